@@ -100,7 +100,7 @@ def expect_result_or_short_error(read: Callable[..., Any], *arguments: Any) -> N
     assert 0 < len(message) < _MAX_MESSAGE
 
 
-quick = settings(max_examples=25, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=25, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -28,7 +28,7 @@ from data_gen.pipelines.worker import TextError
 from data_gen.pipelines.worker_pool import Pool, WorkerPool
 from data_gen.text import formats, token_store
 from data_gen.text.exclusion import ExcludedTexts
-from data_gen.text.lines import FileState, check_unchanged
+from data_gen.text.file_states import FileState, check_unchanged
 from data_gen.text.token_store import TokenStore
 from data_gen.text.word_boundaries import WordBoundaries
 from official_bert.data import manifest

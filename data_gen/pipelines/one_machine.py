@@ -7,7 +7,7 @@ from data_gen.options import RecordOptions
 from data_gen.pipelines import fast, outputs, preparation, reference
 from data_gen.pipelines.summary import RecordSummary
 from data_gen.pipelines.worker_pool import Pool, WorkerPool
-from data_gen.text import lines
+from data_gen.text import file_states
 from official_bert.data import manifest
 
 
@@ -27,7 +27,7 @@ def create_pretraining_data(options: RecordOptions, pool: Callable[[str], Pool] 
     """
     paths, vocab, tokenizer, boundaries, excluded, flags = preparation.check_options(options)
     with outputs.lock_outputs(options):
-        states = {path: lines.file_state(path) for path in paths}
+        states = {path: file_states.file_state(path) for path in paths}
         vocab_hash = hashlib.sha256(vocab.encode()).hexdigest()
         source = manifest.describe_source(flags, vocab_hash, paths)
         completed = manifest.completed(source, outputs.manifest_files(options))

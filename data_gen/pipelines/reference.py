@@ -17,7 +17,7 @@ from data_gen.rules.instances import Instance, InstanceConfig, make_instances
 from data_gen.text import documents
 from data_gen.text.documents import Document
 from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
-from data_gen.text.lines import FileState, check_unchanged
+from data_gen.text.file_states import FileState, check_unchanged
 from data_gen.text.word_boundaries import MarkingTokenizer, mark_of
 from official_bert.data import manifest
 from official_bert.errors import UserError

@@ -297,9 +297,8 @@ def _from_jsonl(
         if not isinstance(value, dict):
             raise UserError(f"{path}, line {number}: expected a JSON object, received {_shortened(line)}")
         if drop_invalid_utf8 and isinstance(value.get(field), str):
-            value[field] = (
-                value[field].encode("utf-8", "ignore").decode()
-            )  # JSON allows "\\ud83d" without its second half
+            # By escapes, JSON allows half of a surrogate pair.
+            value[field] = value[field].encode("utf-8", "ignore").decode()
         if problem := tables.find_text_problem(value, [field]):
             flag = ", or pass --drop_invalid_utf8" if isinstance(value.get(field), str) else ""
             raise UserError(f"{path}, line {number}: {problem}{flag}")

@@ -193,7 +193,7 @@ def read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> di
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"{path} is damaged or of another model: {str(error).splitlines()[0]}") from error
     _check_finite(model, path)
-    return {variable.path: variable.numpy() for variable in model.variables}
+    return {variable.path: variable.numpy() for variable in model.weights}
 
 
 def _check_finite(model: keras.Model, where: str) -> None:

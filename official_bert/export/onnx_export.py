@@ -11,8 +11,8 @@ from official_bert.export import conversion_score, replay
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, ONNX, ExportOptions
 from official_bert.export.saved_model import metadata_of, write_checksums, write_metadata
 from official_bert.export.source import Source
-from official_bert.inference import exports
-from official_bert.inference.onnx_model import OnnxModel, replayed
+from official_bert.inference import exports, replays
+from official_bert.inference.onnx_model import OnnxModel
 from official_bert.modeling.choices import VECTORS
 from official_bert.tasks.heads.all_heads import HEADS, head_of
 from official_bert.utils import extras, files
@@ -67,7 +67,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         score = conversion_score.measure(source, options, model.outputs, ONNX)
         write_metadata(folder, metadata | {"score": score})
     texts = replay.make(source, options.eval_file)
-    alone, together = replayed(model, texts.rows())
+    alone, together = replays.ask(model, texts.rows())
     if quantized:  # whose answers are proved by the score, and are asked for again as they are
         own = {name: [row[name] for row in alone] for name in texts.answers}
         texts = dataclasses.replace(texts, answers=own, tolerance=_INT8_TOLERANCE)

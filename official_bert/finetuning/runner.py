@@ -56,11 +56,12 @@ def strategy_of(options: Options) -> tf.distribute.Strategy:
 
 
 def _run(options: Options, strategy: tf.distribute.Strategy) -> Scores:
-    init = options.output_dir if not options.do_train and finetuned.read_task(options.output_dir) else options.init
+    spec = None if options.do_train else finetuned.read_task(options.output_dir)
+    init = options.output_dir if spec else options.init
     if init is None:
         here = "" if options.do_train else f"; there is no fine-tuned model in {options.output_dir} either"
         raise UserError(f"--init is required: a checkpoint, a fine-tuned model, or a bert_config.json{here}")
-    if not options.do_train and (spec := finetuned.read_task(init)):
+    if not options.do_train and (spec := spec or finetuned.read_task(init)):
         options = _as_trained(options, spec)
     options = options.resolved()
     task = task_of(options)

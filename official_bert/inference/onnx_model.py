@@ -26,7 +26,6 @@ from official_bert.utils import extras, files
 
 # Tokens that are computed at once, with padding: more are not computed faster, and need more memory and padding.
 _TOKENS_AT_ONCE = 512
-_TOGETHER = 12  # texts that are replayed at once
 
 # The types of answers, of which TensorFlow Serving's JSON and its clients know the names.
 _TYPES: dict[str, Any] = {
@@ -113,24 +112,6 @@ class OnnxModel:
     def _run(self, inputs: dict[str, Array]) -> Any:
         values = self._session.run(self._outputs, {name: inputs[name] for name in self._inputs})
         return values[0] if len(self._outputs) == 1 else dict(zip(self._outputs, values, strict=True))
-
-
-Answers = list[dict[str, Any]]  # of each row, by output
-
-
-def replayed(model: Any, texts: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Returns what a model answers to each text alone, and to the first texts together, as JSON.
-
-    Args:
-        model: An OnnxModel, or another with its `inputs` and `answers`.
-        texts: the texts of each row by input.
-    """
-
-    def ask(some: Sequence[dict[str, Any]]) -> Answers:
-        outputs = model.answers({name: [row[name] for row in some] for name in model.inputs})
-        return [exports.as_json(row) for row in exports.split_rows(outputs)]
-
-    return [answer for text in texts for answer in ask([text])], ask(texts[:_TOGETHER])
 
 
 def _session(path: str, threads: int | None) -> Any:

@@ -15,7 +15,10 @@ from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.utils import files
 
+TOGETHER = 12  # texts that are also asked in one batch
 _LONGEST_ROW = 100_000  # characters; answers of more, the vectors of long texts, are compared but not kept
+
+Answers = list[dict[str, Any]]  # of each row, by output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +115,21 @@ def read(folder: str) -> Replay:
     if not is_whole or not replay.texts:
         raise UserError(f"{path} is no replay: its columns have several lengths; make the export anew")
     return replay
+
+
+def ask(model: Any, texts: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
+    """Returns a model's answers to each text alone, and to the first `TOGETHER` texts in one batch, as JSON.
+
+    Args:
+        model: Has the names of its `inputs`, and gives `answers` to texts by input.
+        texts: The texts of each row by input.
+    """
+
+    def answers_to(rows: Sequence[dict[str, Any]]) -> Answers:
+        outputs = model.answers({name: [row[name] for row in rows] for name in model.inputs})
+        return [exports.as_json(row) for row in exports.split_rows(outputs)]
+
+    return [answer for text in texts for answer in answers_to([text])], answers_to(texts[:TOGETHER])
 
 
 def _difference(expected: Any, other: Any) -> float:

@@ -56,9 +56,9 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
 def _ask_folder(folder: str, texts: replays.Replay) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
     """The answers to each text alone, and to the first ones together."""
     if exports.is_onnx(folder):
-        from official_bert.inference.onnx_model import OnnxModel, replayed
+        from official_bert.inference.onnx_model import OnnxModel
 
-        return replayed(OnnxModel(folder), texts.rows())
+        return replays.ask(OnnxModel(folder), texts.rows())
     from official_bert.export import plain_answers
 
     return plain_answers.answers(folder, texts.rows())

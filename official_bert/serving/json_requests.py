@@ -123,13 +123,13 @@ def _from_columns(
     if texts and isinstance(columns, dict):  # other columns are ignored, whatever they hold
         known = {*signature.inputs, *trained_columns(table)} & columns.keys()
         columns = {name: columns[name] for name in columns if name in known} or columns
-    is_other = texts and isinstance(columns, dict) and columns and (table or columns.keys() != signature.inputs.keys())
-    if is_other and all(isinstance(each, list) for each in columns.values()):
-        _check_count(max(map(len, columns.values())), options)
-        _check_lengths(columns)
-        named = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-        rows = [_by_inputs(row, signature, table, f"row {number} of inputs") for number, row in enumerate(named)]
-        columns = {name: [row.get(name) for row in rows] for name in rows[0]} if rows else columns
+        is_other = columns and (table or columns.keys() != signature.inputs.keys())
+        if is_other and all(isinstance(each, list) for each in columns.values()):
+            _check_count(max(map(len, columns.values())), options)
+            _check_lengths(columns)
+            named = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+            rows = [_by_inputs(row, signature, table, f"row {number} of inputs") for number, row in enumerate(named)]
+            columns = {name: [row.get(name) for row in rows] for name in rows[0]} if rows else columns
     _check_names(columns, signature, "inputs", table)
     inputs = {}
     for name, spec in signature.inputs.items():

@@ -8,13 +8,11 @@ from typing import Any, Protocol
 
 from official_bert.errors import UserError
 from official_bert.inference import exports, replays
-from official_bert.inference.onnx_model import replayed
 from official_bert.serving.signatures import Signature, Tensors
 from official_bert.utils import extras, files
 
 # Batches that are computed at a time, by all models.
 PARALLEL_BATCHES = 2
-_REPLAYED = 12  # texts that are replayed, alone and together, before a version is taken up
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,12 +121,12 @@ def check_replay(folder: str, model: Any) -> None:
     if not files.exists(path):
         return
     replay = replays.read(folder)
-    some = replay.rows()[:_REPLAYED]
+    some = replay.rows()[: replays.TOGETHER]
     if some and some[0].keys() != set(model.inputs):
         raise UserError(
             f"{path} has the texts {list(some[0])}; the model takes {list(model.inputs)}; make the export anew"
         )
-    alone, together = replayed(model, some)
+    alone, together = replays.ask(model, some)
     different = (replay.differences(alone, "the model"), replay.differences(together, "the model, of several texts,"))
     for difference in itertools.chain(*different):
         raise UserError(f"{path} does not fit the model, {difference}; make the export anew")

@@ -109,7 +109,7 @@ def test_text_of_all_languages_is_cut_exactly(name: str, casing: Casing, lines_e
 
 
 @given(st.lists(st.one_of(TRICKY_TEXTS, ANY_TEXTS, LONG_WORDS), max_size=8), st.sampled_from(CASINGS))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_texts_are_cut_exactly(alphabet: dict[Casing, Pair], texts: list[str], casing: Casing):
     assert_exact(alphabet[casing], texts)
 
@@ -119,7 +119,7 @@ SPECIAL_TEXTS = st.lists(st.sampled_from(NEAR_SPECIAL_TOKENS), max_size=12).map(
 
 
 @given(st.lists(SPECIAL_TEXTS, max_size=4), st.sampled_from(CASINGS))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_special_tokens_are_found_as_the_exact_tokenizer_finds_them(alphabet, texts, casing):
     pair = alphabet[casing]
     found = pair.tokenize_special(tf.constant(texts, tf.string, [len(texts)])).to_list()
@@ -134,7 +134,7 @@ BYTES = st.lists(st.sampled_from([*CHARACTERS, *NO_CHARACTERS]), max_size=8).map
 
 
 @given(st.lists(BYTES, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_bytes_that_are_not_utf8_are_dropped_as_by_the_exact_tokenizer(alphabet, texts):
     pair = alphabet[UNCASED]
     strings: Any = tf.constant(texts, tf.string, [len(texts)])
@@ -147,7 +147,7 @@ def test_bytes_that_are_not_utf8_are_dropped_as_by_the_exact_tokenizer(alphabet,
 
 
 @given(st.lists(st.sampled_from([*ODD_LINES, "-", "##ab", " ", "abc", "\U0010ffff", "5"]), max_size=8).map("".join))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_odd_lines_of_a_vocabulary_change_nothing(odd: Pair, text: str):
     assert_exact(odd, [text])
 

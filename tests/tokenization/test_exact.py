@@ -104,7 +104,7 @@ TRICKY = st.text(alphabet=TRICKY_CHARACTERS, max_size=20)
 
 
 @given(st.one_of(TEXTS, TRICKY), st.sampled_from(CASINGS))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 def test_any_text_follows_the_documented_rules(text: str, casing: Casing):
     tokenizer = BasicTokenizer(*casing)
     words = tokenizer.tokenize(text)
@@ -117,7 +117,6 @@ def test_any_text_follows_the_documented_rules(text: str, casing: Casing):
 
 
 @given(st.text(alphabet="abcxyz", max_size=30), st.sets(st.text(alphabet="abcxyz", min_size=1, max_size=4)))
-@settings(deadline=None)
 def test_pieces_spell_the_word_and_are_the_longest(word: str, known: set[str]):
     vocab = {piece: index for index, piece in enumerate([*known, *("##" + piece for piece in known)])}
     pieces = WordpieceTokenizer(vocab).tokenize(word)

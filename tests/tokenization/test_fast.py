@@ -165,7 +165,7 @@ LONG_WORDS = st.builds(
 
 
 @given(st.lists(st.one_of(TRICKY_TEXTS, ANY_TEXTS, LONG_WORDS), max_size=8), st.sampled_from(CASINGS))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_any_texts_are_cut_exactly(tokenizers: dict[Casing, FastTokenizer], texts: list[str], casing: Casing):
     assert_exact(tokenizers[casing], texts)
 
@@ -212,7 +212,7 @@ ODD_LINES = [
     st.lists(st.sampled_from([*ODD_LINES, *TRICKY, "-", "##ab", " ", "abc"]), max_size=8).map("".join),
     st.sampled_from(CASINGS),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_odd_lines_of_a_vocabulary_change_nothing(
     odd_tokenizers: dict[Casing, FastTokenizer], text: str, casing: Casing
 ):
