@@ -121,7 +121,9 @@ def test_changes_between_runs_are_refused_unless_asked_for(make_options, record_
     longer = {"num_train_steps": 25, "allow_changes": ["num_train_steps"]}
     with pytest.raises(UserError, match=r"the records are other ones; .*--allow_changes=num_train_steps,data"):
         training.run(make_options(folder, input_file=record_files[:1], **longer))
-    with pytest.raises(UserError, match="--allow_changes names lerning_rate; expected some of data, decay_power"):
+    with pytest.raises(
+        UserError, match="--allow_changes names lerning_rate; expected some of adam_bias_correction, data, decay_power"
+    ):
         make_options(folder, allow_changes=["lerning_rate"])
     allowed = {"num_train_steps": 25, "train_batch_size": 4}
     options = make_options(folder, **allowed, allow_changes=list(allowed))
