@@ -95,7 +95,7 @@ def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int
             if problem := record_damage.describe_mismatch(record, schema):
                 raise UserError(
                     f"{path}: record {number} (from 0): {problem}; was it made with another --vocab_file, "
-                    "--max_seq_length or --max_predictions_per_seq?"
+                    "or by make-records with another --max_seq_length or --max_predictions_per_seq?"
                 )
             yield _parsed([record], schema)
 

@@ -77,7 +77,7 @@ def _checks(batch: Batch, word_pieces: WordPieces | None, one_segment: bool) -> 
     yield wrong, segments, "segment_ids is {value} at position {at}; expected 0 for [CLS] a [SEP], then 1 for b [SEP]"
     yield first < 3, first, "segment 0 has {value} tokens; expected 3 or more, [CLS] a [SEP]"
     if one_segment:
-        yield second > 0, second, "segment 1 has {value} tokens; expected one segment, --sentence_objective=none"
+        yield second > 0, second, "segment 1 has {value} tokens; expected one segment, as the manifest says"
     else:
         yield second < 2, second, "segment 1 has {value} tokens; expected 2 or more, b [SEP]"
     if "masked_lm_positions" in batch:

@@ -98,7 +98,8 @@ def as_trained(options: FeatureOptions) -> FeatureOptions:
     spec = trained_with(options.init)
     if spec.get("kind") != VECTORS:
         raise UserError(
-            f"--pooling={TRAINED} is for models of --task=embeddings; {options.init} is none: give mean, max or cls"
+            f"--pooling={TRAINED} is for models of finetune --task=embeddings; {options.init} is none: give mean, "
+            "max or cls"
         )
     if spec["pooling"] == POOLED:
         raise UserError(f"{options.init} has vectors behind the pooler; export it, and take official-bert predict")

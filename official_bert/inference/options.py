@@ -48,7 +48,7 @@ class FeatureOptions(ValidatedOptions):
     pooling: str = option(
         NONE,
         "One vector for a text, of [CLS], or the mean or maximum over all tokens; trained: as a model of "
-        "--task=embeddings was trained, with its layers, --max_seq_length and --normalize.",
+        "finetune --task=embeddings was trained, with its layers, --max_seq_length and --normalize.",
         POOLINGS,
     )
     normalize: bool = option(False, "With pooling: whether vectors are divided by their lengths.")

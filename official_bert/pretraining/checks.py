@@ -63,19 +63,19 @@ def check_objectives(options: Options, training: Iterable[RecordFiles], evaluate
     objectives = sorted({each.sentence_objective for each in (*training, *evaluated)})
     if len(objectives) > 1:
         raise UserError(
-            f"the run's records were made with several values of --sentence_objective: {', '.join(objectives)}; give "
-            "records of one kind for all phases and for evaluation"
+            f"make-records wrote the run's records with several values of --sentence_objective: "
+            f"{', '.join(objectives)}; give records of one kind for all phases and for evaluation"
         )
     rates = sorted({each.masking_rates for each in training})
     if len(rates) > 1:
         raise UserError(
-            f"the phases' records were made with several values of --masking_rates: {', '.join(rates)}; give records "
-            "of one kind"
+            f"make-records wrote the phases' records with several values of --masking_rates: {', '.join(rates)}; "
+            "give records of one kind"
         )
     if options.next_sentence_prediction and objectives == [NONE]:
         raise UserError(
-            f"the records were made with --sentence_objective={NONE}: they have no second segment to predict; give "
-            "--nonext_sentence_prediction, or records of another objective"
+            f"make-records wrote the records with --sentence_objective={NONE}: they have no second segment to predict; "
+            "give --nonext_sentence_prediction, or records of another objective"
         )
 
 

@@ -315,7 +315,7 @@ def _check_first_records(paths: list[str], schema: record_schema.Schema, damaged
         number, problem = next(iter(wrong.items()))
         if "masked_lm_ids" in schema and _is_unmasked(sample[number], schema):
             raise UserError(
-                f"{path} was written without masks (--masking=dynamic), as its manifest says; that must lie "
+                f"{path} was written without masks (make-records --masking=dynamic); its manifest must lie "
                 f"beside it: copy the *.manifest.json of its run to {os.path.dirname(path) or '.'}"
             )
         raise UserError(

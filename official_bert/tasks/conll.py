@@ -95,8 +95,9 @@ def _check_separator(path: str, blocks: Iterable[Sequence[_Row]]) -> None:
             line, text = joined[0]
             raise UserError(
                 f"{path}, line {line}: the columns seem to be separated by {separator!r} ({text[:60]!r}); expected "
-                "tabs or blanks. Convert the file, or read it as a table: --task=table --label_kind=tagging for one "
-                f'with a sentence in each row, a .csv file with "{_SENTENCE_COLUMN}", Word, Tag for a word in each row'
+                "tabs or blanks. Convert the file, or read it as a table: finetune --task=table --label_kind=tagging "
+                f'for one with a sentence in each row, a .csv file with "{_SENTENCE_COLUMN}", Word, Tag for a word in '
+                "each row"
             )
 
 

@@ -16,6 +16,7 @@ from official_bert.tasks.options import (
     GLUE,
     TABLE,
     TAGGING,
+    XNLI,
     EmbeddingsOptions,
     GlueOptions,
     MultipleChoiceOptions,
@@ -23,8 +24,10 @@ from official_bert.tasks.options import (
     SquadV2Options,
     TableOptions,
     TaggingOptions,
+    XnliOptions,
 )
 from official_bert.tasks.task import DEV, Task
+from official_bert.tasks.xnli import XnliTask
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import NoBadRows
 
@@ -35,7 +38,7 @@ def read_evaluation_file(task_spec: Mapping[str, Any], path: str) -> tuple[Task,
     Args:
         task_spec: what the model's task.json holds.
         path: The layout that the model was trained on: SQuAD's JSON for questions, SWAG's or CODAH's for choices, CoNLL
-            or a table for tags, GLUE's .tsv or a table for its tasks, else a table.
+            or a table for tags, GLUE's or XNLI's .tsv or a table for their tasks, else a table.
 
     Raises:
         UserError: the file has another layout.
@@ -68,15 +71,21 @@ def _sentences(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
 
 
 def _table(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
-    # The scores of GLUE's tasks are their own.
     name = spec["task"]
+    if name == XNLI and path.endswith(".tsv") and "gold_label" in _read_header(path):
+        xnli_task = XnliTask(XnliOptions().with_trained(spec))
+        return xnli_task, xnli_task.read_file(path, DEV, NoBadRows())
     glue_task = GlueTask(name, GlueOptions(doc_stride=spec.get("doc_stride"))) if name in GLUE else None
-    if glue_task and path.endswith(".tsv") and "text" not in files.read_text(path).partition("\n")[0].split():
+    if glue_task and path.endswith(".tsv") and "text" not in _read_header(path):
         return glue_task, read_file(SPECS[name], path, DEV, NoBadRows())
     pair_column = "text_pair" if spec["pair"] and "table" not in spec else None  # a table's own columns are remembered
     table = TableOptions(eval_file=path, text_pair_column=pair_column).with_trained(spec)
     task = make_task(TABLE, table, spec["labels"])
     return glue_task or task, task.read(DEV, NoBadRows())
+
+
+def _read_header(path: str) -> list[str]:
+    return files.read_text(path).partition("\n")[0].split()
 
 
 _READERS = {

@@ -5,6 +5,7 @@ and the dev data are the rows of that language in xnli.dev.tsv; the rows to pred
 """
 
 import os
+from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.tasks.heads.classes import ClassificationHead
@@ -38,11 +39,18 @@ class XnliTask(TextTask):
     def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:
         if not self._options.data_dir:
             raise UserError("pass --data_dir: the folder of multinli/ and xnli.dev.tsv")
-        language = self._options.language
-        name = f"multinli/multinli.train.{language}.tsv" if split == TRAIN else f"xnli.{split}.tsv"
+        name = f"multinli/multinli.train.{self._options.language}.tsv" if split == TRAIN else f"xnli.{split}.tsv"
         path = os.path.join(self._options.data_dir, name)
         if not files.exists(path):
             raise UserError(f"there is no {path}; give the folder of multinli/ and xnli.dev.tsv as --data_dir")
+        return self.read_file(path, split, bad_rows)
+
+    def task_spec(self, max_seq_length: int) -> dict[str, Any]:
+        return {**super().task_spec(max_seq_length), "language": self._options.language}
+
+    def read_file(self, path: str, split: str, bad_rows: BadRows) -> list[TextExample]:
+        """Reads the rows of the task's language from a file in the layout of a split."""
+        language = self._options.language
         columns = _TRAIN_COLUMNS if split == TRAIN else _COLUMNS
         examples, languages = [], set()
         for number, row in tables.read_rows(path, bad_rows, wanted=columns, has_longer_rows=True):

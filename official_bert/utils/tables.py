@@ -194,7 +194,7 @@ def _table_rows(
             if twice:
                 raise UserError(
                     f"{path}, line 1: two columns are named {names_shown(twice)}; name each once (is the first line "
-                    "the header? A file of your own to train on may lack one: --columns)"
+                    "the header? finetune takes files without one: --columns)"
                 )
             check_columns(path, wanted, columns)
         elif line == 1 and _folded(values) == _folded(columns):

@@ -6,10 +6,11 @@ import pytest
 
 from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tasks.glue import GlueTask
-from official_bert.tasks.options import GlueOptions, TableOptions, TaggingOptions
+from official_bert.tasks.options import GlueOptions, TableOptions, TaggingOptions, XnliOptions
 from official_bert.tasks.table import TableTask
 from official_bert.tasks.tagging import FolderTaggingTask, TableTaggingTask
 from official_bert.tasks.task import Task
+from official_bert.tasks.xnli import XnliTask
 from tests.make import refusal, write_rows, write_text
 
 
@@ -41,6 +42,13 @@ def test_files_of_glue_and_tables_are_read_for_its_tasks(name: str, content: str
     path = write_text(tmp_path / name, content)
     task, (example,) = read_evaluation_file(spec_of(GlueTask("sst-2", GlueOptions())), path)
     assert (task.name, example.text_a, example.label) == ("sst-2", "a film", 1)
+
+
+def test_the_rows_of_its_language_are_read_from_the_file_of_xnli(tmp_path: pathlib.Path):
+    lines = ["language\tgold_label\tsentence1\tsentence2", "zh\tneutral\ta\tb", "de\tentailment\tc\td"]
+    path = write_text(tmp_path / "xnli.dev.tsv", "\n".join(lines) + "\n")
+    task, (example,) = read_evaluation_file(spec_of(XnliTask(XnliOptions(language="de"))), path)
+    assert (task.name, example.text_a, example.text_b, example.label) == ("xnli", "c", "d", 1)
 
 
 def test_errors_name_no_flags_of_other_commands(tmp_path: pathlib.Path):
