@@ -353,7 +353,7 @@ def _parsed(
         if name in names and alias not in names:
             flags.DEFINE_alias(alias, name, flag_values=values)
     try:
-        return values, values(["", *_found_flagfiles(arguments)], known_only=explain is None)[1:]
+        return values, values(["", *_expand_flagfiles(arguments)], known_only=explain is None)[1:]
     except flags.UnrecognizedFlagError as error:
         raise UserError(explain(error.flagname) if explain else str(error)) from error
     except flags.IllegalFlagValueError as error:
@@ -362,8 +362,6 @@ def _parsed(
         name = assignment.removeprefix("--").partition("=")[0]
         expected = next((flag.expected() for flag in known_flags if flag.name == name), "another value")
         raise UserError(f"{assignment}: expected {expected}") from error
-    except flags.CantOpenFlagFileError as error:
-        raise UserError(f"--flagfile: {error.__context__}") from error
     except (flags.Error, ValueError) as error:
         missing = re.fullmatch("Missing value for flag (.*)", str(error))
         raise UserError(f"{missing[1]}: expected a value, as in {missing[1]}=..." if missing else str(error)) from error
@@ -374,36 +372,32 @@ def _found(field: str, value: Any) -> Any:
     return find_config(value) if field in NAMING_CONFIGS and value is not None else value
 
 
-def _found_flagfiles(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments with the paths of flagfiles that begin with configs/ as paths where they are.
+def _expand_flagfiles(arguments: Sequence[str], including: tuple[str, ...] = ()) -> list[str]:
+    """Returns the arguments with the lines of each flagfile in the flagfile's place.
+
+    Args:
+        arguments: Arguments, or lines of a flagfile. Paths that start with configs/ also refer to the files of the
+            installed package.
+        including: The flagfiles that these lines are from. A flagfile that includes itself is not read again.
 
     Raises:
-        UserError: a flagfile is a pipe, which absl would wait for, or no text.
+        UserError: If a flagfile does not exist, is not a regular file, or is not UTF-8 text.
     """
     expanded: list[str] = []
-    checked: set[str] = set()
-    for argument in arguments:
-        name, equals, path = argument.partition("=")
-        if expanded and expanded[-1].lstrip("-") == _FLAGFILE:
-            expanded.append(find_config(argument))
-            _check_flagfile(expanded[-1], checked)
-        elif equals and name.lstrip("-") == _FLAGFILE:
-            expanded.append(f"{name}={find_config(path)}")
-            _check_flagfile(find_config(path), checked)
-        else:
+    remaining = iter(_before_double_dash(arguments))
+    for argument in remaining:
+        name, equals, path = argument.strip().partition("=")
+        if name not in (f"-{_FLAGFILE}", f"--{_FLAGFILE}"):
             expanded.append(argument)
-    return expanded
-
-
-def _check_flagfile(path: str, checked: set[str]) -> None:
-    """Raises a UserError if a flagfile, or one that it names, cannot be read; one that is not there is absl's."""
-    if path in checked or not os.path.exists(path):
-        return
-    checked.add(path)
-    for line in files.read_text(path).splitlines():
-        name, _, inner = line.strip().partition("=")
-        if name.lstrip("-") == _FLAGFILE:
-            _check_flagfile(os.path.expanduser(inner.strip()), checked)
+            continue
+        path = find_config(os.path.expanduser((path if equals else next(remaining, "")).strip()))
+        if not path:
+            raise UserError(f"--{_FLAGFILE}: expected a value, as in --{_FLAGFILE}=FILE")
+        if path not in including:
+            lines = [line.strip() for line in files.read_text(path).splitlines()]
+            lines = [line for line in lines if line and not line.startswith(("#", "//"))]
+            expanded += _expand_flagfiles(lines, (*including, path))
+    return [*expanded, *arguments[len(_before_double_dash(arguments)) :]]
 
 
 def _before_double_dash(arguments: Sequence[str]) -> Sequence[str]:

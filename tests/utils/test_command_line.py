@@ -85,7 +85,9 @@ def test_flags_are_spelled_as_the_original_spells_them():
 
 
 def test_flags_may_stand_in_a_file(tmp_path: pathlib.Path):
-    path = write_text(tmp_path / "a.flagfile", "# a comment\n--needed=x\n--number=3\n")
+    write_text(tmp_path / "inner.flagfile", "\ufeff--number=3\n\n")
+    path = write_text(tmp_path / "a.flagfile", f"\ufeff# a comment\n--needed=x\n--flagfile={tmp_path}/inner.flagfile\n")
+    assert command().parse([f"--flagfile={path}"])[0].number == 3
     options = command().parse([f"--flagfile={path}", "--number=4"])[0]
     assert (options.needed, options.number) == (["x"], 4)
     assert "nowhere" in mistake(command(), "--flagfile=nowhere")
