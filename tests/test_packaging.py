@@ -1,6 +1,8 @@
 """What is installed with the package, and that its lists agree."""
 
+import contextlib
 import importlib.metadata
+import importlib.resources
 import itertools
 import pathlib
 import re
@@ -46,7 +48,12 @@ def lines_of(name: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-PINS = dict(line.split("==") for line in lines_of("constraints.txt"))
+def read_pins(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^([\w.-]+)==([\w.+]+)", text, re.MULTILINE))
+
+
+_DIRECT, _BROUGHT = (ROOT / "constraints.txt").read_text(encoding="utf-8").split("\n# Brought by the packages above.")
+PINS = read_pins(_DIRECT)  # of the packages that requirements*.txt name
 
 
 def names(requirements: list[Requirement]) -> set[str]:
@@ -88,6 +95,22 @@ def test_versions_are_pinned_in_one_file_and_within_the_ranges():
     for requirement in [*PLAIN, *(each for of in OF_EXTRA.values() for each in of)]:
         assert PINS[requirement.name] in requirement.specifier, requirement
         assert re.search(r">=\d", str(requirement.specifier)), requirement
+
+
+def test_all_installed_dependencies_are_pinned():
+    pinned = {canonicalize_name(name) for name in PINS | read_pins(_BROUGHT)}
+    waiting, seen = [Requirement(name) for name in PINS], set()
+    while waiting:
+        requirement = waiting.pop()
+        key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            distribution = importlib.metadata.distribution(requirement.name)  # otherwise it is not installed here
+            assert key[0] in pinned, key[0]
+            for needed in map(Requirement, distribution.requires or [] if key not in seen else []):
+                if any(not needed.marker or needed.marker.evaluate({"extra": extra}) for extra in ("", *key[1])):
+                    waiting.append(needed)
+        seen.add(key)
+    assert len(seen) > len(PINS)
 
 
 def test_all_has_every_extra():
@@ -147,6 +170,7 @@ def test_files_of_configs_are_found_from_other_folders(tmp_path: pathlib.Path, m
     monkeypatch.chdir(tmp_path)
     path = "configs/models/uncased_L-2_H-128_A-2.json"
     assert find_config(path) == str(ROOT / path)
+    assert importlib.resources.files("official_bert").joinpath(path).is_file()
     assert find_config("configs/none.json") == "configs/none.json"
     assert find_config("models/none.json") == "models/none.json"
     (tmp_path / "configs").mkdir()
@@ -208,5 +232,5 @@ def test_the_sdist_has_the_changelog_and_the_constraints_and_no_tests(tmp_path: 
     (archive,) = (tmp_path / "dist").iterdir()
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
-    assert {"CHANGELOG.md", "constraints.txt", "LICENSE", "official_bert/version.py"} <= names
+    assert {"CHANGELOG.md", "constraints.txt", "LICENSE", "official_bert/version.py", "official_bert/py.typed"} <= names
     assert not [name for name in names if name.startswith("tests")]
