@@ -151,6 +151,15 @@ def test_pretraining_needs_tensorflow_keras_and_absl_alone():
             assert package in needed or not re.search(at_once, path.read_text(encoding="utf-8"), re.MULTILINE), path
 
 
+def test_only_files_that_build_graphs_import_the_tokenizer_for_graphs():
+    in_graph = "official_bert.tokenization.in_graph"
+    for name, path in NAMES.items():
+        builds_graphs = path.stem.startswith("graph") or package_of(name)[1] in ("export", "keras_models")
+        assert builds_graphs or name == in_graph or in_graph not in ours_among(imports_of(path)), path
+        if package_of(name)[1] == "tokenization" and name != in_graph:
+            assert not re.search(r"^(import|from) tensorflow", path.read_text(encoding="utf-8"), re.MULTILINE), path
+
+
 def test_flags_are_read_in_scripts_alone():
     for path in (path for tree in LAYERS for path in (ROOT / tree).rglob("*.py")):
         if path.name != "command_line.py":

@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.export.graph_inputs import Windows, each_position, has_most_context
+from official_bert.export.graph_inputs import Windows, has_most_context
+from official_bert.tokenization.in_graph import row_positions
 
 
 def mask_candidates(logits: Any, counts: Any, vocab: dict[str, int], top_k: int) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def tags(
         last_words: int32 [N], the word after its last.
         word_starts: int32 [W + 1], the position of each word's first piece among those of all texts, and the end.
     """
-    rows, number = each_position(last_words - first_words)
+    rows, number = row_positions(last_words - first_words)
     words = tf.gather(first_words, rows) + number
     positions = tf.gather(word_starts, words) - tf.gather(tf.gather(word_starts, first_words), rows)
     is_best = has_most_context(windows, rows, positions, words, tf.size(word_starts) - 1)

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from official_bert.tokenization.in_graph import row_positions, true_positions
+
 
 class Windows(NamedTuple):
     """Overlapping windows over texts, in the order of the texts; each int32 [R]."""
@@ -119,7 +121,7 @@ def windows(lengths: Any, room: Any, stride: int) -> Windows:
     """
     stride = tf.minimum(room, stride)
     counts = 1 + tf.maximum(0, -tf.math.floordiv(room - lengths, stride))
-    texts, numbers = each_position(counts)
+    texts, numbers = row_positions(counts)
     starts = numbers * tf.gather(stride, texts)
     return Windows(texts, numbers, starts, tf.minimum(tf.gather(room, texts), tf.gather(lengths, texts) - starts))
 
@@ -145,7 +147,7 @@ def word_windows(word_starts: Any, first_words: Any, room: int, stride: int) -> 
 
     def step(number: Any, first: Any, is_open: Any, rows: Any) -> tuple[Any, ...]:
         last = last_of(first)
-        texts = positions_of(is_open)  # those with words after the windows so far
+        texts = true_positions(is_open)  # those with words after the windows so far
         new = tf.stack([texts, tf.fill(tf.shape(texts), number), tf.gather(first, texts), tf.gather(last, texts)], 1)
         following = tf.searchsorted(word_starts, tf.gather(word_starts, first) + stride)
         is_open &= last < ends
@@ -187,16 +189,3 @@ def has_most_context(windows: Windows, rows: Any, positions: Any, tokens: Any, n
     score += tf.cast(count - tf.gather(windows.numbers, rows), tf.int64)
     best = tf.math.unsorted_segment_max(score, tokens, num_tokens)
     return score == tf.gather(best, tokens)
-
-
-def each_position(lengths: Any) -> tuple[Any, Any]:
-    """Returns the row and the position in its row of every element, for rows of these lengths, int32 [R]."""
-    ends = tf.cumsum(lengths)
-    numbers = tf.range(tf.reduce_sum(lengths))
-    rows = tf.searchsorted(ends, numbers, side="right")
-    return rows, numbers - tf.gather(ends - lengths, rows)
-
-
-def positions_of(mask: Any) -> Any:
-    """Returns the positions, int32, at which a vector is True."""
-    return tf.cast(tf.where(mask)[:, 0], tf.int32)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from official_bert.export.graph_inputs import Windows, each_position, has_most_context, positions_of
-from official_bert.export.graph_tokenization import Tokens, characters_between
+from official_bert.export.graph_inputs import Windows, has_most_context
+from official_bert.tokenization.in_graph import Tokens, characters_between, row_positions, true_positions
 
 
 class _Candidates(NamedTuple):
@@ -85,7 +85,7 @@ def _candidates(
     """
     start_logits, end_logits = logits[..., 0], logits[..., 1]
     splits = tf.cast(tokens.ids.row_splits, tf.int32)
-    rows, positions = each_position(windows.lengths)
+    rows, positions = row_positions(windows.lengths)
     first_pieces = tf.gather(splits, windows.texts) + windows.starts  # [N], among the pieces of all contexts
     pieces = tf.gather(first_pieces, rows) + positions
     is_start = has_most_context(windows, rows, positions, pieces, splits[-1])
@@ -121,8 +121,8 @@ def _distinct(candidates: _Candidates, n_best: int) -> _Candidates:
     _, group = tf.unique(tf.strings.join([tf.strings.as_string(candidates.texts), candidates.answers], " "))
     numbers = tf.range(tf.size(group))
     earliest = tf.math.unsorted_segment_min(numbers, group, tf.size(group))
-    kept = positions_of(tf.gather(earliest, group) == numbers)
+    kept = true_positions(tf.gather(earliest, group) == numbers)
     texts_of_kept = tf.gather(candidates.texts, kept)  # sorted
     ranks = tf.range(tf.size(kept)) - tf.searchsorted(texts_of_kept, texts_of_kept)  # within the text, from 0
-    kept = tf.gather(kept, positions_of(ranks < n_best))
+    kept = tf.gather(kept, true_positions(ranks < n_best))
     return _Candidates(*(tf.gather(each, kept) for each in candidates))

@@ -15,13 +15,13 @@ import tensorflow as tf
 
 from official_bert.export import graph_answers, graph_inputs, graph_spans
 from official_bert.export.flat_blocks import with_flat_blocks
-from official_bert.export.graph_inputs import TokenSpans, Windows, positions_of, token_spans
-from official_bert.export.graph_tokenization import GraphTokenizer, Tokens, characters_between
+from official_bert.export.graph_inputs import TokenSpans, Windows, token_spans
 from official_bert.inference.exports import DEFAULT_SIGNATURE, IDS_SIGNATURE, IS_TRUNCATED, TOKENIZE_SIGNATURE, VECTOR
 from official_bert.modeling import layer_names, task_models
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.tasks.heads.classes import NO_ANSWER
 from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
+from official_bert.tokenization.in_graph import GraphTokenizer, Tokens, characters_between, true_positions
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
 FILL_MASK, ENCODER = "fill_mask", "encoder"  # the kinds besides those of task_models
@@ -386,7 +386,7 @@ class TaggingModel(LongTextModel):
         room = self._length - 2
         tokens = self._tokenizer.tokenize(texts["text"])
         begins = tokens.word_starts.values  # [P]
-        first_pieces = positions_of(begins)  # [W]
+        first_pieces = true_positions(begins)  # [W]
         word_of_piece = tf.cumsum(tf.cast(begins, tf.int32)) - 1
         kept = tf.range(tf.size(begins)) - tf.gather(first_pieces, word_of_piece) < room
         ids = tokens.ids.values[kept]

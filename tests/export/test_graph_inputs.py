@@ -8,6 +8,7 @@ from official_bert.tasks.heads import texts, windows
 from official_bert.tasks.heads.texts import TextExample, featurize
 from official_bert.tokenization.exact import CLS, SEP
 from official_bert.tokenization.fast import FastTokenizer
+from official_bert.tokenization.in_graph import row_positions
 
 
 def test_pairs_are_packed_as_fine_tuning_packs_them(vocab_file: str):
@@ -41,7 +42,7 @@ def test_windows_over_texts_are_those_of_python():
 def test_a_token_is_read_in_the_window_that_python_reads_it_in():
     for count, room, stride in ((30, 8, 3), (17, 6, 6), (40, 9, 4), (5, 8, 3)):
         found = graph_inputs.windows(tf.constant([count]), tf.constant([room]), stride)
-        rows, positions = graph_inputs.each_position(found.lengths)
+        rows, positions = row_positions(found.lengths)
         tokens = tf.gather(found.starts, rows) + positions
         is_best = graph_inputs.has_most_context(found, rows, positions, tokens, count).numpy()
         owners = dict(zip(tokens.numpy()[is_best].tolist(), rows.numpy()[is_best].tolist(), strict=True))

@@ -8,16 +8,16 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from official_bert.export.graph_tokenization import GraphTokenizer
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
+from official_bert.tokenization.in_graph import GraphTokenizer
 from tests.make import refusal, write_vocab
 from tests.tokenization.test_exact import ACCENTED, ASSIGNED, CASED, CASINGS, REAL_VOCABULARIES
 from tests.tokenization.test_fast import ANY_TEXTS, CONTEXTS, LONG_WORDS, ODD_LINES, STAYING_MARKS, TRICKY_TEXTS
 
 
 class Pair:
-    """The exact tokenizer and the one of the graph, as a function that is traced once."""
+    """The exact tokenizer and the graph tokenizer, as functions that are traced once."""
 
     def __init__(self, vocab_file: str, casing: Casing) -> None:
         self.exact = FullTokenizer(vocab_file, *casing)
@@ -30,7 +30,7 @@ class Pair:
 
 
 def in_utf8(text: str) -> bytes:
-    """Half surrogates, which UTF-8 cannot hold, are taken out."""
+    """Encodes as UTF-8 without unpaired surrogates, which it cannot represent."""
     return text.encode("utf-8", "ignore")
 
 
@@ -48,7 +48,7 @@ def assert_exact(pair: Pair, texts: list[str]) -> None:
 
 
 def assert_ids(pair: Pair, texts: list[str]) -> None:
-    """As assert_exact, for much text: without offsets, which the exact tokenizer finds slowly."""
+    """Compares ids only. The exact tokenizer computes offsets slowly, so this suits long texts."""
     ids = pair.tokenize(tf.constant(texts)).ids.to_list()
     for row, text in enumerate(texts):
         assert ids[row] == pair.exact.convert_tokens_to_ids(pair.exact.tokenize(text)), ascii(text)
@@ -56,7 +56,7 @@ def assert_ids(pair: Pair, texts: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def alphabet(tmp_path_factory: pytest.TempPathFactory) -> dict[Casing, Pair]:
-    """A vocabulary of all letters, so that no two characters have the same id and few words are unknown."""
+    """A vocabulary of all letters, so that every character has its own id and few words are unknown."""
     letters = [chr(code) for code in ASSIGNED if chr(code).strip()]
     lines = [*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters)]
     path = write_vocab(tmp_path_factory.mktemp("alphabet") / "vocab.txt", lines)

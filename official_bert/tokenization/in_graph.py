@@ -1,0 +1,228 @@
+"""The exact tokenizer as TensorFlow operations, for exported models that take text and run without Python.
+
+Rules 1 to 5 of exact.py become table lookups (see character_tables.py). Two rules depend on neighboring characters and
+are separate operations: lowercasing a capital sigma, and the canonical order of combining marks. tensorflow-text's
+kernel splits words into pieces (rule 6). It receives words instead of texts, so its own Unicode data has no effect.
+
+Only files that build graphs import this module, since it imports TensorFlow and tensorflow-text.
+
+B texts, C characters of all texts, E characters of all texts after rules 1 to 5, W words, P pieces, R rows
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_text
+
+from official_bert.errors import UserError
+from official_bert.tokenization import character_tables as tables
+from official_bert.tokenization import exact
+
+_TOO_LONG = "a" * (exact.MAX_BYTES_PER_WORD + 1)  # the kernel returns [UNK] for it
+
+# During tokenization, one control character replaces each special token. Rule 1 deletes control characters, so those in
+# the text itself can be replaced by _OTHER_CONTROL first.
+_SPECIAL_CODES = {token: code for code, token in enumerate(exact.SPECIAL_TOKENS, start=1)}
+_OTHER_CONTROL = "\x06"
+
+
+class Tokens(NamedTuple):
+    """The pieces of a batch of texts. Each field is a tf.RaggedTensor [B, (pieces of the text)].
+
+    Attributes:
+        ids: int32.
+        starts: int32, position in the text of the piece's first character.
+        ends: int32, position after the piece's last character, including accents that follow as in exact.Piece.
+        word_starts: bool, whether the piece is the first one of a word.
+    """
+
+    ids: Any
+    starts: Any
+    ends: Any
+    word_starts: Any
+
+
+class GraphTokenizer(tf.Module):
+    """A FullTokenizer for string tensors that works inside any graph. Bytes that are not valid UTF-8 are dropped.
+
+    Args:
+        tokenizer: The exact tokenizer to reproduce.
+
+    Raises:
+        UserError: If the vocabulary exceeds the limits of tensorflow-text's kernel.
+    """
+
+    def __init__(self, tokenizer: exact.FullTokenizer) -> None:
+        super().__init__()
+        self._unknown_id = tokenizer.vocab[exact.UNK]  # not the vocabulary: tf.Module would track each entry
+        # Tensors, so that a SavedModel stores each once for all its functions.
+        arrays = tables.character_tables(tokenizer.basic_tokenizer.casing)
+        self._tables = tables.CharacterTables(*map(tf.constant, arrays))
+        pieces = _pieces_for_the_kernel(tokenizer.vocab)
+        self._piece_lengths = tf.constant([len(piece.removeprefix(exact.CONTINUATION)) for piece in pieces])
+        self._special_ids = tf.constant([0, *(tokenizer.vocab[token] for token in _SPECIAL_CODES)])
+        try:
+            self._kernel = tensorflow_text.FastWordpieceTokenizer(
+                pieces,
+                max_bytes_per_word=exact.MAX_BYTES_PER_WORD,
+                token_out_type=tf.int32,
+                unknown_token=exact.UNK,
+                no_pretokenization=True,
+                support_detokenization=False,
+            )
+        except RuntimeError as error:
+            raise UserError(
+                f"tensorflow-text cannot take the vocabulary of {len(tokenizer.vocab)} tokens: {error}. A model with "
+                "this vocabulary cannot take text in a graph."
+            ) from error
+
+    def tokenize(self, texts: Any, special_tokens: bool = False) -> Tokens:
+        """Returns the pieces of `texts`, the same as FullTokenizer.tokenize_with_offsets.
+
+        Args:
+            texts: string [B].
+            special_tokens: As for FullTokenizer.tokenize. If True, starts and ends count each special token in the
+                text as one character.
+        """
+        # A newline after each text separates it from the next one for the rules that depend on neighbors.
+        texts = tf.strings.join([self._mark_special_tokens(texts) if special_tokens else texts, "\n"])
+        decoded = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")  # [B, (characters)]
+        codes, text_splits = decoded.values, tf.cast(decoded.row_splits, tf.int32)  # [C], [B + 1]
+        properties = self._properties(codes)
+        if special_tokens:
+            is_special = (codes > 0) & (codes <= len(exact.SPECIAL_TOKENS))
+            properties = tf.where(
+                is_special, self._properties(tf.constant([ord(",")])), properties
+            )  # a word of its own, like a comma
+        letters, flags, origins = tf.cond(
+            tf.reduce_any(properties & tables.DEPENDS_ON_NEIGHBORS > 0),
+            lambda: self._sort_marks(*self._normalize(*self._replace_final_sigmas(codes, properties)), properties),
+            lambda: self._normalize(codes, properties),
+        )
+
+        # Words are the runs between spaces, and the characters that are words of their own.
+        breaks = tf.concat([[tables.SPACE], flags[:-1]], 0) & (tables.SPACE | tables.ALONE)
+        begins = (breaks > 0) | (flags & tables.ALONE > 0)
+        kept = true_positions(flags & tables.SPACE == 0)
+        letters, origins, begins = (tf.gather(values, kept) for values in (letters, origins, begins))
+        firsts = true_positions(begins)  # [W]
+        word_splits = tf.concat([firsts, [tf.size(letters)]], 0)
+        words = tf.RaggedTensor.from_row_splits(letters, word_splits, validate=False)
+        strings = tf.strings.unicode_encode(words, "UTF-8")
+        pieces = self._kernel.tokenize(
+            tf.where(words.row_lengths() > exact.MAX_CHARACTERS_PER_WORD, _TOO_LONG, strings)
+        )
+        ids, piece_splits = pieces.values, tf.cast(pieces.row_splits, tf.int32)
+
+        word_of_piece = _rows(piece_splits, tf.range(tf.size(ids)))  # [P]
+        word_lengths = tf.gather(word_splits[1:] - word_splits[:-1], word_of_piece)
+        widths = tf.where(ids == self._unknown_id, word_lengths, tf.gather(self._piece_lengths, ids))
+        if special_tokens:
+            first_letters = tf.gather(letters, tf.gather(firsts, word_of_piece))
+            special = first_letters <= len(exact.SPECIAL_TOKENS)
+            ids = tf.where(special, tf.gather(self._special_ids, tf.where(special, first_letters, 0)), ids)
+
+        # The piece of each letter. All pieces together are as long as all words.
+        piece_of_character = _rows(tf.concat([[0], tf.cumsum(widths)], 0), tf.range(tf.size(letters)))
+        starts = tf.math.segment_min(origins, piece_of_character)  # [P] into [C]
+        ends = self._skip_accents(tf.math.segment_max(origins, piece_of_character) + 1, properties)
+        offsets = tf.gather(text_splits, _rows(text_splits, starts))
+        words_before = tf.searchsorted(tf.gather(origins, firsts), text_splits)  # [B + 1], before each text
+        splits = tf.gather(piece_splits, words_before)  # [B + 1]
+
+        def split_by_text(values: Any) -> Any:
+            return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+
+        is_first = tf.concat([[True], word_of_piece[1:] != word_of_piece[:-1]], 0)[: tf.size(ids)]
+        return Tokens(*map(split_by_text, (ids, starts - offsets, ends - offsets, is_first)))
+
+    def _normalize(self, codes: Any, properties: Any) -> tuple[Any, Any, Any]:
+        """Returns the concatenated forms of all characters: code points, flags and positions in [C], each int32 [E]."""
+        forms = properties // tables.FORM
+        lengths = tf.gather(self._tables.form_lengths, forms)
+        origins, within = row_positions(lengths)  # [E]
+        positions = tf.gather(self._tables.form_starts, tf.gather(forms, origins)) + within  # in tables.codes
+        letters = tf.gather(self._tables.codes, positions)
+        letters = tf.where(letters == tables.ITSELF, tf.gather(codes, origins), letters)
+        return letters, tf.gather(self._tables.flags, positions), origins
+
+    def _mark_special_tokens(self, texts: Any) -> Any:
+        """Replaces each special token with its control character."""
+        texts = tf.strings.regex_replace(texts, f"[\x01-{chr(len(exact.SPECIAL_TOKENS))}]", _OTHER_CONTROL)
+        for token, code in _SPECIAL_CODES.items():
+            texts = tf.strings.regex_replace(texts, rf"\[{token[1:-1]}\]", chr(code))
+        return texts
+
+    def _properties(self, codes: Any) -> Any:
+        pages = tf.gather(self._tables.page_numbers, codes // tables.PAGE)
+        return tf.gather(self._tables.pages, pages * tables.PAGE + codes % tables.PAGE)
+
+    def _replace_final_sigmas(self, codes: Any, properties: Any) -> tuple[Any, Any]:
+        """Replaces capital sigmas at the end of a word (after a cased letter and before none) with final sigmas."""
+        case = properties & tables.CASE_BITS
+        seen = true_positions(case != tables.IGNORED)
+        is_cased = tf.gather(case, seen) == tables.CASED
+        before, after = tf.concat([[False], is_cased[:-1]], 0), tf.concat([is_cased[1:], [False]], 0)
+        ends_word = before & ~after & (tf.gather(codes, seen) == ord(tables.CAPITAL_SIGMA))
+        positions = tf.gather(seen, true_positions(ends_word))[:, None]
+        final = tf.fill(tf.shape(positions)[:1], ord(tables.FINAL_SIGMA))
+        codes = tf.tensor_scatter_nd_update(codes, positions, final)
+        return codes, tf.tensor_scatter_nd_update(properties, positions, self._properties(final))
+
+    @staticmethod
+    def _sort_marks(letters: Any, flags: Any, origins: Any, properties: Any) -> tuple[Any, Any, Any]:
+        """Sorts the combining marks between two starters by combining class (the canonical order)."""
+        starters = tf.cumsum(tf.cast(properties & tables.STARTER > 0, tf.int64))  # number up to each character
+        keys = tf.gather(starters, origins) * tables.PAGE + tf.cast(flags // tables.MARK, tf.int64)
+        order = tf.argsort(keys, stable=True)
+        return tf.gather(letters, order), tf.gather(flags, order), tf.gather(origins, order)
+
+    @staticmethod
+    def _skip_accents(positions: Any, properties: Any) -> Any:
+        """Moves positions in [C] past any non-spacing marks found there."""
+        stops = properties & tables.NON_SPACING == 0
+        passed = tf.cumsum(tf.cast(stops, tf.int32), exclusive=True)
+        return tf.gather(true_positions(stops), tf.gather(passed, positions))
+
+
+def _rows(splits: Any, positions: Any) -> Any:
+    """Returns the rows, int32, that contain these positions, given the row splits."""
+    return tf.searchsorted(splits[1:], positions, side="right")
+
+
+def _pieces_for_the_kernel(vocab: dict[str, int]) -> list[str]:
+    """Returns the vocabulary as a list ordered by id.
+
+    Some entries are replaced by a placeholder that contains a space, which no word does: ids without a token (all but
+    the last of equal lines) and tokens that the kernel rejects, which never occur in words.
+    """
+    pieces = [f" {index}" for index in range(max(vocab.values()) + 1)]
+    for token, index in vocab.items():
+        if token not in ("", exact.CONTINUATION) and "\0" not in token:
+            pieces[index] = token
+    return pieces
+
+
+def characters_between(texts: Any, rows: Any, starts: Any, ends: Any) -> Any:
+    """Returns the substrings texts[row][start:end], in characters, for each of rows, starts and ends, int32 [N].
+
+    Bytes of the texts, string [B], that are not valid UTF-8 are dropped, as the tokenizer does.
+    """
+    decoded = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
+    first = starts + tf.gather(tf.cast(decoded.row_splits, tf.int32), rows)
+    numbers, within = row_positions(ends - starts)
+    codes = tf.gather(decoded.values, tf.gather(first, numbers) + within)
+    return tf.strings.unicode_encode(tf.RaggedTensor.from_row_lengths(codes, ends - starts, validate=False), "UTF-8")
+
+
+def row_positions(lengths: Any) -> tuple[Any, Any]:
+    """Returns the row of every element and its position in that row, for rows of these lengths, int32 [R]."""
+    ends = tf.cumsum(lengths)
+    numbers = tf.range(tf.reduce_sum(lengths))
+    rows = tf.searchsorted(ends, numbers, side="right")
+    return rows, numbers - tf.gather(ends - lengths, rows)
+
+
+def true_positions(mask: Any) -> Any:
+    """Returns the positions, int32, of the True elements of a vector."""
+    return tf.cast(tf.where(mask)[:, 0], tf.int32)
