@@ -6,9 +6,9 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.export.options import ExportOptions
 from official_bert.export.source import Source
+from official_bert.kinds.features import Features, Outputs
 from official_bert.learning.predictor import Predictor
 from official_bert.tasks.evaluation_files import read_evaluation_file
-from official_bert.tasks.heads.features import Features, Outputs
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.counting import counted
 

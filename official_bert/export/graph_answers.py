@@ -1,6 +1,6 @@
 """From logits to filled masks and tags of words, as TensorFlow operations; graph_spans.py has those of questions.
 
-The Python implementations of the same rules are inference/fill_mask.py and tasks/heads/tagging.py.
+The Python implementations of the same rules are inference/fill_mask.py and kinds/tagging/spec.py.
 
 B texts, S sequence, C tags, M masks of a text, K candidates, N windows, V vocabulary, W words of all texts
 """

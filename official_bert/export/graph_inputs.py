@@ -170,7 +170,7 @@ def word_windows(word_starts: Any, first_words: Any, room: int, stride: int) -> 
 def has_most_context(windows: Windows, rows: Any, positions: Any, tokens: Any, num_tokens: Any) -> Any:
     """Returns for each occurrence of a token in a window whether this window is the one to read it in, bool [N].
 
-    As in tasks/heads/windows.py, that is the window where the token has most context: where the smaller of the counts
+    As in kinds/windows.py, that is the window where the token has most context: where the smaller of the counts
     of tokens to its left and right is greatest. Of equal ones the longer window counts, then the earlier one.
 
     Args:
@@ -183,7 +183,7 @@ def has_most_context(windows: Windows, rows: Any, positions: Any, tokens: Any, n
     length = tf.gather(windows.lengths, rows)
     context = tf.minimum(positions, length - 1 - positions)
     count = tf.size(windows.lengths)
-    # The three rules as one integer. Lengths count hundredths of a token, as in tasks/heads/windows.py, and with the
+    # The three rules as one integer. Lengths count hundredths of a token, as in kinds/windows.py, and with the
     # window's number no two windows of a text are equal.
     score = tf.cast(100 * context + length, tf.int64) * tf.cast(count, tf.int64)
     score += tf.cast(count - tf.gather(windows.numbers, rows), tf.int64)

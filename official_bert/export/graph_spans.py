@@ -1,6 +1,6 @@
 """From the logits of starts and ends to the answers of questions, as TensorFlow operations.
 
-The Python implementation of the same rules is tasks/heads/candidates.py.
+The Python implementation of the same rules is kinds/question_answering/candidates.py.
 
 B texts, N windows, S sequence, A candidate answers of all texts, best first within each text
 """

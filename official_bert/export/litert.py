@@ -19,11 +19,12 @@ from official_bert.export import conversion_score, replay
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, ExportOptions
 from official_bert.export.source import Source
 from official_bert.inference import exports
+from official_bert.kinds.all_kinds import create_spec
+from official_bert.kinds.features import Features, Outputs
+from official_bert.kinds.label_spec import DECISIONS
 from official_bert.learning.predictor import predict
+from official_bert.modeling.choices import KINDS
 from official_bert.modeling.head_input import HeadInput
-from official_bert.tasks.heads.all_heads import HEADS, head_of
-from official_bert.tasks.heads.classes import DECISIONS
-from official_bert.tasks.heads.features import Features, Outputs
 from official_bert.utils import extras, files
 
 MODEL_FILE, REPORT_FILE = exports.LITERT_FILE, "report.json"
@@ -39,7 +40,7 @@ def check(source: Source, options: ExportOptions) -> None:
     Raises:
         UserError: If the model has no head or one that LiteRT does not support, or there is no evaluation file.
     """
-    if source.kind not in HEADS:
+    if source.kind not in KINDS:
         raise UserError(
             f"--format={LITERT} needs a model that was fine-tuned on labels, but the kind of {options.model_dir} is "
             f"{source.kind}; export it as saved_model"
@@ -86,7 +87,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         "max_seq_length": length,
         "labels": source.task_spec["labels"],
         **{name: source.task_spec[name] for name in DECISIONS if name in source.task_spec},
-        "reads_windows": head_of({**source.task_spec, "kind": source.kind}).reads_windows,
+        "reads_windows": create_spec({**source.task_spec, "kind": source.kind}).reads_windows,
     }
     files.write_text(os.path.join(folder, REPORT_FILE), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 

@@ -13,8 +13,8 @@ from official_bert.export.saved_model import metadata_of, write_checksums, write
 from official_bert.export.source import Source
 from official_bert.inference import exports, replays
 from official_bert.inference.onnx_model import OnnxModel
+from official_bert.kinds.all_kinds import SPECS, create_spec
 from official_bert.modeling.choices import VECTORS
-from official_bert.tasks.heads.all_heads import HEADS, head_of
 from official_bert.utils import extras, files
 
 # How far the answers of 8-bit matrices may lie apart: the integers depend on what else is in a batch.
@@ -27,7 +27,7 @@ def check(source: Source, options: ExportOptions) -> None:
     Raises:
         UserError: If the model has no head, or there is nothing to measure the quantized model with.
     """
-    if source.kind not in (*HEADS, VECTORS):
+    if source.kind not in SPECS:
         raise UserError(
             f"--format={ONNX} needs a fine-tuned model, but the kind of {options.model_dir} is {source.kind}; export "
             f"it as saved_model, or fine-tune it"
@@ -57,7 +57,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     onnx_graph.write(onnx_graph.onnx_model(source.model, **pooling), os.path.join(folder, exports.ONNX_FILE), quantized)
     files.write_text(os.path.join(folder, exports.VOCAB_FILE), source.vocab)
     task_spec = {**source.task_spec, "kind": source.kind}
-    metadata = metadata_of(source, head_of(task_spec).text_inputs) | {
+    metadata = metadata_of(source, create_spec(task_spec).text_inputs) | {
         "task_spec": task_spec,
         "quantization": options.quantization,
     }

@@ -14,12 +14,12 @@ from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K
 from official_bert.inference import exports
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.inference.replays import Replay
+from official_bert.kinds import text_spec
+from official_bert.kinds.all_kinds import create_spec
+from official_bert.kinds.features import Features, Outputs
+from official_bert.kinds.text_spec import TextExample
 from official_bert.learning.predictor import Predictor
 from official_bert.tasks.evaluation_files import read_evaluation_file
-from official_bert.tasks.heads import texts as text_heads
-from official_bert.tasks.heads.all_heads import head_of
-from official_bert.tasks.heads.features import Features, Outputs
-from official_bert.tasks.heads.texts import TextExample
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
 
@@ -61,7 +61,7 @@ def make(source: Source, eval_file: str | None = None) -> Replay:
 
 def _head_answers(texts: dict[str, list[Any]], source: Source) -> Answers:
     task_spec = {**source.task_spec, "kind": source.kind}
-    model = head_of(task_spec).answering_model(source.model)
+    model = create_spec(task_spec).answering_model(source.model)
     predictor = Predictor(model, None, int(task_spec["max_seq_length"]))
     return answers_of_head(
         texts, source.tokenizer, task_spec, lambda features: predictor.predict(features, _BATCH_SIZE)
@@ -82,7 +82,7 @@ def answers_of_head(
         task_spec: as task.json has it.
         outputs_of: the model, from features to outputs.
     """
-    head = head_of(task_spec)
+    head = create_spec(task_spec)
     examples = head.examples_of(texts, tokenizer)
     features = head.featurize(examples, FastTokenizer.of(tokenizer), int(task_spec["max_seq_length"]))
     outputs = outputs_of(features)
@@ -93,7 +93,7 @@ def answers_of_head(
 
 def _encoder_answers(texts: dict[str, list[Any]], source: Source) -> Answers:
     examples = [TextExample(str(number), text) for number, text in enumerate(texts["text"])]
-    features = text_heads.featurize(
+    features = text_spec.featurize(
         examples, FastTokenizer.of(source.tokenizer), int(source.task_spec["max_seq_length"])
     )
     answers: dict[str, list[Any]] = {name: [] for name in source.model.output}

@@ -17,9 +17,9 @@ from official_bert.export import graph_answers, graph_inputs, graph_spans
 from official_bert.export.flat_blocks import with_flat_blocks
 from official_bert.export.graph_inputs import TokenSpans, Windows, token_spans
 from official_bert.inference.exports import DEFAULT_SIGNATURE, IDS_SIGNATURE, IS_TRUNCATED, TOKENIZE_SIGNATURE, VECTOR
+from official_bert.kinds.classification.spec import NO_ANSWER
 from official_bert.modeling import layer_names, task_models
 from official_bert.modeling.pooling import build_vector_model
-from official_bert.tasks.heads.classes import NO_ANSWER
 from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
 from official_bert.tokenization.in_graph import GraphTokenizer, Tokens, characters_between, true_positions
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
@@ -144,7 +144,7 @@ class ShortTextModel(TextModel):
 class LabelModel(ShortTextModel):
     """What models that answer a text as a whole share.
 
-    With doc_stride a long text is read in windows, whose logits are averaged, as by TextHead. `answer_ids` answers each
+    With doc_stride a long text is read in windows, whose logits are averaged, as by TextSpec. `answer_ids` answers each
     row by itself.
     """
 

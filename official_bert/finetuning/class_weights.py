@@ -3,13 +3,13 @@
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.tasks.heads.classes import MultiLabelHead
-from official_bert.tasks.heads.features import LABELS, Array, Features
-from official_bert.tasks.heads.head import Head
-from official_bert.tasks.heads.python_data import BALANCED, LARGEST, balanced_weights
+from official_bert.kinds.features import LABELS, Array, Features
+from official_bert.kinds.multi_label.spec import MultiLabelSpec
+from official_bert.kinds.python_data import BALANCED, LARGEST, balanced_weights
+from official_bert.kinds.spec import KindSpec
 
 
-def row_weights(class_weights: list[str], head: Head, features: Features) -> Array | None:
+def row_weights(class_weights: list[str], head: KindSpec, features: Features) -> Array | None:
     """Returns how much each row weighs in the loss, float32 [R]; None where all weigh 1.
 
     Args:
@@ -33,7 +33,7 @@ def row_weights(class_weights: list[str], head: Head, features: Features) -> Arr
     return np.asarray(weights[labels], np.float32)
 
 
-def positive_weights(class_weights: list[str], head: MultiLabelHead, features: Features) -> tuple[float, ...]:
+def positive_weights(class_weights: list[str], head: MultiLabelSpec, features: Features) -> tuple[float, ...]:
     """Returns how much more each label weighs where a text has it; none for 1.
 
     Args:
@@ -57,7 +57,7 @@ def positive_weights(class_weights: list[str], head: MultiLabelHead, features: F
     return tuple(((len(rows) - counts) / counts).tolist())
 
 
-def _numbers(class_weights: list[str], head: Head) -> Array:
+def _numbers(class_weights: list[str], head: KindSpec) -> Array:
     classes = len(head.labels or ())
     try:
         weights = np.array([float(weight) for weight in class_weights])

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from official_bert.finetuning.feature_cache import features_of
-from official_bert.tasks.heads.features import Features
+from official_bert.kinds.features import Features
 from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows

@@ -16,9 +16,9 @@ from keras import ops
 from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
+from official_bert.kinds.features import EXAMPLE, LABELS, Features
+from official_bert.kinds.text_spec import TextSpec, pooled
 from official_bert.learning.predictor import Predictor
-from official_bert.tasks.heads.features import EXAMPLE, LABELS, Features
-from official_bert.tasks.heads.texts import TextHead, pooled
 from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer
 
@@ -36,7 +36,7 @@ class DistillationLoss(keras.losses.Loss):
         teacher_weight: the share of the teacher's loss, from 0 to 1.
     """
 
-    def __init__(self, head: TextHead, temperature: float, teacher_weight: float) -> None:
+    def __init__(self, head: TextSpec, temperature: float, teacher_weight: float) -> None:
         super().__init__(name="distillation")
         self._head, self._teacher_weight = head, teacher_weight
         self._temperature = 1.0 if head.is_value else temperature
@@ -49,9 +49,9 @@ class DistillationLoss(keras.losses.Loss):
         return share * soft + (1 - share) * self._head.soft_loss(labels, logits)
 
 
-def text_head(task: Task) -> TextHead:
+def text_head(task: Task) -> TextSpec:
     """Returns the head of a task, which a teacher can teach; raises a UserError for others."""
-    if not isinstance(task.head, TextHead):
+    if not isinstance(task.head, TextSpec):
         raise UserError(f"--teacher is for tasks of whole texts; {task.name} is {task.head.kind}")
     return task.head
 

@@ -16,11 +16,13 @@ from official_bert.finetuning.data import RunData
 from official_bert.finetuning.model_card import Evaluation, write_model_card
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import OPTIONS_FILE
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.constant_answers import ConstantAnswers
+from official_bert.kinds.label_spec import DECISIONS, LabelSpec
+from official_bert.kinds.multi_label.spec import MultiLabelSpec
+from official_bert.kinds.spec import KindSpec
 from official_bert.learning.predictor import Predictor
 from official_bert.optimization.choices import DTYPES
-from official_bert.tasks.heads.classes import DECISIONS, ClassificationHead, LabelHead, MultiLabelHead
-from official_bert.tasks.heads.constant_answers import ConstantAnswers
-from official_bert.tasks.heads.head import Head
 from official_bert.tasks.task import Task
 from official_bert.utils import files
 from official_bert.utils.counting import counted
@@ -59,7 +61,7 @@ def evaluate_and_predict(
 
     task.head = _with_decisions(task.head, task_spec)
     # Whose predictions `predictions_of` returns: calibrated anew, a model gets the same temperature.
-    head = dataclasses.replace(task.head, temperature=1.0) if isinstance(task.head, LabelHead) else task.head
+    head = dataclasses.replace(task.head, temperature=1.0) if isinstance(task.head, LabelSpec) else task.head
 
     @functools.cache
     def predictor() -> Predictor:
@@ -78,7 +80,7 @@ def evaluate_and_predict(
 
     def decided_of(split: str) -> tuple[list[Any], Any]:
         examples, predictions = predictions_of(split)
-        if isinstance(task.head, LabelHead) and isinstance(head, LabelHead):
+        if isinstance(task.head, LabelSpec) and isinstance(head, LabelSpec):
             predictions = task.head.of_other_temperature(predictions, head.temperature)
         return examples, predictions
 
@@ -124,7 +126,7 @@ def evaluate_and_predict(
     return results
 
 
-def _warn_if_constant(split: str, head: Head, predictions: Any, examples: list[Any]) -> list[str]:
+def _warn_if_constant(split: str, head: KindSpec, predictions: Any, examples: list[Any]) -> list[str]:
     """Prints a warning if all predictions are (nearly) equal, and returns it in a list."""
     constant = ConstantAnswers()
     answers = head.named_answers(predictions, examples)
@@ -147,19 +149,19 @@ def _card_settings(options: Options) -> dict[str, Any]:
 
 
 def _evaluation(
-    head: Head, scores: Mapping[str, float], num_truncated: int, predictions: Any, examples: list[Any]
+    head: KindSpec, scores: Mapping[str, float], num_truncated: int, predictions: Any, examples: list[Any]
 ) -> Evaluation:
     """Returns the results on one part of the data, for the model card."""
     return Evaluation(
         scores=scores,
         outcomes=head.outcomes(predictions, examples),
         num_truncated=num_truncated,
-        label_scores=head.scores_by_class(predictions, examples) if isinstance(head, MultiLabelHead) else None,
-        calibration=head.calibration_figures(predictions, examples) if isinstance(head, LabelHead) else None,
+        label_scores=head.scores_by_class(predictions, examples) if isinstance(head, MultiLabelSpec) else None,
+        calibration=head.calibration_figures(predictions, examples) if isinstance(head, LabelSpec) else None,
     )
 
 
-def _with_decisions(head: Head, task_spec: Mapping[str, Any]) -> Head:
+def _with_decisions(head: KindSpec, task_spec: Mapping[str, Any]) -> KindSpec:
     """The head with what a fine-tuned model's task.json says of its decisions."""
     decisions: dict[str, Any] = {name: task_spec[name] for name in DECISIONS if name in task_spec}
     if "thresholds" in decisions:
@@ -176,18 +178,18 @@ def _deciding_split(task: Task) -> str:
     return task.eval_splits[0]
 
 
-def _chosen_decisions(options: Options, task: Task, examples: list[Any], predictions: Any) -> Head:
+def _chosen_decisions(options: Options, task: Task, examples: list[Any], predictions: Any) -> KindSpec:
     """The task's head with what the options want to be chosen on examples; the predictions are of temperature 1.
 
     Raises:
         UserError: answers of this kind have no such decision.
     """
     head = task.head
-    if not isinstance(head, LabelHead):
+    if not isinstance(head, LabelSpec):
         raise UserError(f"--calibrate, --thresholds and --min_confidence are for classes; the task is {head.kind}")
-    if options.thresholds is not None and not isinstance(head, MultiLabelHead):
+    if options.thresholds is not None and not isinstance(head, MultiLabelSpec):
         raise UserError("--thresholds is for several labels; with one class of several take --min_confidence")
-    if options.min_confidence is not None and not isinstance(head, ClassificationHead):
+    if options.min_confidence is not None and not isinstance(head, ClassificationSpec):
         raise UserError("--min_confidence is for one class of several; with several labels take --thresholds")
     decided: Any = head
     if options.calibrate:

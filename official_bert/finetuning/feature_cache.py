@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.tasks.heads.classes import DECISIONS
-from official_bert.tasks.heads.features import Features
+from official_bert.kinds.features import Features
+from official_bert.kinds.label_spec import DECISIONS
 from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files

@@ -5,9 +5,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_bert.tasks.heads.head import Outcome
-from official_bert.tasks.heads.scores import confusions as confusions_of_classes
-from official_bert.tasks.heads.scores import of_class
+from official_bert.kinds.scores import confusions as confusions_of_classes
+from official_bert.kinds.scores import of_class
+from official_bert.kinds.spec import Outcome
 from official_bert.tasks.task import Task
 from official_bert.utils import files, markdown
 from official_bert.utils.counting import counted

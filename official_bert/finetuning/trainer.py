@@ -15,6 +15,8 @@ import tensorflow as tf
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.loading import assign_weights
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
+from official_bert.kinds.spec import KindSpec
 from official_bert.learning import batches
 from official_bert.learning.initial_model import build_initial_encoder
 from official_bert.learning.loss_share import share_of
@@ -24,8 +26,6 @@ from official_bert.learning.training_step import TrainingStep
 from official_bert.optimization import distribution
 from official_bert.optimization.finetuning_optimizer import bert_optimizer
 from official_bert.optimization.freezing import freeze
-from official_bert.tasks.heads.features import LABELS, TEXTS, Array, Features, Outputs
-from official_bert.tasks.heads.head import Head
 
 
 class Trainer:
@@ -50,7 +50,7 @@ class Trainer:
 
     def __init__(
         self,
-        head: Head,
+        head: KindSpec,
         initial_model: LoadedModel,
         config: TrainingConfig,
         weights: Mapping[str, Array] | None = None,

@@ -20,9 +20,9 @@ from official_bert.finetuning.feature_cache import digest
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig, training_config
+from official_bert.kinds.features import Array, Features
+from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.optimization import distribution
-from official_bert.tasks.heads.classes import MultiLabelHead
-from official_bert.tasks.heads.features import Array, Features
 from official_bert.tasks.task import Task
 from official_bert.utils import files, resuming
 from official_bert.utils.counting import counted
@@ -64,7 +64,7 @@ def train(
     examples = data.read(task.train_split)
     features = data.features(task.train_split)
     weights_of_rows = None
-    if isinstance(task.head, MultiLabelHead):
+    if isinstance(task.head, MultiLabelSpec):
         weights_of_labels = positive_weights(options.class_weights, task.head, features)
         task.head = dataclasses.replace(task.head, positive_weights=weights_of_labels)
     else:

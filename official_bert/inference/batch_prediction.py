@@ -18,7 +18,7 @@ from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
-from official_bert.tasks.heads.constant_answers import ConstantAnswers
+from official_bert.kinds.constant_answers import ConstantAnswers
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import NoBadRows, position
 from official_bert.utils.counting import counted

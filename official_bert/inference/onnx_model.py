@@ -16,9 +16,9 @@ import numpy as np
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports
-from official_bert.tasks.heads import rows
-from official_bert.tasks.heads.all_heads import head_of
-from official_bert.tasks.heads.features import Array, Features, Outputs
+from official_bert.kinds import rows
+from official_bert.kinds.all_kinds import create_spec
+from official_bert.kinds.features import Array, Features, Outputs
 from official_bert.tokenization.caching import CachingTokenizer
 from official_bert.tokenization.casing import casing_of
 from official_bert.tokenization.exact import FullTokenizer
@@ -61,7 +61,7 @@ class OnnxModel:
         checksums.check_files(folder)
         self.metadata = exports.read_metadata(folder)
         try:
-            self.head = head_of(self.metadata["task_spec"])
+            self.head = create_spec(self.metadata["task_spec"])
             self.max_seq_length = int(self.metadata["max_seq_length"])
             casing = casing_of(self.metadata["do_lower_case"], self.metadata.get("strip_accents"))
         except (KeyError, TypeError, ValueError) as error:

@@ -12,11 +12,14 @@ import keras
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.keras_models.text_model import TextModel
+from official_bert.kinds import python_data
+from official_bert.kinds.classification.spec import NO_ANSWER, ClassificationSpec
+from official_bert.kinds.label_spec import DECISIONS, LabelSpec
+from official_bert.kinds.multi_label.spec import MultiLabelSpec
+from official_bert.kinds.regression.spec import RegressionSpec
+from official_bert.kinds.text_spec import TextExample, TextSpec
 from official_bert.modeling.choices import MEASURES
 from official_bert.modeling.config import BertConfig
-from official_bert.tasks.heads import python_data
-from official_bert.tasks.heads.classes import DECISIONS, NO_ANSWER, ClassificationHead, LabelHead, MultiLabelHead
-from official_bert.tasks.heads.texts import RegressionHead, TextExample, TextHead
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -46,9 +49,9 @@ class TextClassifier(TextModel):
         UserError: the labels are no names, or another argument has a value that cannot be.
     """
 
-    head: TextHead
+    head: TextSpec
     default_name = "text_classifier"
-    kinds = (ClassificationHead.kind, MultiLabelHead.kind)
+    kinds = (ClassificationSpec.kind, MultiLabelSpec.kind)
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class TextClassifier(TextModel):
         common: dict[str, Any] = {
             "labels": names, "pair": pair, "doc_stride": doc_stride
         }  # fmt: skip
-        head: LabelHead = MultiLabelHead(**common) if multi_label else ClassificationHead(**common)
+        head: LabelSpec = MultiLabelSpec(**common) if multi_label else ClassificationSpec(**common)
         if positive_weights is not None:
             _check_by_label(head, "positive_weights", positive_weights)
             weights: dict[str, Any] = {"positive_weights": tuple(positive_weights)}
@@ -120,11 +123,11 @@ class TextClassifier(TextModel):
     @classmethod
     def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
         settings = {name: spec[name] for name in ("labels", "pair", "doc_stride") if name in spec}
-        return settings | {"multi_label": spec["kind"] == MultiLabelHead.kind}
+        return settings | {"multi_label": spec["kind"] == MultiLabelSpec.kind}
 
     @classmethod
     def _settings_of_classifier(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
-        return {"multi_label": kind == MultiLabelHead.kind} | ({"labels": labels} if labels else {})
+        return {"multi_label": kind == MultiLabelSpec.kind} | ({"labels": labels} if labels else {})
 
     def _take_decisions(self, spec: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         decisions = {name: spec[name] for name in DECISIONS if name in spec and name not in given}
@@ -173,7 +176,7 @@ class TextClassifier(TextModel):
             UserError: the model gives one class, a label never occurs in y, or there is no such measure.
         """
         head = self.head
-        if not isinstance(head, MultiLabelHead):
+        if not isinstance(head, MultiLabelSpec):
             raise UserError("thresholds are of models with multi_label=True; with one class set min_confidence")
         if measure not in MEASURES:
             raise UserError(f"measure is {measure!r}; expected one of {', '.join(MEASURES)}")
@@ -181,31 +184,31 @@ class TextClassifier(TextModel):
         return dict(zip(chosen.labels, chosen.thresholds, strict=True))
 
     @property
-    def _label_head(self) -> LabelHead:
-        assert isinstance(self.head, LabelHead)
+    def _label_head(self) -> LabelSpec:
+        assert isinstance(self.head, LabelSpec)
         return self.head
 
     def _predictions_and_examples(self, x: Any, y: Any, batch_size: int | None) -> tuple[Any, list[TextExample]]:
         return self.predict(x, batch_size), self.head.examples(x, y)
 
 
-def _check_by_label(head: LabelHead, name: str, values: Any) -> None:
-    if not isinstance(head, MultiLabelHead) or len(values) != len(head.labels):
+def _check_by_label(head: LabelSpec, name: str, values: Any) -> None:
+    if not isinstance(head, MultiLabelSpec) or len(values) != len(head.labels):
         raise UserError(
             f"{name} is {python_data.shown(values)}; expected a number for each of {len(head.labels)} labels, and "
             "multi_label=True"
         )
 
 
-def _with_decision(head: LabelHead, name: str, value: Any) -> LabelHead:
+def _with_decision(head: LabelSpec, name: str, value: Any) -> LabelSpec:
     """Returns the head with another temperature, min_confidence or thresholds (None for one half).
 
     Raises:
         UserError: The head has no such decision, or the value is out of range.
     """
     if name == "thresholds" and value is None:
-        return dataclasses.replace(head, thresholds=()) if isinstance(head, MultiLabelHead) else head
-    if name == "min_confidence" and isinstance(head, MultiLabelHead):
+        return dataclasses.replace(head, thresholds=()) if isinstance(head, MultiLabelSpec) else head
+    if name == "min_confidence" and isinstance(head, MultiLabelSpec):
         if value:
             raise UserError(f"min_confidence is {value}; with multi_label expected thresholds in its place")
         return head
@@ -232,9 +235,9 @@ class TextRegressor(TextModel):
         settings: as of TextModel.
     """
 
-    head: RegressionHead
+    head: RegressionSpec
     default_name = "text_regressor"
-    kinds = (RegressionHead.kind,)
+    kinds = (RegressionSpec.kind,)
 
     def __init__(
         self,
@@ -245,7 +248,7 @@ class TextRegressor(TextModel):
         doc_stride: int | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(RegressionHead(pair=pair, doc_stride=doc_stride), config, vocab, **settings)
+        super().__init__(RegressionSpec(pair=pair, doc_stride=doc_stride), config, vocab, **settings)
 
     def _own_config(self) -> dict[str, Any]:
         return {"pair": self.head.pair, "doc_stride": self.head.doc_stride}

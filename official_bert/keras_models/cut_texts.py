@@ -59,7 +59,7 @@ class CutTexts(keras.callbacks.Callback):
         """Prints a line on the cut texts, if there are any.
 
         Args:
-            note: as of Head.cut_note, of cut texts and texts.
+            note: see KindSpec.cut_note, of cut texts and texts.
             parts: of what the numbers are; empty ones are left out.
         """
         if line := note(self.cut, self.texts):

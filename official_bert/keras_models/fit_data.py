@@ -16,12 +16,12 @@ from official_bert.errors import UserError
 from official_bert.keras_models.cut_texts import CutTexts
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import takes_own_steps
+from official_bert.kinds import python_data
+from official_bert.kinds.features import EXAMPLE, LABELS, TEXTS, Array, Features
+from official_bert.kinds.spec import KindSpec
+from official_bert.kinds.text_spec import TextSpec
 from official_bert.learning import batches
 from official_bert.learning.replicas import static_lengths
-from official_bert.tasks.heads import python_data
-from official_bert.tasks.heads.features import EXAMPLE, LABELS, TEXTS, Array, Features
-from official_bert.tasks.heads.head import Head
-from official_bert.tasks.heads.texts import TextHead
 from official_bert.tokenization.fast import FastTokenizer
 
 _NOT_COUNTED = (
@@ -56,7 +56,7 @@ class EpochCounter(keras.callbacks.Callback):
 class FitData:
     """Makes batches of what a user gives."""
 
-    head: Head  # says what examples look like
+    head: KindSpec  # says what examples look like
     tokenizer: FastTokenizer  # for their texts
     max_seq_length: int  # the longest sequence in tokens
     seed: int  # of the order of the examples
@@ -120,7 +120,7 @@ class FitData:
         if y is None and self.head.needs_labels:
             raise UserError("there are no labels; give them as y")
         if isinstance(y, list) or (isinstance(y, np.ndarray) and y.dtype.kind in "OSU"):
-            if not isinstance(self.head, TextHead):
+            if not isinstance(self.head, TextSpec):
                 return y
             y = self.head.targets(self.head.labels_from(y))
         if isinstance(y, np.ndarray):

@@ -6,10 +6,10 @@ from typing import Any
 import keras
 
 from official_bert.errors import UserError
-from official_bert.tasks.heads.features import NO_LABEL
-from official_bert.tasks.heads.head import Head
-from official_bert.tasks.heads.losses import TaggingLoss
-from official_bert.tasks.heads.metrics import MetricOfClasses
+from official_bert.kinds.features import NO_LABEL
+from official_bert.kinds.losses import TaggingLoss
+from official_bert.kinds.metrics import MetricOfClasses
+from official_bert.kinds.spec import KindSpec
 
 _CROSSENTROPIES, _ACCURACIES = ("crossentropy", "ce"), ("accuracy", "acc")  # Keras chooses them by the labels' shape
 # What of Keras reads probabilities and has no argument for logits.
@@ -19,7 +19,7 @@ _OF_PROBABILITIES = {
 }  # fmt: skip
 
 
-def losses_of_logits(losses: Any, head: Head) -> Any:
+def losses_of_logits(losses: Any, head: KindSpec) -> Any:
     """Returns losses as compile takes them, those that are given by name or by class made for logits.
 
     Args:
@@ -46,7 +46,7 @@ def losses_of_logits(losses: Any, head: Head) -> Any:
     return keras.tree.map_structure(for_logits, losses)
 
 
-def metrics_of_logits(metrics: Any, head: Head) -> Any:
+def metrics_of_logits(metrics: Any, head: KindSpec) -> Any:
     """Returns metrics as compile takes them, made for logits as by `losses_of_logits`."""
 
     def for_logits(metric: Any) -> Any:
@@ -60,7 +60,7 @@ def metrics_of_logits(metrics: Any, head: Head) -> Any:
     return keras.tree.map_structure(for_logits, metrics)
 
 
-def _for_logits(given: Any, module: Any, head: Head) -> Any:
+def _for_logits(given: Any, module: Any, head: KindSpec) -> Any:
     """A loss or metric as it was given, or, of a name, made for logits."""
     is_kind = _is_kind(given)
     made = module.get(given) if is_kind else given
@@ -89,7 +89,7 @@ def _is_kind(given: Any) -> bool:
     return isinstance(given, str) or inspect.isclass(given)
 
 
-def _f_score(made: Any, head: Head) -> MetricOfClasses:
+def _f_score(made: Any, head: KindSpec) -> MetricOfClasses:
     """Keras' F1Score or FBetaScore of a head's logits, which by itself takes rows of 0 and 1, and probabilities."""
     loss = head.loss()
     has_one_class = isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
@@ -100,7 +100,7 @@ def _f_score(made: Any, head: Head) -> MetricOfClasses:
     raise UserError(f"{type(made).__name__} is for classes of texts, which {kind} has not; leave it out{hint}")
 
 
-def _argument_for_logits(made: Any, head: Head) -> str | None:
+def _argument_for_logits(made: Any, head: KindSpec) -> str | None:
     """What a loss or metric lacks to take logits: an argument, "" where there is none, None where nothing lacks."""
     if not _is_of_keras(made):
         return None

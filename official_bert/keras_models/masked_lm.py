@@ -17,14 +17,14 @@ from official_bert.export.text_models import FILL_MASK
 from official_bert.inference import fill_mask
 from official_bert.inference.fill_mask import Candidate
 from official_bert.keras_models.text_model import TextModel
+from official_bert.kinds import python_data, text_spec
+from official_bert.kinds.features import NO_LABEL, Array, Features
+from official_bert.kinds.losses import TaggingLoss
+from official_bert.kinds.metrics import TagAccuracy
+from official_bert.kinds.spec import KindSpec
+from official_bert.kinds.text_spec import TextExample
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.tasks.heads import python_data, texts
-from official_bert.tasks.heads.features import NO_LABEL, Array, Features
-from official_bert.tasks.heads.head import Head
-from official_bert.tasks.heads.losses import TaggingLoss
-from official_bert.tasks.heads.metrics import TagAccuracy
-from official_bert.tasks.heads.texts import TextExample
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import Tokenizer
 
@@ -32,7 +32,7 @@ _LOGITS = "masked_lm_logits"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskedLMHead(Head):
+class MaskedLMHead(KindSpec):
     """The masked-LM head on texts alone, whose targets are drawn anew in each epoch: int32 [B, P].
 
     Attributes:
@@ -51,7 +51,7 @@ class MaskedLMHead(Head):
         return [TextExample(str(number), text) for number, text in enumerate(python_data.as_texts(x))]
 
     def featurize(self, examples: Sequence[TextExample], tokenizer: Tokenizer, max_seq_length: int) -> Features:
-        return texts.featurize(examples, tokenizer, max_seq_length)
+        return text_spec.featurize(examples, tokenizer, max_seq_length)
 
     def drawn(self, batch: tuple[Any, ...], keys: Sequence[int]) -> tuple[Any, ...]:
         ids = {name: tf.constant(each) for name, each in batch[0].items()}

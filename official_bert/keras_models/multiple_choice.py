@@ -9,8 +9,8 @@ from typing import Any
 import keras
 
 from official_bert.keras_models.text_model import TextModel
+from official_bert.kinds.multiple_choice.spec import MultipleChoiceSpec, chosen
 from official_bert.modeling.config import BertConfig
-from official_bert.tasks.heads.choices import MultipleChoiceHead, chosen
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -27,10 +27,10 @@ class MultipleChoice(TextModel):
     """
 
     default_name = "multiple_choice"
-    kinds = (MultipleChoiceHead.kind,)
+    kinds = (MultipleChoiceSpec.kind,)
 
     def __init__(self, config: BertConfig | Mapping[str, Any], vocab: str, **settings: Any) -> None:
-        super().__init__(MultipleChoiceHead(), config, vocab, **settings)
+        super().__init__(MultipleChoiceSpec(), config, vocab, **settings)
 
     def choose(self, x: Any, batch_size: int | None = None) -> list[int]:
         """Returns the number of the likeliest ending of each prompt."""

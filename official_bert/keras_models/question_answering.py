@@ -6,8 +6,8 @@ from typing import Any
 import keras
 
 from official_bert.keras_models.text_model import TextModel
+from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec, TextAnswer
 from official_bert.modeling.config import BertConfig
-from official_bert.tasks.heads.question_answering import QuestionAnsweringHead, TextAnswer
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -30,10 +30,10 @@ class QuestionAnswerer(TextModel):
         settings: as of TextModel.
     """
 
-    head: QuestionAnsweringHead
+    head: QuestionAnsweringSpec
     default_name = "question_answerer"
     default_max_seq_length = 384
-    kinds = (QuestionAnsweringHead.kind,)
+    kinds = (QuestionAnsweringSpec.kind,)
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class QuestionAnswerer(TextModel):
         n_best_size: int = 20,
         **settings: Any,
     ) -> None:
-        head = QuestionAnsweringHead(
+        head = QuestionAnsweringSpec(
             version_2=no_answer, null_score_diff_threshold=null_score_diff_threshold, doc_stride=doc_stride,
             max_query_length=max_query_length, max_answer_length=max_answer_length, n_best_size=n_best_size,
         )  # fmt: skip

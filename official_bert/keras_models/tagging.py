@@ -7,9 +7,9 @@ import keras
 import tensorflow as tf
 
 from official_bert.keras_models.text_model import TextModel
+from official_bert.kinds import python_data
+from official_bert.kinds.tagging.spec import Sentence, Span, TaggingSpec, joined, sentence_of
 from official_bert.modeling.config import BertConfig
-from official_bert.tasks.heads import python_data
-from official_bert.tasks.heads.tagging import Sentence, Span, TaggingHead, joined, sentence_of
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -31,9 +31,9 @@ class TokenTagger(TextModel):
         UserError: the labels are no names, or another argument has a value that cannot be.
     """
 
-    head: TaggingHead
+    head: TaggingSpec
     default_name = "token_tagger"
-    kinds = (TaggingHead.kind,)
+    kinds = (TaggingSpec.kind,)
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class TokenTagger(TextModel):
         **settings: Any,
     ) -> None:
         names = python_data.label_names(labels, least=1, settings=settings)
-        super().__init__(TaggingHead(labels=names, doc_stride=doc_stride), config, vocab, **settings)
+        super().__init__(TaggingSpec(labels=names, doc_stride=doc_stride), config, vocab, **settings)
 
     def _own_config(self) -> dict[str, Any]:
         return {"labels": list(self.head.labels), "doc_stride": self.head.doc_stride}

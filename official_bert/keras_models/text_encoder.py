@@ -9,10 +9,10 @@ from typing import Any
 import keras
 
 from official_bert.keras_models.text_model import TextModel
+from official_bert.kinds.vectors.losses import VectorLoss
+from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.choices import MEAN, RANKING
 from official_bert.modeling.config import BertConfig
-from official_bert.tasks.heads.vector_losses import VectorLoss
-from official_bert.tasks.heads.vectors import VectorHead
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -48,9 +48,9 @@ class TextEncoder(TextModel):
         UserError: an argument has a value that cannot be.
     """
 
-    head: VectorHead
+    head: VectorSpec
     default_name = "text_encoder"
-    kinds = (VectorHead.kind,)
+    kinds = (VectorSpec.kind,)
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class TextEncoder(TextModel):
         margin: float = 5.0,
         **settings: Any,
     ) -> None:
-        head = VectorHead(
+        head = VectorSpec(
             pooling=pooling, layers=tuple(layers), normalize=normalize, objective=objective,
             dimensions=tuple(dimensions), score_range=tuple(score_range), scale=scale, margin=margin,
         )  # fmt: skip
@@ -79,7 +79,7 @@ class TextEncoder(TextModel):
 
     @classmethod
     def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        names = VectorHead().settings
+        names = VectorSpec().settings
         return {name: value for name, value in spec.items() if name in names}
 
     def _head_note(self, has_head: bool) -> str:

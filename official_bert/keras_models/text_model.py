@@ -32,6 +32,10 @@ from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.logits import losses_of_logits, metrics_of_logits
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import SteppedModel, shared_out
+from official_bert.kinds import python_data, scores
+from official_bert.kinds.features import check_length
+from official_bert.kinds.losses import TaggingLoss
+from official_bert.kinds.spec import KindSpec
 from official_bert.learning.initial_model import NO_POOLER, checkpoint_weights, head_weights, read_initial_model
 from official_bert.learning.loss_share import check_reduction
 from official_bert.learning.predictor import Predictor
@@ -42,10 +46,6 @@ from official_bert.optimization.finetuning_optimizer import bert_optimizer
 from official_bert.optimization.freezing import freeze
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import BertAdamW
-from official_bert.tasks.heads import python_data, scores
-from official_bert.tasks.heads.features import check_length
-from official_bert.tasks.heads.head import Head
-from official_bert.tasks.heads.losses import TaggingLoss
 from official_bert.tokenization.casing import casing_for
 from official_bert.tokenization.exact import parse_vocab
 from official_bert.tokenization.fast import FastTokenizer
@@ -122,7 +122,7 @@ class TextModel(SteppedModel):
 
     def __init__(
         self,
-        head: Head,
+        head: KindSpec,
         config: BertConfig | Mapping[str, Any],
         vocab: str,
         *,

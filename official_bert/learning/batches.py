@@ -19,11 +19,11 @@ import tensorflow as tf
 
 from official_bert.data.dataset_options import dataset_options
 from official_bert.errors import UserError
-from official_bert.tasks.heads.features import LABELS, NO_LABEL, Array, Features
-from official_bert.tasks.heads.rows import MULTIPLE as MULTIPLE
-from official_bert.tasks.heads.rows import padded_inputs as padded_inputs
-from official_bert.tasks.heads.rows import row_lengths as row_lengths
-from official_bert.tasks.heads.rows import sequence_positions
+from official_bert.kinds.features import LABELS, NO_LABEL, Array, Features
+from official_bert.kinds.rows import MULTIPLE as MULTIPLE
+from official_bert.kinds.rows import padded_inputs as padded_inputs
+from official_bert.kinds.rows import row_lengths as row_lengths
+from official_bert.kinds.rows import sequence_positions
 from official_bert.utils.allocator import retune_allocator
 
 COMPILED_MULTIPLE = 8  # of which lengths are where XLA compiles each, on a CPU or GPU

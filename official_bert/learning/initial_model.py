@@ -18,10 +18,10 @@ from official_bert.checkpoints.checkpoint import (
 from official_bert.checkpoints.loading import assign_weights, open_model
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
+from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import HeadInput
-from official_bert.tasks.heads.head import Head
 from official_bert.utils.counting import counted
 
 NO_POOLER = "the checkpoint has no pooler: that layer's weights are random"
@@ -91,7 +91,7 @@ def build_initial_encoder(initial: LoadedModel, seed: int, dtype: Any) -> keras.
     return encoder
 
 
-def head_weights(initial: LoadedModel, head: Head) -> dict[str, Array] | None:
+def head_weights(initial: LoadedModel, head: KindSpec) -> dict[str, Array] | None:
     """Returns all weights of a fine-tuned model by path if it has the same head, or None for a new head.
 
     If the head has the same classes in another order, the weights are put into that order.
@@ -101,7 +101,7 @@ def head_weights(initial: LoadedModel, head: Head) -> dict[str, Array] | None:
     return _reordered(initial.weights, initial.task["labels"], head.labels) if head.labels else initial.weights
 
 
-def _same_head(task: Mapping[str, Any], head: Head) -> bool:
+def _same_head(task: Mapping[str, Any], head: KindSpec) -> bool:
     """Returns whether a fine-tuned model has the weights of a head, up to the order of the classes."""
     own = head.task_spec(None, task["max_seq_length"])
     same_labels = sorted(task["labels"] or ()) == sorted(own["labels"] or ())
@@ -110,7 +110,7 @@ def _same_head(task: Mapping[str, Any], head: Head) -> bool:
 
 
 def checkpoint_weights(
-    initial: LoadedModel, head: Head, paths: Collection[str]
+    initial: LoadedModel, head: KindSpec, paths: Collection[str]
 ) -> tuple[Mapping[str, Array], str | None]:
     """Returns the weights that a model with a new head takes from a checkpoint, and a note about its classifier.
 

@@ -13,10 +13,10 @@ import keras
 import tensorflow as tf
 
 from official_bert.errors import UserError
+from official_bert.kinds.features import NO_LABEL
+from official_bert.kinds.losses import TaggingLoss, by_token
+from official_bert.kinds.vectors.losses import VectorLoss
 from official_bert.learning.replica_step import all_gather
-from official_bert.tasks.heads.features import NO_LABEL
-from official_bert.tasks.heads.losses import TaggingLoss, by_token
-from official_bert.tasks.heads.vector_losses import VectorLoss
 
 # From inputs, targets, outputs and weights, the last three a tensor or a dict by output, to Keras' mean over B.
 MeanLoss = Callable[[Any, Any, Any, Any], Any]

@@ -9,13 +9,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from official_bert.kinds import rows
+from official_bert.kinds.features import Array, Features, Outputs
 from official_bert.learning import batches
 from official_bert.learning.forward_pass import forward_pass
 from official_bert.learning.replica_step import all_gather
 from official_bert.learning.replicas import number_of_rows, say_compiling, shared_out, static_lengths
 from official_bert.optimization import distribution
-from official_bert.tasks.heads import rows
-from official_bert.tasks.heads.features import Array, Features, Outputs
 from official_bert.utils.progress import Progress
 
 _POSITION = "position"  # among the rows of a batch

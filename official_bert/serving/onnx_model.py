@@ -6,9 +6,9 @@ from typing import Any
 
 from official_bert.inference import exports
 from official_bert.inference.onnx_model import OnnxModel
+from official_bert.kinds import rows
 from official_bert.serving.served_model import PARALLEL_BATCHES, Prepared, Row, check_replay
 from official_bert.serving.signatures import STRING, Signature, Tensor, Tensors
-from official_bert.tasks.heads import rows
 
 _TENSORFLOW_NAMES = {"object": STRING}
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
-from official_bert.tasks.heads.tagging import Sentence
+from official_bert.kinds.tagging.spec import Sentence
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import SKIP, BadRows
 from official_bert.utils.counting import counted

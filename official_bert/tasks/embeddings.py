@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from official_bert.errors import UserError
+from official_bert.kinds.features import Array
+from official_bert.kinds.vectors.spec import VectorExample, VectorSpec
 from official_bert.modeling.choices import COSINE, RANKING, TRIPLET
-from official_bert.tasks.heads.features import Array
-from official_bert.tasks.heads.vectors import VectorExample, VectorHead
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
 from official_bert.tasks.table import check_columns, part_of, rows_in, text_columns, text_problem
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task
@@ -32,7 +32,7 @@ class EmbeddingsTask(Task):
         UserError: an option cannot be, or a file lacks what the objective needs.
     """
 
-    head: VectorHead
+    head: VectorSpec
 
     def __init__(self, options: EmbeddingsOptions) -> None:
         self._options = options
@@ -40,7 +40,7 @@ class EmbeddingsTask(Task):
             raise UserError(f"--head={options.head} is for tasks with labels; embeddings have --pooling: leave it out")
         of_training = self._columns(options.train_file)
         objective = options.objective or (COSINE if options.score_column in of_training else RANKING)
-        head = VectorHead(
+        head = VectorSpec(
             pooling=options.pooling, normalize=options.normalize, objective=objective, scale=options.scale,
             margin=options.margin, dimensions=tuple(_whole(text) for text in options.dimensions),
             score_range=tuple(_number(text) for text in options.score_range),

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from official_bert.kinds.multiple_choice.spec import MultipleChoiceSpec
+from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
+from official_bert.kinds.tagging.spec import TaggingSpec
+from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.tasks import conll, multiple_choice, squad
 from official_bert.tasks.all_tasks import make_task
 from official_bert.tasks.glue import SPECS, GlueTask, read_file
-from official_bert.tasks.heads.choices import MultipleChoiceHead
-from official_bert.tasks.heads.question_answering import QuestionAnsweringHead
-from official_bert.tasks.heads.tagging import TaggingHead
-from official_bert.tasks.heads.vectors import VectorHead
 from official_bert.tasks.options import (
     CODAH,
     EMBEDDINGS,
@@ -89,8 +89,8 @@ def _read_header(path: str) -> list[str]:
 
 
 _READERS = {
-    QuestionAnsweringHead.kind: _questions,
-    MultipleChoiceHead.kind: _choices,
-    VectorHead.kind: _vectors,
-    TaggingHead.kind: _sentences,
+    QuestionAnsweringSpec.kind: _questions,
+    MultipleChoiceSpec.kind: _choices,
+    VectorSpec.kind: _vectors,
+    TaggingSpec.kind: _sentences,
 }

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.tasks.heads import scores
-from official_bert.tasks.heads.classes import ClassificationHead
-from official_bert.tasks.heads.features import Array
-from official_bert.tasks.heads.texts import RegressionHead, TextExample
+from official_bert.kinds import scores
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.features import Array
+from official_bert.kinds.regression.spec import RegressionSpec
+from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks.options import GlueOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
@@ -195,7 +196,7 @@ class GlueTask(TextTask):
             "head_input": options.head_input,
         }  # fmt: skip
         labels = self._spec.labels
-        head = RegressionHead(**settings) if labels is None else ClassificationHead(labels=labels, **settings)
+        head = RegressionSpec(**settings) if labels is None else ClassificationSpec(labels=labels, **settings)
         super().__init__(name, head)
         self.best_metric = self._spec.best_metric
         self.eval_splits, self.test_splits = self._spec.eval_splits, self._spec.test_splits

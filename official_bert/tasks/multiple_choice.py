@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from official_bert.errors import UserError
+from official_bert.kinds.features import Array
+from official_bert.kinds.multiple_choice.spec import NUM_CHOICES, Example, MultipleChoiceSpec, chosen
 from official_bert.tasks import data_files
-from official_bert.tasks.heads.choices import NUM_CHOICES, Example, MultipleChoiceHead, chosen
-from official_bert.tasks.heads.features import Array
 from official_bert.tasks.options import CODAH, SWAG, MultipleChoiceOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task
 from official_bert.utils import files, tables
@@ -36,7 +36,7 @@ class MultipleChoiceTask(Task):
     """
 
     def __init__(self, name: str, options: MultipleChoiceOptions) -> None:
-        super().__init__(name, MultipleChoiceHead(head_input=options.head_input))
+        super().__init__(name, MultipleChoiceSpec(head_input=options.head_input))
         self._options = options
         self._test_has_labels = name == CODAH
         self.eval_splits = (DEV, TEST) if self._test_has_labels else (DEV,)

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
+from official_bert.kinds.question_answering.candidates import Prediction
+from official_bert.kinds.question_answering.questions import Answer, Question
+from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec, null_odds
 from official_bert.tasks import data_files
-from official_bert.tasks.heads.candidates import Prediction
-from official_bert.tasks.heads.question_answering import QuestionAnsweringHead, null_odds
-from official_bert.tasks.heads.questions import Answer, Question
 from official_bert.tasks.options import SQUAD, SQUAD_V2, SquadOptions, SquadV2Options
 from official_bert.tasks.task import DEV, TRAIN, Task
 from official_bert.tokenization.exact import BasicTokenizer
@@ -35,13 +35,13 @@ class SquadTask(Task):
     and a file to predict begins with test.
     """
 
-    head: QuestionAnsweringHead
+    head: QuestionAnsweringSpec
 
     def __init__(self, options: SquadOptions) -> None:
         self._options = options
         version_2 = isinstance(options, SquadV2Options)
         threshold = options.null_score_diff_threshold if isinstance(options, SquadV2Options) else 0.0
-        head = QuestionAnsweringHead(
+        head = QuestionAnsweringSpec(
             version_2=version_2, null_score_diff_threshold=threshold, doc_stride=options.doc_stride,
             max_query_length=options.max_query_length, max_answer_length=options.max_answer_length,
             n_best_size=options.n_best_size, head_input=options.head_input,

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
-from official_bert.tasks.heads.python_data import numbers_by_name
-from official_bert.tasks.heads.texts import TextExample
+from official_bert.kinds.python_data import numbers_by_name
+from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks.options import TABLE, RowsOptions, TableOptions
 from official_bert.tasks.table_labels import COLUMNS, LabelColumn, find_similar_classes, is_number
 from official_bert.tasks.task import DEV, TEST, TRAIN

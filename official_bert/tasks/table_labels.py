@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.tasks.heads import python_data
-from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
-from official_bert.tasks.heads.python_data import class_name
-from official_bert.tasks.heads.texts import RegressionHead, TextHead
+from official_bert.kinds import python_data
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.multi_label.spec import MultiLabelSpec
+from official_bert.kinds.python_data import class_name
+from official_bert.kinds.regression.spec import RegressionSpec
+from official_bert.kinds.text_spec import TextSpec
 from official_bert.tasks.options import TableOptions
 from official_bert.utils import tables
 from official_bert.utils.bad_rows import position
@@ -49,7 +51,7 @@ class LabelColumn:
         least_classes: how many there must be to learn something.
     """
 
-    head: ClassVar[type[TextHead]] = ClassificationHead
+    head: ClassVar[type[TextSpec]] = ClassificationSpec
     has_classes: ClassVar[bool] = True
     least_classes: ClassVar[int] = 2
 
@@ -106,7 +108,7 @@ class LabelColumn:
 class SeveralLabelsColumn(LabelColumn):
     """A column with any number of classes' names in each cell, separated, or as a list of JSON."""
 
-    head = MultiLabelHead
+    head = MultiLabelSpec
     least_classes = 1
 
     def names_in(self, value: Any) -> tuple[list[str], str]:
@@ -139,7 +141,7 @@ class SeveralLabelsColumn(LabelColumn):
 class ValueColumn(LabelColumn):
     """A column with a number in each cell."""
 
-    head = RegressionHead
+    head = RegressionSpec
     has_classes = False
 
     def label_of(self, value: Any, number_of: Mapping[str, int]) -> tuple[Any, str]:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from official_bert.kinds.tagging.spec import Sentence, Tagged, TaggingSpec
 from official_bert.tasks import conll, data_files, table, table_labels
-from official_bert.tasks.heads.tagging import Sentence, Tagged, TaggingHead
 from official_bert.tasks.options import TAGGING, TableOptions, TaggingOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task
 from official_bert.utils import files, tables
@@ -33,12 +33,12 @@ class TaggingTask(Task):
         UserError: the labels are to come from a training part, and there is none.
     """
 
-    head: TaggingHead
+    head: TaggingSpec
 
     def __init__(self, options: TaggingOptions | TableOptions, labels: Sequence[str] | None) -> None:
         # Bad rows are shown when the file is read for training.
         known = labels or conll.tags_of(self._read_part(TRAIN, BadRows(SKIP, silent=True), None))
-        head = TaggingHead(labels=tuple(known), doc_stride=options.doc_stride, head_input=options.head_input)
+        head = TaggingSpec(labels=tuple(known), doc_stride=options.doc_stride, head_input=options.head_input)
         super().__init__(TAGGING, head)
 
     @abc.abstractmethod

@@ -4,7 +4,7 @@ import abc
 from collections.abc import Sequence
 from typing import Any
 
-from official_bert.tasks.heads.head import Head
+from official_bert.kinds.spec import KindSpec
 from official_bert.utils.bad_rows import BadRows
 
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -29,7 +29,7 @@ class Task(abc.ABC):
     eval_splits: tuple[str, ...] = (DEV,)
     test_splits: tuple[str, ...] = (TEST,)
 
-    def __init__(self, name: str, head: Head) -> None:
+    def __init__(self, name: str, head: KindSpec) -> None:
         self.name, self.head, self.best_metric = name, head, head.best_metric
 
     @abc.abstractmethod

@@ -3,8 +3,8 @@
 import os
 from collections.abc import Sequence
 
-from official_bert.tasks.heads.features import Array
-from official_bert.tasks.heads.texts import TextExample, TextHead
+from official_bert.kinds.features import Array
+from official_bert.kinds.text_spec import TextExample, TextSpec
 from official_bert.tasks.task import Task
 from official_bert.utils import files
 
@@ -12,7 +12,7 @@ from official_bert.utils import files
 class TextTask(Task):
     """A task of whole texts or pairs."""
 
-    head: TextHead
+    head: TextSpec
 
     def write_predictions(
         self, folder: str, split: str, predictions: Array, examples: Sequence[TextExample]

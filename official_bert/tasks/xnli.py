@@ -8,8 +8,8 @@ import os
 from typing import Any
 
 from official_bert.errors import UserError
-from official_bert.tasks.heads.classes import ClassificationHead
-from official_bert.tasks.heads.texts import TextExample
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks.options import XNLI, XnliOptions
 from official_bert.tasks.task import TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
@@ -31,7 +31,7 @@ class XnliTask(TextTask):
 
     def __init__(self, options: XnliOptions) -> None:
         self._options = options
-        head = ClassificationHead(
+        head = ClassificationSpec(
             labels=_LABELS, pair=True, doc_stride=options.doc_stride, head_input=options.head_input
         )
         super().__init__(XNLI, head)

@@ -8,12 +8,13 @@ import numpy as np
 
 from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K
 from official_bert.inference.fill_mask import fill_mask
+from official_bert.kinds.question_answering import candidates
+from official_bert.kinds.question_answering import questions as questions_module
+from official_bert.kinds.question_answering.questions import Question, Window
+from official_bert.kinds.tagging import spec as tagging_spec
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import encoder_of
-from official_bert.tasks.heads import candidates, tagging
-from official_bert.tasks.heads import questions as questions_module
-from official_bert.tasks.heads.questions import Question, Window
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, model_of, pretraining_model
 
@@ -92,9 +93,9 @@ def answers_to_questions(model: keras.Model, tokenizer: FullTokenizer, texts: Te
 
 def tags_of_words(model: keras.Model, tokenizer: FullTokenizer, texts: Texts, spec: Answer) -> Iterator[Answer]:
     sentences = [tokenizer.basic_tokenizer.tokenize(text) for text in texts["text"]]
-    windows = tagging.cut_into_windows(sentences, tokenizer, spec["max_seq_length"], spec.get("doc_stride"))
+    windows = tagging_spec.cut_into_windows(sentences, tokenizer, spec["max_seq_length"], spec.get("doc_stride"))
     logits = outputs_of_rows(model, [(window.input_ids, [0] * len(window.input_ids)) for window in windows]).numpy()
-    answers = tagging.tags_from_logits([*map(len, sentences)], windows, logits, spec["labels"])
+    answers = tagging_spec.tags_from_logits([*map(len, sentences)], windows, logits, spec["labels"])
     for tags, probabilities in zip(*answers, strict=True):
         yield {"tags": tags, "probabilities": probabilities}
 

@@ -3,9 +3,9 @@ import pytest
 import tensorflow as tf
 
 from official_bert.export import graph_inputs
+from official_bert.kinds import text_spec, windows
+from official_bert.kinds.text_spec import TextExample, featurize
 from official_bert.learning.batches import padded_inputs
-from official_bert.tasks.heads import texts, windows
-from official_bert.tasks.heads.texts import TextExample, featurize
 from official_bert.tokenization.exact import CLS, SEP
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.tokenization.in_graph import row_positions
@@ -34,7 +34,7 @@ def test_windows_over_texts_are_those_of_python():
     rng = np.random.default_rng(0)
     lengths, room = rng.integers(0, 30, 50), rng.integers(3, 9, 50)
     found = graph_inputs.windows(tf.constant(lengths, tf.int32), tf.constant(room, tf.int32), 5)
-    numbers, offsets, sizes = texts._windows(lengths, room, 5)
+    numbers, offsets, sizes = text_spec._windows(lengths, room, 5)
     for one, other in ((found.texts, numbers), (found.starts, offsets), (found.lengths, sizes)):
         np.testing.assert_array_equal(one, other)
 

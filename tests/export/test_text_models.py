@@ -16,6 +16,9 @@ from official_bert.export.graph_inputs import token_spans, truncated
 from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K, TextModel, text_model
 from official_bert.inference.exports import IDS_SIGNATURE
 from official_bert.inference.features import FeatureExtractor
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.regression.spec import RegressionSpec
+from official_bert.kinds.text_spec import TextExample
 from official_bert.modeling.task_models import (
     CLASSIFICATION,
     MULTIPLE_CHOICE,
@@ -24,8 +27,6 @@ from official_bert.modeling.task_models import (
     TAGGING,
     VECTORS,
 )
-from official_bert.tasks.heads.classes import ClassificationHead
-from official_bert.tasks.heads.texts import RegressionHead, TextExample
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
 from tests.conftest import WORDS
@@ -82,7 +83,7 @@ def test_long_texts_are_read_in_the_windows_of_python(kind, pair, stride, tokeni
     monkeypatch.setattr(text_models, "_WINDOWS_AT_ONCE", 7)
     texts = [*TEXTS, MANY_WORDS, MANY_WORDS[:60]]
     others = ["a", MANY_WORDS, "", "the cat", TEXTS[3], MANY_WORDS[300:], "\u200b"] if pair else [None] * len(texts)
-    head = RegressionHead(doc_stride=stride) if kind == REGRESSION else ClassificationHead(
+    head = RegressionSpec(doc_stride=stride) if kind == REGRESSION else ClassificationSpec(
         labels=tuple(LABELS), doc_stride=stride
     )  # fmt: skip
     examples = [TextExample(str(row), *each) for row, each in enumerate(zip(texts, others, strict=True))]

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 
 from official_bert.finetuning import class_weights
+from official_bert.kinds.losses import WeightedBinaryCrossentropy
+from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.learning import batches
 from official_bert.tasks.glue import GlueTask
-from official_bert.tasks.heads.classes import MultiLabelHead
-from official_bert.tasks.heads.losses import WeightedBinaryCrossentropy
 from official_bert.tasks.options import GlueOptions
 from tests.finetuning.test_trainer import rows
 from tests.make import refusal
@@ -30,7 +30,7 @@ def test_classes_weigh_alike_when_balanced():
 
 
 def test_labels_that_do_not_exclude_each_other_weigh_more_where_they_are_rare():
-    head = MultiLabelHead(labels=("a", "b"))
+    head = MultiLabelSpec(labels=("a", "b"))
     labels = np.array([[1, 0], [1, 1], [1, 0], [0, 0]], np.float32)
     features = dataclasses.replace(rows(4), targets={"labels": labels})
     np.testing.assert_allclose(class_weights.positive_weights(["balanced"], head, features), [1 / 3, 3.0])

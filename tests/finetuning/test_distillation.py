@@ -6,8 +6,8 @@ import pytest
 from official_bert.errors import UserError
 from official_bert.finetuning import runner
 from official_bert.finetuning.distillation import DistillationLoss
-from official_bert.tasks.heads.classes import ClassificationHead
-from official_bert.tasks.heads.texts import RegressionHead
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.tasks.options import GlueOptions
 from tests.finetuning.test_finetuning import options, with_task_options  # noqa: F401
 
@@ -24,10 +24,10 @@ def test_the_loss_of_distillation_is_the_mix_of_both_cross_entropies():
     soft = -(softmax(teacher / t) * np.log(softmax(student / t))).sum(-1) * t * t
     hard = -(labels * np.log(softmax(student))).sum(-1)
     y_true = np.concatenate([labels, teacher], axis=-1)
-    found = float(DistillationLoss(ClassificationHead(labels=("a", "b", "c")), t, share)(y_true, student))
+    found = float(DistillationLoss(ClassificationSpec(labels=("a", "b", "c")), t, share)(y_true, student))
     assert found == pytest.approx(np.mean(share * soft + (1 - share) * hard), rel=1e-5)
     values = np.array([[1.0, 2.0], [0.0, -1.0]], np.float32)  # label, teacher
-    found = float(DistillationLoss(RegressionHead(), 1.0, 0.5)(values, np.array([2.0, 0.0], np.float32)))
+    found = float(DistillationLoss(RegressionSpec(), 1.0, 0.5)(values, np.array([2.0, 0.0], np.float32)))
     assert found == pytest.approx((0.5 * 0 + 0.5 * 1 + 0.5 * 1 + 0.5 * 0) / 2)
 
 

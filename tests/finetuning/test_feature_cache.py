@@ -1,8 +1,8 @@
 import numpy as np
 
 from official_bert.finetuning import feature_cache
+from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks import glue
-from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.fast import FastTokenizer
 

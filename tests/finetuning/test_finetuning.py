@@ -13,9 +13,9 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.finetuning import evaluation, runner, trainer
 from official_bert.finetuning.options import Options
+from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.learning import predictor
 from official_bert.learning.initial_model import build_initial_encoder, read_initial_model
-from official_bert.tasks.heads.classes import ClassificationHead
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.utils import files, progress
 from tests.conftest import WORDS
@@ -330,7 +330,7 @@ def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(opt
 
 
 def test_a_model_that_predicts_one_class_for_every_row_is_named(options, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(ClassificationHead, "activated", lambda self, logits: np.tile([0.9, 0.1], (len(logits), 1)))
+    monkeypatch.setattr(ClassificationSpec, "activated", lambda self, logits: np.tile([0.9, 0.1], (len(logits), 1)))
     runner.run(dataclasses.replace(options, num_train_epochs=0.2))
     label = json.loads((tmp_path / "run" / "task.json").read_text())["labels"][0]
     warnings = json.loads((tmp_path / "run" / "results.json").read_text())["warnings"]

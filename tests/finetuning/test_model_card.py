@@ -5,8 +5,8 @@ import pytest
 
 from official_bert.finetuning import model_card
 from official_bert.finetuning.model_card import Evaluation
+from official_bert.kinds.spec import Outcome
 from official_bert.tasks.glue import GlueTask
-from official_bert.tasks.heads.head import Outcome
 from official_bert.tasks.options import GlueOptions
 from official_bert.utils.progress import Progress
 

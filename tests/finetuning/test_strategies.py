@@ -21,13 +21,13 @@ from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.kinds.all_kinds import SPECS
 from official_bert.learning import batches
 from official_bert.learning.predictor import predict
 from official_bert.modeling import task_models
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization import distribution
-from official_bert.tasks.heads.all_heads import HEADS
 from official_bert.tokenization.casing import UNCASED
 from official_bert.utils.training_log import read_log
 from tests.conftest import ROOT
@@ -49,7 +49,7 @@ def trainer_for(kind: str, strategy: tf.distribute.Strategy) -> Trainer:
         warmup_proportion=0.1, eval_steps=STEPS, max_seq_length=24, random_seed=7,
     )  # fmt: skip
     initial_model = LoadedModel(CONFIG, {}, VOCAB, UNCASED)
-    head = HEADS[kind](labels=tuple(map(str, range(CLASSES))))
+    head = SPECS[kind](labels=tuple(map(str, range(CLASSES))))
     trainer = Trainer(head, initial_model, training, strategy=strategy)
     for layer in trainer.model._flatten_layers():
         if isinstance(layer, Dropout):  # whose masks are of the replica

@@ -9,11 +9,11 @@ import tensorflow as tf
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.kinds.features import Features, from_rows
 from official_bert.learning import batches, training_step
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.task_models import build_classifier
 from official_bert.tasks.glue import GlueTask
-from official_bert.tasks.heads.features import Features, from_rows
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.casing import UNCASED
 from tests.conftest import WORDS

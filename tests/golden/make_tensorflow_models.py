@@ -208,7 +208,7 @@ def make_model_garden(folder: pathlib.Path) -> None:
     _keep_what_is_read(folder / "classifier", expected)
 
     _, encoder = _garden_encoder()
-    head = layers.ClassificationHead(inner_dim=SIZES["hidden_size"], num_classes=2, name="sentence_prediction")
+    head = layers.ClassificationSpec(inner_dim=SIZES["hidden_size"], num_classes=2, name="sentence_prediction")
     classifier = models.BertClassifier(encoder, num_classes=2, cls_head=head, use_encoder_pooler=False)
     set_weights(classifier)
     parameters = serving_modules.SentencePrediction.Params(inputs_only=True)

@@ -8,7 +8,7 @@ import tensorflow as tf
 import official_bert
 from official_bert.errors import UserError
 from official_bert.keras_models.fit_data import EpochCounter
-from official_bert.tasks.heads.features import NO_LABEL
+from official_bert.kinds.features import NO_LABEL
 from tests.conftest import WORDS
 from tests.make import VOCAB, refusal, tiny_config
 

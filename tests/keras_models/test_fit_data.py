@@ -6,8 +6,8 @@ import tensorflow as tf
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.keras_models.fit_data import EpochCounter, FitData
 from official_bert.keras_models.masked_lm import MaskedLMHead
-from official_bert.tasks.heads.classes import ClassificationHead
-from official_bert.tasks.heads.head import Head
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.spec import KindSpec
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
 from tests.make import VOCAB
@@ -15,7 +15,7 @@ from tests.make import VOCAB
 TEXTS = ["the cat sat and a dog ran in the sun", "the cat sat in the sun", "a dog ran"]
 
 
-def fit_data(head: Head) -> FitData:
+def fit_data(head: KindSpec) -> FitData:
     def no_preprocessor():
         raise AssertionError("lists need none")
 
@@ -26,7 +26,7 @@ def fit_data(head: Head) -> FitData:
 
 
 def test_each_window_weighs_as_its_text_does():
-    data = fit_data(ClassificationHead(labels=("0", "1"), doc_stride=2))
+    data = fit_data(ClassificationSpec(labels=("0", "1"), doc_stride=2))
     examples = data.examples(TEXTS, [0, 1, 0], sample_weight=[2.0, 3.0, 5.0], class_weight={1: 10.0})
     (inputs, labels, weights), *rest = data.training(examples, 32, False, EpochCounter()).as_numpy_iterator()
     assert not rest

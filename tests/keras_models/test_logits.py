@@ -9,17 +9,18 @@ import pytest
 import official_bert
 from official_bert.errors import UserError
 from official_bert.keras_models.logits import losses_of_logits, metrics_of_logits
-from official_bert.tasks.heads.classes import ClassificationHead, MultiLabelHead
-from official_bert.tasks.heads.losses import TaggingLoss
-from official_bert.tasks.heads.metrics import TagAccuracy
-from official_bert.tasks.heads.tagging import TaggingHead
-from official_bert.tasks.heads.texts import RegressionHead
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.losses import TaggingLoss
+from official_bert.kinds.metrics import TagAccuracy
+from official_bert.kinds.multi_label.spec import MultiLabelSpec
+from official_bert.kinds.regression.spec import RegressionSpec
+from official_bert.kinds.tagging.spec import TaggingSpec
 from tests.make import VOCAB, refusal, tiny_config
 
 CONFIG = tiny_config(num_hidden_layers=1)
 TEXTS, LABELS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat"], [0, 1, 2, 3]
-ONE_CLASS, SEVERAL = ClassificationHead(labels=("0", "1")), MultiLabelHead(labels=("0", "1"))
-VALUE, TAGS = RegressionHead(), TaggingHead(labels=("0", "1"))
+ONE_CLASS, SEVERAL = ClassificationSpec(labels=("0", "1")), MultiLabelSpec(labels=("0", "1"))
+VALUE, TAGS = RegressionSpec(), TaggingSpec(labels=("0", "1"))
 
 
 def test_the_loss_of_every_tutorial_is_the_loss_of_logits():

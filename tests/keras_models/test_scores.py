@@ -12,9 +12,10 @@ import official_bert
 from official_bert.errors import UserError
 from official_bert.inference.batch_prediction import load_model
 from official_bert.inference.exports import newest_version
-from official_bert.tasks.heads import entity_scores, squad_scores
-from official_bert.tasks.heads.classes import ClassificationHead
-from official_bert.tasks.heads.tagging import Span
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.question_answering import squad_scores
+from official_bert.kinds.tagging import entity_scores
+from official_bert.kinds.tagging.spec import Span
 from tests.make import VOCAB, refusal, tiny_config
 
 CONFIG = tiny_config(num_hidden_layers=1)
@@ -171,7 +172,7 @@ def test_a_classifier_keeps_its_decisions_in_files_and_exports(tmp_path):
 def test_a_classifier_does_not_answer_where_it_is_not_sure(tmp_path):
     model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], min_confidence=0.99)
     assert model.classify(["the cat"]) == [None]
-    assert isinstance(model.head, ClassificationHead)
+    assert isinstance(model.head, ClassificationSpec)
     model.min_confidence = 0.1
     assert model.classify(["the cat"])[0] in ("a", "b")
     message = refusal(official_bert.TextClassifier, CONFIG, VOCAB, labels=["a", "b"], positive_weights=[2, 1])

@@ -12,12 +12,12 @@ import tensorflow as tf
 import official_bert
 from official_bert.errors import UserError
 from official_bert.keras_models.fit_data import EpochCounter
+from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.learning import batches
 from official_bert.modeling.dropout import Dropout
 from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
-from official_bert.tasks.heads.texts import RegressionHead
 from tests.event_files import read_scalars
 from tests.make import VOCAB, refusal, run_python, tiny_config
 from tests.processes import run_marked_tests
@@ -234,7 +234,7 @@ def test_balanced_classes_weigh_as_in_the_command(classifier):
     ((_, labels, weights),) = rows(class_weight="balanced", sample_weight=[2.0] * 6)
     np.testing.assert_allclose(weights, np.where(labels == 1, 3.0, 1.5))
     np.testing.assert_allclose(classifier._fit_data().weights_by_class("balanced", [0, 0, 0, 0, 1, 1]), [0.75, 1.5])
-    regression = dataclasses.replace(classifier._fit_data(), head=RegressionHead())
+    regression = dataclasses.replace(classifier._fit_data(), head=RegressionSpec())
     assert "has no classes" in refusal(regression.examples, TEXTS[:1], [1.0], None, "balanced")
 
 

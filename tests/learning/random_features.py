@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from official_bert.tasks.heads.all_heads import HEADS
-from official_bert.tasks.heads.features import NO_LABEL, Features, from_rows
+from official_bert.kinds.all_kinds import SPECS
+from official_bert.kinds.features import NO_LABEL, Features, from_rows
 from tests.conftest import WORDS
 
 CLASSES = 4
@@ -14,7 +14,7 @@ CLASSES = 4
 def random_features(kind: str, rows: int, longest: int) -> Features:
     """Returns rows of 3 tokens or more, but fewer than `longest`, with random targets."""
     rng = np.random.default_rng(0)
-    choices = HEADS[kind](labels=tuple("abcd")).num_choices or 1
+    choices = SPECS[kind](labels=tuple("abcd")).num_choices or 1
     ids = [rng.integers(5, len(WORDS), rng.integers(3, longest)) for _ in range(rows * choices)]
     lengths = np.array([len(each) for each in ids])
     targets: dict[str, Any] = {"labels": rng.integers(0, CLASSES, rows).astype(np.int32)}

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from official_bert.errors import UserError
+from official_bert.kinds.features import Features, from_rows
 from official_bert.learning import batches
-from official_bert.tasks.heads.features import Features, from_rows
 
 
 def features(lengths, choices=1, tags=False) -> Features:

@@ -11,10 +11,10 @@ import official_bert
 from official_bert.checkpoints.checkpoint import PRETRAINING, SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.errors import UserError
+from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.learning.initial_model import head_weights, read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.head_input import HeadInput
-from official_bert.tasks.heads.classes import ClassificationHead
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import WORDS
 
@@ -115,9 +115,9 @@ def test_classes_of_a_fine_tuned_model_may_have_another_order(tiny_config: BertC
     other = official_bert.TextClassifier.from_checkpoint(str(tmp_path / "model"), labels=["c", "a", "b"])
     np.testing.assert_allclose(other.predict(TEXTS), model.predict(TEXTS)[:, [2, 0, 1]], rtol=1e-6)
     initial = read_initial_model(str(tmp_path / "model"))
-    assert head_weights(initial, ClassificationHead(labels=("b", "a", "c"))) is not None
-    assert head_weights(initial, ClassificationHead(labels=("b", "a", "d"))) is None
-    assert head_weights(initial, ClassificationHead(labels=("a", "b", "c"), head_input=HeadInput("bilstm"))) is None
+    assert head_weights(initial, ClassificationSpec(labels=("b", "a", "c"))) is not None
+    assert head_weights(initial, ClassificationSpec(labels=("b", "a", "d"))) is None
+    assert head_weights(initial, ClassificationSpec(labels=("a", "b", "c"), head_input=HeadInput("bilstm"))) is None
 
 
 @pytest.mark.parametrize("labels", [["x", "y"], ["neg", "pos", "neither"]])

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from official_bert.kinds.features import from_rows
 from official_bert.learning.predictor import predict
-from official_bert.tasks.heads.features import from_rows
 
 LENGTHS = (5, 2, 7, 3, 1)
 

@@ -6,12 +6,13 @@ import pytest
 import tensorflow as tf
 
 import official_bert
+from official_bert.kinds.all_kinds import SPECS
 from official_bert.learning import batches
 from official_bert.learning.loss_share import LossShare
 from official_bert.learning.training_step import TrainingStep
+from official_bert.modeling.choices import KINDS
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.finetuning_optimizer import bert_optimizer
-from official_bert.tasks.heads.all_heads import HEADS
 from tests.learning.random_features import random_features
 from tests.make import VOCAB, tiny_config
 
@@ -22,7 +23,7 @@ def stepped(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=N
     """The losses and the weights after some steps on one batch of seven rows."""
     rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     config = tiny_config(initializer_range=0.2, **rates)
-    head = HEADS[kind](labels=tuple("abcd"))
+    head = SPECS[kind](labels=tuple("abcd"))
     model = head.build_model(build_encoder(config, seed=1, dtype=dtype), seed=1)
     for layer in model._flatten_layers():
         if layer.name == "head_dropout":
@@ -53,7 +54,7 @@ FAST = ("classification", "tagging")
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in HEADS]
+    "kind", [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 )
 def test_micro_batches_and_blocks_computed_again_take_the_same_steps(kind: str):
     """Seven rows in two parts of four, the last one padding."""
@@ -75,7 +76,7 @@ def test_float16_learns_by_a_scaled_loss():
 
 
 def test_a_step_that_overflows_leaves_the_weights_and_halves_the_factor():
-    head = HEADS["regression"]()
+    head = SPECS["regression"]()
     model = head.build_model(build_encoder(tiny_config(num_hidden_layers=1), seed=1, dtype="mixed_float16"), seed=1)
     optimizer, _ = bert_optimizer(
         model, 1, num_steps=10, learning_rate=1e-3, warmup_proportion=0.0, layer_decay=1.0, scales_loss=True

@@ -8,6 +8,8 @@ import tensorflow as tf
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.kinds.features import Features, from_rows
+from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.learning import batches
 from official_bert.learning.forward_pass import forward_pass
 from official_bert.learning.loss_share import share_of
@@ -16,14 +18,12 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization import distribution
-from official_bert.tasks.heads.features import Features, from_rows
-from official_bert.tasks.heads.vectors import VectorHead
 from tests.conftest import WORDS
 from tests.make import VOCAB, tiny_config
 from tests.processes import run_marked_tests
 
 ROWS, LENGTH = 7, 12
-RANKING = VectorHead(normalize=True)
+RANKING = VectorSpec(normalize=True)
 
 
 def config_of(dropout: float) -> BertConfig:
@@ -42,7 +42,7 @@ def batch_of(texts: int) -> tuple:
     return tf.nest.map_structure(tf.constant, batches.padded_batch(features_of(texts), np.arange(ROWS), LENGTH))
 
 
-def gradients_of_step(head: VectorHead, texts: int, dropout: float, micro_batches: int):
+def gradients_of_step(head: VectorSpec, texts: int, dropout: float, micro_batches: int):
     """The loss of a step, what plain gradient descent at a rate of 1 subtracts, and the model."""
     learner = head.answering_model(build_encoder(config_of(dropout), seed=1))
     optimizer, share = keras.optimizers.SGD(1.0), share_of(head.loss())
@@ -56,7 +56,7 @@ def gradients_of_step(head: VectorHead, texts: int, dropout: float, micro_batche
     return float(loss), [one - other for one, other in zip(before, after, strict=True)], learner
 
 
-def gradients_at_once(head: VectorHead, learner: keras.Model, texts: int, micro_batches: int):
+def gradients_at_once(head: VectorSpec, learner: keras.Model, texts: int, micro_batches: int):
     """The loss and its gradients where all forward passes are differentiated at once."""
     inputs, targets = batch_of(texts)
     rows = -(-ROWS // micro_batches)
@@ -86,14 +86,14 @@ def test_gradients_are_those_of_the_whole_batch(dropout: float, micro_batches: i
 @pytest.mark.parametrize(
     "head",
     [
-        VectorHead(objective="cosine", dimensions=(4,)),
-        pytest.param(VectorHead(objective="triplet", pooling="max"), marks=pytest.mark.slow),
-        pytest.param(VectorHead(pooling="cls", dimensions=(4, 2)), marks=pytest.mark.slow),
-        pytest.param(VectorHead(pooling="pooled"), marks=pytest.mark.slow),
+        VectorSpec(objective="cosine", dimensions=(4,)),
+        pytest.param(VectorSpec(objective="triplet", pooling="max"), marks=pytest.mark.slow),
+        pytest.param(VectorSpec(pooling="cls", dimensions=(4, 2)), marks=pytest.mark.slow),
+        pytest.param(VectorSpec(pooling="pooled"), marks=pytest.mark.slow),
     ],
     ids=lambda head: f"{head.objective}-{head.pooling}",
 )
-def test_micro_batches_have_the_gradients_of_the_whole_batch(head: VectorHead):
+def test_micro_batches_have_the_gradients_of_the_whole_batch(head: VectorSpec):
     texts = 3 if head.objective == "triplet" else 2
     whole, parts = (gradients_of_step(head, texts, 0.0, micro_batches) for micro_batches in (1, 2))
     assert parts[0] == pytest.approx(whole[0], rel=1e-5)

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from official_bert.errors import UserError
+from official_bert.kinds.tagging.spec import Sentence
 from official_bert.tasks import conll
-from official_bert.tasks.heads.tagging import Sentence
 from official_bert.utils import tables
 from official_bert.utils.bad_rows import SKIP, BadRows
 from tests.make import refusal, write_text

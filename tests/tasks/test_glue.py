@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from official_bert.errors import UserError
+from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks import glue
-from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import GLUE, GlueOptions
 from official_bert.utils.bad_rows import BadRows
 from tests.make import refusal, write_text

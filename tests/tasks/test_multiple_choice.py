@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from official_bert.errors import UserError
+from official_bert.kinds.features import LABELS
+from official_bert.kinds.multiple_choice import spec as head
+from official_bert.kinds.multiple_choice.spec import Example
 from official_bert.tasks import multiple_choice
-from official_bert.tasks.heads import choices as head
-from official_bert.tasks.heads.choices import Example
-from official_bert.tasks.heads.features import LABELS
 from official_bert.tasks.options import MultipleChoiceOptions
 from official_bert.tasks.task import DEV, TRAIN
 from official_bert.tokenization.exact import FullTokenizer
@@ -165,4 +165,4 @@ def test_the_highest_score_is_the_choice():
     ([("a", ENDINGS[:3])], r"x\[0\] has 3 endings; expected 4"),
 ])  # fmt: skip
 def test_rows_that_are_no_prompt_with_endings_are_named(x, message: str):
-    assert re.search(message, refusal(head.MultipleChoiceHead().examples, x, None))
+    assert re.search(message, refusal(head.MultipleChoiceSpec().examples, x, None))

@@ -6,15 +6,15 @@ import re
 import numpy as np
 import pytest
 
+from official_bert.kinds.question_answering.questions import Answer, Question
 from official_bert.tasks import squad
-from official_bert.tasks.heads.questions import Answer, Question
 from official_bert.tasks.options import SquadOptions, SquadV2Options
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import SKIP, BadRows
+from tests.kinds.question_answering.test_questions import CONTEXT, LENGTH, QUESTIONS
 from tests.make import refusal, write_text
 from tests.tasks.bad_rows import read_kept
-from tests.tasks.heads.test_questions import CONTEXT, LENGTH, QUESTIONS
 
 
 def written(path: pathlib.Path, *entries: dict, context: str = "The cat sat on the mat.") -> str:

@@ -11,8 +11,8 @@ import pytest
 import tensorflow_datasets as tfds
 
 from official_bert.errors import UserError
+from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks import table
-from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import TableOptions
 from official_bert.utils import tables
 from official_bert.utils.bad_rows import BadRows

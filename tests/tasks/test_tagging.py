@@ -9,10 +9,10 @@ import tensorflow_datasets as tfds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from official_bert.kinds.features import EXAMPLE, LABELS, NO_LABEL
+from official_bert.kinds.tagging import spec as head
+from official_bert.kinds.tagging.spec import Sentence, TaggingSpec
 from official_bert.tasks import all_tasks, conll, tagging
-from official_bert.tasks.heads import tagging as head
-from official_bert.tasks.heads.features import EXAMPLE, LABELS, NO_LABEL
-from official_bert.tasks.heads.tagging import Sentence, TaggingHead
 from official_bert.tasks.options import TableOptions, TaggingOptions
 from official_bert.tasks.task import DEV, TEST, Task
 from official_bert.tokenization.exact import FullTokenizer
@@ -222,7 +222,7 @@ def test_windows_begin_a_stride_apart_at_whole_words(tokenizer: FullTokenizer):
 def test_a_word_that_just_fits_is_not_cut(vocab_file: str):
     sentences = [Sentence(("unaffable",), None, 1), Sentence(("the", "cat", "sat"), None, 2)]
     for length, is_cut in ((5, False), (4, True)):  # un ##aff ##able between [CLS] and [SEP]
-        features = TaggingHead().featurize(sentences, FastTokenizer(vocab_file), length)
+        features = TaggingSpec().featurize(sentences, FastTokenizer(vocab_file), length)
         assert features.is_cut.tolist() == [is_cut, False]
 
 
@@ -232,5 +232,5 @@ def test_the_margin_of_a_sentence_is_the_least_of_all_its_windows(tokenizer: Ful
     assert len(cut) > 1
     for least in range(len(cut)):
         outputs = [np.tile(np.float32([0.0, 0.1 if least == number else 5.0]), (6, 1)) for number in range(len(cut))]
-        margins = TaggingHead(labels=("X", "Y")).margins(outputs, head.features_of(cut, sentences, {}), sentences)
+        margins = TaggingSpec(labels=("X", "Y")).margins(outputs, head.features_of(cut, sentences, {}), sentences)
         assert margins == pytest.approx([np.tanh(0.05)], rel=1e-4)

@@ -1,8 +1,8 @@
 import pytest
 
 from official_bert.errors import UserError
+from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks.all_tasks import make_task
-from official_bert.tasks.heads.texts import TextExample
 from official_bert.tasks.options import XNLI, XnliOptions
 from official_bert.utils.bad_rows import BadRows
 from tests.make import refusal

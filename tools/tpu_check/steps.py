@@ -19,14 +19,14 @@ from official_bert.data import packing, record_schema
 from official_bert.errors import UserError
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.kinds.features import Features, from_rows
+from official_bert.kinds.spec import KindSpec
 from official_bert.learning import batches
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import DTYPES
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.tasks.all_tasks import make_task
-from official_bert.tasks.heads.features import Features, from_rows
-from official_bert.tasks.heads.head import Head
 from official_bert.tasks.options import TableOptions, options_class
 from official_bert.tasks.task import Task
 from official_bert.utils import files
@@ -214,7 +214,7 @@ def task_of(name: str, options: TaskStepOptions) -> Task:
     return make_task(name, options_class(name)(**fields), labels)  # type: ignore[arg-type]
 
 
-def features_like(head: Head, length: int) -> Features:
+def features_like(head: KindSpec, length: int) -> Features:
     """Returns a row of zeros as the head makes rows, of that length, with targets."""
     choices = head.num_choices or 1
     zeros = [np.zeros(length, np.int32)] * choices

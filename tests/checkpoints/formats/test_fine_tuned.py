@@ -13,9 +13,9 @@ from official_bert.checkpoints.formats import fine_tuned, hugging_face
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.keras_models.text_model import TextModel
+from official_bert.kinds.multiple_choice.spec import NUM_CHOICES
+from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
 from official_bert.modeling import task_models
-from official_bert.tasks.heads.choices import NUM_CHOICES
-from official_bert.tasks.heads.question_answering import QuestionAnsweringHead
 from tests.checkpoints.checkpoint_samples import conversion_options
 from tests.conftest import WORDS
 
@@ -119,7 +119,7 @@ def test_what_no_checkpoint_has_is_refused(tiny_config: Any, tmp_path: pathlib.P
 
 
 def test_what_a_checkpoint_does_not_say_is_as_the_models_of_text_have_it():
-    assert QuestionAnsweringHead().settings == fine_tuned._QUESTION_SETTINGS
+    assert QuestionAnsweringSpec().settings == fine_tuned._QUESTION_SETTINGS
     assert fine_tuned._NUM_CHOICES == NUM_CHOICES
     assert TextModel.default_max_seq_length == fine_tuned._LENGTH
     assert official_bert.QuestionAnswerer.default_max_seq_length == fine_tuned._LENGTH_OF_QUESTIONS

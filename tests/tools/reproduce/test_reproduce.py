@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.tasks.heads.questions import Limits
+from official_bert.kinds.question_answering.questions import Limits
 from official_bert_cli import load
 from tests.conftest import ROOT
 from tests.make import assert_refused

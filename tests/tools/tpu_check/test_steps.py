@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 from official_bert.data.packing import Packing, pack
+from official_bert.kinds.features import NO_LABEL
 from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
-from official_bert.tasks.heads.features import NO_LABEL
 from tools.tpu_check import answers, command, compiler, steps
 from tools.tpu_check.functional import without_variables
 from tools.tpu_check.options import (

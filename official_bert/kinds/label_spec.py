@@ -1,0 +1,63 @@
+"""What classification and multi_label share.
+
+E examples, R rows, C classes
+"""
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Self
+
+from official_bert.kinds import calibration
+from official_bert.kinds.features import Array
+from official_bert.kinds.text_spec import TextExample, TextSpec
+
+# What is chosen after training, of which the features do not depend.
+DECISIONS = ("temperature", "thresholds", "min_confidence")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelSpec(TextSpec):
+    """What the kinds with classes share; predictions are probabilities.
+
+    Attributes:
+        labels: the classes' names.
+        temperature: what logits are divided by before they become probabilities (see `calibrated`).
+    """
+
+    labels: tuple[str, ...] = ()
+    temperature: float = 1.0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | ({"temperature": self.temperature} if self.temperature != 1.0 else {})
+
+    @staticmethod
+    @abc.abstractmethod
+    def rescaled(probabilities: Array, temperature: float) -> Array:
+        """Returns probabilities as if their logits had been divided by a temperature."""
+
+    @abc.abstractmethod
+    def certainties(self, predictions: Array, examples: Sequence[TextExample]) -> tuple[Array, Array]:
+        """Returns how sure the decisions are, and which of them are right, of one shape; the examples have labels."""
+
+    def calibrated(self, predictions: Array, examples: Sequence[TextExample]) -> Self:
+        """Returns the spec with the temperature at which the examples' labels are likeliest.
+
+        Args:
+            predictions: of this spec.
+            examples: with labels, which the model has not learned from.
+        """
+        expected = self.soft_targets(self.targets([example.label for example in examples]), len(self.labels))
+        factor = calibration.temperature(predictions, expected, self.rescaled)
+        return dataclasses.replace(self, temperature=self.temperature * factor)
+
+    def calibration_figures(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, Any]:
+        """Returns what `calibration.figures` says of predictions of this spec; the examples have labels."""
+        confidences, is_right = self.certainties(predictions, examples)
+        as_trained, _ = self.certainties(self.rescaled(predictions, 1.0 / self.temperature), examples)
+        return calibration.figures(self.temperature, confidences, is_right, as_trained, self.has_one_class)
+
+    def of_other_temperature(self, predictions: Array, temperature: float) -> Array:
+        """Returns the predictions that another temperature gave, converted to the temperature of this spec."""
+        return self.rescaled(predictions, self.temperature / temperature)

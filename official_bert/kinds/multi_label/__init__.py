@@ -1,0 +1,1 @@
+"""Any number of classes for each text or pair."""

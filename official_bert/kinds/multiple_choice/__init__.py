@@ -1,0 +1,1 @@
+"""The most likely of several endings of a text."""

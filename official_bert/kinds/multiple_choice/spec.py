@@ -1,0 +1,164 @@
+"""The choice of one of several endings of a text (SWAG; paper, section 4.4).
+
+Each ending makes a sequence, [CLS] prompt [SEP] ending [SEP], and the model scores them side by side.
+
+N choices
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from official_bert.errors import UserError
+from official_bert.kinds import python_data
+from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length, from_rows
+from official_bert.kinds.probabilities import margins_of_rows, softmax
+from official_bert.kinds.spec import KindSpec, Outcome
+from official_bert.modeling.choices import MULTIPLE_CHOICE
+from official_bert.tokenization import pairs
+from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
+from official_bert.tokenization.fast import Tokenizer
+
+if TYPE_CHECKING:
+    import keras
+
+NUM_CHOICES = 4
+
+_LEAST_LENGTH = 4  # [CLS], two [SEP] and one more
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A prompt, its endings, and the number of the right one, from 0; None if it is not known."""
+
+    prompt: str
+    endings: tuple[str, ...]
+    label: int | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultipleChoiceSpec(KindSpec):
+    """Which of four endings follows. A prediction is the probability of each, [N]."""
+
+    kind: ClassVar[str] = MULTIPLE_CHOICE
+    best_metric: ClassVar[str] = "accuracy"
+    decisions: ClassVar[tuple[str, ...]] = ("choice",)
+    num_choices: ClassVar[int] = NUM_CHOICES
+
+    pair: bool = True
+
+    def examples(self, x: Any, y: Any) -> list[Example]:
+        is_columns = isinstance(x, tuple) and len(x) == 2 and not isinstance(x[0], tuple)  # and not rows of both
+        if is_columns:
+            columns = [python_data.as_list(each, f"x[{number}]") for number, each in enumerate(x)]
+            python_data.check_same_length(len(columns[0]), columns[1], "x[1]")
+            rows: list[Any] = list(zip(*columns, strict=True))
+        else:
+            rows = python_data.as_list(x)
+        for number, row in enumerate(rows):
+            if not isinstance(row, list | tuple | np.ndarray) or len(row) != 2:
+                raise UserError(
+                    f"x[{number}] is {python_data.shown(row)}; expected a prompt and its {NUM_CHOICES} endings"
+                )
+        numbers: list[Any] = [None] * len(rows)
+        if y is not None:
+            numbers = python_data.numbers_of(
+                python_data.as_list(y, "y"), [str(number) for number in range(NUM_CHOICES)]
+            )
+        python_data.check_same_length(len(rows), numbers, "y")
+        examples = []
+        for number, ((prompt, endings), label) in enumerate(zip(rows, numbers, strict=True)):
+            texts = python_data.as_texts(endings, f"x[{number}]")
+            if len(texts) != NUM_CHOICES:
+                raise UserError(f"x[{number}] has {len(texts)} endings; expected {NUM_CHOICES}")
+            examples.append(Example(python_data.as_texts([prompt], f"x[{number}]")[0], tuple(texts), label))
+        return examples
+
+    @property
+    def text_inputs(self) -> tuple[str, ...]:
+        return ("prompt", "endings")
+
+    def texts_of(self, examples: Sequence[Example]) -> dict[str, list[Any]]:
+        prompts, endings = [example.prompt for example in examples], [list(example.endings) for example in examples]
+        return {"prompt": prompts, "endings": endings}
+
+    def named_answers(self, predictions: Array, examples: Sequence[Example]) -> dict[str, list[Any]]:
+        return {"choice": chosen(predictions), "probabilities": [row.tolist() for row in predictions]}
+
+    def margins(self, outputs: Outputs, features: Features, examples: Sequence[Example]) -> list[float]:
+        return margins_of_rows(self.decode(outputs, features, examples))
+
+    def featurize(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Features:
+        """Returns four sequences for each example; without targets if a label is not known."""
+        check_length(max_seq_length, _LEAST_LENGTH)
+        packed = [pack(example, tokenizer.exact, max_seq_length) for example in examples]
+        sequences = [sequence for sequences, _ in packed for sequence in sequences]
+        labels = [example.label for example in examples]
+        return from_rows(
+            [np.array(ids, np.int32) for ids, _ in sequences],
+            [np.array(segment_ids, np.int32) for _, segment_ids in sequences],
+            {} if None in labels else {LABELS: np.array(labels, np.int32)},
+            {EXAMPLE: np.arange(len(examples))},
+            NUM_CHOICES,
+            [is_cut for _, is_cut in packed],
+        )
+
+    def loss(self) -> "keras.losses.Loss":
+        import keras
+
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def blank_targets(self, tokens: int) -> dict[str, Array]:
+        return {LABELS: np.zeros(1, np.int32)}
+
+    def decode(self, outputs: Outputs, features: Features, examples: Sequence[Example]) -> Array:
+        return softmax(np.asarray(outputs, np.float64).reshape(-1, NUM_CHOICES))
+
+    def scores(self, predictions: Array, examples: Sequence[Example]) -> dict[str, float]:
+        return {"accuracy": accuracy(chosen(predictions), examples)}
+
+    def outcomes(self, predictions: Array, examples: Sequence[Example]) -> list[Outcome]:
+        return [
+            Outcome(
+                example.prompt, example.endings[example.label or 0], example.endings[choice], example.label == choice
+            )
+            for example, choice in zip(examples, chosen(predictions), strict=True)
+        ]
+
+
+def pack(
+    example: Example, tokenizer: FullTokenizer, max_seq_length: int
+) -> tuple[list[tuple[list[int], list[int]]], bool]:
+    """Returns for each ending the ids and segment ids of prompt and ending, without padding, and whether one was cut.
+
+    What is too long loses its end, the longer of the two first, as in the original's pairs.
+    """
+    cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
+    prompt = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(example.prompt))
+    sequences, is_cut = [], False
+    for text in example.endings:
+        a, b = list(prompt), tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
+        is_cut |= len(a) + len(b) > max_seq_length - 3
+        pairs.truncate_at_the_end(a, b, max_seq_length - 3)
+        sequences.append(pairs.join(cls, sep, a, b))
+    return sequences, is_cut
+
+
+def chosen(predictions: Array) -> list[int]:
+    """Returns the number of the likeliest ending of each example."""
+    return [int(np.argmax(row)) for row in predictions]
+
+
+def accuracy(choices: Sequence[int], examples: Sequence[Example]) -> float:
+    """Returns the share of right choices, from 0 to 1.
+
+    Raises:
+        UserError: an example's label is not known.
+    """
+    for number, example in enumerate(examples):
+        if example.label is None:
+            raise UserError(f"example {number} has no label to score by; evaluate on a file that has labels")
+    right = sum(choice == example.label for choice, example in zip(choices, examples, strict=True))
+    return right / max(len(examples), 1)

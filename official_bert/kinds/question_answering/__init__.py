@@ -1,0 +1,1 @@
+"""A span of a context that answers a question."""

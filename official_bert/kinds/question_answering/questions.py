@@ -1,0 +1,239 @@
+"""Questions about a context, and the windows in which the model reads them.
+
+An answer is a span of characters of the context. Each piece of the context has its characters beside it, so that an
+answer becomes positions, and positions an answer, without any guessing.
+
+R windows, T tokens of all windows
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from official_bert.errors import UserError
+from official_bert.kinds import windows
+from official_bert.kinds.features import EXAMPLE, Features, from_rows
+from official_bert.tokenization import pairs
+from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
+from official_bert.utils.progress import Progress
+
+START_LOGITS, END_LOGITS = "start_logits", "end_logits"
+# In Features.details, for each token [T]: the characters of the context that it stands for, both 0 for those that are
+# not of the context; and whether this is the window that sees most around it.
+_STARTS, _ENDS, _HAS_MOST_CONTEXT = "starts", "ends", "has_most_context"
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A text, and the number of the context's character at which it begins."""
+
+    text: str
+    start: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question about a context."""
+
+    id: str  # what predictions are named by
+    text: str  # the question
+    context: str  # where to look
+    # any of them is right; empty if there is none in the context, None if they are not known
+    answers: tuple[Answer, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How much a window holds; the defaults are the original's.
+
+    Raises:
+        UserError: they leave no room for context.
+    """
+
+    max_seq_length: int = 384  # tokens of a window, with the question, [CLS] and two [SEP]
+    doc_stride: int = 128  # tokens of context from one window's first to the next one's
+    max_query_length: int = 64  # tokens of a question that are kept
+
+    def __post_init__(self) -> None:
+        if self.max_query_length < 1 or self.doc_stride < 1:
+            raise UserError(
+                f"max_query_length is {self.max_query_length} and doc_stride {self.doc_stride}; expected 1 or more"
+            )
+        if self.max_seq_length <= self.max_query_length + 3:
+            raise UserError(
+                f"max_seq_length={self.max_seq_length} leaves no room for context beside a question of "
+                f"{self.max_query_length} tokens, [CLS] and two [SEP]; raise it or lower max_query_length"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """A context's pieces, and the characters text[starts[i]:ends[i]] that each stands for; arrays of one length."""
+
+    text: str
+    ids: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """[CLS] question [SEP] some of the context [SEP], without padding."""
+
+    question: int  # the question's number
+    input_ids: list[int]  # the tokens
+    segment_ids: list[int]  # 0 up to the first [SEP], 1 after it
+    offset: int  # the position in `input_ids` of the first token of context
+    starts: npt.NDArray[np.int32]  # for each token of context here, the character of the context at which it begins
+    ends: npt.NDArray[np.int32]  # the character after its last one, likewise
+    has_most_context: npt.NDArray[np.bool_]  # whether no other window sees more on both sides of it, likewise
+    start_position: int = 0  # where the answer begins in `input_ids`; 0, for [CLS], if there is none or not here
+    end_position: int = 0  # where its last token stands, likewise
+
+
+def tokenize_context(text: str, tokenizer: FullTokenizer) -> Context:
+    """Cuts a context into pieces with their characters."""
+    pieces = tokenizer.tokenize_with_offsets(text)
+    return Context(
+        text,
+        np.array(tokenizer.convert_tokens_to_ids(piece.token for piece in pieces), np.int32),
+        np.array([piece.start for piece in pieces], np.int32),
+        np.array([piece.end for piece in pieces], np.int32),
+    )
+
+
+def cut_into_windows(questions: Sequence[Question], tokenizer: FullTokenizer, limits: Limits) -> list[Window]:
+    """Returns the windows of all questions, those of one after those of the other.
+
+    A context is cut into pieces once, however many questions are about it, if they follow each other.
+    """
+    cut: list[Window] = []
+    context = None
+    progress = Progress("featurizing", len(questions), "questions")
+    for number, question in enumerate(questions):
+        if context is None or context.text != question.context:
+            context = tokenize_context(question.context, tokenizer)
+        cut += _windows_of_question(number, question, context, tokenizer, limits)
+        progress.update(number + 1)
+    return cut
+
+
+def _windows_of_question(
+    number: int, question: Question, context: Context, tokenizer: FullTokenizer, limits: Limits
+) -> Iterator[Window]:
+    """Yields the windows of one question, which has that number.
+
+    The start and end of an answer are those of the pieces that hold its characters. (The original takes the words
+    between white space, and shrinks them while what remains reads like the answer.) A window that does not hold the
+    whole answer has none to learn, as in the original.
+    """
+    query = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(question.text)[: limits.max_query_length])
+    cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
+    room = limits.max_seq_length - len(query) - 3
+    count = len(context.ids)
+    spans = [(start, min(start + room, count)) for start in windows.starts(count, room, limits.doc_stride)]
+    owners = windows.with_most_context(spans, count)
+    answer_first, answer_last = answer_tokens(question, context, tokenizer)
+    for index, (start, end) in enumerate(spans):
+        input_ids, segment_ids = pairs.join(cls, sep, query, context.ids[start:end].tolist())
+        offset = len(query) + 2
+        here = start <= answer_first <= answer_last < end
+        yield Window(
+            question=number,
+            input_ids=input_ids,
+            segment_ids=segment_ids,
+            offset=offset,
+            starts=context.starts[start:end],
+            ends=context.ends[start:end],
+            has_most_context=owners[start:end] == index,
+            start_position=offset + answer_first - start if here else 0,
+            end_position=offset + answer_last - start if here else 0,
+        )
+
+
+def answer_tokens(question: Question, context: Context, tokenizer: FullTokenizer) -> tuple[int, int]:
+    """Returns the first and the last of the context's tokens that hold the first answer; -1 if there is none.
+
+    Where the answer cuts a piece, as "3" in "33.3%", these tokens hold more than the answer. Then tokens that are the
+    answer's own are taken instead, if there are such within the same words, as the original does.
+    """
+    if not question.answers:
+        return -1, -1
+    answer = question.answers[0]
+    end = answer.start + len(answer.text)
+    # Pieces are in the order of the text; one that is cut by the answer's edge belongs to it.
+    held = np.flatnonzero((context.ends > answer.start) & (context.starts < end))
+    if not len(held):
+        return -1, -1
+    first, last = int(held[0]), int(held[-1])
+    if context.starts[first] < answer.start or context.ends[last] > end:
+        return _same_tokens(tokenizer, answer, context) or (first, last)
+    return first, last
+
+
+def _same_tokens(tokenizer: FullTokenizer, answer: Answer, context: Context) -> tuple[int, int] | None:
+    """The first tokens, within the words between white space that hold the answer, that are the answer's tokens."""
+    end = answer.start + len(answer.text)
+    before, after = context.text[: answer.start].rsplit(maxsplit=1), context.text[end:].split(maxsplit=1)
+    word_start = answer.start - (len(before[-1]) if before and not context.text[answer.start - 1].isspace() else 0)
+    word_end = end + (len(after[0]) if after and not context.text[end].isspace() else 0)
+    within = np.flatnonzero((context.starts >= word_start) & (context.ends <= word_end)).tolist()
+    wanted = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(answer.text))
+    for first in within[: len(within) - len(wanted) + 1]:
+        if wanted and context.ids[first : first + len(wanted)].tolist() == wanted:
+            return first, first + len(wanted) - 1
+    return None
+
+
+def features_of(cut: Sequence[Window], questions: Sequence[Question]) -> Features:
+    """Returns windows as the model reads them; without targets if a question's answers are not known."""
+    targets = {}
+    if all(question.answers is not None for question in questions):
+        targets = {
+            START_LOGITS: np.array([window.start_position for window in cut], np.int32),
+            END_LOGITS: np.array([window.end_position for window in cut], np.int32),
+        }
+    features = from_rows(
+        [np.array(window.input_ids, np.int32) for window in cut],
+        [np.array(window.segment_ids, np.int32) for window in cut],
+        targets,
+        {EXAMPLE: np.array([window.question for window in cut], np.int64)},
+    )
+    count = len(features.input_ids)
+    details = {
+        _STARTS: np.zeros(count, np.int32),
+        _ENDS: np.zeros(count, np.int32),
+        _HAS_MOST_CONTEXT: np.zeros(count, bool),
+    }
+    for window, first in zip(cut, features.splits.tolist(), strict=False):
+        here = slice(first + window.offset, first + window.offset + len(window.starts))
+        details[_STARTS][here] = window.starts
+        details[_ENDS][here] = window.ends
+        details[_HAS_MOST_CONTEXT][here] = window.has_most_context
+    features.details.update(details)
+    return features
+
+
+def windows_of(features: Features) -> list[Window]:
+    """Returns the windows that features were made of."""
+    cut = []
+    splits = features.splits.tolist()
+    for row, (first, last) in enumerate(itertools.pairwise(splits)):
+        ids, segment_ids = features.input_ids[first:last], features.segment_ids[first:last]
+        offset = int(np.argmax(segment_ids))  # after the first [SEP]; a context without tokens has but a [SEP] there
+        context = slice(first + offset, last - 1)
+        cut.append(
+            Window(
+                question=int(features.details[EXAMPLE][row]),
+                input_ids=ids.tolist(),
+                segment_ids=segment_ids.tolist(),
+                offset=offset,
+                starts=features.details[_STARTS][context],
+                ends=features.details[_ENDS][context],
+                has_most_context=features.details[_HAS_MOST_CONTEXT][context],
+            )
+        )
+    return cut

@@ -1,0 +1,202 @@
+"""Answers to questions as spans of a context (paper, sections 4.2 and 4.3)."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from official_bert.errors import UserError
+from official_bert.kinds import python_data
+from official_bert.kinds.features import Array, Features, Outputs, cut_note
+from official_bert.kinds.question_answering import candidates, squad_scores
+from official_bert.kinds.question_answering.candidates import Candidate, Prediction
+from official_bert.kinds.question_answering.questions import (
+    END_LOGITS,
+    START_LOGITS,
+    Answer,
+    Limits,
+    Question,
+    cut_into_windows,
+    features_of,
+    windows_of,
+)
+from official_bert.kinds.spec import KindSpec, Outcome
+from official_bert.modeling.choices import QUESTION_ANSWERING
+from official_bert.tokenization.fast import Tokenizer
+
+if TYPE_CHECKING:
+    import keras
+
+_OUTPUTS = (START_LOGITS, END_LOGITS)
+
+
+class TextAnswer(NamedTuple):
+    """An answer: the context's characters from `start` to `end`, and how likely it is among the candidates.
+
+    The text is empty, and start and end are 0, where there is no answer.
+    """
+
+    text: str
+    start: int
+    end: int
+    probability: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuestionAnsweringSpec(KindSpec):
+    """Answers that are part of a context. A prediction is the best candidates."""
+
+    kind: ClassVar[str] = QUESTION_ANSWERING
+    perfect: ClassVar[float] = 100.0
+    decisions: ClassVar[tuple[str, ...]] = ("answer", "start", "end", "probability")
+
+    pair: bool = True
+    version_2: bool = False  # whether a context may hold no answer, as in SQuAD v2.0
+    null_score_diff_threshold: float = 0.0  # by how much the score of "no answer" must be above that of the best answer
+    doc_stride: int = 128  # tokens from one window of a long context to the next
+    max_query_length: int = 64  # tokens of a question that are kept
+    max_answer_length: int = 30  # tokens of the longest answer
+    n_best_size: int = 20  # starts and ends that are looked at
+
+    @property
+    def best_metric(self) -> str:
+        return "best_f1" if self.version_2 else "f1"
+
+    @property
+    def has_own_scores(self) -> bool:
+        return True
+
+    @property
+    def reads_windows(self) -> bool:
+        return True
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "doc_stride": self.doc_stride,
+            "max_query_length": self.max_query_length,
+            "max_answer_length": self.max_answer_length,
+            "n_best_size": self.n_best_size,
+            "version_2": self.version_2,
+            "null_score_diff_threshold": self.null_score_diff_threshold,
+        }
+
+    def examples(self, x: Any, y: Any) -> list[Question]:
+        texts, contexts = python_data.as_pairs(x)
+        rows: list[Any] = [None] * len(texts) if y is None else python_data.as_list(y, "y")
+        python_data.check_same_length(len(texts), rows, "y")
+        return [
+            Question(str(number), text, context, None if y is None else self._answers_from(row, number, context))
+            for number, (text, context, row) in enumerate(zip(texts, contexts, rows, strict=True))
+        ]
+
+    def _answers_from(self, answer: Any, number: int, context: str) -> tuple[Answer, ...]:
+        if answer is None or answer in ("", b""):
+            if not self.version_2:
+                raise UserError(f"y[{number}] is no answer; pass no_answer=True to the model to learn from such")
+            return ()
+        is_pair = isinstance(answer, list | tuple | np.ndarray) and len(answer) == 2
+        if not is_pair and not isinstance(answer, str | bytes):
+            raise UserError(
+                f"y[{number}] is {python_data.shown(answer)}; expected a text, or a tuple of it and the place of its "
+                "first character"
+            )
+        if not is_pair:
+            text = python_data.as_text(answer, f"y[{number}]")
+            start = context.find(text)
+        else:
+            text, place = python_data.as_text(answer[0], f"y[{number}]"), python_data.as_number(answer[1])
+            start = int(place) if place.is_integer() else -1
+        if start < 0 or context[start : start + len(text)] != text:
+            raise UserError(f"y[{number}] is {answer!r}, which the context does not have there")
+        return (Answer(text, start),)
+
+    @property
+    def text_inputs(self) -> tuple[str, ...]:
+        return ("question", "context")
+
+    def texts_of(self, examples: Sequence[Question]) -> dict[str, list[Any]]:
+        questions, contexts = [example.text for example in examples], [example.context for example in examples]
+        return {"question": questions, "context": contexts}
+
+    def named_answers(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> dict[str, list[Any]]:
+        final = self.final(predictions)
+        return {
+            "answer": [each.text for each in final],
+            "start": [each.start for each in final],
+            "end": [each.end for each in final],
+            "probability": [each.probability for each in final],
+            "null_score_difference": [each.null_score_difference for each in predictions],
+        }
+
+    def margins(self, outputs: Outputs, features: Features, examples: Sequence[Question]) -> list[float]:
+        margins = []
+        for each in self.decode(outputs, features, examples):
+            probabilities = [candidate.probability for candidate in each.candidates[:2]] + [0.0]
+            margin = probabilities[0] - probabilities[1]
+            if self.version_2:
+                margin = min(margin, abs(each.null_score_difference - self.null_score_diff_threshold))
+            margins.append(margin)
+        return margins
+
+    def featurize(self, examples: Sequence[Question], tokenizer: Tokenizer, max_seq_length: int) -> Features:
+        limits = Limits(max_seq_length, self.doc_stride, self.max_query_length)
+        features = features_of(cut_into_windows(examples, tokenizer.exact, limits), examples)
+        lengths = np.diff(tokenizer.encode([example.text for example in examples])[1])
+        return dataclasses.replace(features, is_cut=lengths > self.max_query_length)
+
+    def cut_note(self, cut: int, examples: int, max_seq_length: int) -> str | None:
+        return cut_note(cut, examples, "question", self.max_query_length, "max_query_length")
+
+    def loss(self) -> "dict[str, keras.losses.Loss]":
+        import keras
+
+        return {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in _OUTPUTS}
+
+    def loss_weights(self) -> dict[str, float]:
+        """Returns weights that make the loss the mean of the starts' and the ends', as in the original."""
+        return dict.fromkeys(_OUTPUTS, 0.5)
+
+    def keras_metrics(self) -> Any:
+        import keras
+
+        return {name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for name in _OUTPUTS}
+
+    def blank_targets(self, tokens: int) -> dict[str, Array]:
+        return {name: np.zeros(1, np.int32) for name in _OUTPUTS}
+
+    def decode(self, outputs: Outputs, features: Features, examples: Sequence[Question]) -> list[Prediction]:
+        return candidates.predict(
+            examples, windows_of(features), outputs[START_LOGITS], outputs[END_LOGITS], self.version_2,
+            self.n_best_size, self.max_answer_length,
+        )  # fmt: skip
+
+    def answers(self, predictions: Sequence[Prediction]) -> list[TextAnswer]:
+        return [TextAnswer(each.text, each.start, each.end, each.probability) for each in self.final(predictions)]
+
+    def final(self, predictions: Sequence[Prediction]) -> list[Candidate]:
+        """Returns what is answered to each question: the best candidate, or the empty one."""
+        return [each.answer(self.version_2, self.null_score_diff_threshold) for each in predictions]
+
+    def scores(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> dict[str, float]:
+        texts = {question.id: each.text for question, each in zip(examples, self.final(predictions), strict=True)}
+        if not self.version_2:
+            return squad_scores.score_version_1(examples, texts)
+        best = {question.id: each.best.text for question, each in zip(examples, predictions, strict=True)}
+        return squad_scores.score_version_2(examples, texts, null_odds(predictions, examples), best)
+
+    def outcomes(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> list[Outcome]:
+        outcomes = []
+        for question, candidate in zip(examples, self.final(predictions), strict=True):
+            expected = list(dict.fromkeys(answer.text for answer in question.answers or ())) or [""]
+            correct = any(squad_scores.exact_match(candidate.text, each) for each in expected)
+            shown = [each or "(no answer)" for each in (*expected, candidate.text)]
+            text = f"{question.text} ||| {question.context}"
+            outcomes.append(Outcome(text, " | ".join(shown[:-1]), shown[-1], correct, candidate.probability))
+        return outcomes
+
+
+def null_odds(predictions: Sequence[Prediction], questions: Sequence[Question]) -> dict[str, float]:
+    """Returns by how much "no answer" scores above the best answer, by the question's id."""
+    return {question.id: each.null_score_difference for question, each in zip(questions, predictions, strict=True)}

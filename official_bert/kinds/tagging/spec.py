@@ -1,0 +1,385 @@
+"""Tags of words, such as named entities or parts of speech (paper, section 5.3).
+
+A word is tagged at its first piece, as in the paper; its other pieces, [CLS] and [SEP] have no label.
+
+A sentence that is longer than the model reads is cut into windows between words. Every word is tagged in the window
+where it has most context, in training as in prediction, so that each counts once.
+
+T tokens of all windows, S sequence, C classes
+"""
+
+import bisect
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from official_bert.errors import UserError
+from official_bert.kinds import python_data, windows
+from official_bert.kinds.features import EXAMPLE, LABELS, NO_LABEL, Array, Features, Outputs, from_rows
+from official_bert.kinds.probabilities import margins_of_rows, softmax
+from official_bert.kinds.spec import KindSpec, Outcome
+from official_bert.kinds.tagging import entity_scores
+from official_bert.modeling.choices import TAGGING
+from official_bert.tokenization import pairs
+from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, FullTokenizer
+from official_bert.tokenization.fast import Tokenizer
+
+if TYPE_CHECKING:
+    from official_bert.kinds.losses import TaggingLoss
+
+_WORD = "word"  # in Features.details, [T]: the number of the word that is tagged at this token, or -1
+
+Tagged = tuple[list[str], list[float]]
+
+
+class Span(NamedTuple):
+    """What the characters of a text from `start` to `end` are, and how certain that is: 0 to 1, of its least sure word.
+
+    The label is an entity's type, empty where tags have none; or, where they are not those of entities, a word's tag.
+    """
+
+    text: str
+    label: str
+    start: int
+    end: int
+    probability: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """Words, their tags (None if they are not known), and the number of its first line or its row, from 1.
+
+    Of words that were cut out of a text, `starts` and `ends` say which of its characters they are.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    line: int
+    # Not in the repr, by which a run knows its data: what is learned does not depend on them.
+    text: str | None = dataclasses.field(default=None, repr=False)
+    starts: tuple[int, ...] = dataclasses.field(default=(), repr=False)
+    ends: tuple[int, ...] = dataclasses.field(default=(), repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """[CLS] pieces of whole words [SEP], without padding."""
+
+    sentence: int  # the sentence's number
+    input_ids: list[int]  # the tokens; the segment is 0 for all
+    words: list[int]  # the numbers of the words that are tagged here
+    positions: list[int]  # where their first pieces stand in `input_ids`
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggingSpec(KindSpec):
+    """A tag for each word (paper, section 5.3). A prediction is a sentence's tags, and how certain each is, 0 to 1.
+
+    The score is the F1 of entities if the tags are those of entities (see entity_scores), else the share of words with
+    the right tag.
+
+    Attributes:
+        labels: the tags.
+        doc_stride: tokens from one window of a long sentence to the next, about; None for half a window.
+    """
+
+    kind: ClassVar[str] = TAGGING
+    has_tokens: ClassVar[bool] = True
+    decisions: ClassVar[tuple[str, ...]] = ("tags",)
+
+    labels: tuple[str, ...] = ()
+    doc_stride: int | None = None
+
+    @property
+    def scheme(self) -> entity_scores.Scheme | None:
+        """The scheme of entities that the tags are of; None where they are of none."""
+        return entity_scores.scheme_of(self.labels)
+
+    @property
+    def best_metric(self) -> str:
+        return "f1" if self.scheme else "accuracy"
+
+    @property
+    def has_own_scores(self) -> bool:
+        return bool(self.scheme)
+
+    @property
+    def reads_windows(self) -> bool:
+        return True
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"doc_stride": self.doc_stride} if self.doc_stride else {}
+
+    def examples(self, x: Any, y: Any) -> list[Sentence]:
+        rows = python_data.as_list(x)
+        words = [
+            tuple(python_data.as_texts([row])[0].split() if isinstance(row, str | bytes) else python_data.as_texts(row))
+            for row in rows
+        ]
+        if y is None:
+            return [Sentence(each, None, number) for number, each in enumerate(words, start=1)]
+        tags = python_data.as_list(y, "y")
+        python_data.check_same_length(len(words), tags, "y")
+        sentences = []
+        for number, (each, row) in enumerate(zip(words, tags, strict=True)):
+            is_text = isinstance(row, str | bytes)
+            names = python_data.as_text(row, "y").split() if is_text else python_data.as_list(row, f"y[{number}]")
+            if len(names) != len(each):
+                raise UserError(f"x[{number}] has {len(each)} words and y[{number}] {len(names)} tags")
+            numbers = python_data.numbers_of(names, self.labels, f"y[{number}]")
+            sentences.append(Sentence(each, tuple(self.labels[tag] for tag in numbers), number + 1))
+        return sentences
+
+    def spans(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> list[list[Span]]:
+        """Returns the entities of each text, in order; its words, where the tags are not those of entities.
+
+        The examples have the characters that their words are (see `sentence_of` and `joined`).
+        """
+        scheme = self.scheme
+        return [
+            [
+                Span(
+                    text=(sentence.text or "")[sentence.starts[first] : sentence.ends[last]],
+                    label=label,
+                    start=sentence.starts[first],
+                    end=sentence.ends[last],
+                    probability=min(certainties[first : last + 1]),
+                )
+                for label, first, last in (
+                    entity_scores.entities(tags, scheme)
+                    if scheme
+                    else [(tag, number, number) for number, tag in enumerate(tags)]
+                )
+            ]
+            for (tags, certainties), sentence in zip(predictions, examples, strict=True)
+        ]
+
+    def examples_of(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Sentence]:
+        return [sentence_of(text, tokenizer, line) for line, text in enumerate(python_data.as_texts(texts["text"]), 1)]
+
+    def texts_of(self, examples: Sequence[Sentence]) -> dict[str, list[Any]]:
+        return {"text": [" ".join(example.words) if example.text is None else example.text for example in examples]}
+
+    def named_answers(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> dict[str, list[Any]]:
+        return {
+            "words": [list(example.words) for example in examples],
+            "tags": [tags for tags, _ in predictions],
+            "starts": [list(example.starts) for example in examples],
+            "ends": [list(example.ends) for example in examples],
+            "probabilities": [probabilities for _, probabilities in predictions],
+        }
+
+    def margins(self, outputs: Outputs, features: Features, examples: Sequence[Sentence]) -> list[float]:
+        margins = [math.inf] * len(examples)
+        for window, logits in zip(windows_of(features), outputs, strict=True):
+            rows = softmax(logits[window.positions].astype(np.float64))
+            margins[window.sentence] = min([margins[window.sentence], *margins_of_rows(rows)])
+        return margins
+
+    def featurize(self, examples: Sequence[Sentence], tokenizer: Tokenizer, max_seq_length: int) -> Features:
+        words = [each.words for each in examples]
+        windows = cut_into_windows(words, tokenizer.exact, max_seq_length, self.doc_stride)
+        features = features_of(windows, examples, {label: number for number, label in enumerate(self.labels)})
+        room = max_seq_length - 2
+        is_cut = [
+            any(len(word) > room and len(tokenizer.exact.tokenize(word)) > room for word in each) for each in words
+        ]
+        return dataclasses.replace(features, is_cut=np.array(is_cut, bool))
+
+    def cut_note(self, cut: int, examples: int, max_seq_length: int) -> str | None:
+        if not cut:
+            return None
+        return (
+            f"{cut:,} of {examples:,} texts have a word of more than {max_seq_length - 2} tokens, whose "
+            "rest was left out (max_seq_length)"
+        )
+
+    def loss(self) -> "TaggingLoss":
+        from official_bert.kinds.losses import TaggingLoss
+
+        return TaggingLoss()
+
+    def keras_metrics(self) -> Any:
+        from official_bert.kinds.metrics import TagAccuracy
+
+        return [TagAccuracy()]
+
+    def blank_targets(self, tokens: int) -> dict[str, Array]:
+        return {LABELS: np.zeros(tokens, np.int32)}
+
+    def decode(self, outputs: Outputs, features: Features, examples: Sequence[Sentence]) -> list[Tagged]:
+        counts = [len(each.words) for each in examples]
+        tags, certainties = tags_from_logits(counts, windows_of(features), outputs, self.labels)
+        return list(zip(tags, certainties, strict=True))
+
+    def scores(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> dict[str, float]:
+        expected, predicted = [each.tags or () for each in examples], [tags for tags, _ in predictions]
+        if scheme := self.scheme:
+            return entity_scores.score(expected, predicted, scheme)
+        return {"accuracy": entity_scores.accuracy(expected, predicted)}
+
+    def outcomes(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> list[Outcome]:
+        return [
+            Outcome(
+                text=" ".join(sentence.words),
+                expected=" ".join(sentence.tags or ()),
+                predicted=" ".join(tags),
+                correct=list(sentence.tags or ()) == tags,
+                certainty=min(certainties, default=None),
+            )
+            for sentence, (tags, certainties) in zip(examples, predictions, strict=True)
+        ]
+
+
+def sentence_of(text: str, tokenizer: FullTokenizer, line: int = 1) -> Sentence:
+    """Returns a text's words, cut as exports cut them: at white space, and punctuation and ideographs by themselves."""
+    pieces = tokenizer.tokenize_with_offsets(text)
+    first = [number for number, piece in enumerate(pieces) if not piece.token.startswith(CONTINUATION)]
+    starts = tuple(pieces[number].start for number in first)
+    ends = tuple(pieces[number - 1].end for number in [*first[1:], len(pieces)][: len(first)])
+    words = tuple(text[start:end] for start, end in zip(starts, ends, strict=True))
+    return Sentence(words, None, line, text, starts, ends)
+
+
+def joined(sentence: Sentence) -> Sentence:
+    """Returns a sentence of words with the text that they are with one space between them."""
+    lengths = [len(word) for word in sentence.words]
+    starts = tuple(itertools.accumulate((length + 1 for length in lengths), initial=0))[:-1]
+    ends = tuple(start + length for start, length in zip(starts, lengths, strict=True))
+    return dataclasses.replace(sentence, text=" ".join(sentence.words), starts=starts, ends=ends)
+
+
+def cut_into_windows(
+    sentences: Iterable[Sequence[str]], tokenizer: FullTokenizer, max_seq_length: int, stride: int | None = None
+) -> list[Window]:
+    """Returns the windows of all sentences, those of one after those of the other.
+
+    Args:
+        sentences: the words of each.
+        tokenizer: cuts words into pieces. A word of which nothing remains (a lone control character) becomes [UNK], one
+            of more pieces than fit keeps the first.
+        max_seq_length: tokens of a window, with [CLS] and [SEP].
+        stride: tokens from one window's first to the next one's, about; by default half of those that fit.
+
+    Raises:
+        UserError: there is no room for a word.
+    """
+    room = max_seq_length - 2
+    if room < 1:
+        raise UserError(f"max_seq_length={max_seq_length} leaves no room for a word beside [CLS] and [SEP]")
+    cls, sep, unk = tokenizer.convert_tokens_to_ids([CLS, SEP, UNK])
+    known: dict[str, list[int]] = {}
+    cut = []
+    for number, words in enumerate(sentences):
+        pieces = []
+        for word in words:
+            if word not in known:
+                known[word] = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))[:room] or [unk]
+            pieces.append(known[word])
+        starts = np.cumsum([0, *map(len, pieces)]).tolist()  # of each word's pieces, and the end
+        spans = _spans(starts, room, stride or max(room // 2, 1))
+        owners = windows.with_most_context([(starts[first], starts[last]) for first, last in spans], starts[-1])
+        for index, (first, last) in enumerate(spans):
+            ids = [piece for word in pieces[first:last] for piece in word]
+            here = [word for word in range(first, last) if owners[starts[word]] == index]
+            cut.append(
+                Window(
+                    sentence=number,
+                    input_ids=pairs.join(cls, sep, ids)[0],
+                    words=here,
+                    positions=[1 + starts[word] - starts[first] for word in here],
+                )
+            )
+    return cut
+
+
+def _spans(starts: list[int], room: int, stride: int) -> list[tuple[int, int]]:
+    """Returns the first word and the one after the last of windows that cover all words and cut none.
+
+    Args:
+        starts: where each word's pieces begin, and where the last ones end; a word has no more pieces than `room`.
+        room: pieces of a window.
+        stride: pieces from one window's first to the next one's, as near as whole words allow.
+    """
+    count = len(starts) - 1
+    first = 0
+    spans = []
+    while True:
+        last = bisect.bisect_right(starts, starts[first] + room) - 1
+        spans.append((first, last))
+        if last == count:
+            return spans
+        first = min(max(bisect.bisect_left(starts, starts[first] + stride), first + 1), last)
+
+
+def label_ids(window: Window, sentence: Sentence, number_of: dict[str, int]) -> list[int]:
+    """Returns the label of each position of a window, NO_LABEL where it has none, or a tag without a number."""
+    result = [NO_LABEL] * len(window.input_ids)
+    for word, position in zip(window.words, window.positions, strict=True):
+        result[position] = number_of.get((sentence.tags or ())[word], NO_LABEL)
+    return result
+
+
+def tags_from_logits(
+    num_words: Sequence[int], cut: Sequence[Window], logits: Sequence[npt.NDArray[np.float32]], labels: Sequence[str]
+) -> tuple[list[list[str]], list[list[float]]]:
+    """Returns for each sentence the likeliest tag of each word, and its probability.
+
+    Args:
+        num_words: of each sentence.
+        cut: the windows of all sentences.
+        logits: for each window, [S or more, C].
+        labels: the tags, by number.
+    """
+    tags = [[""] * count for count in num_words]
+    probabilities = [[0.0] * count for count in num_words]
+    for window, scores in zip(cut, logits, strict=True):
+        chosen = softmax(scores[window.positions].astype(np.float64))  # [words, C]
+        for word, row in zip(window.words, chosen, strict=True):
+            best = int(np.argmax(row))
+            tags[window.sentence][word], probabilities[window.sentence][word] = labels[best], float(row[best])
+    return tags, probabilities
+
+
+def features_of(windows: Sequence[Window], sentences: Sequence[Sentence], number_of: dict[str, int]) -> Features:
+    """Returns windows as the runner reads them; without targets if the tags are not known."""
+    features = from_rows(
+        [np.array(window.input_ids, np.int32) for window in windows],
+        [np.zeros(len(window.input_ids), np.int32) for window in windows],
+        {},
+        {EXAMPLE: np.array([window.sentence for window in windows], np.int64)},
+    )
+    words = np.full(len(features.input_ids), -1, np.int32)
+    for window, first in zip(windows, features.splits, strict=False):
+        words[first + np.array(window.positions, np.int64)] = window.words
+    features.details[_WORD] = words
+    if all(sentence.tags is not None for sentence in sentences):
+        labels = np.full(len(features.input_ids), NO_LABEL, np.int32)
+        for window, first in zip(windows, features.splits, strict=False):
+            labels[first : first + len(window.input_ids)] = label_ids(window, sentences[window.sentence], number_of)
+        features.targets[LABELS] = labels
+    return features
+
+
+def windows_of(features: Features) -> list[Window]:
+    """Returns the windows that features were made of."""
+    windows = []
+    splits = features.splits.tolist()
+    for row, (first, last) in enumerate(itertools.pairwise(splits)):
+        words = features.details[_WORD][first:last]
+        positions = np.flatnonzero(words >= 0)
+        windows.append(
+            Window(
+                sentence=int(features.details[EXAMPLE][row]),
+                input_ids=features.input_ids[first:last].tolist(),
+                words=words[positions].tolist(),
+                positions=positions.tolist(),
+            )
+        )
+    return windows

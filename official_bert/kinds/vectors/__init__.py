@@ -1,0 +1,1 @@
+"""A vector for each text, whose direction expresses its meaning."""

@@ -1,0 +1,305 @@
+"""A vector for each text, or for each pair joined by " ||| ". Vectors are learned from pairs or triplets of texts.
+
+E examples, N texts of an example, D dimensions, T different texts
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from official_bert.errors import UserError
+from official_bert.kinds import python_data, text_spec
+from official_bert.kinds import scores as score_functions
+from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
+from official_bert.kinds.spec import KindSpec, Outcome
+from official_bert.kinds.text_spec import TextExample
+from official_bert.kinds.vectors import retrieval
+from official_bert.modeling.choices import COSINE, MEAN, OBJECTIVES, RANKING, TRIPLET, VECTORS
+from official_bert.tokenization.fast import Tokenizer
+from official_bert.tokenization.pairs import PAIR_SEPARATOR
+
+if TYPE_CHECKING:
+    import keras
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorExample:
+    """A text; or, to learn from, a text with one that belongs to it, and maybe one that does not."""
+
+    id: str  # what the file calls it, or its number
+    texts: tuple[str, ...]  # one, two or three; each may be a pair with " ||| " between
+    score: float | None = None  # how near two texts are, from 0 to 1; None where that is not known
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VectorSpec(KindSpec):
+    """Pooling, which has no weights of its own.
+
+    A prediction is float32, [D], or of an example of several texts [N, D].
+
+    Attributes:
+        pooling: see modeling.pooling.build_vector_model, as for `layers` and `normalize`.
+        layers: the encoder's blocks.
+        normalize: whether vectors have length 1.
+        objective: by what they are learned, one of modeling.choices.OBJECTIVES.
+        scale: what cosines are multiplied by before the softmax of RANKING.
+        margin: by how much TRIPLET wants the negative to be farther away.
+        dimensions: how many of the first dimensions are to be vectors too, each.
+        score_range: the least and the greatest score that a user gives to a pair.
+        graded: whether what it is scored on are pairs with scores, rather than texts to be found; None for whether the
+            objective needs them.
+    """
+
+    kind: ClassVar[str] = VECTORS
+    weighs_examples: ClassVar[bool] = False
+
+    pooling: str = MEAN
+    layers: tuple[int, ...] = (-1,)
+    normalize: bool = False
+    objective: str = RANKING
+    scale: float = 20.0
+    margin: float = 5.0
+    dimensions: tuple[int, ...] = ()
+    score_range: tuple[float, ...] = (0.0, 1.0)
+    graded: bool | None = None
+
+    def check(self, width: int) -> None:
+        """Raises a UserError for settings that cannot be; `width` is D."""
+        if self.objective not in OBJECTIVES:
+            raise UserError(f"objective is {self.objective!r}; expected one of {', '.join(OBJECTIVES)}")
+        for name in ("scale", "margin"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise UserError(f"{name} is {value}; expected a positive number")
+        wrong = [size for size in self.dimensions if not 1 <= size <= width]
+        if wrong:
+            raise UserError(
+                f"dimensions has {wrong[0]}; the model's vectors have {width} dimensions: expected 1 to that"
+            )
+        if len(self.score_range) != 2 or not -math.inf < self.score_range[0] < self.score_range[1] < math.inf:
+            shown = ", ".join(f"{value:g}" for value in self.score_range)
+            raise UserError(f"score_range is {shown}; expected the least and the greatest score, such as 0,5")
+
+    def scaled(self, score: Any) -> tuple[float | None, str]:
+        """Returns a user's score from 0 to 1, and what is wrong with it."""
+        least, greatest = self.score_range
+        value = python_data.as_number(score)
+        if not least <= value <= greatest:
+            return None, (
+                f"score {python_data.shown(score)}; expected {least:g} to {greatest:g}; other scales are named by "
+                "score_range, such as 0,5"
+            )
+        return (value - least) / (greatest - least), ""
+
+    @property
+    def best_metric(self) -> str:
+        return "spearman" if self.is_value else "mrr"
+
+    @property
+    def is_value(self) -> bool:
+        return self.objective == COSINE if self.graded is None else self.graded
+
+    @property
+    def needs_labels(self) -> bool:
+        return self.objective == COSINE
+
+    @property
+    def has_own_scores(self) -> bool:
+        return True
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "pooling": self.pooling, "layers": list(self.layers), "normalize": self.normalize,
+            "objective": self.objective, "scale": self.scale, "margin": self.margin,
+            "dimensions": list(self.dimensions), "score_range": list(self.score_range),
+        }  # fmt: skip
+
+    def answering_model(self, model: "keras.Model") -> "keras.Model":
+        from official_bert.modeling.pooling import build_vector_model
+
+        vectors = build_vector_model(model, self.pooling, self.layers, self.normalize)
+        self.check(int(vectors.output.shape[-1]))
+        return vectors
+
+    def texts_of(self, examples: Sequence[VectorExample]) -> dict[str, list[Any]]:
+        return {"text": [example.texts[0] for example in examples]}
+
+    def named_answers(self, predictions: Array, examples: Sequence[VectorExample]) -> dict[str, list[Any]]:
+        return {"vector": [row.tolist() for row in predictions]}
+
+    # Learning.
+
+    def examples(self, x: Any, y: Any) -> list[VectorExample]:
+        return [VectorExample(str(number), (text,)) for number, text in enumerate(python_data.as_texts(x))]
+
+    def training_examples(self, x: Any, y: Any) -> list[VectorExample]:
+        """Returns examples of pairs or, for TRIPLET, and for RANKING where they are given, of triplets.
+
+        x is a tuple or list of two or three columns, or rows of two or three texts, which are tuples. y is scores,
+        where pairs have such.
+        """
+        columns = self._columns(x)
+        for place, column in enumerate(columns):
+            empty = next((number for number, text in enumerate(column) if not text.strip()), None)
+            if empty is not None:
+                raise UserError(f"text {empty} of column {place} of x is empty; expected a text on each side")
+        scores: list[float | None] = [None] * len(columns[0])
+        if y is not None:
+            given = python_data.as_list(y, "y")
+            python_data.check_same_length(len(columns[0]), given, "y")
+            for number, value in enumerate(given):
+                scores[number], problem = self.scaled(value)
+                if problem:
+                    raise UserError(f"y[{number}] is the {problem}")
+        rows = zip(zip(*columns, strict=True), scores, strict=True)
+        return [VectorExample(str(number), row, score) for number, (row, score) in enumerate(rows)]
+
+    def _columns(self, x: Any) -> list[list[str]]:
+        fewest, most = (3, 3) if self.objective == TRIPLET else (2, 3 if self.objective == RANKING else 2)
+        expected = "triplets" if fewest == 3 else "pairs or triplets" if most == 3 else "pairs"
+        columns: Iterable[Any]
+        if isinstance(x, list):
+            x = python_data.columns_as_tuple(x, most, "x")
+        if isinstance(x, tuple):
+            columns = x
+        else:
+            rows = [row if isinstance(row, str) else tuple(row) for row in python_data.as_list(x)]
+            sizes = {1 if isinstance(row, str) else len(row) for row in rows}
+            if len(sizes) > 1 or 1 in sizes:
+                raise UserError(f"x has rows of {', '.join(map(str, sorted(sizes)))} texts; expected {expected}")
+            columns = zip(*rows, strict=True)
+        found = [python_data.as_texts(column, f"x[{number}]") for number, column in enumerate(columns)]
+        if not fewest <= len(found) <= most or len({len(column) for column in found}) > 1:
+            sizes_shown = ", ".join(str(len(column)) for column in found) or "none"
+            raise UserError(
+                f"x has {len(found)} columns of {sizes_shown} texts; the objective {self.objective} expects "
+                f"{expected}: columns of one length, or rows of texts"
+            )
+        return found
+
+    def featurize(self, examples: Sequence[VectorExample], tokenizer: Tokenizer, max_seq_length: int) -> Features:
+        """Returns the examples as the model reads them: a row has a sequence for each text."""
+        number = len(examples[0].texts) if examples else 1
+        parts = [text.rsplit(PAIR_SEPARATOR, 1) for example in examples for text in example.texts]
+        is_pair = any(len(part) > 1 and part[1] for part in parts)
+        rows = [TextExample("", first, (second[0] if second else "") if is_pair else None) for first, *second in parts]
+        features = text_spec.featurize(rows, tokenizer, max_seq_length)
+        if number == 1:
+            return features
+        scores = [example.score for example in examples]
+        if self.needs_labels and None in scores:
+            targets = {}
+        else:
+            targets = {LABELS: np.array([0.0 if score is None else score for score in scores], np.float32)}
+        details = {}
+        if self.objective == RANKING:
+            different = [text for example in examples for text in example.texts]
+            details[TEXTS] = np.unique(np.array(different, object), return_inverse=True)[1].reshape(-1, number)
+        return dataclasses.replace(
+            features,
+            targets=targets,
+            details=details,
+            choices=number,
+            is_cut=np.any(features.is_cut.reshape(-1, number), axis=1),
+        )
+
+    def loss(self) -> "keras.losses.Loss":
+        from official_bert.kinds.vectors.losses import CosineLoss, RankingLoss, TripletLoss
+
+        if self.objective == COSINE:
+            return CosineLoss(dimensions=self.dimensions)
+        if self.objective == TRIPLET:
+            return TripletLoss(self.margin, dimensions=self.dimensions)
+        return RankingLoss(self.scale, dimensions=self.dimensions)
+
+    def keras_metrics(self) -> Any:
+        return []
+
+    def blank_targets(self, tokens: int) -> dict[str, Array]:
+        return {LABELS: np.zeros(1, np.float32)}
+
+    # Predictions.
+
+    def decode(self, outputs: Outputs, features: Features, examples: Sequence[VectorExample]) -> Array:
+        return np.stack(outputs)
+
+    def scores(self, predictions: Array, examples: Sequence[VectorExample]) -> dict[str, float]:
+        """Returns the scores of pairs with scores, or of texts to be found, and the best metric of fewer dimensions."""
+        values = self._scores(predictions, examples)
+        best = "spearman" if "spearman" in values else "mrr"
+        shorter = {
+            f"{best}_of_{size}": self._scores(predictions[..., :size], examples)[best] for size in self.dimensions
+        }
+        return values | shorter
+
+    def _scores(self, predictions: Array, examples: Sequence[VectorExample]) -> dict[str, float]:
+        if _are_graded(examples):
+            cosines, expected = _cosines(predictions), np.array([example.score for example in examples])
+            return {
+                "spearman": score_functions.spearman(cosines, expected),
+                "pearson": score_functions.pearson(cosines, expected),
+            }
+        values = retrieval.scores(_Search(predictions, examples).ranks)
+        if len(examples[0].texts) == 3:
+            distances = np.linalg.norm(predictions[:, :1] - predictions[:, 1:], axis=-1)
+            values["triplet_accuracy"] = float(np.mean(distances[:, 0] < distances[:, 1]))
+        return values
+
+    def outcomes(self, predictions: Array, examples: Sequence[VectorExample]) -> list[Outcome]:
+        outcomes = []
+        if _are_graded(examples):
+            for cosine, example in zip(_cosines(predictions), examples, strict=True):
+                expected, predicted = f"{example.score:.7g}", f"{cosine:.7g}"
+                text = PAIR_SEPARATOR.join(example.texts[:2])
+                outcomes.append(Outcome(text, expected, predicted, expected == predicted))
+            return outcomes
+        found = _Search(predictions, examples)
+        for query, answers, nearest in zip(found.queries, found.answers, found.nearest, strict=True):
+            expected = " / ".join(found.candidates[answer] for answer in answers)
+            outcomes.append(Outcome(query, expected, found.candidates[nearest], nearest in answers))
+        return outcomes
+
+
+class _Search:
+    """What is found for the first text of each example among the other texts of all.
+
+    Attributes:
+        queries: the different first texts.
+        candidates: the different other texts.
+        answers: the numbers of the candidates that are the second text of each query.
+        ranks: of each query's answers.
+        nearest: the number of the candidate that is nearest to each query.
+    """
+
+    def __init__(self, predictions: Array, examples: Sequence[VectorExample]) -> None:
+        vectors = retrieval.unit_vectors(predictions)
+        number_of: dict[str, int] = {}
+        of_candidates: list[Array] = []
+        by_query: dict[str, tuple[Array, list[int]]] = {}
+        for example, rows in zip(examples, vectors, strict=True):
+            query, *others = example.texts
+            for text, row in zip(others, rows[1:], strict=True):
+                if text not in number_of:
+                    number_of[text] = len(number_of)
+                    of_candidates.append(row)
+            numbers = by_query.setdefault(query, (rows[0], []))[1]
+            if number_of[others[0]] not in numbers:
+                numbers.append(number_of[others[0]])
+        self.queries, self.candidates = list(by_query), list(number_of)
+        self.answers = [np.array(numbers) for _, numbers in by_query.values()]
+        of_queries = np.stack([row for row, _ in by_query.values()])
+        self.ranks, self.nearest = retrieval.ranks(of_queries, np.stack(of_candidates), self.answers)
+
+
+def _are_graded(examples: Sequence[VectorExample]) -> bool:
+    return all(example.score is not None for example in examples)
+
+
+def _cosines(predictions: Array) -> Array:
+    """The cosines of the first two texts of each example, [E]."""
+    vectors = retrieval.unit_vectors(predictions)
+    return np.asarray((vectors[:, 0] * vectors[:, 1]).sum(-1))

@@ -1,0 +1,244 @@
+import dataclasses
+import functools
+import pathlib
+import random
+
+import keras
+import numpy as np
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.kinds.question_answering import candidates
+from official_bert.kinds.question_answering import questions as head
+from official_bert.kinds.question_answering.questions import Answer, Limits, Question, Window
+from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
+from official_bert.tasks import squad
+from official_bert.tokenization.exact import FullTokenizer
+from tests.make import refusal
+from tests.tasks.bad_rows import read_kept
+
+SMALL = Limits(max_seq_length=12, doc_stride=2, max_query_length=3)
+
+
+def test_a_window_is_question_and_context(tokenizer: FullTokenizer):
+    question = Question("q", "cat dog mat sun", "The cat sat on the mat, un affable.", (Answer("mat", 19),))
+    first, second, third, *_ = head.cut_into_windows([question], tokenizer, SMALL)
+    tokens = tokenizer.convert_ids_to_tokens(first.input_ids)
+    assert tokens == "[CLS] cat dog mat [SEP] the cat sat on the mat [SEP]".split()
+    assert first.segment_ids == [0] * 5 + [1] * 7
+    assert (first.start_position, first.end_position) == (10, 10)
+    assert tokenizer.convert_ids_to_tokens(third.input_ids)[5:] == "the mat , un a ##f [SEP]".split()
+    assert (third.start_position, third.end_position) == (6, 6)
+    assert tokenizer.convert_ids_to_tokens(second.input_ids)[second.start_position] == "mat"
+
+
+def test_an_answer_outside_the_window_is_learnt_as_none(tokenizer: FullTokenizer):
+    question = Question("q", "cat", "the cat sat on the mat . the dog ran on the mat in the sun", (Answer("the", 0),))
+    cut = head.cut_into_windows([question], tokenizer, SMALL)
+    assert [window.start_position > 0 for window in cut] == [True] + [False] * (len(cut) - 1)
+    (no_answer,) = head.cut_into_windows(
+        [dataclasses.replace(question, answers=(), context="the cat")], tokenizer, SMALL
+    )
+    assert (no_answer.start_position, no_answer.end_position) == (0, 0)
+
+
+def test_an_answer_within_words_is_found_to_the_piece(tokenizer: FullTokenizer):
+    context = "(sunning-unaffable)."
+    for text, pieces in (("sun", ["sun"]), ("aff", ["##aff"]), ("ning-un", ["##n", "##ing", "-", "un"])):
+        question = Question("q", "cat", context, (Answer(text, context.index(text)),))
+        (window,) = head.cut_into_windows([question], tokenizer, Limits(30, 2, 3))
+        learnt = window.input_ids[window.start_position : window.end_position + 1]
+        assert tokenizer.convert_ids_to_tokens(learnt) == [p if p in tokenizer.vocab else "[UNK]" for p in pieces]
+
+
+@pytest.mark.parametrize(("context", "answer", "start", "expected"), [
+    ("a sun.un b", "un", 3, (3, 3)),  # within "sun", which is one piece; "un" stands after the dot, in the same word
+    ("a sun un b", "un", 3, (1, 1)),  # in another word, which may say another thing
+    ("a sun.un b", "un", 6, (3, 3)),  # where it stands is no piece's middle
+    ("sun.un", "un", 1, (2, 2)),
+])  # fmt: skip
+def test_an_answer_that_cuts_a_piece_is_learnt_from_the_same_word(
+    context: str, answer: str, start: int, expected: tuple[int, int], tokenizer: FullTokenizer
+):
+    question = Question("q", "cat", context, (Answer(answer, start),))
+    pieces = head.tokenize_context(context, tokenizer)
+    assert head.answer_tokens(question, pieces, tokenizer) == expected
+
+
+def test_limits_without_room_for_context_are_refused():
+    assert "max_seq_length=67 leaves no room" in refusal(Limits, max_seq_length=67)
+    assert "doc_stride 0; expected 1 or more" in refusal(Limits, doc_stride=0)
+
+
+CONTEXT = "the cat sat on the mat . the dog ran"
+
+
+QUESTIONS = [
+    Question("q0", "who ran ?", CONTEXT, (Answer("dog", 29), Answer("the dog", 25))),
+    Question("q1", "who sat ?", "", ()),
+    Question("q2", "cat", CONTEXT, ()),
+]
+
+
+LENGTH = 13
+
+
+def test_windows_come_back_from_features(tokenizer: FullTokenizer):
+    cut = head.cut_into_windows(QUESTIONS, tokenizer, Limits(LENGTH, 3, 4))
+    features = head.features_of(cut, QUESTIONS)
+    assert len(features) == len(cut) > 4
+    for window, again in zip(cut, head.windows_of(features), strict=True):
+        for field in dataclasses.fields(window):
+            if field.name not in ("start_position", "end_position"):
+                np.testing.assert_array_equal(getattr(window, field.name), getattr(again, field.name), field.name)
+    assert features.targets["start_logits"].tolist() == [window.start_position for window in cut]
+    unknown = [dataclasses.replace(QUESTIONS[0], answers=None)]
+    assert head.features_of(head.cut_into_windows(unknown, tokenizer, Limits(LENGTH, 3, 4)), unknown).targets == {}
+
+
+def test_the_loss_of_questions_is_the_mean_of_starts_and_ends():
+    names = ("start_logits", "end_logits")
+    inputs = [keras.Input((3,)) for _ in names]
+    outputs = {
+        name: keras.layers.Activation("linear", name=name)(each) for name, each in zip(names, inputs, strict=True)
+    }
+    model = keras.Model(inputs, outputs)
+    head = QuestionAnsweringSpec()
+    model.compile("sgd", head.loss(), head.loss_weights())
+    rng = np.random.default_rng(0)
+    logits = {name: rng.normal(size=(2, 3)).astype(np.float32) for name in names}
+    labels = {"start_logits": np.array([0, 2], np.int32), "end_logits": np.array([1, 2], np.int32)}
+    expected = 0.0
+    for name in names:
+        losses = np.log(np.exp(logits[name]).sum(-1)) - logits[name][np.arange(2), labels[name]]
+        expected += 0.5 * losses.mean()
+    assert model.evaluate([logits[name] for name in names], labels, verbose=0, return_dict=True)[
+        "loss"
+    ] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("answer", "message"), [
+    (5, r"y\[0\] is 5; expected a text, or a tuple"),
+    (("cat",), r"y\[0\] is \('cat',\); expected a text, or a tuple"),
+    (("cat", None), r"y\[0\] is \('cat', None\), which the context does not have there"),
+    (None, r"y\[0\] is no answer; pass no_answer=True"),
+])  # fmt: skip
+def test_what_is_no_answer_is_named(answer, message: str):
+    head = QuestionAnsweringSpec()
+    with pytest.raises(UserError, match=message):
+        head.examples((["who sat"], ["the cat sat"]), [answer])
+    assert head.examples((["who sat"], ["the cat sat"]), [("cat", 4)])[0].answers == (Answer("cat", 4),)
+
+
+read = functools.partial(read_kept, squad.read)
+
+
+def cut(context: str, tokenizer: FullTokenizer, limits: Limits = SMALL, text: str = "cat dog mat", answers=None):
+    """Returns a question about a context, and its windows."""
+    question = Question("q", text, context, answers)
+    return [question], head.cut_into_windows([question], tokenizer, limits)
+
+
+def scores_for(window: Window, start: int, end: int, value: float = 9.0) -> tuple[np.ndarray, np.ndarray]:
+    """Scores that are highest at two of the window's positions."""
+    starts, ends = np.zeros(len(window.input_ids), np.float32), np.zeros(len(window.input_ids), np.float32)
+    starts[start], ends[end] = value, value
+    return starts, ends
+
+
+def predicted(questions: list[Question], windows: list[Window], scores: list[tuple], **more: object):
+    starts, ends = zip(*scores, strict=True)
+    return candidates.predict(questions, windows, starts, ends, **{"version_2": False, **more})
+
+
+def test_an_answer_is_the_very_text_of_the_context(tokenizer: FullTokenizer):
+    context = "the  Càt—sat\t on (the mat)"
+    questions, (window,) = cut(context, tokenizer, Limits(30, 2, 3), "cat")
+    (prediction,) = predicted(questions, [window], [scores_for(window, window.offset + 1, window.offset + 4)])
+    assert prediction.best.text == "Càt—sat\t on"
+    assert context[prediction.best.start : prediction.best.end] == prediction.best.text
+
+
+def test_the_answer_comes_from_the_window_that_is_surest(tokenizer: FullTokenizer):
+    questions, windows = cut("the cat sat on the mat . the dog ran", tokenizer)
+    first, second, *others = windows
+    scores = [scores_for(first, 6, 6, 3.0), scores_for(second, 7, 7, 5.0), *[scores_for(w, 0, 0) for w in others]]
+    (prediction,) = predicted(questions, windows, scores)
+    assert prediction.best.text == "the"
+    assert prediction.best.start == 15
+    assert prediction.candidates[0] == prediction.best
+
+
+def test_an_answer_begins_where_its_window_has_most_context(tokenizer: FullTokenizer):
+    questions, windows = cut("the cat sat on the mat . the dog ran", tokenizer)
+    elsewhere = windows[0].offset + int(np.flatnonzero(~np.asarray(windows[0].has_most_context))[0])
+    scores = [scores_for(windows[0], elsewhere, elsewhere), *[scores_for(window, 0, 0) for window in windows[1:]]]
+    (prediction,) = predicted(questions, windows, scores)
+    assert max(candidate.start_logit for candidate in prediction.candidates) == 0.0
+
+
+def test_no_answer_ends_before_it_begins_is_too_long_or_lies_in_the_question(tokenizer: FullTokenizer):
+    questions, (window,) = cut("the cat sat on the mat", tokenizer, Limits(30, 2, 3), "cat")
+    rng = np.random.default_rng(0)
+    starts, ends = rng.normal(size=(2, len(window.input_ids))).astype(np.float32)
+    starts[:3] = ends[:3] = 50.0
+    (prediction,) = predicted(questions, [window], [(starts, ends)], n_best_size=100, max_answer_length=2)
+    here, words = slice(3, 9), "the cat sat on the mat".split()
+    expected = {}
+    for first in range(6):
+        for last in range(first, min(first + 2, 6)):
+            text = " ".join(words[first : last + 1])
+            expected[text] = max(expected.get(text, -99.0), float(starts[here][first]) + float(ends[here][last]))
+    found = {candidate.text: candidate.start_logit + candidate.end_logit for candidate in prediction.candidates}
+    assert found == pytest.approx(expected)
+    totals = list(found.values())
+    assert totals == sorted(totals, reverse=True)
+    assert sum(candidate.probability for candidate in prediction.candidates) == pytest.approx(1.0)
+    assert len(predicted(questions, [window], [(starts, ends)], n_best_size=4)[0].candidates) == 4
+
+
+def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenizer: FullTokenizer):
+    questions, windows = cut("the cat sat on the mat .", tokenizer, answers=())
+    assert len(windows) == 2
+    scores = [scores_for(windows[0], 6, 6, 2.0), scores_for(windows[1], 0, 0, 4.0)]
+    scores[0][0][0], scores[0][1][0] = 3.0, 2.5
+    (prediction,) = predicted(questions, windows, scores, version_2=True)
+    assert prediction.null_score_difference == pytest.approx(5.5 - 4.0)
+    assert prediction.answer(True, 1.0).text == ""
+    assert prediction.answer(True, prediction.null_score_difference).text == "cat"  # not above it
+    assert prediction.answer(True, 2.0).text == prediction.answer(False).text == "cat"
+    assert [candidate.text for candidate in prediction.candidates][:2] == ["", "cat"]
+
+
+@pytest.mark.parametrize("version_2", [True, False])
+@pytest.mark.parametrize("context", ["", " \u200b "])
+def test_a_context_without_a_word_is_answered_by_nothing(version_2: bool, context: str, tokenizer: FullTokenizer):
+    questions, (window,) = cut(context, tokenizer, text="cat")
+    (prediction,) = predicted(questions, [window], [scores_for(window, 1, 1)], version_2=version_2)
+    assert prediction.answer(version_2).text == ""
+    assert [candidate.text for candidate in prediction.candidates] == [""]
+    assert prediction.null_score_difference == 0.0
+
+
+def test_pairs_that_all_end_before_they_begin_give_no_answer(tokenizer: FullTokenizer):
+    questions, (window,) = cut("the cat sat", tokenizer, text="cat")
+    scores = [scores_for(window, 5, 3)]  # the original crashes on these
+    (prediction,) = predicted(questions, [window], scores, n_best_size=1)
+    assert prediction.best.text == ""
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(128, 32, 24)])
+def test_what_is_learnt_of_real_questions_is_answered_to_the_character(limits: Limits, test_data: pathlib.Path):
+    tokenizer = FullTokenizer(str(test_data / "vocab" / "bert-base-uncased-vocab.txt"))
+    questions, _ = read(str(test_data / "squad" / "dev-v1.1.json"), version_2=False, for_training=True)
+    questions = random.Random(0).sample(questions, 200)
+    windows = head.cut_into_windows(questions, tokenizer, limits)
+    scores = [scores_for(window, window.start_position, window.end_position) for window in windows]
+    predictions = predicted(questions, windows, scores, max_answer_length=60)
+    exact = 0
+    for question, prediction in zip(questions, predictions, strict=True):
+        answer, said = question.answers[0], prediction.best
+        assert question.context[said.start : said.end] == said.text
+        assert answer.text.strip() in said.text  # an answer that ends within a piece is widened to the piece
+        exact += answer.text.strip() == said.text
+    assert exact >= 196

@@ -1,0 +1,105 @@
+import json
+import pathlib
+
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.kinds.question_answering import squad_scores
+from official_bert.kinds.question_answering.questions import Answer, Question
+from official_bert.tasks import squad
+from official_bert.utils.bad_rows import BadRows
+
+
+def question(name: str, *answers: str) -> Question:
+    return Question(name, "?", "", tuple(Answer(answer, 0) for answer in answers))
+
+
+@pytest.mark.parametrize(("text", "normal"), [
+    ("The Cat", "cat"),
+    ("a  cat,\tan ant; the 'end'", "cat ant end"),
+    ("U.S.A.", "usa"),
+    ("theory an-d band A", "theory and band"),
+    ("the-an", "thean"),  # punctuation goes first, and leaves no space
+    ("“quoted”", "“quoted”"),  # ASCII's punctuation only
+    ("the a an", ""),
+])  # fmt: skip
+def test_texts_are_compared_without_case_articles_and_punctuation(text: str, normal: str):
+    assert squad_scores.normalized(text) == normal
+
+
+@pytest.mark.parametrize(("prediction", "answer", "exact", "f1", "f1_version_2"), [
+    ("the cat", "Cat!", 1, 1, 1),
+    ("big cat", "cat", 0, 2 / 3, 2 / 3),
+    ("cat cat", "cat", 0, 2 / 3, 2 / 3),
+    ("cat cat dog", "cat cat cat", 0, 2 / 3, 2 / 3),
+    ("dog", "cat", 0, 0, 0),
+    ("", "cat", 0, 0, 0),
+    ("", "", 1, 0, 1),
+    ("the", "a", 1, 0, 1),
+])  # fmt: skip
+def test_pairs_are_scored_by_hand(prediction: str, answer: str, exact: float, f1: float, f1_version_2: float):
+    assert squad_scores.exact_match(prediction, answer) == exact
+    assert squad_scores.f1(prediction, answer) == pytest.approx(f1)
+    assert squad_scores.f1_version_2(prediction, answer) == pytest.approx(f1_version_2)
+
+
+def test_the_best_of_several_answers_counts_and_a_missing_prediction_is_wrong():
+    questions = [question("1", "cat", "the big dog"), question("2", "sun"), question("3", "sun")]
+    scores = squad_scores.score_version_1(questions, {"1": "big dog", "2": "hot sun"})
+    assert scores == {"exact_match": pytest.approx(100 / 3), "f1": pytest.approx(100 * (1 + 2 / 3) / 3)}
+
+
+def test_no_answer_is_right_where_there_is_none():
+    questions = [question("has"), question("none"), question("both", "the", "cat"), question("wrong", "sun")]
+    questions[0] = question("has", "cat")
+    scores = squad_scores.score_version_2(questions, {"has": "a cat", "none": "the", "both": "", "wrong": ""})
+    # "the" is nothing once normalized; of the answers "the" and "cat" only the second counts.
+    assert scores == {
+        "exact": 50.0, "f1": 50.0, "total": 4,
+        "HasAns_exact": pytest.approx(100 / 3), "HasAns_f1": pytest.approx(100 / 3), "HasAns_total": 3,
+        "NoAns_exact": 100.0, "NoAns_f1": 100.0, "NoAns_total": 1,
+    }  # fmt: skip
+
+
+def test_the_best_threshold_answers_where_that_pays():
+    questions = [question("a", "cat"), question("b"), question("c", "sun"), question("d")]
+    best = {"a": "cat", "b": "dog", "c": "hot sun", "d": "mat"}
+    differences = {"a": -3.0, "b": 2.0, "c": 1.0, "d": 4.0}
+    said = {name: "" if differences[name] > 0 else text for name, text in best.items()}
+    scores = squad_scores.score_version_2(questions, said, differences, best)
+    assert (scores["exact"], scores["f1"]) == (75.0, 75.0)
+    assert (scores["best_exact"], scores["best_exact_thresh"]) == (75.0, -3.0)
+    assert scores["best_f1"] == pytest.approx(100 * (1 + 2 / 3 + 2) / 4)
+    assert scores["best_f1_thresh"] == 1.0
+    # The published script sees what the threshold 0 has left.
+    assert squad_scores.score_version_2(questions, said, differences)["best_f1"] == 75.0
+
+
+def test_no_threshold_is_charged_for_a_question_that_it_leaves_without_an_answer():
+    questions = [question("a", "cat"), question("b")]
+    scores = squad_scores.score_version_2(questions, {"a": "cat", "b": ""}, {"a": 1.0, "b": -5.0})
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 1.0)
+
+
+def test_a_threshold_that_answers_nothing_is_zero():
+    scores = squad_scores.score_version_2([question("a", "cat"), question("b")], {"a": "x", "b": "y"}, {"a": 1, "b": 0})
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (50.0, 0.0)
+
+
+def test_questions_without_known_answers_cannot_be_scored():
+    with pytest.raises(UserError, match="question a has no answers to score by"):
+        squad_scores.score_version_1([Question("a", "?", "", None)], {"a": "x"})
+    with pytest.raises(UserError, match="question a has no answers to score by"):
+        squad_scores.score_version_2([Question("a", "?", "", None)], {"a": "x"})
+
+
+def test_perfect_predictions_score_100(test_data: pathlib.Path, tmp_path: pathlib.Path):
+    for name, version_2, score in (
+        ("dev-v1.1.json", False, squad_scores.score_version_1),
+        ("dev-v2.0-part.json", True, squad_scores.score_version_2),
+    ):
+        questions = squad.read(str(test_data / "squad" / name), version_2, False, BadRows())
+        file = tmp_path / "predictions.json"
+        file.write_text(json.dumps({each.id: each.answers[0].text if each.answers else "" for each in questions}))
+        scores = score(questions, json.loads(file.read_text()))
+        assert {value for key, value in scores.items() if "total" not in key} == {100.0}

@@ -1,0 +1,131 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from official_bert.errors import UserError
+from official_bert.kinds import calibration
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.multi_label.spec import MultiLabelSpec
+from official_bert.kinds.text_spec import TextExample
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def drawn_classes(rng: np.random.Generator, probabilities: np.ndarray) -> np.ndarray:
+    return (probabilities.cumsum(axis=-1) < rng.random((len(probabilities), 1))).sum(axis=-1)
+
+
+def test_probabilities_are_rescaled_as_if_their_logits_were_divided():
+    logits = np.random.default_rng(0).normal(0, 3, (50, 4))
+    np.testing.assert_allclose(calibration.rescaled_classes(softmax(logits), 2.5), softmax(logits / 2.5), rtol=1e-6)
+    sigmoid = 1 / (1 + np.exp(-logits))
+    np.testing.assert_allclose(calibration.rescaled_labels(sigmoid, 2.5), 1 / (1 + np.exp(-logits / 2.5)), rtol=1e-6)
+
+
+def test_the_temperature_that_made_a_model_too_sure_is_found():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 2, (20_000, 3))
+    labels = drawn_classes(rng, softmax(logits))  # right as often as these say
+    head = ClassificationSpec(labels=("a", "b", "c"))
+    examples = [TextExample("", "", None, int(label)) for label in labels]
+    too_sure = softmax(logits * 3)
+    calibrated = head.calibrated(too_sure, examples)
+    assert calibrated.temperature == pytest.approx(3, rel=0.05)
+    rescaled = calibrated.of_other_temperature(too_sure, head.temperature)
+    np.testing.assert_allclose(rescaled, softmax(logits), atol=0.02)
+    figures = calibrated.calibration_figures(rescaled, examples)
+    assert figures["before"] > 0.1 > 0.02 > figures["after"]
+    (_, _, accuracy_of_all), *_, (_, _, accuracy_of_surest) = figures["coverage"]
+    assert accuracy_of_all == np.mean(np.argmax(rescaled, axis=-1) == labels) < accuracy_of_surest
+    # Calibrated once more, nothing changes.
+    again = calibrated.calibrated(rescaled, examples)
+    assert again.temperature == pytest.approx(calibrated.temperature, rel=0.01)
+
+
+def test_labels_by_themselves_are_calibrated_too():
+    rng = np.random.default_rng(1)
+    logits = rng.normal(0, 2, (10_000, 2))
+    chances = 1 / (1 + np.exp(-logits))
+    examples = [TextExample("", "", None, tuple(np.flatnonzero(row))) for row in rng.random(chances.shape) < chances]
+    head = MultiLabelSpec(labels=("a", "b"))
+    unsure = 1 / (1 + np.exp(-logits / 2))
+    assert head.calibrated(unsure, examples).temperature == pytest.approx(0.5, rel=0.05)
+
+
+def test_the_calibration_error_is_what_its_definition_says():
+    confidences = np.array([0.95, 0.95, 0.95, 0.95, 0.65, 0.65])
+    is_right = np.array([1, 1, 1, 0, 0, 1])
+    assert calibration.calibration_error(confidences, is_right) == pytest.approx((0.2 * 4 + 0.15 * 2) / 6)
+    assert calibration.reliability(confidences, is_right) == [
+        (pytest.approx(0.65), 0.5, 2), (pytest.approx(0.95), 0.75, 4)
+    ]  # fmt: skip
+    assert calibration.calibration_error(np.ones(3), np.ones(3)) == 0.0
+
+
+def f_score(predicted: np.ndarray, right: np.ndarray, beta: float) -> float:
+    hits = (predicted & right).sum()
+    return (1 + beta**2) * hits / (beta**2 * right.sum() + predicted.sum())
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("measure", ["f1", "f0.5", "f2", "accuracy"])
+def test_no_threshold_is_better_than_the_chosen_one(measure: str, seed: int):
+    rng = np.random.default_rng(seed)
+    right = rng.random(30) < 0.3
+    right[0] = True
+    probabilities = np.round(np.clip(rng.normal(0.3 + 0.2 * right, 0.2), 0, 1), 2)  # with equal ones among them
+
+    def value(threshold: float) -> float:
+        predicted = probabilities > threshold
+        if measure == "accuracy":
+            return float((predicted == right).mean())
+        return f_score(predicted, right, {"f1": 1.0, "f0.5": 0.5, "f2": 2.0}[measure])
+
+    (chosen,) = calibration.thresholds(probabilities[:, None], right[:, None].astype(float), ["a"], measure)
+    best = max(value(threshold) for threshold in np.linspace(-0.005, 1.005, 1011))
+    assert value(chosen) == pytest.approx(best)
+
+
+def test_a_label_that_never_occurs_has_no_threshold():
+    rows = np.array([[1.0, 0.0], [0.0, 0.0]])
+    with pytest.raises(UserError, match="no text with the label b, so that no threshold"):
+        calibration.thresholds(rows, rows, ["a", "b"], "f1")
+
+
+def test_a_threshold_is_a_label_s_own():
+    examples = [TextExample("", "", None, label) for label in ((0,), (0, 1), (1,), ())]
+    probabilities = np.array([[0.9, 0.1], [0.8, 0.3], [0.7, 0.35], [0.2, 0.05]])
+    head = MultiLabelSpec(labels=("a", "b")).with_thresholds(probabilities, examples, "f1")
+    np.testing.assert_allclose(head.thresholds, [0.75, 0.2])
+    assert head.predicted_labels(probabilities) == [(0,), (0, 1), (1,), ()]
+    assert head.named_answers(probabilities, examples)["predicted"] == [
+        [True, False], [True, True], [False, True], [False, False]
+    ]  # fmt: skip
+    perfect = {"precision": 1.0, "recall": 1.0, "f1": 1.0, "examples": 2}
+    assert head.scores_by_class(probabilities, examples) == {"a": perfect, "b": perfect}
+    assert head.settings == {"thresholds": list(head.thresholds)}
+
+
+def test_an_answer_that_is_not_sure_enough_is_none():
+    head = ClassificationSpec(labels=("a", "b"), min_confidence=0.7)
+    predictions = np.array([[0.9, 0.1], [0.4, 0.6], [0.25, 0.75]])
+    examples = [TextExample("", "", None, label) for label in (0, 0, 0)]
+    assert head.named_answers(predictions, examples)["label"] == ["a", "", "b"]
+    scores = head.scores(predictions, examples)
+    assert (scores["coverage"], scores["accuracy_of_answered"]) == (pytest.approx(2 / 3), 0.5)
+    assert scores["accuracy"] == pytest.approx(1 / 3)  # of the likeliest class, answered or not
+    surest = dataclasses.replace(head, min_confidence=0.99)
+    assert surest.scores(predictions, examples)["accuracy_of_answered"] == 0.0
+
+
+def test_coverage_is_what_each_limit_costs_and_gains():
+    points = calibration.coverage(np.array([0.6, 0.9, 0.8]), np.array([0, 1, 1]))
+    two_thirds = pytest.approx(2 / 3)
+    assert points == [
+        (0.0, 1.0, two_thirds), (0.5, 1.0, two_thirds), (0.6, 1.0, two_thirds), (0.7, two_thirds, 1.0),
+        (0.8, two_thirds, 1.0), (0.9, pytest.approx(1 / 3), 1.0),
+    ]  # fmt: skip

@@ -1,0 +1,50 @@
+"""Models that answer every text alike are named, and others are not."""
+
+import numpy as np
+import pytest
+
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.constant_answers import ConstantAnswers
+from official_bert.kinds.multi_label.spec import MultiLabelSpec
+from official_bert.kinds.regression.spec import RegressionSpec
+
+ONE, OTHER = [0.9, 0.1], [0.2, 0.8]
+LABELS = ("a", "b")
+
+
+def warning(head, predictions) -> str | None:
+    constant, answers = ConstantAnswers(), head.named_answers(np.array(predictions), [])
+    for row in zip(*answers.values(), strict=True):
+        constant.add(dict(zip(answers, row, strict=True)))
+    return constant.warning()
+
+
+@pytest.mark.parametrize(("head", "predictions", "expected"), [
+    (ClassificationSpec(labels=LABELS), [ONE] * 40, "all 40 answers are a: the model may have learned nothing"),
+    (ClassificationSpec(labels=LABELS, min_confidence=0.95), [ONE, OTHER] * 20, "are (no answer): "),
+    (MultiLabelSpec(labels=LABELS), [[0.1, 0.2]] * 40, "are (none): "),
+    (MultiLabelSpec(labels=LABELS), [[0.9, 0.7], [0.6, 0.7]] * 20, "are a, b: "),
+    (RegressionSpec(), [2.5, 2.501] * 20, "all 40 answers are between 2.5 and 2.501: "),
+    (RegressionSpec(), [0.0] * 40, "all 40 answers are between 0 and 0: "),
+])  # fmt: skip
+def test_answers_that_are_all_alike_are_named(head, predictions, expected):
+    assert expected in warning(head, predictions)
+
+
+@pytest.mark.parametrize(("head", "predictions"), [
+    (ClassificationSpec(labels=LABELS), [*[ONE] * 40, OTHER]),
+    (ClassificationSpec(labels=LABELS), [ONE] * 9),
+    (ClassificationSpec(labels=LABELS, min_confidence=0.85), [ONE, OTHER] * 20),
+    (MultiLabelSpec(labels=LABELS), [ONE, OTHER] * 20),
+    (RegressionSpec(), [1e-5, 1.1e-5] * 20),
+    (RegressionSpec(), [-1e-9, 1e-9] * 20),
+])  # fmt: skip
+def test_answers_that_differ_are_not(head, predictions):
+    assert warning(head, predictions) is None
+
+
+def test_answers_of_other_kinds_are_ignored():
+    constant = ConstantAnswers()
+    for _ in range(20):
+        constant.add({"tags": ["O"], "words": ["a"]})
+    assert constant.warning() is None

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from official_bert.kinds.vectors import retrieval
+from official_bert.kinds.vectors.spec import VectorExample, VectorSpec
+
+
+def angled(*degrees: float) -> np.ndarray:
+    radians = np.deg2rad(degrees)
+    return np.stack([np.cos(radians), np.sin(radians)], -1).astype(np.float32)
+
+
+def test_ranks_count_what_is_at_least_as_near():
+    candidates = angled(0, 10, 10, 90)
+    ranks, nearest = retrieval.ranks(angled(0, 12, 50), candidates, [np.array([0]), np.array([1]), np.array([3, 0])])
+    assert [each.tolist() for each in ranks] == [[1], [2], [3, 4]]
+    assert nearest.tolist() == [0, 1, 1]
+    scores = retrieval.scores(ranks)
+    assert scores["accuracy_at_1"] == pytest.approx(1 / 3)
+    assert scores["recall_at_1"] == pytest.approx(1 / 3)
+    assert scores["recall_at_5"] == scores["accuracy_at_10"] == 1.0
+    assert scores["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+
+
+def test_recall_is_of_all_answers_and_accuracy_of_any():
+    scores = retrieval.scores([np.array([1, 7]), np.array([6, 12])])
+    assert (scores["accuracy_at_1"], scores["recall_at_1"]) == (0.5, 0.25)
+    assert (scores["accuracy_at_5"], scores["recall_at_5"]) == (0.5, 0.25)
+    assert (scores["accuracy_at_10"], scores["recall_at_10"]) == (1.0, 0.75)
+    assert scores["mrr"] == pytest.approx((1 + 1 / 6) / 2)
+
+
+def test_equal_vectors_find_nothing():
+    ranks, _ = retrieval.ranks(np.ones((1, 2)), np.ones((4, 2)), [np.array([2])])
+    assert ranks[0].tolist() == [4]
+
+
+def test_a_text_is_found_among_the_second_texts_and_negatives_of_all():
+    examples = [
+        VectorExample("1", ("a", "b", "c")),
+        VectorExample("2", ("a", "d", "c")),  # a second answer
+        VectorExample("3", ("e", "b", "f")),
+    ]
+    of_text = dict(zip("abcdef", angled(0, 5, 40, 50, 10, 2), strict=True))
+    vectors = np.stack([[of_text[text] for text in example.texts] for example in examples])
+    head = VectorSpec(dimensions=(1,))
+    scores = head.scores(vectors, examples)
+    # Of a: f, b, c, d; of e: b, f, c, d.
+    assert scores["accuracy_at_1"] == 0.5
+    assert scores["recall_at_5"] == 1.0
+    assert scores["mrr"] == pytest.approx((1 / 2 + 1) / 2)
+    assert scores["triplet_accuracy"] == pytest.approx(2 / 3)
+    assert scores["mrr_of_1"] == pytest.approx(1 / 4)  # one dimension points all into the same direction
+    outcomes = head.outcomes(vectors, examples)
+    assert [(each.text, each.expected, each.predicted, each.correct) for each in outcomes] == [
+        ("a", "b / d", "f", False),
+        ("e", "b", "b", True),
+    ]
+
+
+def test_pairs_with_scores_have_correlations():
+    cosines = np.array([1.0, 0.5, -0.5, 0.0])
+    vectors = np.stack([angled(0, 0, 0, 0), angled(*np.rad2deg(np.arccos(cosines)))], 1)
+    examples = [VectorExample("", ("a", "b"), score) for score in (1.0, 0.4, 0.3, 0.1)]
+    scores = VectorSpec(objective="cosine").scores(vectors, examples)
+    assert scores["spearman"] == pytest.approx(0.8)
+    assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, [1.0, 0.4, 0.3, 0.1])[0, 1], abs=1e-6)
