@@ -23,6 +23,15 @@ _COMMANDS_BY_MODULE = (
 )
 COMMANDS = {name: module for module, names in _COMMANDS_BY_MODULE for name in names.split()}
 
+# The commands that replace the original's scripts.
+_ORIGINAL_SCRIPTS = {
+    "create_pretraining_data": "make-records",
+    "run_pretraining": "pretrain",
+    "run_classifier": "finetune",
+    "run_squad": "finetune --task=squad",
+    "extract_features": "features",
+}
+
 _TITLE = "BERT on TensorFlow 2 and Keras 3."
 _NEXT_STEPS = """what to do:
   your own labels    official-bert finetune --task=table --help, then export, then serve or predict
@@ -52,6 +61,8 @@ def main() -> NoReturn:
 
             close = difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f"did you mean {close[0]}?" if close else "official-bert --help lists them"
+            if replacement := _ORIGINAL_SCRIPTS.get(name.removesuffix(".py")):
+                hint = f"use official-bert {replacement}"
             print(f"error: there is no command {name}; {hint}", file=sys.stderr)
             sys.exit(1)
         load(name).run(arguments)

@@ -8,18 +8,20 @@ import dataclasses
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
 from official_bert.export.options import ExportOptions
+from official_bert.finetuning import original_scripts
 from official_bert.finetuning.options import Options as FineTuningOptions
+from official_bert.finetuning.original_scripts import OriginalOptions, OriginalSquadOptions
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, FillMaskOptions, ShardOptions
 from official_bert.pretraining.options import Options as PretrainingOptions
 from official_bert.serving.options import CheckOptions
 from official_bert.serving.options import Options as ServingOptions
-from official_bert.tasks.options import TASK_OPTIONS, TaskOptions
+from official_bert.tasks.options import SQUAD, TASK_OPTIONS, SquadOptions, TaskOptions
 from official_bert.utils.allocator import tune_allocator
 from official_bert.utils.command_line import Command, Variant
 
 # What to give in place of flags of the original's scripts; docs/migration.md shows all of them.
 _CONFIGURATION = "it is read from the folder of --init; leave it out (for random weights give --init=bert_config.json)"
-_DATA_FILES = "only --task=table takes files; other tasks read those of --data_dir by their usual names"
+_DATA_FILES = "--task=table and the tasks of SQuAD take files; others read those in --data_dir by their usual names"
 
 
 def _pretrain(options: PretrainingOptions) -> int:
@@ -76,8 +78,6 @@ FINETUNE = Command(
     options=(FineTuningOptions,),
     chooser="task",
     variants={task: Variant((options,), vars(options.defaults)) for task, options in TASK_OPTIONS.items()},
-    original_script="run_finetuning.py",
-    script_flags=("--noadam_bias_correction",),
     aliases={"task_name": "task", "init_checkpoint": "init", "predict_batch_size": "eval_batch_size"},
     refused={
         "bert_config_file": _CONFIGURATION,
@@ -97,6 +97,44 @@ FINETUNE = Command(
         ),
         "--task=sst-2 --init=uncased_L-2_H-128_A-2 --data_dir=SST-2 --do_train --do_eval --output_dir=sentiment",
     ),
+)
+
+
+def _run_classifier(options: FineTuningOptions, original: OriginalOptions, task_options: TaskOptions) -> None:
+    tune_allocator()
+    original_scripts.run_classifier(options, original, task_options)
+
+
+_SCRIPT = dataclasses.replace(
+    FINETUNE,
+    options=(FineTuningOptions, OriginalOptions),
+    main=_run_classifier,
+    script_flags=("--noadam_bias_correction",),
+    refused={name: text for name, text in FINETUNE.refused.items() if name == "master"},
+)
+RUN_CLASSIFIER = dataclasses.replace(
+    _SCRIPT,
+    program="python -m run_classifier",
+    original_script="run_classifier.py",
+    summary="Fine-tunes BERT on a task of sentences or pairs, with the original's flags and output files.",
+    examples=("--task_name=MRPC --data_dir=MRPC --init_checkpoint=BERT/bert_model.ckpt --do_train --output_dir=mrpc",),
+)
+
+
+def _run_squad(options: FineTuningOptions, original: OriginalSquadOptions, task_options: SquadOptions) -> None:
+    tune_allocator()
+    original_scripts.run_squad(options, original, task_options)
+
+
+RUN_SQUAD = dataclasses.replace(
+    _SCRIPT,
+    program="python -m run_squad",
+    original_script="run_squad.py",
+    summary="Fine-tunes BERT on SQuAD, with the original's flags and output files.",
+    options=(FineTuningOptions, OriginalSquadOptions),
+    main=_run_squad,
+    script_flags=(*_SCRIPT.script_flags, f"--task={SQUAD}"),
+    examples=("--train_file=train-v1.1.json --init_checkpoint=BERT/bert_model.ckpt --do_train --output_dir=squad",),
 )
 
 

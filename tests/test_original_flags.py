@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from official_bert.commands import RUN_CLASSIFIER, RUN_SQUAD
 from official_bert.errors import UserError
 from official_bert_cli import load
 
@@ -52,17 +53,19 @@ def test_a_flag_of_another_name_means_the_same(name: str, alias: str, flag: str,
 def test_adam_is_corrected_in_finetune_alone(monkeypatch: pytest.MonkeyPatch):
     """The scripts with the original's names follow the original unless the flag is given."""
     finetune, flag = load("finetune"), "--adam_bias_correction"
+    needed = NEEDED["finetune"]
     assert not load("pretrain").parse(NEEDED["pretrain"])[0].adam_bias_correction
-    assert finetune.parse(NEEDED["finetune"])[0].adam_bias_correction
+    assert finetune.parse(needed)[0].adam_bias_correction
     found: list[bool] = []
-    script = dataclasses.replace(
-        finetune, main=lambda options, *_: found.append(options.adam_bias_correction), tensorflow=False
-    )
-    for arguments in ([], [flag]):
-        monkeypatch.setattr("sys.argv", ["run_finetuning", *NEEDED["finetune"], *arguments])
-        with pytest.raises(SystemExit):
-            script.run_as_script()
-    assert found == [False, True]
+    for command, given in ((RUN_CLASSIFIER, needed), (RUN_SQUAD, needed[1:])):
+        script = dataclasses.replace(
+            command, main=lambda options, *_: found.append(options.adam_bias_correction), tensorflow=False
+        )
+        for arguments in ([], [flag]):
+            monkeypatch.setattr("sys.argv", [command.script_module, *given, *arguments])
+            with pytest.raises(SystemExit):
+                script.run_as_script()
+    assert found == [False, True] * 2
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,8 @@ def test_official_bert_runs_the_command_that_it_is_given(
     assert code == 0
     assert "usage: official-bert serve --flag=value" in out
     assert run("srve")[::2] == (1, "error: there is no command srve; did you mean serve?\n")
+    replaced = run("run_squad.py")[::2]
+    assert replaced == (1, "error: there is no command run_squad.py; use official-bert finetune --task=squad\n")
     assert run("pretrain", "--nothing=1")[::2] == (1, "error: unknown flag --nothing; --help shows all flags\n")
 
 
@@ -223,7 +225,13 @@ def test_the_sdist_has_the_changelog_and_the_constraints_and_no_tests(tmp_path: 
     for name in ("MANIFEST.in", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "official_bert", tmp_path / "official_bert", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("official_bert_cli.py", "run_pretraining.py", "run_finetuning.py", "extract_features.py"):
+    for name in (
+        "official_bert_cli.py",
+        "run_pretraining.py",
+        "run_classifier.py",
+        "run_squad.py",
+        "extract_features.py",
+    ):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_a.py").touch()

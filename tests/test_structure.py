@@ -223,6 +223,7 @@ def test_the_readme_is_short():
 
 # The command that each script of the original's names runs.
 SCRIPTS = {load(name).script_module: name for name in COMMANDS if load(name).original_script}
+SCRIPTS |= {"run_classifier": "finetune", "run_squad": "finetune"}
 # What the documents run beside our commands.
 OTHERS = {"zipfile", "pip", "venv", "pytest"}
 

@@ -27,11 +27,15 @@ from official_bert.utils.locks import lock_folder
 _CACHE_FOLDER = "features"
 
 
-def run(options: Options) -> Scores:
+def run(options: Options, bert_config_file: str | None = None) -> Scores:
     """Trains, evaluates and predicts as the options say; returns the scores of each evaluation split.
 
     The output folder holds the best model (see finetuned), its scores (results.json), predictions, the log
     (train.jsonl, eval.jsonl, TensorBoard events) and, while training is not done, what it needs to go on.
+
+    Args:
+        options: The flags of finetune.
+        bert_config_file: The model's configuration, if the folder of --init has none.
 
     Raises:
         UserError: an option, a file or a row is wrong, or the folder holds another run.
@@ -44,7 +48,7 @@ def run(options: Options) -> Scores:
     is_chief = strategy.extended.should_checkpoint  # of several workers, one writes
     lock = lock_folder(options.output_dir, "output_dir") if is_chief else contextlib.nullcontext()
     with distribution.naming_lost_workers(strategy), lock:
-        return _run(options, strategy)
+        return _run(options, strategy, bert_config_file)
 
 
 def strategy_of(options: Options) -> tf.distribute.Strategy:
@@ -55,7 +59,7 @@ def strategy_of(options: Options) -> tf.distribute.Strategy:
     )  # fmt: skip
 
 
-def _run(options: Options, strategy: tf.distribute.Strategy) -> Scores:
+def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: str | None) -> Scores:
     spec = None if options.do_train else finetuned.read_task(options.output_dir)
     init = options.output_dir if spec else options.init
     if init is None:
@@ -66,7 +70,9 @@ def _run(options: Options, strategy: tf.distribute.Strategy) -> Scores:
     options = options.resolved()
     task = task_of(options)
     _check_parts(options, task)
-    initial_model = read_initial_model(init, options.vocab_file, options.do_lower_case, options.strip_accents)
+    initial_model = read_initial_model(
+        init, options.vocab_file, options.do_lower_case, options.strip_accents, bert_config_file
+    )
     weights = head_weights(initial_model, task.head)
     print(describe_initial_model(initial_model, init, has_head=weights is not None))
     for note in (*initial_model.notes, *task.notes()):
@@ -78,6 +84,9 @@ def _run(options: Options, strategy: tf.distribute.Strategy) -> Scores:
         bad_rows=BadRows(options.on_bad_row),
         cache_dir=options.cache_dir or os.path.join(options.output_dir, _CACHE_FOLDER),
     )
+    if options.do_train and options.do_predict:  # a missing test file is found before the training, not after it
+        for split in task.test_splits:
+            data.read(split)
     predictions = train(options, data, initial_model, weights, strategy) if options.do_train else {}
     scores: Scores = {}
     if options.do_eval or options.do_predict:

@@ -32,6 +32,7 @@ def read_initial_model(
     vocab_file: str | None = None,
     do_lower_case: bool | None = None,
     strip_accents: bool | None = None,
+    bert_config_file: str | None = None,
 ) -> LoadedModel:
     """Returns the model that fine-tuning starts from. It has a vocabulary, and may have no weights.
 
@@ -41,11 +42,17 @@ def read_initial_model(
         vocab_file: The vocabulary, for a source without one.
         do_lower_case: Whether the vocabulary is uncased, for a source that does not state it.
         strip_accents: Whether accents are deleted in lower-cased texts, for a source that does not state it.
+        bert_config_file: The configuration, for a source without one.
 
     Raises:
         UserError: If something is missing, damaged, or does not fit together.
     """
-    overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
+    overrides = LoadOverrides(
+        bert_config_file=bert_config_file,
+        vocab_file=vocab_file,
+        do_lower_case=do_lower_case,
+        strip_accents=strip_accents,
+    )
     if isinstance(source, BertConfig) or source.endswith(".json"):
         config = source if isinstance(source, BertConfig) else BertConfig.from_json_file(source)
         where = "a BertConfig" if isinstance(source, BertConfig) else source

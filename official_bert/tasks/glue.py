@@ -211,12 +211,13 @@ class GlueTask(TextTask):
     def write_predictions(
         self, folder: str, split: str, predictions: Array, examples: Sequence[TextExample]
     ) -> list[str]:
-        """Writes the leaderboard's file for parts to predict; for others predictions beside what was expected.
+        """Writes predictions_<split>.tsv and, for parts to predict, the leaderboard's file.
 
         Leaderboards want a class for every row, so min_confidence does not apply to their files.
         """
+        paths = super().write_predictions(folder, split, predictions, examples)
         if split not in self._spec.submission:
-            return super().write_predictions(folder, split, predictions, examples)
+            return paths
         shown = [
             self.head.name_of(min(max(label, 0.0), _HIGHEST_SCORE) if self.head.is_value else label)
             for label in self.head.predicted_labels(predictions)
@@ -224,4 +225,4 @@ class GlueTask(TextTask):
         rows = [f"{example.id}\t{name}" for example, name in zip(examples, shown, strict=True)]
         path = os.path.join(folder, f"{self._spec.submission[split]}.tsv")
         files.write_text(path, "\n".join(["index\tprediction", *rows]) + "\n")
-        return [path]
+        return [*paths, path]

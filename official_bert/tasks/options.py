@@ -88,6 +88,9 @@ class SquadOptions(TaskOptions):
 
     defaults: ClassVar[Defaults] = Defaults(max_seq_length=384)
 
+    train_file: str | None = option(None, "SQuAD's JSON to train on.", shown_default="in --data_dir")
+    eval_file: str | None = option(None, "SQuAD's JSON to score.", shown_default="in --data_dir")
+    predict_file: str | None = option(None, "SQuAD's JSON to answer.", shown_default="in --data_dir")
     doc_stride: int = option(128, "Tokens from one window of a long context to the next.", min=1)
     max_query_length: int = option(64, "Tokens of a question that are kept.", min=1)
     max_answer_length: int = option(30, "Tokens of an answer at most.", min=1)

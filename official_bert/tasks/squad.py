@@ -20,7 +20,7 @@ from official_bert.kinds.question_answering.questions import Answer, Question
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec, null_odds
 from official_bert.tasks import data_files
 from official_bert.tasks.options import SQUAD, SQUAD_V2, SquadOptions, SquadV2Options
-from official_bert.tasks.task import DEV, TRAIN, Task
+from official_bert.tasks.task import DEV, TEST, TRAIN, Task
 from official_bert.tokenization.exact import BasicTokenizer
 from official_bert.utils import files
 from official_bert.utils.bad_rows import BadRows
@@ -32,7 +32,7 @@ class SquadTask(Task):
     """SQuAD v1.1, or v2.0 if the options are those of that.
 
     Its data_dir holds train-v1.1.json and dev-v1.1.json, or train-v2.0.json and dev-v2.0.json; a name may be longer,
-    and a file to predict begins with test.
+    and a file to predict begins with test. The options train_file, eval_file and predict_file replace them.
     """
 
     head: QuestionAnsweringSpec
@@ -47,12 +47,15 @@ class SquadTask(Task):
             n_best_size=options.n_best_size, head_input=options.head_input,
         )  # fmt: skip
         super().__init__(SQUAD_V2 if version_2 else SQUAD, head)
+        if not options.data_dir:
+            self.eval_splits = (DEV,) if options.eval_file else ()
+            self.test_splits = (TEST,) if options.predict_file else ()
 
     def read(self, split: str, bad_rows: BadRows) -> list[Question]:
-        folder, version_2 = self._options.data_dir, self.head.version_2
-        version = "v2.0" if version_2 else "v1.1"
-        path = data_files.find(folder, split, (f"{split}-{version}.json", f"{split}-{version}*.json"))
-        return read(path, version_2, split == TRAIN, bad_rows)
+        options, version = self._options, "v2.0" if self.head.version_2 else "v1.1"
+        path = {TRAIN: options.train_file, DEV: options.eval_file, TEST: options.predict_file}[split]
+        path = path or data_files.find(options.data_dir, split, (f"{split}-{version}.json", f"{split}-{version}*.json"))
+        return read(path, self.head.version_2, split == TRAIN, bad_rows)
 
     def write_predictions(
         self, folder: str, split: str, predictions: Sequence[Prediction], questions: Sequence[Question]

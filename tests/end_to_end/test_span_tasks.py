@@ -1,4 +1,4 @@
-"""Questions, choices and tags through run_finetuning: from files to a model in a folder, and its answers."""
+"""Questions, choices and tags through finetune: from files to a model in a folder, and its answers."""
 
 import dataclasses
 import functools

@@ -48,7 +48,7 @@ def write_labels(folder: pathlib.Path, labels: list[Any]) -> str:
 
 
 def write_examples(folder: pathlib.Path, kind: str) -> str:
-    """Labelled examples for a model of that kind, as run_finetuning reads them."""
+    """Labelled examples for a model of that kind, as finetune reads them."""
     if kind == QUESTION_ANSWERING:
         context = "the cat sat on the mat, and the dog ran in the sun"
         texts = {"0": ("who sat ?", "the cat"), "1": ("who ran ?", "the dog"), "2": ("where ?", "on the mat")}

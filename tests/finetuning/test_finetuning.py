@@ -271,7 +271,7 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
     ({"max_seq_length": 64}, "the model reads 32 tokens at most"),
     ({"class_weights": ["1", "x"]}, "expected balanced, or 2 numbers"),
     ({"do_train": False}, "there is no fine-tuned model in"),
-    ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, "there is no nowhere/train.tsv"),
+    ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, "there is no nowhere/test.tsv"),
     ({"freeze": ["nothing"]}, "no layer's whole name matches 'nothing'"),
     ({"calibrate": True, "do_eval": False}, "need --do_eval, on whose data they are chosen"),
     ({"thresholds": "f1"}, "--thresholds is for several labels; with one class of several take --min_confidence"),

@@ -37,7 +37,7 @@ LOAD = """
 import importlib.util, official_bert
 loaded = official_bert.load("model")
 assert loaded.tokenizer.tokenize("the cat") == ["the", "cat"]
-for name in ("run_pretraining", "run_finetuning", "extract_features", "data_gen.create_pretraining_data"):
+for name in ("run_pretraining", "run_classifier", "run_squad", "extract_features", "data_gen.create_pretraining_data"):
     assert importlib.util.find_spec(name), f"{name} is not installed"
 for name in ("configs", "tests", "tools"):
     assert importlib.util.find_spec(name) is None, f"{name} is installed as a module"

@@ -1,3 +1,5 @@
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -94,8 +96,8 @@ def test_a_score_out_of_range_is_named(tmp_path):
 def test_submissions_have_the_leaderboards_form(tmp_path):
     examples = [TextExample("0", "a", "b"), TextExample("1", "c", "d")]
     probabilities = np.array([[0.1, 0.7, 0.2], [0.8, 0.1, 0.1]])
-    (path,) = task_in(tmp_path, "mnli").write_predictions(str(tmp_path), "test_mismatched", probabilities, examples)
-    assert path.endswith("MNLI-mm.tsv")
+    paths = task_in(tmp_path, "mnli").write_predictions(str(tmp_path), "test_mismatched", probabilities, examples)
+    assert [pathlib.Path(path).name for path in paths] == ["predictions_test_mismatched.tsv", "MNLI-mm.tsv"]
     assert (tmp_path / "MNLI-mm.tsv").read_text() == "index\tprediction\n0\tentailment\n1\tcontradiction\n"
     task_in(tmp_path, "sts-b").write_predictions(str(tmp_path), "test", np.array([-0.2, 2.34567]), examples)
     assert (tmp_path / "STS-B.tsv").read_text() == "index\tprediction\n0\t0\n1\t2.34567\n"

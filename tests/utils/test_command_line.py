@@ -286,7 +286,7 @@ def test_a_reader_that_has_seen_enough_of_the_help_ends_it_quietly():
 
 
 @pytest.mark.parametrize(
-    "script", ["run_pretraining", "run_finetuning", "extract_features", "data_gen.create_pretraining_data"]
+    "script", ["run_pretraining", "run_classifier", "run_squad", "extract_features", "data_gen.create_pretraining_data"]
 )
 def test_scripts_of_the_originals_names_show_the_name_that_was_typed(script: str):
     done = run_python("-m", script, "--help")

@@ -1,4 +1,4 @@
-"""The check itself: from the flags of run_pretraining or run_finetuning to what a TPU's compiler says of the steps."""
+"""The check itself: from the flags of pretrain or finetune to what a TPU's compiler says of the steps."""
 
 import dataclasses
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""The flags of the check: those of run_pretraining and run_finetuning that the step depends on, and some of its own."""
+"""The flags of the check: those of pretrain and finetune that the step depends on, and some of its own."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class _StepOptions(ValidatedOptions):
 class Options(ValidatedOptions):
     """The flags of every check."""
 
-    task: str = option(PRETRAINING, "What the step learns: pretraining, or a task of run_finetuning.")
+    task: str = option(PRETRAINING, "What the step learns: pretraining, or a task of finetune.")
     topology: str = option("v5e:2x4", "Kind and layout of the TPU: v5e:1x1, v5e:2x4, v6e:2x2, v4:2x2x1, v3:2x2 ...")
     find_largest_batch: bool = option(True, "Whether to look for the largest batch that fits: minutes for BERT-Base.")
     time_limit: int = option(1200, "Seconds after which the check ends with what it knows by then.", min=1)
