@@ -106,7 +106,7 @@ def test_bad_options_of_fine_tuning_are_refused_before_anything_is_compiled(chan
 def test_versions_are_the_same_in_every_list_but_for_tensorflow_and_its_numpy():
     pins: dict[str, set[str]] = {}
     for path in [ROOT / "constraints.txt", *ROOT.glob("requirements*.txt")]:
-        for name, version in re.findall(r"^([\w-]+)==(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+        for name, version in re.findall(r"^([\w-]+)==(\S+) *(?:#.*)?$", path.read_text(encoding="utf-8"), re.MULTILINE):
             pins.setdefault(name, set()).add(version)
     assert {name for name, versions in pins.items() if len(versions) > 1} == {"tensorflow", "tensorflow-tpu", "numpy"}
 
