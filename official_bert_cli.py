@@ -1,6 +1,6 @@
 """The command `official-bert`, which is also `python -m official_bert_cli`: all commands by name.
 
-It stands above official_bert, data_gen and adaptation, and nothing imports it. Importing it imports next to
+It stands above official_bert and data_gen, and nothing imports it. Importing it imports next to
 nothing, so that Ctrl-C is answered by one line from here on, and not by a traceback of the imports that it ends.
 """
 
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 # The commands in the order of --help, by the module that holds the Command: MAKE_RECORDS for make-records.
 _COMMANDS_BY_MODULE = (
     ("data_gen.commands", "make-records learn-vocabulary inspect-records verify-records python-docs"),
-    ("official_bert.commands", "pretrain"),
-    ("adaptation.commands", "adapt"),
-    ("official_bert.commands", "finetune models convert export check-export serve predict fill-mask features"),
+    ("official_bert.commands", "pretrain adapt finetune models convert export check-export serve predict"),
+    ("official_bert.commands", "fill-mask features"),
 )
 COMMANDS = {name: module for module, names in _COMMANDS_BY_MODULE for name in names.split()}
 

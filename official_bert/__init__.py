@@ -11,7 +11,7 @@ from official_bert.utils import extras, tensorflow_import
 from official_bert.version import __version__
 
 if TYPE_CHECKING:
-    from adaptation.adapting import adapt
+    from official_bert.adaptation.adapting import adapt
     from official_bert.checkpoints.loading import load, load_pretraining_model
     from official_bert.errors import UserError
     from official_bert.inference.features import FeatureExtractor
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from official_bert.tokenization.fast import FastTokenizer
 
 _NAMES = {
-    "adaptation.adapting": "adapt",
+    "official_bert.adaptation.adapting": "adapt",
     "official_bert.checkpoints.loading": "load load_pretraining_model",
     "official_bert.errors": "UserError",
     "official_bert.inference.features": "FeatureExtractor",

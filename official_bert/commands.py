@@ -5,6 +5,7 @@ What a command calls is imported when it runs, after its flags were read.
 
 import dataclasses
 
+from official_bert.adaptation.options import Options as AdaptationOptions
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
 from official_bert.export.options import ExportOptions
@@ -52,6 +53,31 @@ PRETRAIN = Command(
             "--do_eval --input_file=data/heldout.tfrecord --output_dir=model "
             "--bert_config_file=configs/models/uncased_L-2_H-128_A-2.json"
         ),
+    ),
+)
+
+
+def _adapt(options: AdaptationOptions) -> int:
+    tune_allocator()
+    from official_bert.adaptation import adapting
+
+    code = adapting.run(options)
+    if code == 0:
+        print(f"the adapted model is in {options.output_dir}")
+    return code
+
+
+ADAPT = Command(
+    program="official-bert adapt",
+    summary="Trains a model further on text of one's own, with words of that text if wanted.",
+    before="weights (official-bert models lists some); text files, empty lines between documents",
+    after="official-bert fill-mask --model_dir=adapted, or official-bert finetune --init=adapted",
+    main=_adapt,
+    extra="data",
+    options=(AdaptationOptions,),
+    examples=(
+        "--init=google://uncased_L-4_H-256_A-4 --input_file='tickets/*.txt' --output_dir=adapted",
+        "--init=bert-base-uncased --input_file=law.txt --general_file='wiki/*' --new_words=500 --output_dir=adapted",
     ),
 )
 

@@ -3,7 +3,7 @@
 import pathlib
 import random
 
-from adaptation.options import Options
+from official_bert.adaptation.options import Options
 
 # None of the last three is a piece.
 _WORDS = "the cat dog sat ran on mat in sun play walk and running catdog sunny".split()

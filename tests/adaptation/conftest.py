@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from adaptation import adapting
+from official_bert.adaptation import adapting
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM
 from official_bert.checkpoints.formats import hugging_face
 from official_bert.modeling.config import BertConfig

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import official_bert
-from adaptation import adapting, weights
+from official_bert.adaptation import adapting, weights
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError

@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-from adaptation import records, texts
+from official_bert.adaptation import records, texts
 from official_bert.tokenization.casing import UNCASED
 from tests.adaptation.adapted_models import options_for, write_text
 

@@ -4,9 +4,9 @@ import pathlib
 
 import pytest
 
-from adaptation import texts
-from adaptation.options import Options
-from adaptation.texts import Texts
+from official_bert.adaptation import texts
+from official_bert.adaptation.options import Options
+from official_bert.adaptation.texts import Texts
 from official_bert.errors import UserError
 from tests.adaptation.adapted_models import write_text
 

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from adaptation import words
+from official_bert.adaptation import words
 from official_bert.tokenization.casing import UNCASED
 from tests.conftest import WORDS
 

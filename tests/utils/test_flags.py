@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-import adaptation.options
 import data_gen.options
 import official_bert.commands
 import tools.reproduce.experiment
@@ -14,7 +13,7 @@ import tools.tpu_check.recipes
 from official_bert.errors import UserError
 from official_bert.utils.flags import ValidatedOptions, option
 
-_MODULES = (adaptation.options, data_gen.options, official_bert.commands, tools.reproduce, tools.tpu_check)
+_MODULES = (data_gen.options, official_bert.commands, tools.reproduce, tools.tpu_check)
 _UNLIMITED = {"null_score_diff_threshold", "word_column", "scale", "margin", "max_loss", "max_position_embeddings",
               "max_words", "max_queue", "max_in_flight_bytes"}  # fmt: skip
 _BEYOND = {"at least": -1, "greater than": 0, "at most": 1, "less than": 0}

@@ -4,11 +4,11 @@ import dataclasses
 import math
 import os
 
-from adaptation import texts
-from adaptation.options import Options
-from adaptation.texts import Texts
 from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine
+from official_bert.adaptation import texts
+from official_bert.adaptation.options import Options
+from official_bert.adaptation.texts import Texts
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE
 from official_bert.tokenization.casing import Casing
 

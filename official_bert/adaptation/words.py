@@ -4,9 +4,9 @@ import collections
 import dataclasses
 import heapq
 
-from adaptation import texts
 from data_gen.vocabulary.report import Figures, measure
 from data_gen.vocabulary.word_counts import WordCounts
+from official_bert.adaptation import texts
 from official_bert.errors import UserError
 from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import CONTINUATION, MAX_CHARACTERS_PER_WORD, UNK, WordpieceTokenizer, parse_vocab

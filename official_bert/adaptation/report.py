@@ -6,8 +6,8 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 
-from adaptation import texts
-from adaptation.texts import Texts
+from official_bert.adaptation import texts
+from official_bert.adaptation.texts import Texts
 from official_bert.checkpoints.loading import load_pretraining_model
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.tokenization.exact import MASK, FullTokenizer

@@ -7,9 +7,9 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 
-from adaptation.options import AUTO, PAIRS, Options
 from data_gen.text import exclusion, formats
 from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
+from official_bert.adaptation.options import AUTO, PAIRS, Options
 from official_bert.errors import UserError
 from official_bert.utils import files, row_files
 from official_bert.utils.counting import counted

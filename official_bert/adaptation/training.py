@@ -2,9 +2,9 @@
 
 import os
 
-from adaptation.options import Options
-from adaptation.records import Records
-from adaptation.texts import Texts
+from official_bert.adaptation.options import Options
+from official_bert.adaptation.records import Records
+from official_bert.adaptation.texts import Texts
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE
 from official_bert.checkpoints.loading import assign_weights, open_model
 from official_bert.optimization import distribution

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from adaptation.options import Options
+from official_bert.adaptation.options import Options
 from official_bert.checkpoints import resize
 from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, LoadedModel, LoadOverrides, numbered
 from official_bert.checkpoints.formats import own

@@ -15,12 +15,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from adaptation import records, report, texts, training, weights, words
-from adaptation.options import Options
-from adaptation.report import RESULT_FILE, Adaptation, Change
-from adaptation.texts import Texts
 from data_gen.text import word_boundaries
 from data_gen.vocabulary.report import measure
+from official_bert.adaptation import records, report, texts, training, weights, words
+from official_bert.adaptation.options import Options
+from official_bert.adaptation.report import RESULT_FILE, Adaptation, Change
+from official_bert.adaptation.texts import Texts
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE
 from official_bert.checkpoints.model_files import find_tokenizer
 from official_bert.checkpoints.vocabulary import lines_of
