@@ -22,16 +22,14 @@ if TYPE_CHECKING:
     from official_bert.keras_models.question_answering import QuestionAnswerer
     from official_bert.keras_models.tagging import TokenTagger
     from official_bert.keras_models.text_encoder import TextEncoder
+    from official_bert.kinds.classification.model import build_classifier
+    from official_bert.kinds.multiple_choice.model import build_multiple_choice_model
+    from official_bert.kinds.question_answering.model import build_span_predictor
+    from official_bert.kinds.regression.model import build_regressor
+    from official_bert.kinds.tagging.model import build_token_tagger
     from official_bert.modeling.config import BertConfig
     from official_bert.modeling.encoder import build_encoder
     from official_bert.modeling.pretraining_model import build_pretraining_model, encoder_of
-    from official_bert.modeling.task_models import (
-        build_classifier,
-        build_multiple_choice_model,
-        build_regressor,
-        build_span_predictor,
-        build_token_tagger,
-    )
     from official_bert.optimization.optimizers import BertAdamW, Lamb
     from official_bert.optimization.schedules import WarmupPolynomialDecay
     from official_bert.tokenization.exact import FullTokenizer
@@ -49,11 +47,14 @@ _NAMES = {
     "official_bert.keras_models.question_answering": "QuestionAnswerer",
     "official_bert.keras_models.tagging": "TokenTagger",
     "official_bert.keras_models.text_encoder": "TextEncoder",
+    "official_bert.kinds.classification.model": "build_classifier",
+    "official_bert.kinds.multiple_choice.model": "build_multiple_choice_model",
+    "official_bert.kinds.question_answering.model": "build_span_predictor",
+    "official_bert.kinds.regression.model": "build_regressor",
+    "official_bert.kinds.tagging.model": "build_token_tagger",
     "official_bert.modeling.config": "BertConfig",
     "official_bert.modeling.encoder": "build_encoder",
     "official_bert.modeling.pretraining_model": "build_pretraining_model encoder_of",
-    "official_bert.modeling.task_models": "build_classifier build_multiple_choice_model build_regressor "
-    "build_span_predictor build_token_tagger",
     "official_bert.optimization.optimizers": "BertAdamW Lamb",
     "official_bert.optimization.schedules": "WarmupPolynomialDecay",
     "official_bert.tokenization.exact": "FullTokenizer",

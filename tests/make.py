@@ -29,6 +29,22 @@ def tiny_config(**changes: Any) -> "BertConfig":
     return BertConfig(**{"vocab_size": len(WORDS), "max_position_embeddings": 32, **sizes, **changes})
 
 
+def build_task_model(
+    kind: str,
+    encoder: "keras.Model",
+    num_labels: int = 3,
+    num_choices: int = 4,
+    seed: int | None = None,
+    **settings: Any,
+) -> "keras.Model":
+    """Returns an encoder with the head of a kind; `settings` are those of the kind's spec."""
+    from official_bert.kinds.all_kinds import SPECS  # here, since they import TensorFlow
+    from official_bert.kinds.model import model_for
+
+    spec = SPECS[kind](labels=tuple(map(str, range(num_labels))), num_choices=num_choices, **settings)
+    return model_for(spec).build(encoder, seed)
+
+
 def write_text(path: pathlib.Path, text: str | bytes) -> str:
     """Writes a file as UTF-8, without changing line endings, and returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -43,9 +43,11 @@ USED_BY_DATA_GEN = {"data", "errors", "modeling", "tokenization", "utils"}
 USED_BY_ADAPTATION = {"options", "pipelines", "text", "vocabulary"}
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy"}
 # Imported when they are used: fsspec for paths that TensorFlow does not know, the packages of the Hub, of Hugging Face
-# and of keras-hub for their checkpoints, and what conversions are compared with.
+# and of keras-hub for their checkpoints, what conversions are compared with, tensorflow-text for the fast tokenizer,
+# and SciPy and scikit-learn for scores.
 PRETRAINING_CAN_DO_WITHOUT = {
-    "fsspec", "huggingface_hub", "safetensors", "h5py", "keras_hub", "torch", "transformers"
+    "fsspec", "huggingface_hub", "safetensors", "h5py", "keras_hub", "torch", "transformers", "tensorflow_text",
+    "scipy", "sklearn",
 }  # fmt: skip
 
 

@@ -109,7 +109,7 @@ class LoadedModel:
         slots: The optimizer's moments, by our names with /adam_m or /adam_v. Empty without them.
         step: The number of training steps, if known.
         labels: The names of the classes, if known.
-        kind: The kind of task of a classifier of texts, one of modeling.task_models.KINDS, if known.
+        kind: The kind of task of a classifier of texts, one of kinds.names.KINDS, if known.
         task: The contents of task.json, for a model that was fine-tuned here. Otherwise None.
         notes: Messages for the user about how the model was read.
         inventory: The tensors of the file that the model was read from.

@@ -15,7 +15,8 @@ from official_bert.checkpoints.checkpoint import CONFIG_FILE, Array, LoadedModel
 from official_bert.checkpoints.model_files import write_model_files
 from official_bert.checkpoints.tensors import assign_weights
 from official_bert.errors import UserError
-from official_bert.modeling import task_models
+from official_bert.kinds.all_kinds import SPECS, create_spec
+from official_bert.kinds.model import model_for
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import HeadInput
@@ -23,9 +24,7 @@ from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.utils import files
 
 WEIGHTS_FILE, TASK_FILE = "model.weights.h5", "task.json"
-_KINDS = (*task_models.KINDS, task_models.VECTORS)
 _KEYS = ("task", "kind", "pair", "labels", "num_choices", "max_seq_length")
-LABELLED = (task_models.CLASSIFICATION, task_models.MULTI_LABEL, task_models.TAGGING)
 _MOST_CHOICES = 1000
 
 
@@ -44,7 +43,7 @@ def _are_labels(value: Any) -> bool:
 # A check of each value, and its description.
 _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "task": (lambda value: isinstance(value, str), "the task's name"),
-    "kind": (lambda value: value in _KINDS, f"one of {', '.join(_KINDS)}"),
+    "kind": (lambda value: value in [*SPECS], f"one of {', '.join(SPECS)}"),
     "pair": (lambda value: isinstance(value, bool), "true or false"),
     "labels": (lambda value: value is None or _are_labels(value), "a list of the classes' names, or null"),
     "num_choices": (lambda value: value is None or _is_count(value, _MOST_CHOICES), "a number of choices, or null"),
@@ -82,8 +81,8 @@ def save(
 
     Args:
         folder: Folder to write to.
-        model: The model, as a function of task_models returns it.
-        task: The contents of task.json: task (its name), kind (one of task_models.KINDS, or VECTORS), pair (whether
+        model: The model, as `KindModel.build` returns it.
+        task: The contents of task.json: task (its name), kind (a key of kinds.all_kinds.SPECS), pair (whether
             inputs are pairs), labels (the classes' names in order, or None), num_choices (or None) and max_seq_length;
             for question_answering also doc_stride, max_query_length, max_answer_length, n_best_size, version_2 and
             null_score_diff_threshold.
@@ -146,10 +145,9 @@ def read_task(path_or_name: str) -> dict[str, Any] | None:
         for key in (key for key in _VALUES if key in task):
             check_setting(key, task[key])
         HeadInput.from_dict(task)
-        kind = task["kind"]
-        needed = "labels" if kind in LABELLED else "num_choices" if kind == task_models.MULTIPLE_CHOICE else None
-        if needed and task[needed] is None:
-            raise UserError(f"{needed} is null, but a model of kind {kind} needs it")
+        for key in SPECS[task["kind"]].required_settings:
+            if task[key] is None:
+                raise UserError(f"{key} is null, but a model of kind {task['kind']} needs it")
     except UserError as error:
         raise UserError(f"{path}: {error}; restore it from a copy") from error
     return task
@@ -169,9 +167,8 @@ def build_model(loaded: LoadedModel, dtype: Any = "float32") -> keras.Model:
 
 
 def _build_untrained(config: BertConfig, task: Mapping[str, Any], dtype: Any = "float32") -> keras.Model:
-    labels, num_choices = task["labels"] or (), task["num_choices"] or 0
-    encoder = build_encoder(config, dtype=dtype)
-    return task_models.build(task["kind"], encoder, len(labels), num_choices, head_input=HeadInput.from_dict(task))
+    model: keras.Model = model_for(create_spec(task)).build(build_encoder(config, dtype=dtype))
+    return model
 
 
 def read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> dict[str, Array]:

@@ -25,8 +25,7 @@ def with_flat_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
     float32, is called as it is.
 
     Args:
-        model: of task_models, `build_encoder` or `build_pretraining_model`, or anything that goes on from their blocks'
-            outputs; not packed.
+        model: An encoder, alone or with a head, whose inputs are not packed.
     """
     parts = split_model(model)
     if parts is None or model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy.name != "float32":

@@ -22,8 +22,8 @@ from official_bert.inference import exports
 from official_bert.kinds.all_kinds import create_spec
 from official_bert.kinds.features import Features, Outputs
 from official_bert.kinds.label_spec import DECISIONS
+from official_bert.kinds.names import KINDS
 from official_bert.learning.predictor import predict
-from official_bert.modeling.choices import KINDS
 from official_bert.modeling.head_input import HeadInput
 from official_bert.utils import extras, files
 

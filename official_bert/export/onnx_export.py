@@ -14,7 +14,7 @@ from official_bert.export.source import Source
 from official_bert.inference import exports, replays
 from official_bert.inference.onnx_model import OnnxModel
 from official_bert.kinds.all_kinds import SPECS, create_spec
-from official_bert.modeling.choices import VECTORS
+from official_bert.kinds.names import VECTORS
 from official_bert.utils import extras, files
 
 # How far the answers of 8-bit matrices may lie apart: the integers depend on what else is in a batch.

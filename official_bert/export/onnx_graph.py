@@ -20,7 +20,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from official_bert.errors import UserError
-from official_bert.modeling import layer_names, task_models
+from official_bert.kinds.multiple_choice.model import FoldChoices, UnfoldChoices
+from official_bert.kinds.question_answering.model import SpanLogits
+from official_bert.kinds.regression.model import WithoutAxis
+from official_bert.modeling import layer_names
 from official_bert.modeling.bilstm import BiLSTM
 from official_bert.modeling.choices import CLS_POOLING, MAX, POOLED
 from official_bert.modeling.dropout import Dropout
@@ -47,7 +50,7 @@ def onnx_model(
     A single output is named logits, several have their own names.
 
     Args:
-        model: of task_models, or an encoder.
+        model: with a head, or an encoder.
         pooling: makes vectors of an encoder's outputs, named vector, as `build_vector_model` does.
         layers: the blocks that these are made of.
         normalize: whether these are divided by their lengths.
@@ -412,10 +415,10 @@ _WRITERS: dict[type, Callable[[_ModelWriter, Any], list[str]]] = {
     Dropout: _ModelWriter._identity,
     FirstPosition: _ModelWriter._first_position,
     LastToken: _ModelWriter._last_token,
-    task_models.WithoutAxis: _ModelWriter._without_axis,
-    task_models.SpanLogits: _ModelWriter._span_logits,
-    task_models.FoldChoices: _ModelWriter._fold,
-    task_models.UnfoldChoices: _ModelWriter._unfold,
+    WithoutAxis: _ModelWriter._without_axis,
+    SpanLogits: _ModelWriter._span_logits,
+    FoldChoices: _ModelWriter._fold,
+    UnfoldChoices: _ModelWriter._unfold,
     keras.layers.Concatenate: _ModelWriter._merged,
     keras.layers.Add: _ModelWriter._merged,
     BiLSTM: _ModelWriter._bilstm,

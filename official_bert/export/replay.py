@@ -17,6 +17,7 @@ from official_bert.inference.replays import Replay
 from official_bert.kinds import text_spec
 from official_bert.kinds.all_kinds import create_spec
 from official_bert.kinds.features import Features, Outputs
+from official_bert.kinds.model import model_for
 from official_bert.kinds.text_spec import TextExample
 from official_bert.learning.predictor import Predictor
 from official_bert.tasks.evaluation_files import read_evaluation_file
@@ -61,7 +62,7 @@ def make(source: Source, eval_file: str | None = None) -> Replay:
 
 def _head_answers(texts: dict[str, list[Any]], source: Source) -> Answers:
     task_spec = {**source.task_spec, "kind": source.kind}
-    model = create_spec(task_spec).answering_model(source.model)
+    model = model_for(create_spec(task_spec)).answering_model(source.model)
     predictor = Predictor(model, None, int(task_spec["max_seq_length"]))
     return answers_of_head(
         texts, source.tokenizer, task_spec, lambda features: predictor.predict(features, _BATCH_SIZE)

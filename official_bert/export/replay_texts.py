@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.export.text_models import FILL_MASK
-from official_bert.modeling import task_models
+from official_bert.kinds import names
 from official_bert.tokenization.exact import CONTINUATION, MASK, FullTokenizer
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
@@ -37,10 +37,10 @@ def made_up_texts(tokenizer: FullTokenizer, kind: str, task_spec: Mapping[str, A
     length = int(task_spec["max_seq_length"])
     if kind == FILL_MASK:
         return {"text": writer.with_masks(length - 2)}
-    if kind == task_models.QUESTION_ANSWERING:
+    if kind == names.QUESTION_ANSWERING:
         rows = writer.questions(length - 3, int(task_spec["max_query_length"]))
         return {"question": [question for question, _ in rows], "context": [context for _, context in rows]}
-    if kind == task_models.MULTIPLE_CHOICE:
+    if kind == names.MULTIPLE_CHOICE:
         rows, choices = writer.pairs(length - 3), int(task_spec["num_choices"])
         seconds = [second for _, second in rows]
         endings = [[seconds[(row + choice) % len(rows)] for choice in range(choices)] for row in range(len(rows))]

@@ -17,14 +17,15 @@ from official_bert.export import graph_answers, graph_inputs, graph_spans
 from official_bert.export.flat_blocks import with_flat_blocks
 from official_bert.export.graph_inputs import TokenSpans, Windows, token_spans
 from official_bert.inference.exports import DEFAULT_SIGNATURE, IDS_SIGNATURE, IS_TRUNCATED, TOKENIZE_SIGNATURE, VECTOR
+from official_bert.kinds import names
 from official_bert.kinds.classification.spec import NO_ANSWER
-from official_bert.modeling import layer_names, task_models
+from official_bert.modeling import layer_names
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
 from official_bert.tokenization.in_graph import GraphTokenizer, Tokens, characters_between, true_positions
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
-FILL_MASK, ENCODER = "fill_mask", "encoder"  # the kinds besides those of task_models
+FILL_MASK, ENCODER = "fill_mask", "encoder"  # the kinds besides those of kinds.names
 TOP_K = 5  # what fill_mask answers for each mask
 _PAIR = rf"(?s)(.*){re.escape(PAIR_SEPARATOR)}(.*)"
 # The most windows of long texts that the model reads at once, so that memory does not grow with the text.
@@ -35,7 +36,7 @@ class TextModel(abc.ABC):
     """The functions of a model that takes text.
 
     Args:
-        model: a functional model with a dict of inputs: of task_models, an encoder, or one that gives masked-LM logits.
+        model: a functional model with a dict of inputs: with a head, an encoder, or one that gives masked-LM logits.
         tokenizer: its tokenizer.
         task_spec: what task.json holds (see finetuned.save): max_seq_length, and labels, num_choices, pair and the
             settings of question answering for the kinds that have them.
@@ -402,15 +403,15 @@ class TaggingModel(LongTextModel):
 
 
 TEXT_MODELS: dict[str, type[TextModel]] = {
-    task_models.CLASSIFICATION: ClassificationModel,
-    task_models.MULTI_LABEL: MultiLabelModel,
-    task_models.REGRESSION: RegressionModel,
-    task_models.TAGGING: TaggingModel,
-    task_models.QUESTION_ANSWERING: QuestionAnsweringModel,
-    task_models.MULTIPLE_CHOICE: MultipleChoiceModel,
+    names.CLASSIFICATION: ClassificationModel,
+    names.MULTI_LABEL: MultiLabelModel,
+    names.REGRESSION: RegressionModel,
+    names.TAGGING: TaggingModel,
+    names.QUESTION_ANSWERING: QuestionAnsweringModel,
+    names.MULTIPLE_CHOICE: MultipleChoiceModel,
     FILL_MASK: FillMaskModel,
     ENCODER: EncoderModel,
-    task_models.VECTORS: VectorModel,
+    names.VECTORS: VectorModel,
 }
 
 

@@ -17,6 +17,7 @@ from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.kinds.features import EXAMPLE, LABELS, Features
+from official_bert.kinds.model import model_for
 from official_bert.kinds.text_spec import TextSpec, pooled
 from official_bert.learning.predictor import Predictor
 from official_bert.tasks.task import Task
@@ -38,15 +39,15 @@ class DistillationLoss(keras.losses.Loss):
 
     def __init__(self, head: TextSpec, temperature: float, teacher_weight: float) -> None:
         super().__init__(name="distillation")
-        self._head, self._teacher_weight = head, teacher_weight
+        self._model, self._teacher_weight = model_for(head), teacher_weight
         self._temperature = 1.0 if head.is_value else temperature
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         labels, teacher = ops.split(y_true, 2, axis=-1)
         logits = ops.reshape(y_pred, ops.shape(labels))
         t, share = self._temperature, self._teacher_weight
-        soft = t * t * self._head.soft_loss(self._head.soft_answers(teacher / t), logits / t)  # [B]
-        return share * soft + (1 - share) * self._head.soft_loss(labels, logits)
+        soft = t * t * self._model.soft_loss(self._model.soft_answers(teacher / t), logits / t)  # [B]
+        return share * soft + (1 - share) * self._model.soft_loss(labels, logits)
 
 
 def text_head(task: Task) -> TextSpec:

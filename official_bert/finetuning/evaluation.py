@@ -19,6 +19,7 @@ from official_bert.finetuning.training import OPTIONS_FILE
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.constant_answers import ConstantAnswers
 from official_bert.kinds.label_spec import DECISIONS, LabelSpec
+from official_bert.kinds.model import model_for
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.spec import KindSpec
 from official_bert.learning.predictor import Predictor
@@ -66,7 +67,7 @@ def evaluate_and_predict(
     @functools.cache
     def predictor() -> Predictor:
         with strategy.scope():
-            learner = head.answering_model(finetuned.build_model(open_model(folder), DTYPES[options.dtype]))
+            learner = model_for(head).answering_model(finetuned.build_model(open_model(folder), DTYPES[options.dtype]))
         return Predictor(learner, strategy, data.max_seq_length)
 
     @functools.cache

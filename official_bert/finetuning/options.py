@@ -5,7 +5,7 @@ import os
 from typing import Any, Self
 
 from official_bert.errors import UserError
-from official_bert.modeling.choices import MEASURES
+from official_bert.kinds.names import MEASURES
 from official_bert.optimization.choices import (
     DTYPES,
     ONE_DEVICE,

@@ -16,6 +16,7 @@ from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.loading import assign_weights
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
+from official_bert.kinds.model import model_for
 from official_bert.kinds.spec import KindSpec
 from official_bert.learning import batches
 from official_bert.learning.initial_model import build_initial_encoder
@@ -66,10 +67,10 @@ class Trainer:
             encoder = build_initial_encoder(initial_model, config.random_seed, config.dtype)
             if config.freeze:
                 freeze(encoder, config.freeze)
-            self.model = head.build_model(encoder, config.random_seed)
+            self.model = model_for(head).build(encoder, config.random_seed)
             if weights is not None:
                 assign_weights(self.model, weights)
-            learner = head.answering_model(self.model)
+            learner = model_for(head).answering_model(self.model)
             self.optimizer, self.schedule = bert_optimizer(
                 learner, initial_model.config.num_hidden_layers, num_steps=config.num_steps,
                 learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
@@ -77,7 +78,7 @@ class Trainer:
                 scales_loss=config.dtype == "mixed_float16",
             )  # fmt: skip
             self.replica_step = TrainingStep(
-                learner, self.optimizer, share_of(loss or head.loss(), loss_weights=head.loss_weights()),
+                learner, self.optimizer, share_of(loss or model_for(head).loss(), loss_weights=head.loss_weights()),
                 seed=config.random_seed, micro_batches=config.micro_batches, rematerialize=config.rematerialize,
                 is_compiled=is_compiled,
             )  # fmt: skip

@@ -12,7 +12,8 @@ from official_bert.inference import batch_prediction, feature_files
 from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import TRAINED, FeatureOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
-from official_bert.modeling.choices import POOLED, VECTORS
+from official_bert.kinds.names import VECTORS
+from official_bert.modeling.choices import POOLED
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import SKIP, BadRows, NoBadRows
 from official_bert.utils.counting import counted

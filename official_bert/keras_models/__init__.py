@@ -12,6 +12,8 @@ from official_bert.keras_models import (
     tagging,
     text_encoder,
 )
-from official_bert.modeling import bilstm  # whose layers models with such a head contain
+from official_bert.kinds.model import import_models
 
-__all__ = ["bilstm", "classification", "masked_lm", "multiple_choice", "question_answering", "tagging", "text_encoder"]
+import_models()
+
+__all__ = ["classification", "masked_lm", "multiple_choice", "question_answering", "tagging", "text_encoder"]

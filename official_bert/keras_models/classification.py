@@ -16,9 +16,9 @@ from official_bert.kinds import python_data
 from official_bert.kinds.classification.spec import NO_ANSWER, ClassificationSpec
 from official_bert.kinds.label_spec import DECISIONS, LabelSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
+from official_bert.kinds.names import MEASURES
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.text_spec import TextExample, TextSpec
-from official_bert.modeling.choices import MEASURES
 from official_bert.modeling.config import BertConfig
 
 

@@ -13,11 +13,13 @@ import tensorflow as tf
 
 from official_bert.data.dataset_options import dataset_options
 from official_bert.errors import UserError
+from official_bert.keras_models import data_sets
 from official_bert.keras_models.cut_texts import CutTexts
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import takes_own_steps
 from official_bert.kinds import python_data
 from official_bert.kinds.features import EXAMPLE, LABELS, TEXTS, Array, Features
+from official_bert.kinds.model import check_values, model_for
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.text_spec import TextSpec
 from official_bert.learning import batches
@@ -215,8 +217,8 @@ class FitData:
         if python_data.is_balanced(class_weight):
             raise UserError(_NOT_COUNTED)
         spec = data.element_spec
-        is_batched = python_data.is_batched(spec[0] if isinstance(spec, tuple) else spec)
-        numbers = self.head.graph_labels(spec[1], is_batched) if self.head.needs_labels else None
+        is_batched = data_sets.is_batched(spec[0] if isinstance(spec, tuple) else spec)
+        numbers = model_for(self.head).graph_labels(spec[1], is_batched) if self.head.needs_labels else None
         if numbers is not None:
             counted = self._in_graph(data if is_batched else data.batch(batch_size), numbers, class_weight)
         else:
@@ -236,7 +238,7 @@ class FitData:
                 weight = tf.reshape(tf.cast(weights[0], tf.float32), [-1])  # also of a column [B, 1]
                 is_right, most = (weight >= 0) & (weight <= python_data.LARGEST), f"{python_data.LARGEST:g}"
                 expected = f"a finite number, 0 or more, at most {most}"
-                weights = (python_data.asserted(weight, weight, is_right, "weight", expected),)
+                weights = (check_values(weight, weight, is_right, "weight", expected),)
             if by_class is not None:
                 of_classes = tf.gather(by_class, tf.cast(labels, tf.int32))
                 weights = (of_classes * weights[0] if weights else of_classes,)
@@ -264,7 +266,7 @@ class FitData:
     def examples_in(self, data: tf.data.Dataset, batch_size: int) -> list[Any]:
         """Returns the labelled examples of a data set, batched or not, in order; weights are left out."""
         spec = data.element_spec
-        is_batched = python_data.is_batched(spec[0] if isinstance(spec, tuple) else spec)
+        is_batched = data_sets.is_batched(spec[0] if isinstance(spec, tuple) else spec)
         batches = self._examples_of(data if is_batched else data.ragged_batch(batch_size))
         return [item for examples in batches for item in examples.items]
 
@@ -273,7 +275,7 @@ class FitData:
     ) -> Iterator[Examples]:
         """Yields the examples of each batch."""
         for element in data.with_options(dataset_options()):
-            columns = python_data.as_values(element if self.head.needs_labels else (element,))
+            columns = data_sets.as_values(element if self.head.needs_labels else (element,))
             x, y, weights = (*columns, None, None)[:3]
             if isinstance(y, tuple):
                 y = list(zip(*y, strict=True))
@@ -298,7 +300,7 @@ class FitData:
         if isinstance(spec, tuple) and not (self.head.pair and _are_texts(spec)):
             data = data.map(lambda x, *_: x)
             spec = data.element_spec
-        if python_data.is_batched(spec):
+        if data_sets.is_batched(spec):
             data = data.unbatch()
         rows = list(data.with_options(dataset_options()).as_numpy_iterator())
         if isinstance(spec, Mapping):

@@ -9,6 +9,7 @@ from official_bert.errors import UserError
 from official_bert.kinds.features import NO_LABEL
 from official_bert.kinds.losses import TaggingLoss
 from official_bert.kinds.metrics import MetricOfClasses
+from official_bert.kinds.model import model_for
 from official_bert.kinds.spec import KindSpec
 
 _CROSSENTROPIES, _ACCURACIES = ("crossentropy", "ce"), ("accuracy", "acc")  # Keras chooses them by the labels' shape
@@ -32,11 +33,11 @@ def losses_of_logits(losses: Any, head: KindSpec) -> Any:
 
     def for_logits(loss: Any) -> Any:
         if isinstance(loss, str) and loss in _CROSSENTROPIES:
-            return next(iter(keras.tree.flatten(head.loss())))
+            return next(iter(keras.tree.flatten(model_for(head).loss())))
         is_kind = _is_kind(loss)
         made = _for_logits(loss, keras.losses, head) if is_kind else loss
         is_sparse = isinstance(made, keras.losses.SparseCategoricalCrossentropy)
-        if is_sparse and made.ignore_class != NO_LABEL and isinstance(own := head.loss(), TaggingLoss):
+        if is_sparse and made.ignore_class != NO_LABEL and isinstance(own := model_for(head).loss(), TaggingLoss):
             if is_kind:
                 return own
             line = f"keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class={NO_LABEL})"
@@ -52,7 +53,7 @@ def metrics_of_logits(metrics: Any, head: KindSpec) -> Any:
     def for_logits(metric: Any) -> Any:
         if not (isinstance(metric, str) and metric in _ACCURACIES):
             return _for_logits(metric, keras.metrics, head)
-        own = next(iter(keras.tree.flatten(head.keras_metrics())))
+        own = next(iter(keras.tree.flatten(model_for(head).metrics())))
         # Keras itself chooses this one where it is right; others it compares with one half, or at padding too.
         is_keras_choice = isinstance(own, keras.metrics.SparseCategoricalAccuracy)
         return metric if is_keras_choice or own.name != "accuracy" else own
@@ -91,7 +92,7 @@ def _is_kind(given: Any) -> bool:
 
 def _f_score(made: Any, head: KindSpec) -> MetricOfClasses:
     """Keras' F1Score or FBetaScore of a head's logits, which by itself takes rows of 0 and 1, and probabilities."""
-    loss = head.loss()
+    loss = model_for(head).loss()
     has_one_class = isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
     if has_one_class or isinstance(loss, keras.losses.BinaryCrossentropy):
         return MetricOfClasses(made, has_one_class)

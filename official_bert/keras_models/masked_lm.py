@@ -21,6 +21,7 @@ from official_bert.kinds import python_data, text_spec
 from official_bert.kinds.features import NO_LABEL, Array, Features
 from official_bert.kinds.losses import TaggingLoss
 from official_bert.kinds.metrics import TagAccuracy
+from official_bert.kinds.model import KindModel
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.text_spec import TextExample
 from official_bert.modeling.config import BertConfig
@@ -45,6 +46,10 @@ class MaskedLMHead(KindSpec):
 
     masking: DynamicMasking
 
+    @classmethod
+    def model_module(cls) -> str:
+        return __name__
+
     def examples(self, x: Any, y: Any) -> list[TextExample]:
         if y is not None:
             raise UserError("a masked LM hides tokens itself; leave out y")
@@ -60,10 +65,17 @@ class MaskedLMHead(KindSpec):
         names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
         return {name: masked[name].astype(np.int32) for name in names}, targets
 
+
+class Model(KindModel[MaskedLMHead]):
+    """The loss and metrics of the masked-LM head, which `MaskedLM` builds itself."""
+
+    def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
+        raise NotImplementedError
+
     def loss(self) -> TaggingLoss:
         return TaggingLoss()  # the mean over the predictions that are there
 
-    def keras_metrics(self) -> Any:
+    def metrics(self) -> Any:
         return [TagAccuracy()]
 
 

@@ -32,7 +32,6 @@ class QuestionAnswerer(TextModel):
 
     head: QuestionAnsweringSpec
     default_name = "question_answerer"
-    default_max_seq_length = 384
     kinds = (QuestionAnsweringSpec.kind,)
 
     def __init__(

@@ -9,9 +9,11 @@ from typing import Any
 import keras
 
 from official_bert.keras_models.text_model import TextModel
-from official_bert.kinds.vectors.losses import VectorLoss
+from official_bert.kinds.model import model_for
+from official_bert.kinds.names import RANKING
+from official_bert.kinds.vectors.model import VectorLoss
 from official_bert.kinds.vectors.spec import VectorSpec
-from official_bert.modeling.choices import MEAN, RANKING
+from official_bert.modeling.choices import MEAN
 from official_bert.modeling.config import BertConfig
 
 
@@ -72,7 +74,7 @@ class TextEncoder(TextModel):
             dimensions=tuple(dimensions), score_range=tuple(score_range), scale=scale, margin=margin,
         )  # fmt: skip
         super().__init__(head, config, vocab, **settings)
-        self._vector_model = head.answering_model(self)
+        self._vector_model = model_for(head).answering_model(self)
 
     def _own_config(self) -> dict[str, Any]:
         return self.head.settings

@@ -25,7 +25,7 @@ from official_bert.errors import UserError
 from official_bert.export import formats
 from official_bert.export.options import FLOAT32, SAVED_MODEL, ExportOptions
 from official_bert.export.source import Source
-from official_bert.keras_models import errors_of_data, saving
+from official_bert.keras_models import data_sets, errors_of_data, saving
 from official_bert.keras_models.arguments import ReadOnly, make_read_only
 from official_bert.keras_models.cut_texts import CutInEvaluation, CutInTraining, CutTexts
 from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
@@ -35,6 +35,7 @@ from official_bert.keras_models.steps import SteppedModel, shared_out
 from official_bert.kinds import python_data, scores
 from official_bert.kinds.features import check_length
 from official_bert.kinds.losses import TaggingLoss
+from official_bert.kinds.model import model_for
 from official_bert.kinds.spec import KindSpec
 from official_bert.learning.initial_model import NO_POOLER, checkpoint_weights, head_weights, read_initial_model
 from official_bert.learning.loss_share import check_reduction
@@ -101,7 +102,6 @@ class TextModel(SteppedModel):
     """
 
     default_name: ClassVar[str]
-    default_max_seq_length: ClassVar[int] = 128
     kinds: ClassVar[tuple[str, ...]] = ()  # of fine-tuned models that from_checkpoint takes with their heads
 
     vocab = ReadOnly("vocab", is_stored=True)
@@ -143,7 +143,7 @@ class TextModel(SteppedModel):
             raise UserError(f"gradient_accumulation_steps is {given}; expected a whole number, 1 or more")
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
         if max_seq_length is None:
-            max_seq_length = min(self.default_max_seq_length, config.max_position_embeddings)
+            max_seq_length = min(head.default_max_seq_length, config.max_position_embeddings)
         if not isinstance(max_seq_length, int | np.integer):
             raise UserError(f"max_seq_length is {python_data.shown(max_seq_length)}; expected a whole number of tokens")
         check_length(max_seq_length, 4 if head.pair else 3)
@@ -169,7 +169,7 @@ class TextModel(SteppedModel):
 
     def _build_core(self, dtype: str, seed: int) -> keras.Model:
         """Returns the encoder with its head."""
-        return self.head.build_model(build_encoder(self.bert_config, seed=seed, dtype=dtype), seed)
+        return model_for(self.head).build(build_encoder(self.bert_config, seed=seed, dtype=dtype), seed)
 
     def _own_config(self) -> dict[str, Any]:
         """Returns the subclass' own arguments."""
@@ -489,11 +489,11 @@ class TextModel(SteppedModel):
         if not (_is_number(layer_decay) and 0 < layer_decay <= 1):
             raise UserError(f"layer_decay is {python_data.shown(layer_decay)}; expected a factor over 0, up to 1")
         with self._scope():  # so that the metrics' sums are those of all workers
-            metrics = self.head.keras_metrics() if metrics is None else metrics_of_logits(metrics, self.head)
+            metrics = model_for(self.head).metrics() if metrics is None else metrics_of_logits(metrics, self.head)
             if settings.get("weighted_metrics"):
                 settings["weighted_metrics"] = metrics_of_logits(settings["weighted_metrics"], self.head)
         arguments = {
-            "loss": self.head.loss() if loss is None else losses_of_logits(loss, self.head),
+            "loss": model_for(self.head).loss() if loss is None else losses_of_logits(loss, self.head),
             "loss_weights": self.head.loss_weights() if loss is None else None,
             "metrics": metrics,
             **settings,
@@ -669,7 +669,7 @@ class TextModel(SteppedModel):
             "epochs": epochs, "verbose": verbose, "initial_epoch": initial_epoch, "steps_per_epoch": steps_per_epoch,
             "validation_steps": validation_steps, "validation_freq": validation_freq,
         }  # fmt: skip
-        validation_split = python_data.checked_split(validation_split, validation_data)
+        validation_split = data_sets.checked_split(validation_split, validation_data)
         batch_size = _checked_count(batch_size, "batch_size", 32)
         of_validation = _checked_count(validation_batch_size, "validation_batch_size", batch_size)
         self._predictor = None  # layers may have been changed since it was traced
@@ -694,10 +694,10 @@ class TextModel(SteppedModel):
         else:
             examples = data.examples(x, y, sample_weight, class_weight)
             if validation_split:
-                kept = python_data.split_off(len(examples.items), validation_split)
+                kept = data_sets.split_off(len(examples.items), validation_split)
                 examples, validation_data = examples[:kept], examples[kept:]
             batches = data.training(examples, batch_size, shuffle, counter, group_by_length)
-        steps_of_epoch = steps_per_epoch or python_data.steps_in(batches, batch_size, validation_split)
+        steps_of_epoch = steps_per_epoch or data_sets.steps_in(batches, batch_size, validation_split)
         self._compile_for(epochs * steps_of_epoch, initial_epoch > 0)
         with errors_of_data.in_one_line():
             history = super().fit(
@@ -844,7 +844,7 @@ class TextModel(SteppedModel):
 
     def _answering_model(self) -> keras.Model:
         """What gives the outputs that `head.decode` reads."""
-        return self.head.answering_model(self)
+        return model_for(self.head).answering_model(self)
 
     def _answer(self, x: Any, batch_size: int) -> Any:
         """What predict answers for texts."""

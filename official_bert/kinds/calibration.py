@@ -12,7 +12,7 @@ import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import Array
-from official_bert.modeling.choices import ACCURACY, BETAS
+from official_bert.kinds.names import ACCURACY, BETAS
 
 BINS = 15  # of the calibration error
 _LIMITS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of confidence, below which there is no answer
@@ -59,7 +59,7 @@ def thresholds(probabilities: Array, expected: Array, labels: Sequence[str], mea
         probabilities: as predicted, [E, C].
         expected: 1 for each label that a text has, else 0, [E, C].
         labels: their names.
-        measure: one of modeling.choices.MEASURES.
+        measure: one of kinds.names.MEASURES.
 
     Raises:
         UserError: a label does not occur among what is expected, so that nothing can be chosen.

@@ -3,7 +3,6 @@
 B batch, S sequence, C classes
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -45,36 +44,3 @@ def by_token(weights: Any) -> Any:
     if weights.shape.rank is None:  # as where Keras has met both
         return tf.reshape(weights, [tf.shape(weights)[0], -1])
     return weights[:, None] if weights.shape.rank == 1 else weights
-
-
-@keras.saving.register_keras_serializable(package="official_bert")
-class WeightedBinaryCrossentropy(keras.losses.Loss):
-    """The cross-entropy of labels by themselves, where to miss one costs so many times as much; the mean over labels.
-
-    y_true is 0 or 1 and y_pred logits, both [B, C]; `call` returns [B].
-
-    Args:
-        positive_weights: of each label, [C].
-        settings: of keras.losses.Loss.
-    """
-
-    def __init__(self, positive_weights: Sequence[float], **settings: Any) -> None:
-        super().__init__(**settings)
-        self.positive_weights = tuple(map(float, positive_weights))
-
-    def call(self, y_true: Any, y_pred: Any) -> Any:
-        expected = keras.ops.cast(y_true, y_pred.dtype)
-        weights = keras.ops.convert_to_tensor(self.positive_weights, y_pred.dtype)
-        missed, found_wrongly = keras.ops.softplus(-y_pred), keras.ops.softplus(y_pred)
-        return keras.ops.mean(weights * expected * missed + (1 - expected) * found_wrongly, axis=-1)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "positive_weights": list(self.positive_weights)}
-
-
-@keras.saving.register_keras_serializable(package="official_bert")
-class SquaredError(keras.losses.Loss):
-    """The squared errors of values, [B] and [B], one by one: Keras' own loss averages them before it weighs rows."""
-
-    def call(self, y_true: Any, y_pred: Any) -> Any:
-        return keras.ops.square(y_pred - keras.ops.cast(y_true, y_pred.dtype))

@@ -72,15 +72,3 @@ class MetricOfClasses(keras.metrics.Metric):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "MetricOfClasses":
         return cls(**{**config, "metric": keras.saving.deserialize_keras_object(config["metric"])})
-
-
-@keras.saving.register_keras_serializable(package="official_bert")
-class AbsoluteError(keras.metrics.Mean):
-    """The mean of absolute errors over all rows: Keras' own metric takes that of the batches', however small."""
-
-    def __init__(self, name: str = "mean_absolute_error", **settings: Any) -> None:
-        super().__init__(name=name, **settings)
-
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        errors = keras.ops.abs(y_pred - keras.ops.cast(y_true, y_pred.dtype))
-        super().update_state(errors, sample_weight)

@@ -1,7 +1,7 @@
-"""The base class of all kinds.
+"""The base class of the specs of all kinds.
 
-Tasks, Keras models, exports and distillation read it; none of them asks for a kind by its name.
-Features and predictions need neither TensorFlow nor Keras; what is about models and learning imports them.
+Tasks, Keras models, exports and distillation use it without a branch on the name of a kind. Specs need neither
+TensorFlow nor Keras. The model, loss and metrics of a kind are in its model.py.
 
 R rows, C classes
 """
@@ -9,17 +9,14 @@ R rows, C classes
 import abc
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import Array, Features, Outputs, cut_note
 from official_bert.modeling.head_input import ENCODER_ITSELF, HeadInput
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import Tokenizer
-
-if TYPE_CHECKING:
-    import keras
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KindSpec(abc.ABC):
-    """A kind with its settings: its model, examples, features, loss, predictions and scores.
+    """A kind with its settings: its examples, features, predictions and scores.
 
     Models that are not fine-tuned, such as those that fill in masks, have no scores.
 
@@ -43,13 +40,15 @@ class KindSpec(abc.ABC):
         kind: as task.json and exports name it.
         head_input: What the head's own layer reads.
         labels: the classes' names in the order of the logits; None where there are none.
-        num_choices: of multiple choice.
+        num_choices: Number of choices, or None for kinds without choices.
         decisions: the named answers that are chosen by a number, so that rounding may change them.
         pair: whether an example has two texts.
         weighs_examples: whether examples may weigh differently in training.
         has_tokens: whether every token has outputs and targets of its own.
         perfect: the best score: 1, or 100 where scores are in percent.
         has_one_class: whether an example is of one of the classes.
+        required_settings: Keys of task.json that may not be null.
+        default_max_seq_length: Tokens of a sequence if the user does not set a length.
     """
 
     kind: ClassVar[str]
@@ -57,12 +56,19 @@ class KindSpec(abc.ABC):
     has_tokens: ClassVar[bool] = False
     perfect: ClassVar[float] = 1.0
     has_one_class: ClassVar[bool] = False
-    num_choices: ClassVar[int | None] = None
     decisions: ClassVar[tuple[str, ...]] = ()
+    required_settings: ClassVar[tuple[str, ...]] = ()
+    default_max_seq_length: ClassVar[int] = 128
 
     labels: tuple[str, ...] | None = None
+    num_choices: int | None = None
     pair: bool = False
     head_input: HeadInput = ENCODER_ITSELF
+
+    @classmethod
+    def model_module(cls) -> str:
+        """Returns the module whose class `Model` is the KindModel of this kind (see kinds.model.model_for)."""
+        return f"official_bert.kinds.{cls.kind}.model"
 
     @property
     def best_metric(self) -> str:
@@ -106,17 +112,6 @@ class KindSpec(abc.ABC):
             **self.settings,
             **self.head_input.to_dict(),
         }
-
-    def build_model(self, encoder: "keras.Model", seed: int | None = None) -> "keras.Model":
-        """Returns the encoder with this head (see task_models)."""
-        from official_bert.modeling import task_models
-
-        number = len(self.labels or ())
-        return task_models.build(self.kind, encoder, number, self.num_choices or 0, seed, self.head_input)
-
-    def answering_model(self, model: "keras.Model") -> "keras.Model":
-        """Returns what learns and gives the outputs that `decode` reads, given what `build_model` returns."""
-        return model
 
     # Texts by the names that exports know them by.
 
@@ -164,19 +159,6 @@ class KindSpec(abc.ABC):
         """Returns a padded batch with what is drawn at random in each epoch, by a key for each row."""
         return batch
 
-    def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
-        """Returns what makes targets of a data set's labels, as TensorFlow operations; None if that takes Python.
-
-        Args:
-            spec: of the labels.
-            is_batched: whether the data set's elements are batches.
-        """
-        return None
-
-    @abc.abstractmethod
-    def loss(self) -> Any:
-        """Returns the Keras loss of logits, or losses by output, as the original's."""
-
     def cut_note(self, cut: int, examples: int, max_seq_length: int) -> str | None:
         """Returns a line on how many of so many examples `featurize` has cut; None where it is none."""
         return cut_note(cut, examples, "text", max_seq_length, "max_seq_length")
@@ -184,12 +166,6 @@ class KindSpec(abc.ABC):
     def loss_weights(self) -> dict[str, float] | None:
         """Returns the weights of several losses."""
         return None
-
-    def keras_metrics(self) -> Any:
-        """Returns what fit shows beside the loss."""
-        import keras
-
-        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         """Returns targets of one row of so many tokens, all 0, as `featurize` makes them."""

@@ -5,7 +5,7 @@ E examples, R rows, C classes
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,24 +78,6 @@ class TextSpec(KindSpec):
             return features
         return dataclasses.replace(features, targets={LABELS: self.targets(labels)[features.details[EXAMPLE]]})
 
-    def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
-        if not self._has_simple_labels(spec, is_batched):
-            return None
-        import tensorflow as tf
-
-        if spec.dtype == tf.string:
-            raise UserError("the data set's labels are strings; expected numbers")
-        expected = f"a finite number, at most {python_data.LARGEST:g}"
-        return lambda y: python_data.asserted(
-            y, y, tf.abs(tf.cast(y, tf.float32)) <= python_data.LARGEST, "label", expected
-        )
-
-    def _has_simple_labels(self, spec: Any, is_batched: bool) -> bool:
-        """Whether a text is one row, and its label in a data set one number or name."""
-        import tensorflow as tf
-
-        return not self.doc_stride and isinstance(spec, tf.TensorSpec) and spec.shape.rank == int(is_batched)
-
     @abc.abstractmethod
     def targets(self, labels: Sequence[Any]) -> Array:
         """Returns labels as the loss reads them, [E, ...]."""
@@ -138,14 +120,6 @@ class TextSpec(KindSpec):
     @abc.abstractmethod
     def soft_targets(self, targets: Array, classes: int) -> Array:
         """Returns the labels of rows as a teacher would answer them: probabilities or values, [R, C]."""
-
-    @abc.abstractmethod
-    def soft_loss(self, targets: Any, logits: Any) -> Any:
-        """Returns the loss of each row, [B], of probabilities or values [B, C] and logits [B, C]."""
-
-    @abc.abstractmethod
-    def soft_answers(self, logits: Any) -> Any:
-        """Returns probabilities or values, [B, C], from a teacher's logits, [B, C]."""
 
 
 def featurize(

@@ -15,7 +15,7 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.kinds.features import NO_LABEL
 from official_bert.kinds.losses import TaggingLoss, by_token
-from official_bert.kinds.vectors.losses import VectorLoss
+from official_bert.kinds.vectors.model import VectorLoss
 from official_bert.learning.replica_step import all_gather
 
 # From inputs, targets, outputs and weights, the last three a tensor or a dict by output, to Keras' mean over B.

@@ -5,12 +5,9 @@ Importing this imports neither TensorFlow nor Keras, so that options can use its
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from official_bert.errors import UserError
-
-if TYPE_CHECKING:
-    import keras
 
 # The encoder itself; a BiLSTM that is fine-tuned with it (table 5); a BiLSTM on features of a frozen encoder (table 7).
 LINEAR, BILSTM = "linear", "bilstm"
@@ -23,7 +20,7 @@ _MAX_UNITS = 100_000
 
 @dataclasses.dataclass(frozen=True)
 class HeadInput:
-    """What stands between the encoder and the layer of a task.
+    """What stands between the encoder and the layer of a task (see bilstm.extend_encoder).
 
     Attributes:
         head: One of HEADS, as `--head` and task.json name it.
@@ -57,19 +54,6 @@ class HeadInput:
     def to_dict(self) -> dict[str, Any]:
         """Returns the keys of task.json: none for the encoder itself."""
         return {} if self.is_encoder else dataclasses.asdict(self)
-
-    def extend(self, encoder: "keras.Model", seed: int | None = None) -> "keras.Model":
-        """Returns the encoder, continued by a BiLSTM if there is one (see bilstm.extend_encoder).
-
-        Args:
-            encoder: An encoder as `build_encoder` returns it.
-            seed: Seed of the new weights. None draws a new one.
-        """
-        if self.is_encoder:
-            return encoder
-        from official_bert.modeling import bilstm  # imports Keras
-
-        return bilstm.extend_encoder(encoder, self.head, self.lstm_units, seed)
 
 
 ENCODER_ITSELF = HeadInput()

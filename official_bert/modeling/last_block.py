@@ -25,7 +25,7 @@ def without_unread_positions(model: keras.Model, rematerialize: bool = False) ->
     head reads other positions than the first, or it is no encoder with a head, the function is the model.
 
     Args:
-        model: of one of the functions of `task_models`.
+        model: a model with a head, or an encoder.
         rematerialize: whether its blocks (but the last, where only one position is computed) are computed a second time
             in the backward pass, see `rematerialized`.
     """

@@ -25,7 +25,7 @@ def rematerialized(model: keras.Model) -> Callable[..., Any]:
     tf.function it cannot pass `training` on.
 
     Args:
-        model: of `task_models`, `build_encoder` or `build_pretraining_model`, or anything that goes on from their
+        model: with a head, of `build_encoder` or `build_pretraining_model`, or anything that goes on from their
             blocks' outputs. A model without blocks is returned as it is.
     """
     parts = split_model(model)

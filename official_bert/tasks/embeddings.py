@@ -8,8 +8,8 @@ import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import Array
+from official_bert.kinds.names import COSINE, RANKING, TRIPLET
 from official_bert.kinds.vectors.spec import VectorExample, VectorSpec
-from official_bert.modeling.choices import COSINE, RANKING, TRIPLET
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
 from official_bert.tasks.table import check_columns, part_of, rows_in, text_columns, text_problem
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task

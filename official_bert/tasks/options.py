@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from official_bert.errors import UserError
-from official_bert.modeling.choices import MEAN, OBJECTIVES, VECTOR_POOLINGS
+from official_bert.kinds.names import OBJECTIVES
+from official_bert.modeling.choices import MEAN, VECTOR_POOLINGS
 from official_bert.modeling.head_input import HEADS, LINEAR, LSTM_UNITS, HeadInput
 from official_bert.utils.flags import DATA, MODEL, TRAINING, ValidatedOptions, option
 

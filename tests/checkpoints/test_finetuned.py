@@ -15,12 +15,11 @@ from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.checkpoints.formats import keras_hub
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
-from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.utils import files
 from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, sample
-from tests.make import VOCAB, refusal
+from tests.make import VOCAB, build_task_model, refusal
 
 SPEC = {"task": "table", "kind": "classification", "pair": False, "labels": ["x", "y"]}
 SPEC |= {"num_choices": None, "max_seq_length": 16}
@@ -29,7 +28,7 @@ FILES = ["bert_config.json", "model.weights.h5", "task.json", "tokenizer_config.
 
 
 def model_of(config: BertConfig, seed: int) -> keras.Model:
-    return task_models.build("classification", build_encoder(config, seed=seed), 2, seed=seed)
+    return build_task_model("classification", build_encoder(config, seed=seed), 2, seed=seed)
 
 
 def save(folder: pathlib.Path, config: BertConfig, seed: int) -> keras.Model:

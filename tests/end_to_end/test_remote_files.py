@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from official_bert.keras_models.classification import TextClassifier
+from official_bert.kinds.names import CLASSIFICATION
 from official_bert.modeling.config import BertConfig
-from official_bert.modeling.task_models import CLASSIFICATION
 from official_bert.serving import served_model
 from official_bert.serving.models import versions_in
 from official_bert.utils import files

@@ -8,11 +8,11 @@ import numpy as np
 
 from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K
 from official_bert.inference.fill_mask import fill_mask
+from official_bert.kinds import names
 from official_bert.kinds.question_answering import candidates
 from official_bert.kinds.question_answering import questions as questions_module
 from official_bert.kinds.question_answering.questions import Question, Window
 from official_bert.kinds.tagging import spec as tagging_spec
-from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import encoder_of
 from official_bert.tokenization.exact import FullTokenizer
@@ -25,9 +25,9 @@ Answer = dict[str, Any]  # by output
 _ENDINGS = [(TEXTS * 2)[row : row + CHOICES] for row in range(len(TEXTS))]
 # Texts for each kind of model.
 TEXTS_FOR: dict[str, Texts] = {
-    **{kind: {"text": TEXTS} for kind in (*task_models.KINDS, ENCODER)},
-    task_models.QUESTION_ANSWERING: {"question": TEXTS[::-1], "context": TEXTS},
-    task_models.MULTIPLE_CHOICE: {"prompt": TEXTS, "endings": _ENDINGS},
+    **{kind: {"text": TEXTS} for kind in (*names.KINDS, ENCODER)},
+    names.QUESTION_ANSWERING: {"question": TEXTS[::-1], "context": TEXTS},
+    names.MULTIPLE_CHOICE: {"prompt": TEXTS, "endings": _ENDINGS},
     FILL_MASK: {"text": ["the [MASK] sat on the [MASK].", "no mask", "[MASK]", "[mask] [SEP] a [MASK] b" * 2]},
 }
 
@@ -105,11 +105,11 @@ def answers_in_python(
 ) -> Iterator[Answer]:
     """Yields the answer to each text, computed by itself except for windows of long texts."""
     length = spec["max_seq_length"]
-    if kind == task_models.QUESTION_ANSWERING:
+    if kind == names.QUESTION_ANSWERING:
         yield from answers_to_questions(model, tokenizer, texts, spec)
-    elif kind == task_models.TAGGING:
+    elif kind == names.TAGGING:
         yield from tags_of_words(model, tokenizer, texts, spec)
-    elif kind == task_models.MULTIPLE_CHOICE:
+    elif kind == names.MULTIPLE_CHOICE:
         for prompt, endings in zip(texts["prompt"], texts["endings"], strict=True):
             rows = [joined(tokenizer, prompt, ending, length) for ending in endings]
             probabilities = softmax(outputs_of_rows(model, rows, are_choices=True)[0])
@@ -128,9 +128,9 @@ def answers_in_python(
             outputs = outputs_of_rows(model, [(ids, segments)])
             if kind == ENCODER:
                 yield {"input_mask": [1] * len(ids), **{name: value[0] for name, value in outputs.items()}}
-            elif kind == task_models.REGRESSION:
+            elif kind == names.REGRESSION:
                 yield {"value": outputs[0]}
-            elif kind == task_models.MULTI_LABEL:
+            elif kind == names.MULTI_LABEL:
                 yield {"labels": LABELS, "probabilities": 1 / (1 + np.exp(-outputs[0]))}
             else:
                 probabilities = softmax(outputs[0])

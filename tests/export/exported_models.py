@@ -11,13 +11,12 @@ import numpy as np
 from official_bert.checkpoints import finetuned
 from official_bert.export import formats
 from official_bert.export.options import SAVED_MODEL, ExportOptions
-from official_bert.modeling import task_models
+from official_bert.kinds.names import CLASSIFICATION, MULTI_LABEL, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import ENCODER_ITSELF, HeadInput
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.modeling.task_models import CLASSIFICATION, MULTI_LABEL, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
-from tests.make import VOCAB, tiny_config, write_run, write_vocab
+from tests.make import VOCAB, build_task_model, tiny_config, write_run, write_vocab
 
 BILSTM = HeadInput("sum_all", 3)
 CHOICES = 4
@@ -43,7 +42,7 @@ def scattered(model: keras.Model) -> keras.Model:
 
 def model_of(kind: str, config: BertConfig = CONFIG, head_input: HeadInput = ENCODER_ITSELF) -> keras.Model:
     encoder = build_encoder(config, seed=1)
-    return scattered(task_models.build(kind, encoder, len(LABELS), CHOICES, seed=2, head_input=head_input))
+    return scattered(build_task_model(kind, encoder, len(LABELS), CHOICES, seed=2, head_input=head_input))
 
 
 def pretraining_model(config: BertConfig = CONFIG) -> keras.Model:

@@ -11,7 +11,7 @@ from official_bert.export.text_models import ENCODER, FILL_MASK
 from official_bert.inference import exports, replays
 from official_bert.inference.onnx_model import OnnxModel
 from official_bert.inference.saved_model import SavedModel
-from official_bert.modeling.task_models import KINDS, TAGGING
+from official_bert.kinds.names import KINDS, TAGGING
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.answers_in_python import TEXTS_FOR, answers_in_python, assert_answers, model_for
 from tests.export.exported_models import BILSTM, CONFIG, export, model_of, save_finetuned, task_spec_of

@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from official_bert.export.flat_blocks import with_flat_blocks
-from official_bert.modeling import task_models
+from official_bert.kinds.names import CLASSIFICATION, MULTIPLE_CHOICE
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.task_models import CLASSIFICATION, MULTIPLE_CHOICE
 from tests.export.exported_models import CHOICES, CONFIG, model_of, random_features, scattered
+from tests.make import build_task_model
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_models_with_blocks_inside_another_or_in_another_type_are_called_as_they
     model = model_of(MULTIPLE_CHOICE)
     features = random_features(2, CHOICES, 7)
     np.testing.assert_array_equal(with_flat_blocks(model)(features), model(features))
-    model = task_models.build(CLASSIFICATION, build_encoder(CONFIG, seed=1, dtype="mixed_bfloat16"), 3)
+    model = build_task_model(CLASSIFICATION, build_encoder(CONFIG, seed=1, dtype="mixed_bfloat16"), 3)
     features = random_features(2, 7)
     np.testing.assert_array_equal(with_flat_blocks(model)(features), model(features))
 

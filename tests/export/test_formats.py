@@ -11,7 +11,7 @@ from official_bert.errors import UserError
 from official_bert.export import formats, litert
 from official_bert.export.options import LITERT, ONNX, SAVED_MODEL, ExportOptions
 from official_bert.inference import exports
-from official_bert.modeling.task_models import CLASSIFICATION
+from official_bert.kinds.names import CLASSIFICATION
 from tests.export.exported_models import save_finetuned, save_run
 from tests.export.test_litert import write_examples
 from tests.make import refusal

@@ -15,7 +15,7 @@ from official_bert.export import litert
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT
 from official_bert.export.source import read_source
 from official_bert.export.text_models import text_model
-from official_bert.modeling.task_models import (
+from official_bert.kinds.names import (
     CLASSIFICATION,
     KINDS,
     MULTI_LABEL,

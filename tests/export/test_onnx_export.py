@@ -15,7 +15,7 @@ from official_bert.export.options import DYNAMIC_INT8, ONNX, SAVED_MODEL
 from official_bert.inference import exports
 from official_bert.inference.onnx_model import OnnxModel
 from official_bert.inference.saved_model import SavedModel
-from official_bert.modeling.task_models import CLASSIFICATION
+from official_bert.kinds.names import CLASSIFICATION
 from official_bert.tokenization.casing import UNCASED
 from tests.export.exported_models import (
     BILSTM,

@@ -12,11 +12,11 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.export import onnx_graph
-from official_bert.modeling import task_models
+from official_bert.kinds.classification.model import build_classifier
+from official_bert.kinds.names import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, TAGGING
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import BILSTM, FEATURES, HeadInput
 from official_bert.modeling.pooling import build_vector_model
-from official_bert.modeling.task_models import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, TAGGING
 from tests.export.exported_models import CHOICES, CONFIG, LARGER, model_of, random_features, relative_error, scattered
 
 CAUSAL = dataclasses.replace(CONFIG, causal_attention=True)
@@ -93,6 +93,6 @@ def test_a_head_that_reads_cls_alone_computes_the_last_block_for_it_alone():
 
 def test_a_layer_that_is_not_known_is_refused():
     encoder = build_encoder(CONFIG)
-    logits = keras.layers.Softmax(name="mine")(task_models.build_classifier(encoder, 2).output)
+    logits = keras.layers.Softmax(name="mine")(build_classifier(encoder, 2).output)
     with pytest.raises(UserError, match=r"the model's layer mine \(Softmax\) cannot be written as ONNX"):
         onnx_graph.onnx_model(keras.Model(encoder.input, logits))

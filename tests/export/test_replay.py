@@ -13,7 +13,7 @@ from official_bert.export.text_models import FILL_MASK
 from official_bert.inference import exports as layout
 from official_bert.inference import replays
 from official_bert.inference.replays import Replay
-from official_bert.modeling.task_models import CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING
+from official_bert.kinds.names import CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.exported_models import export, save_finetuned, save_run, task_spec_of
 from tests.make import VOCAB, refusal

@@ -18,8 +18,8 @@ from official_bert.export.warmup import EXAMPLES, read_requests
 from official_bert.inference import batch_prediction, replays
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.keras_models.classification import TextClassifier
+from official_bert.kinds.names import CLASSIFICATION, KINDS
 from official_bert.modeling.pretraining_model import encoder_of
-from official_bert.modeling.task_models import CLASSIFICATION, KINDS
 from official_bert.serving.saved_model import SavedModel
 from tests.conftest import ROOT
 from tests.export.exported_models import TEXTS, export, model_of, pretraining_model, save_finetuned, save_run

@@ -17,16 +17,9 @@ from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K, TextMode
 from official_bert.inference.exports import IDS_SIGNATURE
 from official_bert.inference.features import FeatureExtractor
 from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.names import CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION, TAGGING, VECTORS
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.text_spec import TextExample
-from official_bert.modeling.task_models import (
-    CLASSIFICATION,
-    MULTIPLE_CHOICE,
-    QUESTION_ANSWERING,
-    REGRESSION,
-    TAGGING,
-    VECTORS,
-)
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
 from tests.conftest import WORDS

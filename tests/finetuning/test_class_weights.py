@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from official_bert.finetuning import class_weights
-from official_bert.kinds.losses import WeightedBinaryCrossentropy
+from official_bert.kinds.multi_label.model import WeightedBinaryCrossentropy
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.learning import batches
 from official_bert.tasks.glue import GlueTask

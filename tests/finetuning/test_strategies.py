@@ -21,10 +21,11 @@ from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.kinds import names
 from official_bert.kinds.all_kinds import SPECS
+from official_bert.kinds.classification.model import build_classifier
 from official_bert.learning import batches
 from official_bert.learning.predictor import predict
-from official_bert.modeling import task_models
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization import distribution
@@ -94,7 +95,7 @@ def test_lengths_of_a_tpu_are_few():
     assert batches.length_buckets(384) == (32, 64, 128, 256, 384)
     assert batches.length_buckets(128) == (32, 64, 128)
     assert batches.length_buckets(20) == (20,)
-    features = random_features(task_models.CLASSIFICATION, ROWS, longest=24)
+    features = random_features(names.CLASSIFICATION, ROWS, longest=24)
     lengths = batches.row_lengths(features)
     for row, length in enumerate(lengths):
         padded = batches.padded_inputs(features, np.array([row, -1]), 24, buckets=(8, 16, 24))["input_mask"]
@@ -111,7 +112,7 @@ def test_batches_are_filled_up_to_a_multiple_of_the_replicas():
 @pytest.mark.slow
 def test_each_length_of_a_tpu_is_compiled_once(compiled_lengths: tuple[int, ...], capsys, monkeypatch):
     strategy = distribution.get_strategy("one_device")
-    few = trained(task_models.TAGGING, strategy)
+    few = trained(names.TAGGING, strategy)
     lines = capsys.readouterr().out.splitlines()
     for what, rows in (("training", BATCH), ("prediction", 4)):
         of_kind = [line for line in lines if line.startswith(f"compiling {what}")]
@@ -119,14 +120,15 @@ def test_each_length_of_a_tpu_is_compiled_once(compiled_lengths: tuple[int, ...]
         assert set(lengths) <= set(compiled_lengths)
         assert 1 < len(lengths) == len(set(lengths))
     monkeypatch.undo()
-    assert max(differences(task_models.TAGGING, trained(task_models.TAGGING, strategy), few).values()) < 1e-5
+    assert max(differences(names.TAGGING, trained(names.TAGGING, strategy), few).values()) < 1e-5
 
 
 WITHOUT_HEAD_DROPOUT = """
 import sys
 from official_bert.learning.predictor import predict
-from official_bert.modeling import task_models
-task_models.build_classifier.__defaults__ = (0.0, None)
+from official_bert.kinds import names
+from official_bert.kinds.classification.model import build_classifier
+build_classifier.__defaults__ = (0.0, None)
 from official_bert.commands import FINETUNE
 FINETUNE.run()
 """
@@ -140,9 +142,9 @@ def test_replicas_equal_one_device(number: int):
     print(run_marked_tests(number, __file__))
 
 
-ON_TWO_DEVICES = [pytest.param(kind, marks=pytest.mark.two_devices) for kind in task_models.KINDS]
+ON_TWO_DEVICES = [pytest.param(kind, marks=pytest.mark.two_devices) for kind in names.KINDS]
 # Batches of 5 rows are filled up to 8: some replicas have padding alone.
-ON_EIGHT_DEVICES = pytest.param(task_models.TAGGING, marks=pytest.mark.eight_devices)
+ON_EIGHT_DEVICES = pytest.param(names.TAGGING, marks=pytest.mark.eight_devices)
 
 
 @pytest.mark.parametrize("kind", [*ON_TWO_DEVICES, ON_EIGHT_DEVICES])
@@ -156,7 +158,7 @@ def test_the_command_on_two_devices_ends_with_the_weights_of_one(options: Option
     path = pathlib.Path(options.init or "")
     config = json.loads(path.read_text()) | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     path.write_text(json.dumps(config))
-    monkeypatch.setattr(task_models.build_classifier, "__defaults__", (0.0, None))
+    monkeypatch.setattr(build_classifier, "__defaults__", (0.0, None))
     options = dataclasses.replace(options, num_train_epochs=1.0, do_predict=False)
     weights = []
     for name in ("one_device", "mirrored"):
@@ -169,12 +171,12 @@ def test_the_command_on_two_devices_ends_with_the_weights_of_one(options: Option
 
 @pytest.mark.two_devices
 def test_fit_is_right_where_one_device_gets_no_row_of_the_last_batch():
-    features = random_features(task_models.CLASSIFICATION, 9, longest=24)
+    features = random_features(names.CLASSIFICATION, 9, longest=24)
     labels = features.targets["labels"]
 
     def fitted(rate: float) -> tuple[keras.Model, dict[str, Any]]:
         with distribution.get_strategy("mirrored").scope():
-            model = task_models.build_classifier(build_encoder(CONFIG, seed=1), CLASSES, rate, seed=1)
+            model = build_classifier(build_encoder(CONFIG, seed=1), CLASSES, rate, seed=1)
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile(keras.optimizers.SGD(0.0), loss, metrics=["accuracy"])
         ids = batches.padded_inputs(features, np.arange(9), 24)
@@ -190,7 +192,7 @@ def test_fit_is_right_where_one_device_gets_no_row_of_the_last_batch():
 
 @pytest.mark.two_devices
 def test_two_devices_with_the_lengths_of_a_tpu_take_the_steps_of_one(compiled_lengths: tuple[int, ...], monkeypatch):
-    kind = task_models.QUESTION_ANSWERING
+    kind = names.QUESTION_ANSWERING
     two = trained(kind, distribution.get_strategy("mirrored"))
     monkeypatch.undo()
     assert max(differences(kind, trained(kind, distribution.get_strategy("one_device")), two).values()) < 1e-5
@@ -199,12 +201,12 @@ def test_two_devices_with_the_lengths_of_a_tpu_take_the_steps_of_one(compiled_le
 @pytest.mark.two_devices
 def test_training_goes_on_from_any_strategy_to_any_other(tmp_path: pathlib.Path):
     """Bit for bit over as many replicas; like one device over another number."""
-    features, half = random_features(task_models.CLASSIFICATION, ROWS, longest=24), STEPS // 2
+    features, half = random_features(names.CLASSIFICATION, ROWS, longest=24), STEPS // 2
 
     def in_two_parts(first: str, second: str, rate: float) -> list[np.ndarray]:
         weights: list[np.ndarray] = []
         for number, name in enumerate((first, second)):
-            trainer = trainer_for(task_models.CLASSIFICATION, distribution.get_strategy(name))
+            trainer = trainer_for(names.CLASSIFICATION, distribution.get_strategy(name))
             trainer.model.get_layer("head_dropout").rate = rate
             variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
             state = RunCheckpoints(str(tmp_path / f"{first}-{second}-{rate}"), variables, keep=1)
@@ -214,23 +216,23 @@ def test_training_goes_on_from_any_strategy_to_any_other(tmp_path: pathlib.Path)
             weights = trainer.model.get_weights()
         return weights
 
-    whole = trainer_for(task_models.CLASSIFICATION, distribution.get_strategy("mirrored"))
+    whole = trainer_for(names.CLASSIFICATION, distribution.get_strategy("mirrored"))
     whole.model.get_layer("head_dropout").rate = 0.5
     whole.train(features, 0, STEPS, lambda done, loss: False)
     for one, other in zip(whole.model.get_weights(), in_two_parts("mirrored", "mirrored", 0.5), strict=True):
         np.testing.assert_array_equal(one, other)
-    expected = trained(task_models.CLASSIFICATION, distribution.get_strategy("one_device"))["weights"]
+    expected = trained(names.CLASSIFICATION, distribution.get_strategy("one_device"))["weights"]
     found = np.concatenate([np.ravel(each) for each in in_two_parts("one_device", "mirrored", 0.0)])
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_one_replica_takes_the_very_steps_of_one_device():
-    features, weights = random_features(task_models.CLASSIFICATION, ROWS, longest=24), []
+    features, weights = random_features(names.CLASSIFICATION, ROWS, longest=24), []
     for name in ("one_device", "mirrored"):
         strategy = distribution.get_strategy(name)
         assert strategy.num_replicas_in_sync == 1
-        trainer = trainer_for(task_models.CLASSIFICATION, strategy)
+        trainer = trainer_for(names.CLASSIFICATION, strategy)
         trainer.train(features, 0, 3, lambda done, loss: False)
         weights.append(trainer.model.get_weights())
     for one, other in zip(*weights, strict=True):

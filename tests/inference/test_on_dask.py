@@ -13,7 +13,7 @@ from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.inference import batch_prediction, feature_extraction, on_dask
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
-from official_bert.modeling.task_models import CLASSIFICATION
+from official_bert.kinds.names import CLASSIFICATION
 from official_bert.utils import dask_cluster, files
 from tests import dask_clusters
 from tests.conftest import WORDS

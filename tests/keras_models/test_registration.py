@@ -9,9 +9,9 @@ import sys
 import keras
 import numpy as np
 
+from official_bert.kinds.classification.model import build_classifier
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.task_models import build_classifier
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from tests.conftest import ROOT

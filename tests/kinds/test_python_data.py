@@ -9,6 +9,7 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.kinds import python_data
 from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.model import model_for
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
 from official_bert.kinds.regression.spec import RegressionSpec
@@ -183,7 +184,7 @@ def test_numbers_are_names_where_the_classes_are_called_by_numbers():
     assert python_data.numbers_of([1, 0], ("1", "0")) == [0, 1]
     assert python_data.numbers_of([1, 0, "b"], ("a", "b")) == [1, 0, 1]
     spec = tf.TensorSpec([None], tf.float32)
-    lookup = ClassificationSpec(labels=stars).graph_labels(spec, True)
+    lookup = model_for(ClassificationSpec(labels=stars)).graph_labels(spec, True)
     assert lookup is not None
     assert lookup(tf.constant([3.0, 1.0])).numpy().tolist() == [2, 0]
     for wrong in (0.0, 1.5, np.nan):
@@ -202,7 +203,7 @@ def test_what_are_no_names_of_different_classes_is_refused(labels):
 def test_names_in_a_data_set_are_those_of_lists():
     names = ["1.0", "3", "b", "-2.00"]
     head, spec = ClassificationSpec(labels=("1", "3.0", "b", "-2")), tf.TensorSpec([None], tf.string)
-    lookup = head.graph_labels(spec, True)
+    lookup = model_for(head).graph_labels(spec, True)
     assert lookup is not None
     assert lookup(tf.constant(names)).numpy().tolist() == head.labels_from(names) == [0, 1, 2, 3]
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected one of 1, 3.0, b, -2"):

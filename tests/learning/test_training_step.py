@@ -7,10 +7,11 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.kinds.all_kinds import SPECS
+from official_bert.kinds.model import model_for
+from official_bert.kinds.names import KINDS
 from official_bert.learning import batches
 from official_bert.learning.loss_share import LossShare
 from official_bert.learning.training_step import TrainingStep
-from official_bert.modeling.choices import KINDS
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.finetuning_optimizer import bert_optimizer
 from tests.learning.random_features import random_features
@@ -24,7 +25,7 @@ def stepped(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=N
     rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     config = tiny_config(initializer_range=0.2, **rates)
     head = SPECS[kind](labels=tuple("abcd"))
-    model = head.build_model(build_encoder(config, seed=1, dtype=dtype), seed=1)
+    model = model_for(head).build(build_encoder(config, seed=1, dtype=dtype), seed=1)
     for layer in model._flatten_layers():
         if layer.name == "head_dropout":
             layer.rate = dropout
@@ -35,7 +36,7 @@ def stepped(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=N
             # The bias of choices has no gradient but rounding, which the correction would make a large step.
             adam_bias_correction=False,
         )  # fmt: skip
-    share = LossShare(head.loss(), loss_weights=head.loss_weights())
+    share = LossShare(model_for(head).loss(), loss_weights=head.loss_weights())
     step = TrainingStep(model, optimizer, share, seed=3, **settings)
     padded = batches.padded_batch(random_features(kind, ROWS, LENGTH), np.arange(ROWS), LENGTH)
     inputs, targets = tf.nest.map_structure(tf.constant, padded)
@@ -77,11 +78,12 @@ def test_float16_learns_by_a_scaled_loss():
 
 def test_a_step_that_overflows_leaves_the_weights_and_halves_the_factor():
     head = SPECS["regression"]()
-    model = head.build_model(build_encoder(tiny_config(num_hidden_layers=1), seed=1, dtype="mixed_float16"), seed=1)
+    encoder = build_encoder(tiny_config(num_hidden_layers=1), seed=1, dtype="mixed_float16")
+    model = model_for(head).build(encoder, seed=1)
     optimizer, _ = bert_optimizer(
         model, 1, num_steps=10, learning_rate=1e-3, warmup_proportion=0.0, layer_decay=1.0, scales_loss=True
     )
-    step = TrainingStep(model, optimizer, LossShare(head.loss()), seed=0)
+    step = TrainingStep(model, optimizer, LossShare(model_for(head).loss()), seed=0)
     padded = batches.padded_batch(random_features("regression", ROWS, LENGTH), np.arange(ROWS), LENGTH)
     inputs, targets = tf.nest.map_structure(tf.constant, padded)
     before = model.get_weights()

@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options
+from official_bert.modeling.bilstm import extend_encoder
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import FEATURES, HEADS, HeadInput
-from official_bert.modeling.task_models import build
 from official_bert.tasks.options import TaggingOptions
+from tests.make import build_task_model
 from tests.modeling.small_models import inputs_of_encoder, random_batch, with_random_weights
 
 UNITS = 3
@@ -40,7 +41,7 @@ def test_features_are_those_layers_of_the_encoder(config: BertConfig):
     }
     assert tuple(expected) == FEATURES
     for head, values in expected.items():
-        model = HeadInput(head, UNITS).extend(encoder)
+        model = extend_encoder(encoder, head, UNITS)
         features = keras.Model(model.input, model.get_layer("bilstm_0").input[0])
         # In training as well: the dropout of an encoder that is not trained is off.
         np.testing.assert_allclose(features(batch, training=True), values, atol=1e-5)
@@ -48,7 +49,7 @@ def test_features_are_those_layers_of_the_encoder(config: BertConfig):
 
 @pytest.mark.parametrize("head", ["bilstm", "sum_all"])
 def test_both_directions_read_all_of_the_text_and_no_padding(head: str, config: BertConfig):
-    model = HeadInput(head, UNITS).extend(with_random_weights(build_encoder(config), 0), seed=1)
+    model = extend_encoder(with_random_weights(build_encoder(config), 0), head, UNITS, seed=1)
     batch = inputs_of_encoder(random_batch(config, 1, batch=1, length=9))
     batch["input_mask"] = np.array([[1] * 6 + [0] * 3], np.int32)
     whole = model(batch)
@@ -67,7 +68,7 @@ def test_both_directions_read_all_of_the_text_and_no_padding(head: str, config: 
 @pytest.mark.parametrize("head", HEADS)
 def test_only_what_is_to_be_trained_has_gradients(head: str, tiny_config: BertConfig):
     encoder = build_encoder(tiny_config, seed=0)
-    model = build("tagging", encoder, 4, seed=1, head_input=HeadInput(head, UNITS))
+    model = build_task_model("tagging", encoder, 4, seed=1, head_input=HeadInput(head, UNITS))
     batch = inputs_of_encoder(random_batch(tiny_config, 1))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model(batch) ** 2)

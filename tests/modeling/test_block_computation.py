@@ -8,7 +8,11 @@ import pytest
 import tensorflow as tf
 
 from official_bert.data.packing import one_record_a_row
-from official_bert.modeling import task_models
+from official_bert.kinds.classification.model import build_classifier
+from official_bert.kinds.multiple_choice.model import build_multiple_choice_model
+from official_bert.kinds.names import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
+from official_bert.kinds.question_answering.model import build_span_predictor
+from official_bert.kinds.tagging.model import build_token_tagger
 from official_bert.modeling.compiled_blocks import with_compiled_blocks
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
@@ -17,10 +21,10 @@ from official_bert.modeling.head_input import HeadInput
 from official_bert.modeling.last_block import without_unread_positions
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.modeling.rematerialization import rematerialized
-from official_bert.modeling.task_models import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
 from official_bert.optimization import distribution
 from official_bert.optimization.freezing import freeze
 from official_bert.pretraining.losses import factored_masked_lm_losses, masked_lm_losses, mean_losses, pretraining_sums
+from tests.make import build_task_model
 from tests.modeling.small_models import inputs_of_encoder, random_batch, with_random_weights
 
 
@@ -85,7 +89,7 @@ def test_gradients_of_every_task_are_the_same_with_dropout(tiny_config: BertConf
     config = dataclasses.replace(tiny_config, num_hidden_layers=1 if kind in KINDS else 2)
     encoder = build_encoder(config, return_all_layers=True, seed=0)
     if kind in KINDS:
-        model = task_models.build(kind, encoder, num_labels=3, num_choices=3)
+        model = build_task_model(kind, encoder, num_labels=3, num_choices=3)
     else:
         blocks = keras.layers.Add()(encoder.output["encoder_outputs"])
         model = keras.Model(encoder.input, keras.layers.Dense(3)(blocks))
@@ -99,7 +103,7 @@ def test_gradients_of_every_task_are_the_same_with_dropout(tiny_config: BertConf
 
 
 def test_a_model_without_blocks_is_returned_as_it_is(tiny_config: BertConfig):
-    model = task_models.build(CLASSIFICATION, build_encoder(tiny_config), 3, head_input=HeadInput("embeddings", 2))
+    model = build_task_model(CLASSIFICATION, build_encoder(tiny_config), 3, head_input=HeadInput("embeddings", 2))
     assert rematerialized(model) is model
 
 
@@ -200,11 +204,11 @@ def test_outside_of_training_compiled_blocks_are_the_model(tiny_config: BertConf
 
 
 def classifier(config: BertConfig):
-    return with_random_weights(task_models.build_classifier(build_encoder(config), 3), 0)
+    return with_random_weights(build_classifier(build_encoder(config), 3), 0)
 
 
 def multiple_choice(config: BertConfig):
-    return with_random_weights(task_models.build_multiple_choice_model(build_encoder(config), 3), 0)
+    return with_random_weights(build_multiple_choice_model(build_encoder(config), 3), 0)
 
 
 def batch_of(config: BertConfig) -> dict[str, tf.Tensor]:
@@ -258,7 +262,7 @@ def test_models_that_read_more_than_the_first_position_stay_as_they_are(tiny_con
     encoder = build_encoder(tiny_config)
     causal = build_encoder(dataclasses.replace(tiny_config, causal_attention=True))
     for model in (
-        encoder, task_models.build_token_tagger(encoder, 3), task_models.build_span_predictor(encoder),
-        task_models.build_classifier(causal, 3),
+        encoder, build_token_tagger(encoder, 3), build_span_predictor(encoder),
+        build_classifier(causal, 3),
     ):  # fmt: skip
         assert without_unread_positions(model) is model

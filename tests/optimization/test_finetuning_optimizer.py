@@ -1,11 +1,11 @@
-from official_bert.modeling import task_models
+from official_bert.kinds.classification.model import build_classifier
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.finetuning_optimizer import layer_factors
 
 
 def test_each_layer_s_rate_is_a_share_of_that_of_the_layer_above(tiny_config: BertConfig):
-    model = task_models.build_classifier(build_encoder(tiny_config), 2)
+    model = build_classifier(build_encoder(tiny_config), 2)
     factors = layer_factors(model, 2, 0.5)
     of_layer = {path.split("/")[-2]: factor for path, factor in factors.items()}
     assert of_layer["layer_1_output"] == 0.5

@@ -8,7 +8,7 @@ from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports as layout
 from official_bert.inference import replays
-from official_bert.modeling.task_models import QUESTION_ANSWERING
+from official_bert.kinds.names import QUESTION_ANSWERING
 from official_bert.serving.check_export import check
 from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions
 from tests.export.exported_models import export, save_finetuned

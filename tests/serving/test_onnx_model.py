@@ -18,7 +18,7 @@ from official_bert.errors import UserError
 from official_bert.export.options import ONNX, SAVED_MODEL
 from official_bert.inference import exports
 from official_bert.inference.onnx_model import OnnxModel
-from official_bert.modeling.task_models import MULTIPLE_CHOICE, TAGGING
+from official_bert.kinds.names import MULTIPLE_CHOICE, TAGGING
 from official_bert.serving import served_model
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Models

@@ -21,25 +21,18 @@ from official_bert.checkpoints.checkpoint import (
     LoadOverrides,
     only,
 )
-from official_bert.checkpoints.finetuned import LABELLED
 from official_bert.checkpoints.model_files import read_model_files
 from official_bert.errors import UserError
-from official_bert.modeling import task_models
+from official_bert.kinds import names
+from official_bert.kinds.all_kinds import SPECS, create_spec
 from official_bert.modeling.head_input import HeadInput
 
 _KINDS = {
-    TOKEN_CLASSIFIER: task_models.TAGGING,
-    MULTIPLE_CHOICE: task_models.MULTIPLE_CHOICE,
-    QUESTION_ANSWERING: task_models.QUESTION_ANSWERING,
+    TOKEN_CLASSIFIER: names.TAGGING,
+    MULTIPLE_CHOICE: names.MULTIPLE_CHOICE,
+    QUESTION_ANSWERING: names.QUESTION_ANSWERING,
 }
-# What task.json says of models that were not fine-tuned here; as the models that take text have it by default.
-_LENGTH, _LENGTH_OF_QUESTIONS = 128, 384
-_NUM_CHOICES = 4
-_QUESTION_SETTINGS = {
-    "doc_stride": 128, "max_query_length": 64, "max_answer_length": 30, "n_best_size": 20, "version_2": False,
-    "null_score_diff_threshold": 0.0,
-}  # fmt: skip
-_TASK = "converted"
+_TASK = "converted"  # in task.json of models that were not fine-tuned here
 
 
 def read(folder: str, overrides: LoadOverrides) -> LoadedModel:
@@ -88,14 +81,18 @@ def head_of(checkpoint: LoadedModel) -> str | None:
     heads = [part for part in checkpoint.parts if part not in (ENCODER, POOLER)]
     if len(heads) != 1 or heads[0] not in TASK_HEADS or checkpoint.vocab is None:
         return None
-    has_names = checkpoint.labels is not None or _kind_of(checkpoint, heads[0]) not in LABELLED
+    has_names = checkpoint.labels is not None or not _needs_labels(_kind_of(checkpoint, heads[0]))
     return heads[0] if has_names else None
+
+
+def _needs_labels(kind: str) -> bool:
+    return "labels" in SPECS[kind].required_settings
 
 
 def _kind_of(checkpoint: LoadedModel, head: str) -> str:
     """The kind of task that a head is for; one class is a number where the checkpoint does not say it."""
     is_number = len(checkpoint.weights.get("sequence_classifier/bias", ())) == 1
-    default = task_models.REGRESSION if is_number else task_models.CLASSIFICATION
+    default = names.REGRESSION if is_number else names.CLASSIFICATION
     return _KINDS.get(head) or checkpoint.kind or default
 
 
@@ -130,17 +127,12 @@ def with_task(checkpoint: LoadedModel) -> LoadedModel:
 def _task(checkpoint: LoadedModel, head: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What task.json says of a checkpoint, and what the user should know of it."""
     kind = _kind_of(checkpoint, head)
-    labels = list(checkpoint.labels or ()) if kind in LABELLED else None
+    labels = list(checkpoint.labels or ()) if _needs_labels(kind) else None
     if checkpoint.task is not None:
         return {**checkpoint.task, "labels": labels}, ()
-    is_questions, is_choice = head == QUESTION_ANSWERING, head == MULTIPLE_CHOICE
-    length = min(_LENGTH_OF_QUESTIONS if is_questions else _LENGTH, checkpoint.config.max_position_embeddings)
-    settings = {
-        "pair": is_questions or is_choice, "num_choices": _NUM_CHOICES if is_choice else None,
-        "max_seq_length": length, **(_QUESTION_SETTINGS if is_questions else {}),
-    }  # fmt: skip
-    spec = {"task": _TASK, "kind": kind, "labels": labels, **settings}
-    return spec, (f"the checkpoint does not say how its model is asked; taken is: {settings_of(spec)}",)
+    length = min(SPECS[kind].default_max_seq_length, checkpoint.config.max_position_embeddings)
+    task = create_spec({"kind": kind, "labels": labels}).task_spec(_TASK, length)
+    return task, (f"the checkpoint does not say how its model is asked; taken is: {settings_of(task)}",)
 
 
 def settings_of(task: Mapping[str, Any]) -> str:

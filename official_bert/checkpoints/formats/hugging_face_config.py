@@ -6,8 +6,8 @@ from typing import Any
 
 from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, LoadedModel, numbered_labels
 from official_bert.errors import UserError
+from official_bert.kinds.names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from official_bert.modeling.config import BertConfig
-from official_bert.modeling.task_models import CLASSIFICATION, MULTI_LABEL, REGRESSION
 
 CONFIG_FILE = "config.json"
 # Their "gelu" is the exact one. Ours on the way out has the name that the oldest versions know too.

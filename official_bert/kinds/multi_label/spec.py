@@ -4,8 +4,8 @@ E examples, R rows, C classes
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -13,11 +13,8 @@ from official_bert.errors import UserError
 from official_bert.kinds import calibration, python_data, scores
 from official_bert.kinds.features import LABELS, Array, Features, Outputs
 from official_bert.kinds.label_spec import LabelSpec
+from official_bert.kinds.names import MULTI_LABEL
 from official_bert.kinds.text_spec import TextExample
-from official_bert.modeling.choices import MULTI_LABEL
-
-if TYPE_CHECKING:
-    import keras
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +28,7 @@ class MultiLabelSpec(LabelSpec):
     """
 
     kind: ClassVar[str] = MULTI_LABEL
+    required_settings: ClassVar[tuple[str, ...]] = ("labels",)
     best_metric: ClassVar[str] = "f1_micro"
     decisions: ClassVar[tuple[str, ...]] = ("predicted",)
 
@@ -52,7 +50,7 @@ class MultiLabelSpec(LabelSpec):
         Args:
             predictions: of this spec.
             examples: with labels, which the model has not learned from.
-            measure: one of modeling.choices.MEASURES.
+            measure: one of kinds.names.MEASURES.
 
         Raises:
             UserError: a class has no example.
@@ -87,16 +85,6 @@ class MultiLabelSpec(LabelSpec):
             )
         return tuple(numbers)
 
-    def graph_labels(self, spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
-        import tensorflow as tf
-
-        is_array = isinstance(spec, tf.TensorSpec) and spec.dtype != tf.string
-        is_simple = is_array and spec.shape[int(is_batched) :] == (len(self.labels),)
-        if not is_simple or self.doc_stride:
-            return None
-        expected = f"0 or 1 for each of {', '.join(self.labels)}"
-        return lambda y: python_data.asserted(y, y, (y == 0) | (y == 1), "label", expected)
-
     def targets(self, labels: Sequence[Sequence[int]]) -> Array:
         """Returns rows of 0 and 1, float32 [E, C]."""
         rows = np.zeros((len(labels), len(self.labels)), np.float32)
@@ -106,20 +94,6 @@ class MultiLabelSpec(LabelSpec):
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {LABELS: np.zeros((1, len(self.labels)), np.float32)}
-
-    def loss(self) -> "keras.losses.Loss":
-        import keras
-
-        if not self.positive_weights:
-            return keras.losses.BinaryCrossentropy(from_logits=True)
-        from official_bert.kinds.losses import WeightedBinaryCrossentropy
-
-        return WeightedBinaryCrossentropy(self.positive_weights)
-
-    def keras_metrics(self) -> Any:
-        import keras
-
-        return [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)]
 
     def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
         raise UserError("with multi_label a text has no one class to weigh; leave out class_weight")
@@ -167,13 +141,3 @@ class MultiLabelSpec(LabelSpec):
 
     def soft_targets(self, targets: Array, classes: int) -> Array:
         return targets
-
-    def soft_loss(self, targets: Any, logits: Any) -> Any:
-        import keras
-
-        return keras.losses.binary_crossentropy(targets, logits, from_logits=True)
-
-    def soft_answers(self, logits: Any) -> Any:
-        from keras import ops
-
-        return ops.sigmoid(logits)

@@ -7,22 +7,19 @@ N choices
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds import python_data
 from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length, from_rows
+from official_bert.kinds.names import MULTIPLE_CHOICE
 from official_bert.kinds.probabilities import margins_of_rows, softmax
 from official_bert.kinds.spec import KindSpec, Outcome
-from official_bert.modeling.choices import MULTIPLE_CHOICE
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.tokenization.fast import Tokenizer
-
-if TYPE_CHECKING:
-    import keras
 
 NUM_CHOICES = 4
 
@@ -40,14 +37,15 @@ class Example:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultipleChoiceSpec(KindSpec):
-    """Which of four endings follows. A prediction is the probability of each, [N]."""
+    """Which of several endings follows. A prediction is the probability of each, [N]."""
 
     kind: ClassVar[str] = MULTIPLE_CHOICE
     best_metric: ClassVar[str] = "accuracy"
     decisions: ClassVar[tuple[str, ...]] = ("choice",)
-    num_choices: ClassVar[int] = NUM_CHOICES
+    required_settings: ClassVar[tuple[str, ...]] = ("num_choices",)
 
     pair: bool = True
+    num_choices: int = NUM_CHOICES
 
     def examples(self, x: Any, y: Any) -> list[Example]:
         is_columns = isinstance(x, tuple) and len(x) == 2 and not isinstance(x[0], tuple)  # and not rows of both
@@ -60,19 +58,19 @@ class MultipleChoiceSpec(KindSpec):
         for number, row in enumerate(rows):
             if not isinstance(row, list | tuple | np.ndarray) or len(row) != 2:
                 raise UserError(
-                    f"x[{number}] is {python_data.shown(row)}; expected a prompt and its {NUM_CHOICES} endings"
+                    f"x[{number}] is {python_data.shown(row)}; expected a prompt and its {self.num_choices} endings"
                 )
         numbers: list[Any] = [None] * len(rows)
         if y is not None:
             numbers = python_data.numbers_of(
-                python_data.as_list(y, "y"), [str(number) for number in range(NUM_CHOICES)]
+                python_data.as_list(y, "y"), [str(number) for number in range(self.num_choices)]
             )
         python_data.check_same_length(len(rows), numbers, "y")
         examples = []
         for number, ((prompt, endings), label) in enumerate(zip(rows, numbers, strict=True)):
             texts = python_data.as_texts(endings, f"x[{number}]")
-            if len(texts) != NUM_CHOICES:
-                raise UserError(f"x[{number}] has {len(texts)} endings; expected {NUM_CHOICES}")
+            if len(texts) != self.num_choices:
+                raise UserError(f"x[{number}] has {len(texts)} endings; expected {self.num_choices}")
             examples.append(Example(python_data.as_texts([prompt], f"x[{number}]")[0], tuple(texts), label))
         return examples
 
@@ -91,7 +89,7 @@ class MultipleChoiceSpec(KindSpec):
         return margins_of_rows(self.decode(outputs, features, examples))
 
     def featurize(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Features:
-        """Returns four sequences for each example; without targets if a label is not known."""
+        """Returns a sequence for each choice; without targets if a label is not known."""
         check_length(max_seq_length, _LEAST_LENGTH)
         packed = [pack(example, tokenizer.exact, max_seq_length) for example in examples]
         sequences = [sequence for sequences, _ in packed for sequence in sequences]
@@ -101,20 +99,15 @@ class MultipleChoiceSpec(KindSpec):
             [np.array(segment_ids, np.int32) for _, segment_ids in sequences],
             {} if None in labels else {LABELS: np.array(labels, np.int32)},
             {EXAMPLE: np.arange(len(examples))},
-            NUM_CHOICES,
+            self.num_choices,
             [is_cut for _, is_cut in packed],
         )
-
-    def loss(self) -> "keras.losses.Loss":
-        import keras
-
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {LABELS: np.zeros(1, np.int32)}
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[Example]) -> Array:
-        return softmax(np.asarray(outputs, np.float64).reshape(-1, NUM_CHOICES))
+        return softmax(np.asarray(outputs, np.float64).reshape(-1, self.num_choices))
 
     def scores(self, predictions: Array, examples: Sequence[Example]) -> dict[str, float]:
         return {"accuracy": accuracy(chosen(predictions), examples)}

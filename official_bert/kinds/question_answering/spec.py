@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds import python_data
 from official_bert.kinds.features import Array, Features, Outputs, cut_note
+from official_bert.kinds.names import QUESTION_ANSWERING
 from official_bert.kinds.question_answering import candidates, squad_scores
 from official_bert.kinds.question_answering.candidates import Candidate, Prediction
 from official_bert.kinds.question_answering.questions import (
@@ -22,11 +23,7 @@ from official_bert.kinds.question_answering.questions import (
     windows_of,
 )
 from official_bert.kinds.spec import KindSpec, Outcome
-from official_bert.modeling.choices import QUESTION_ANSWERING
 from official_bert.tokenization.fast import Tokenizer
-
-if TYPE_CHECKING:
-    import keras
 
 _OUTPUTS = (START_LOGITS, END_LOGITS)
 
@@ -49,6 +46,7 @@ class QuestionAnsweringSpec(KindSpec):
 
     kind: ClassVar[str] = QUESTION_ANSWERING
     perfect: ClassVar[float] = 100.0
+    default_max_seq_length: ClassVar[int] = 384
     decisions: ClassVar[tuple[str, ...]] = ("answer", "start", "end", "probability")
 
     pair: bool = True
@@ -149,19 +147,9 @@ class QuestionAnsweringSpec(KindSpec):
     def cut_note(self, cut: int, examples: int, max_seq_length: int) -> str | None:
         return cut_note(cut, examples, "question", self.max_query_length, "max_query_length")
 
-    def loss(self) -> "dict[str, keras.losses.Loss]":
-        import keras
-
-        return {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in _OUTPUTS}
-
     def loss_weights(self) -> dict[str, float]:
         """Returns weights that make the loss the mean of the starts' and the ends', as in the original."""
         return dict.fromkeys(_OUTPUTS, 0.5)
-
-    def keras_metrics(self) -> Any:
-        import keras
-
-        return {name: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")] for name in _OUTPUTS}
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {name: np.zeros(1, np.int32) for name in _OUTPUTS}

@@ -2,18 +2,15 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds import python_data, scores
 from official_bert.kinds.features import LABELS, Array
+from official_bert.kinds.names import REGRESSION
 from official_bert.kinds.text_spec import TextExample, TextSpec
-from official_bert.modeling.choices import REGRESSION
-
-if TYPE_CHECKING:
-    import keras
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,16 +35,6 @@ class RegressionSpec(TextSpec):
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {LABELS: np.zeros(1, np.float32)}
-
-    def loss(self) -> "keras.losses.Loss":
-        from official_bert.kinds.losses import SquaredError
-
-        return SquaredError()
-
-    def keras_metrics(self) -> Any:
-        from official_bert.kinds.metrics import AbsoluteError
-
-        return [AbsoluteError()]
 
     def activated(self, logits: Array) -> Array:
         return logits
@@ -74,11 +61,3 @@ class RegressionSpec(TextSpec):
 
     def soft_targets(self, targets: Array, classes: int) -> Array:
         return targets[:, None]
-
-    def soft_loss(self, targets: Any, logits: Any) -> Any:
-        from keras import ops
-
-        return ops.square(logits[:, 0] - targets[:, 0])
-
-    def soft_answers(self, logits: Any) -> Any:
-        return logits

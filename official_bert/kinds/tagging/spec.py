@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +21,13 @@ import numpy.typing as npt
 from official_bert.errors import UserError
 from official_bert.kinds import python_data, windows
 from official_bert.kinds.features import EXAMPLE, LABELS, NO_LABEL, Array, Features, Outputs, from_rows
+from official_bert.kinds.names import TAGGING
 from official_bert.kinds.probabilities import margins_of_rows, softmax
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.tagging import entity_scores
-from official_bert.modeling.choices import TAGGING
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, FullTokenizer
 from official_bert.tokenization.fast import Tokenizer
-
-if TYPE_CHECKING:
-    from official_bert.kinds.losses import TaggingLoss
 
 _WORD = "word"  # in Features.details, [T]: the number of the word that is tagged at this token, or -1
 
@@ -89,6 +86,7 @@ class TaggingSpec(KindSpec):
     """
 
     kind: ClassVar[str] = TAGGING
+    required_settings: ClassVar[tuple[str, ...]] = ("labels",)
     has_tokens: ClassVar[bool] = True
     decisions: ClassVar[tuple[str, ...]] = ("tags",)
 
@@ -199,16 +197,6 @@ class TaggingSpec(KindSpec):
             f"{cut:,} of {examples:,} texts have a word of more than {max_seq_length - 2} tokens, whose "
             "rest was left out (max_seq_length)"
         )
-
-    def loss(self) -> "TaggingLoss":
-        from official_bert.kinds.losses import TaggingLoss
-
-        return TaggingLoss()
-
-    def keras_metrics(self) -> Any:
-        from official_bert.kinds.metrics import TagAccuracy
-
-        return [TagAccuracy()]
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {LABELS: np.zeros(tokens, np.int32)}

@@ -6,7 +6,7 @@ E examples, N texts of an example, D dimensions, T different texts
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,15 +14,13 @@ from official_bert.errors import UserError
 from official_bert.kinds import python_data, text_spec
 from official_bert.kinds import scores as score_functions
 from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
+from official_bert.kinds.names import COSINE, OBJECTIVES, RANKING, TRIPLET, VECTORS
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.text_spec import TextExample
 from official_bert.kinds.vectors import retrieval
-from official_bert.modeling.choices import COSINE, MEAN, OBJECTIVES, RANKING, TRIPLET, VECTORS
+from official_bert.modeling.choices import MEAN
 from official_bert.tokenization.fast import Tokenizer
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
-
-if TYPE_CHECKING:
-    import keras
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +42,7 @@ class VectorSpec(KindSpec):
         pooling: see modeling.pooling.build_vector_model, as for `layers` and `normalize`.
         layers: the encoder's blocks.
         normalize: whether vectors have length 1.
-        objective: by what they are learned, one of modeling.choices.OBJECTIVES.
+        objective: by what they are learned, one of kinds.names.OBJECTIVES.
         scale: what cosines are multiplied by before the softmax of RANKING.
         margin: by how much TRIPLET wants the negative to be farther away.
         dimensions: how many of the first dimensions are to be vectors too, each.
@@ -117,13 +115,6 @@ class VectorSpec(KindSpec):
             "objective": self.objective, "scale": self.scale, "margin": self.margin,
             "dimensions": list(self.dimensions), "score_range": list(self.score_range),
         }  # fmt: skip
-
-    def answering_model(self, model: "keras.Model") -> "keras.Model":
-        from official_bert.modeling.pooling import build_vector_model
-
-        vectors = build_vector_model(model, self.pooling, self.layers, self.normalize)
-        self.check(int(vectors.output.shape[-1]))
-        return vectors
 
     def texts_of(self, examples: Sequence[VectorExample]) -> dict[str, list[Any]]:
         return {"text": [example.texts[0] for example in examples]}
@@ -206,18 +197,6 @@ class VectorSpec(KindSpec):
             choices=number,
             is_cut=np.any(features.is_cut.reshape(-1, number), axis=1),
         )
-
-    def loss(self) -> "keras.losses.Loss":
-        from official_bert.kinds.vectors.losses import CosineLoss, RankingLoss, TripletLoss
-
-        if self.objective == COSINE:
-            return CosineLoss(dimensions=self.dimensions)
-        if self.objective == TRIPLET:
-            return TripletLoss(self.margin, dimensions=self.dimensions)
-        return RankingLoss(self.scale, dimensions=self.dimensions)
-
-    def keras_metrics(self) -> Any:
-        return []
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {LABELS: np.zeros(1, np.float32)}

@@ -9,13 +9,9 @@ import pytest
 
 import official_bert
 from official_bert.checkpoints import checksums, conversion, finetuned, parity
-from official_bert.checkpoints.formats import fine_tuned, hugging_face
+from official_bert.checkpoints.formats import hugging_face
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
-from official_bert.keras_models.text_model import TextModel
-from official_bert.kinds.multiple_choice.spec import NUM_CHOICES
-from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
-from official_bert.modeling import task_models
 from tests.checkpoints.checkpoint_samples import conversion_options
 from tests.conftest import WORDS
 
@@ -116,11 +112,3 @@ def test_what_no_checkpoint_has_is_refused(tiny_config: Any, tmp_path: pathlib.P
     with pytest.raises(UserError, match="--head=bilstm, which checkpoint formats cannot store"):
         conversion.convert(conversion_options(folder, tmp_path / "theirs", to_format="hugging_face"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ours"]
-
-
-def test_what_a_checkpoint_does_not_say_is_as_the_models_of_text_have_it():
-    assert QuestionAnsweringSpec().settings == fine_tuned._QUESTION_SETTINGS
-    assert fine_tuned._NUM_CHOICES == NUM_CHOICES
-    assert TextModel.default_max_seq_length == fine_tuned._LENGTH
-    assert official_bert.QuestionAnswerer.default_max_seq_length == fine_tuned._LENGTH_OF_QUESTIONS
-    assert official_bert.QuestionAnswerer.kinds == (task_models.QUESTION_ANSWERING,)

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from official_bert.data.packing import Packing, pack
+from official_bert.kinds import names
 from official_bert.kinds.features import NO_LABEL
-from official_bert.modeling import task_models
 from official_bert.modeling.config import BertConfig
 from tools.tpu_check import answers, command, compiler, steps
 from tools.tpu_check.functional import without_variables
@@ -29,12 +29,12 @@ from tools.tpu_check.steps import ReplicaStep
 
 LENGTH, BATCH = 8, 4
 TASKS = {
-    task_models.CLASSIFICATION: ("mnli", TaskStepOptions()),
-    task_models.REGRESSION: ("sts-b", TaskStepOptions()),
-    task_models.MULTI_LABEL: ("table", TableStepOptions(num_labels=3, label_kind="multi_label")),
-    task_models.TAGGING: ("tagging", LabelledTaskStepOptions(num_labels=3)),
-    task_models.QUESTION_ANSWERING: ("squad", TaskStepOptions()),
-    task_models.MULTIPLE_CHOICE: ("swag", TaskStepOptions()),
+    names.CLASSIFICATION: ("mnli", TaskStepOptions()),
+    names.REGRESSION: ("sts-b", TaskStepOptions()),
+    names.MULTI_LABEL: ("table", TableStepOptions(num_labels=3, label_kind="multi_label")),
+    names.TAGGING: ("tagging", LabelledTaskStepOptions(num_labels=3)),
+    names.QUESTION_ANSWERING: ("squad", TaskStepOptions()),
+    names.MULTIPLE_CHOICE: ("swag", TaskStepOptions()),
 }
 
 
@@ -124,7 +124,7 @@ def test_the_step_of_pretraining_without_variables_is_the_step(small_config: Ber
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", task_models.KINDS)
+@pytest.mark.parametrize("kind", names.KINDS)
 def test_the_steps_of_fine_tuning_without_variables_are_the_steps(kind, small_config, with_values):
     name, task_options = TASKS[kind]
     options = FineTuningStepOptions("bert_config.json", max_seq_length=LENGTH, train_batch_size=BATCH)

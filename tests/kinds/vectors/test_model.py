@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.kinds.vectors.losses import CosineLoss, RankingLoss, TripletLoss
+from official_bert.kinds.vectors.model import CosineLoss, RankingLoss, TripletLoss
 from tests.make import refusal
 
 RNG = np.random.default_rng(0)

@@ -1,6 +1,6 @@
-"""The losses of vectors, of which a row's may depend on the other rows of its batch.
+"""The model of vectors, pooling without weights, and its losses, which may compare the rows of a batch.
 
-B rows, N texts of a row (a text, the one that it belongs to, and maybe one that it does not), D dimensions
+B rows, N texts of a row (a text, the one that belongs to it, and maybe one that does not), D dimensions
 """
 
 import abc
@@ -11,7 +11,10 @@ import keras
 from keras import ops
 
 from official_bert.errors import UserError
-from official_bert.modeling.pooling import normalized
+from official_bert.kinds import model
+from official_bert.kinds.names import COSINE, TRIPLET
+from official_bert.kinds.vectors.spec import VectorSpec
+from official_bert.modeling.pooling import build_vector_model, normalized
 
 _NO_ROW = -1e9  # the score of a candidate that is padding
 _DISTANCE_OFFSET = 1e-6  # added to differences, so that equal vectors have a distance with a gradient
@@ -115,3 +118,26 @@ class TripletLoss(VectorLoss):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "margin": self.margin}
+
+
+class Model(model.KindModel[VectorSpec]):
+    """The model and loss of vectors."""
+
+    def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
+        return encoder
+
+    def answering_model(self, model: keras.Model) -> keras.Model:
+        vectors = build_vector_model(model, self.spec.pooling, self.spec.layers, self.spec.normalize)
+        self.spec.check(int(vectors.output.shape[-1]))
+        return vectors
+
+    def loss(self) -> VectorLoss:
+        dimensions = self.spec.dimensions
+        if self.spec.objective == COSINE:
+            return CosineLoss(dimensions=dimensions)
+        if self.spec.objective == TRIPLET:
+            return TripletLoss(self.spec.margin, dimensions=dimensions)
+        return RankingLoss(self.spec.scale, dimensions=dimensions)
+
+    def metrics(self) -> Any:
+        return []

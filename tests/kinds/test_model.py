@@ -7,12 +7,13 @@ import tensorflow as tf
 from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.loading import open_model
-from official_bert.modeling import task_models
+from official_bert.kinds import names
+from official_bert.kinds.classification.model import build_classifier
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from tests import make
 from tests.conftest import WORDS
-from tests.make import VOCAB, refusal
+from tests.make import VOCAB, build_task_model, refusal
 
 B, S, LABELS, CHOICES = 8, 6, 3, 2
 
@@ -57,7 +58,7 @@ def example(kind: str):
 
 
 def model_of(kind: str, config) -> keras.Model:
-    return task_models.build(kind, build_encoder(config, seed=3), LABELS, CHOICES, seed=3)
+    return build_task_model(kind, build_encoder(config, seed=3), LABELS, CHOICES, seed=3)
 
 
 def description(kind: str) -> dict:
@@ -70,7 +71,7 @@ SLOW = ("multi_label", "regression", "tagging", "multiple_choice")
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in task_models.KINDS]
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in names.KINDS]
 )
 def test_a_head_learns_eight_examples_by_heart_and_answers_the_same_when_loaded(kind, quick_config, tmp_path):
     inputs, targets, loss, decoded = example(kind)
@@ -108,7 +109,7 @@ def all_equal(found, targets) -> bool:
     return np.array_equal(found, targets)
 
 
-@pytest.mark.parametrize("kind", task_models.KINDS)
+@pytest.mark.parametrize("kind", names.KINDS)
 def test_more_padding_changes_no_prediction(kind, tiny_config):
     inputs, *_ = example(kind)
     model = model_of(kind, tiny_config)
@@ -124,16 +125,16 @@ def test_more_padding_changes_no_prediction(kind, tiny_config):
 
 
 def test_logits_are_float32_under_bfloat16(tiny_config):
-    for kind in task_models.KINDS:
+    for kind in names.KINDS:
         encoder = build_encoder(tiny_config, dtype="mixed_bfloat16")
-        outputs = task_models.build(kind, encoder, LABELS, CHOICES).outputs
+        outputs = build_task_model(kind, encoder, LABELS, CHOICES).outputs
         assert {each.dtype for each in outputs} == {"float32"}
 
 
 def test_an_encoder_without_a_pooler_is_refused(tiny_config):
     encoder = build_encoder(tiny_config)
     bare = keras.Model(encoder.input, {"sequence_output": encoder.output["sequence_output"]})
-    assert "no pooled_output" in refusal(task_models.build_classifier, bare, 2)
+    assert "no pooled_output" in refusal(build_classifier, bare, 2)
 
 
 def test_a_damaged_folder_is_named(tiny_config, tmp_path):

@@ -1,0 +1,86 @@
+"""The model of classification: a dense layer on the pooled output.
+
+B batch, C classes
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from official_bert.kinds import model, python_data
+from official_bert.kinds.classification.spec import ClassificationSpec
+
+
+def build_classifier(
+    encoder: keras.Model, num_labels: int, dropout_rate: float = model.DROPOUT_RATE, seed: int | None = None
+) -> keras.Model:
+    """Returns a model of texts or pairs: dropout and a dense layer on the pooled output give logits, [B, C].
+
+    For one class per text take the softmax of the logits, for any number of labels per text (multi-label) the sigmoid.
+    The model continues the graph of the encoder and shares its weights.
+
+    Args:
+        encoder: An encoder with pooled_output, as `official_bert.load` or `build_encoder` returns it.
+        num_labels: C.
+        dropout_rate: Dropout rate of the pooled output in training.
+        seed: Seed of the new weights. None draws a new one.
+    """
+    pooled = model.add_pooled(encoder, dropout_rate)
+    logits = model.add_dense(encoder, pooled, num_labels, "sequence_classifier", seed)
+    return keras.Model(encoder.input, model.add_float32(logits), name="classifier")
+
+
+class Model(model.TextKindModel[ClassificationSpec]):
+    """The model, loss and metrics of classification."""
+
+    def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
+        return build_classifier(encoder, len(self.spec.labels), seed=seed)
+
+    def loss(self) -> keras.losses.Loss:
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def soft_loss(self, targets: Any, logits: Any) -> Any:
+        return keras.losses.categorical_crossentropy(targets, logits, from_logits=True)
+
+    def soft_answers(self, logits: Any) -> Any:
+        return ops.softmax(logits)
+
+    def graph_labels(self, element_spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
+        if not self.has_simple_labels(element_spec, is_batched):
+            return None
+        labels, is_text = self.spec.labels, element_spec.dtype == tf.string
+        are_whole_numbers = python_data.are_whole_numbers(labels)
+        if not is_text and python_data.are_values(labels) and not are_whole_numbers:
+            return None  # Python compares a value with names
+        expected = f"one of {', '.join(labels)}"
+        names = [python_data.class_name(label) for label in labels]
+        if not is_text and are_whole_numbers:
+            return self._looked_up(tf.constant([int(name) for name in names], tf.int64), expected)
+        if not is_text:
+            classes = len(labels)
+
+            def checked(y: Any) -> Any:
+                number = tf.cast(y, tf.float32)
+                is_class = (number >= 0) & (number < classes) & (tf.math.floor(number) == number)
+                return model.check_values(y, y, is_class, "label", f"{expected}, or a number from 0 to {classes - 1}")
+
+            return checked
+        by_name = self._looked_up(tf.constant(names), expected)
+        # As python_data.class_name.
+        return lambda y: by_name(tf.strings.regex_replace(y, r"^(-?[0-9]+)\.0+$", r"\1"))
+
+    def _looked_up(self, names: tf.Tensor, expected: str) -> Callable[[Any], Any]:
+        """Returns a function from the names of classes, strings or whole numbers, to the numbers of classes."""
+        initializer = tf.lookup.KeyValueTensorInitializer(names, tf.range(len(self.spec.labels)))
+        table = tf.lookup.StaticHashTable(initializer, default_value=-1)
+
+        def lookup(y: Any) -> Any:
+            keys = tf.cast(y, names.dtype)
+            numbers = table.lookup(keys)
+            is_name = (numbers >= 0) & (True if y.dtype == tf.string else tf.cast(keys, y.dtype) == y)
+            return model.check_values(numbers, y, is_name, "label", expected)
+
+        return lookup

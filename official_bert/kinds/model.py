@@ -1,0 +1,151 @@
+"""What the specs of all kinds need from Keras: the base class of their models, and the pieces that models share.
+
+B batch, S sequence, H hidden size, C classes
+"""
+
+import abc
+import importlib
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import keras
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.kinds.all_kinds import SPECS
+from official_bert.kinds.spec import KindSpec
+from official_bert.kinds.text_spec import TextSpec
+from official_bert.modeling import bilstm, layer_names
+from official_bert.modeling.dropout import Dropout
+from official_bert.modeling.initialization import seeded_normal
+
+DROPOUT_RATE = 0.1  # the original's, before every head except the one of question_answering
+
+Spec = TypeVar("Spec", bound=KindSpec)
+AnyTextSpec = TypeVar("AnyTextSpec", bound=TextSpec)
+
+
+class KindModel(abc.ABC, Generic[Spec]):
+    """The layers, loss and Keras metrics of a kind.
+
+    Args:
+        spec: The spec of the kind.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+
+    def build(self, encoder: keras.Model, seed: int | None = None) -> keras.Model:
+        """Returns the encoder with the head of the kind.
+
+        Args:
+            encoder: An encoder as `build_encoder` returns it.
+            seed: Seed of the new weights. None draws a new one.
+        """
+        head_input = self.spec.head_input
+        if not head_input.is_encoder:
+            encoder = bilstm.extend_encoder(encoder, head_input.head, head_input.lstm_units, seed)
+        return self.build_head(encoder, seed)
+
+    @abc.abstractmethod
+    def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
+        """Returns a model that continues an encoder, or the BiLSTM on it."""
+
+    def answering_model(self, model: keras.Model) -> keras.Model:
+        """Returns the model that is trained and whose outputs the spec decodes, given the result of `build`."""
+        return model
+
+    @abc.abstractmethod
+    def loss(self) -> Any:
+        """Returns the Keras loss of logits that the original uses, or a dict of losses by output."""
+
+    def metrics(self) -> Any:
+        """Returns the Keras metrics that `fit` shows next to the loss."""
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def graph_labels(self, element_spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
+        """Returns a function from the labels of a tf.data.Dataset to targets, or None if that needs Python.
+
+        Args:
+            element_spec: The specification of the labels.
+            is_batched: Whether the elements of the data set are batches.
+        """
+        return None
+
+
+class TextKindModel(KindModel[AnyTextSpec]):
+    """A model that answers a whole text or pair."""
+
+    def has_simple_labels(self, element_spec: Any, is_batched: bool) -> bool:
+        """Returns whether a text is one row, and its label in a data set one number or name."""
+        is_tensor = isinstance(element_spec, tf.TensorSpec)
+        return not self.spec.doc_stride and is_tensor and element_spec.shape.rank == int(is_batched)
+
+    @abc.abstractmethod
+    def soft_loss(self, targets: Any, logits: Any) -> Any:
+        """Returns the loss of each row, [B], given probabilities or values [B, C] and logits [B, C]."""
+
+    @abc.abstractmethod
+    def soft_answers(self, logits: Any) -> Any:
+        """Returns the probabilities or values, [B, C], of a teacher's logits, [B, C]."""
+
+
+def model_for(spec: KindSpec) -> Any:
+    """Returns the KindModel of a spec, which is the class `Model` in the module that the spec names."""
+    return importlib.import_module(spec.model_module()).Model(spec)
+
+
+def import_models() -> None:
+    """Imports the models of all kinds, so that Keras finds their classes when it loads a .keras file."""
+    for spec in SPECS.values():
+        importlib.import_module(spec.model_module())
+
+
+def add_pooled(encoder: keras.Model, dropout_rate: float) -> Any:
+    """Returns the pooled output of an encoder after dropout, [B, H].
+
+    Raises:
+        UserError: If the encoder has no pooler.
+    """
+    if "pooled_output" not in encoder.output:
+        raise UserError("the encoder has no pooled_output, since its checkpoint has no pooler; take one that has")
+    return add_dropout(encoder, encoder.output["pooled_output"], dropout_rate)
+
+
+def add_dropout(encoder: keras.Model, x: Any, rate: float) -> Any:
+    """Returns `x` after the dropout of the head."""
+    return Dropout(rate, name="head_dropout", dtype=_policy(encoder))(x)
+
+
+def add_dense(encoder: keras.Model, x: Any, units: int, name: str, seed: int | None) -> Any:
+    """Returns `x` after a dense layer that is initialized like the matrices of the encoder, with biases of zero."""
+    stddev = encoder.get_layer(layer_names.WORD_EMBEDDINGS).embeddings_initializer.stddev
+    return keras.layers.Dense(
+        units, kernel_initializer=seeded_normal(stddev, seed, name), name=name, dtype=_policy(encoder)
+    )(x)
+
+
+def add_float32(logits: Any) -> Any:
+    """Returns logits as float32, whatever the dtype policy of the encoder is."""
+    return keras.layers.Activation("linear", name="logits", dtype="float32")(logits)
+
+
+def _policy(encoder: keras.Model) -> Any:
+    return encoder.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
+
+
+def check_values(values: Any, given: Any, is_valid: Any, name: str, expected: str) -> Any:
+    """Returns a tensor of a data set. TensorFlow raises an error unless all of `is_valid` is true.
+
+    Args:
+        values: Any tensor.
+        given: The tensor that `values` were made from.
+        is_valid: Which elements of `given` are valid, bool of the same shape.
+        name: What the elements are, such as "label".
+        expected: Description of valid elements.
+    """
+    first_wrong = tf.strings.format("{}", tf.boolean_mask(given, ~is_valid)[:1])
+    shown = tf.strings.regex_replace(first_wrong, r'^\["?|"?\]$', "")
+    problem = tf.strings.join([f"a {name} of the data set is ", shown, f"; expected {expected}"])
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_valid), [problem])]):
+        return tf.identity(values)

@@ -1,0 +1,70 @@
+"""The model of multi_label: that of classification, with a loss for each label by itself.
+
+B batch, C classes
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from official_bert.kinds import model
+from official_bert.kinds.classification.model import build_classifier
+from official_bert.kinds.multi_label.spec import MultiLabelSpec
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class WeightedBinaryCrossentropy(keras.losses.Loss):
+    """The cross-entropy of labels by themselves, where to miss one costs so many times as much; the mean over labels.
+
+    y_true is 0 or 1 and y_pred logits, both [B, C]; `call` returns [B].
+
+    Args:
+        positive_weights: of each label, [C].
+        settings: of keras.losses.Loss.
+    """
+
+    def __init__(self, positive_weights: Sequence[float], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.positive_weights = tuple(map(float, positive_weights))
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        expected = keras.ops.cast(y_true, y_pred.dtype)
+        weights = keras.ops.convert_to_tensor(self.positive_weights, y_pred.dtype)
+        missed, found_wrongly = keras.ops.softplus(-y_pred), keras.ops.softplus(y_pred)
+        return keras.ops.mean(weights * expected * missed + (1 - expected) * found_wrongly, axis=-1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "positive_weights": list(self.positive_weights)}
+
+
+class Model(model.TextKindModel[MultiLabelSpec]):
+    """The model, loss and metrics of multi_label."""
+
+    def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
+        return build_classifier(encoder, len(self.spec.labels), seed=seed)
+
+    def loss(self) -> keras.losses.Loss:
+        if not self.spec.positive_weights:
+            return keras.losses.BinaryCrossentropy(from_logits=True)
+        return WeightedBinaryCrossentropy(self.spec.positive_weights)
+
+    def metrics(self) -> Any:
+        return [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)]
+
+    def soft_loss(self, targets: Any, logits: Any) -> Any:
+        return keras.losses.binary_crossentropy(targets, logits, from_logits=True)
+
+    def soft_answers(self, logits: Any) -> Any:
+        return ops.sigmoid(logits)
+
+    def graph_labels(self, element_spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
+        labels = self.spec.labels
+        is_array = isinstance(element_spec, tf.TensorSpec) and element_spec.dtype != tf.string
+        is_simple = is_array and element_spec.shape[int(is_batched) :] == (len(labels),)
+        if not is_simple or self.spec.doc_stride:
+            return None
+        expected = f"0 or 1 for each of {', '.join(labels)}"
+        return lambda y: model.check_values(y, y, (y == 0) | (y == 1), "label", expected)

@@ -1,0 +1,16 @@
+"""The names of kinds and of their options. Importing this imports nothing, so that options can use it."""
+
+# Kinds, as task.json names them.
+CLASSIFICATION, MULTI_LABEL, REGRESSION = "classification", "multi_label", "regression"
+TAGGING, QUESTION_ANSWERING, MULTIPLE_CHOICE = "tagging", "question_answering", "multiple_choice"
+VECTORS = "vectors"  # an encoder with pooling, which has no weights of its own
+KINDS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING, QUESTION_ANSWERING, MULTIPLE_CHOICE)  # with weights
+
+# How vectors are learned: by a softmax over the other texts of a batch, the cosines of graded pairs, or the distances
+# of triplets.
+OBJECTIVES = RANKING, COSINE, TRIPLET = "ranking", "cosine", "triplet"
+
+# How the threshold of a label is chosen: F-scores by their beta (above 1 recall counts more), or accuracy.
+BETAS = {"f1": 1.0, "f0.5": 0.5, "f2": 2.0}
+ACCURACY = "accuracy"
+MEASURES = (*BETAS, ACCURACY)

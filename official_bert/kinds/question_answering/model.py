@@ -1,0 +1,53 @@
+"""The model of question_answering: scores of each position as the start and the end of the answer.
+
+B batch, S sequence
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from official_bert.kinds import model
+from official_bert.kinds.question_answering.questions import END_LOGITS, START_LOGITS
+from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
+
+_OUTPUTS = (START_LOGITS, END_LOGITS)
+_PADDING = -1e9  # the logit of a position without a token
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class SpanLogits(keras.layers.Layer):
+    """Splits scores into those of starts and ends: [B, S, 2] and [B, S] int32 to two of [B, S] float32.
+
+    Padding gets a logit of -1e9, so that it takes no part whatever length a batch is padded to. The original leaves
+    padding in.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        scores, input_mask = inputs
+        scores = ops.where(input_mask[..., None] > 0, ops.cast(scores, "float32"), _PADDING)  # [B, S, 2]
+        return {START_LOGITS: scores[..., 0], END_LOGITS: scores[..., 1]}
+
+
+def build_span_predictor(encoder: keras.Model, seed: int | None = None) -> keras.Model:
+    """Returns a model of questions and contexts: {"start_logits", "end_logits"}, each [B, S].
+
+    As in the original, there is no dropout before the head. `seed` is the seed of the new weights; None draws one.
+    """
+    scores = model.add_dense(encoder, encoder.output["sequence_output"], 2, "question_answering", seed)
+    logits = SpanLogits(name="span_logits", dtype="float32")([scores, encoder.input["input_mask"]])
+    return keras.Model(encoder.input, logits, name="span_predictor")
+
+
+class Model(model.KindModel[QuestionAnsweringSpec]):
+    """The model, losses and metrics of question_answering."""
+
+    def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
+        return build_span_predictor(encoder, seed=seed)
+
+    def loss(self) -> dict[str, keras.losses.Loss]:
+        return {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in _OUTPUTS}
+
+    def metrics(self) -> Any:
+        return {name: super(Model, self).metrics() for name in _OUTPUTS}

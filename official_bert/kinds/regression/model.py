@@ -1,0 +1,80 @@
+"""The model of regression: a number from the pooled output.
+
+B batch
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from official_bert.errors import UserError
+from official_bert.kinds import model
+from official_bert.kinds.python_data import LARGEST
+from official_bert.kinds.regression.spec import RegressionSpec
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class WithoutAxis(keras.layers.Layer):
+    """Takes the last axis, of size 1, away: [..., 1] to [...]."""
+
+    def call(self, inputs: Any) -> Any:
+        return inputs[..., 0]
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class SquaredError(keras.losses.Loss):
+    """The squared errors of values, [B] and [B], one by one: Keras' own loss averages them before it weighs rows."""
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.square(y_pred - keras.ops.cast(y_true, y_pred.dtype))
+
+
+@keras.saving.register_keras_serializable(package="official_bert")
+class AbsoluteError(keras.metrics.Mean):
+    """The mean of absolute errors over all rows: Keras' own metric takes that of the batches', however small."""
+
+    def __init__(self, name: str = "mean_absolute_error", **settings: Any) -> None:
+        super().__init__(name=name, **settings)
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        errors = keras.ops.abs(y_pred - keras.ops.cast(y_true, y_pred.dtype))
+        super().update_state(errors, sample_weight)
+
+
+def build_regressor(
+    encoder: keras.Model, dropout_rate: float = model.DROPOUT_RATE, seed: int | None = None
+) -> keras.Model:
+    """Returns a model of texts or pairs that gives a number, [B]. The arguments are those of `build_classifier`."""
+    value = model.add_dense(encoder, model.add_pooled(encoder, dropout_rate), 1, "sequence_classifier", seed)
+    value = WithoutAxis(name="value", dtype="float32")(model.add_float32(value))
+    return keras.Model(encoder.input, value, name="regressor")
+
+
+class Model(model.TextKindModel[RegressionSpec]):
+    """The model, loss and metrics of regression."""
+
+    def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
+        return build_regressor(encoder, seed=seed)
+
+    def loss(self) -> keras.losses.Loss:
+        return SquaredError()
+
+    def metrics(self) -> Any:
+        return [AbsoluteError()]
+
+    def soft_loss(self, targets: Any, logits: Any) -> Any:
+        return ops.square(logits[:, 0] - targets[:, 0])
+
+    def soft_answers(self, logits: Any) -> Any:
+        return logits
+
+    def graph_labels(self, element_spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
+        if not self.has_simple_labels(element_spec, is_batched):
+            return None
+        if element_spec.dtype == tf.string:
+            raise UserError("the data set's labels are strings; expected numbers")
+        expected = f"a finite number, at most {LARGEST:g}"
+        return lambda y: model.check_values(y, y, tf.abs(tf.cast(y, tf.float32)) <= LARGEST, "label", expected)

@@ -1,0 +1,33 @@
+"""Specs work without TensorFlow and Keras."""
+
+import subprocess
+import sys
+
+from official_bert.kinds.all_kinds import SPECS
+from tests.conftest import ROOT
+from tests.test_structure import NAMES, imports_of, reachable_from
+
+FRAMEWORKS = {"tensorflow", "tensorflow_text", "keras"}
+# None makes every import of a module an error.
+IMPORT_AND_USE = f"""
+import sys
+sys.modules.update(dict.fromkeys({sorted(FRAMEWORKS)}))
+from official_bert.kinds.all_kinds import SPECS, create_spec
+for kind, spec in SPECS.items():
+    task = spec(labels=("a", "b")).task_spec("t", 16)
+    assert create_spec(task).task_spec("t", 16) == task
+    print(kind)
+"""
+
+
+def test_specs_are_used_where_tensorflow_and_keras_cannot_be_imported():
+    done = subprocess.run([sys.executable, "-c", IMPORT_AND_USE], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == list(SPECS)
+
+
+def test_no_function_of_a_spec_imports_tensorflow_or_keras():
+    modules = [name for name in reachable_from("official_bert.kinds.all_kinds") if ".kinds." in name]
+    assert len(modules) > 15
+    for name in modules:
+        assert not {module.split(".")[0] for module in imports_of(NAMES[name])} & FRAMEWORKS, name
