@@ -17,7 +17,7 @@ from official_bert.finetuning.model_card import Evaluation, write_model_card
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import OPTIONS_FILE
 from official_bert.kinds.classification.spec import ClassificationSpec
-from official_bert.kinds.constant_answers import ConstantAnswers
+from official_bert.kinds.constant_answers import describe_constant_answers
 from official_bert.kinds.label_spec import DECISIONS, LabelSpec
 from official_bert.kinds.model import model_for
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
@@ -129,14 +129,10 @@ def evaluate_and_predict(
 
 def _warn_if_constant(split: str, head: KindSpec, predictions: Any, examples: list[Any]) -> list[str]:
     """Prints a warning if all predictions are (nearly) equal, and returns it in a list."""
-    constant = ConstantAnswers()
-    answers = head.named_answers(predictions, examples)
-    for row in zip(*answers.values(), strict=True):
-        constant.add(dict(zip(answers, row, strict=True)))
-    warnings = [f"{split}: {warning}"] if (warning := constant.warning()) else []
-    for line in warnings:
-        print(f"warning: {line}", flush=True)
-    return warnings
+    if not (warning := describe_constant_answers(head.named_answers(predictions, examples))):
+        return []
+    print(f"warning: {split}: {warning}", flush=True)
+    return [f"{split}: {warning}"]
 
 
 def _card_settings(options: Options) -> dict[str, Any]:

@@ -4,13 +4,13 @@ B texts, S sequence
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import keras
 import tensorflow as tf
 
 from official_bert.export.text_models import ClassificationModel
-from official_bert.tokenization.casing import casing_for
+from official_bert.tokenization.casing import Casing, casing_of, resolve_casing
 from official_bert.tokenization.exact import FullTokenizer, parse_vocab
 
 
@@ -22,7 +22,8 @@ class Preprocessor(keras.layers.Layer):
 
     Args:
         vocab: the text of a vocab.txt.
-        do_lower_case: whether the vocabulary is uncased; None to find out by its capital letters.
+        do_lower_case: Whether the vocabulary is uncased. None detects it from the capital letters. A Casing is taken
+            without comparing it with the vocabulary.
         max_seq_length: the longest sequence in tokens; longer texts are cut as in fine-tuning.
         pad_to_max: whether every batch has max_seq_length tokens, as TPUs want it, rather than those of its longest.
         strip_accents: whether texts lose their accents; None for lower-cased ones.
@@ -37,13 +38,13 @@ class Preprocessor(keras.layers.Layer):
     def __init__(
         self,
         vocab: str,
-        do_lower_case: bool | None = None,
+        do_lower_case: bool | Casing | None = None,
         max_seq_length: int = 128,
         pad_to_max: bool = False,
         strip_accents: bool | None = None,
         **layer_settings: Any,
     ) -> None:
-        super().__init__(trainable=False, **layer_settings)
+        super().__init__(**{"trainable": False, **layer_settings})
         self.built = True  # it has no weights; Keras' quantize takes no layer that is not
         self._settings: dict[str, Any] = {
             "vocab": vocab,
@@ -52,9 +53,10 @@ class Preprocessor(keras.layers.Layer):
         }
         self._convert_input_args = False  # Keras would take strings for numbers
         self._allow_non_tensor_positional_args = True
-        casing = casing_for(parse_vocab(vocab), do_lower_case, strip_accents)
+        tokens = parse_vocab(vocab)
+        casing = resolve_casing(tokens, do_lower_case, strip_accents)
         self._settings |= casing.settings
-        tokenizer = FullTokenizer.from_vocab(vocab, **casing._asdict())
+        tokenizer = FullTokenizer.from_vocab(tokens, **casing._asdict())
         task_spec = {"max_seq_length": max_seq_length, "labels": ()}
         with tf.init_scope():  # made within `dataset.map`, the tables would belong to the graph of that map alone
             self._single = ClassificationModel(keras.Model(), tokenizer, {**task_spec, "pair": False})
@@ -79,6 +81,11 @@ class Preprocessor(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **self._settings}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        casing = casing_of(config["do_lower_case"], config.get("strip_accents"))
+        return cls(**{**config, "do_lower_case": casing, "strip_accents": None})
 
 
 def _padded(values: Any, length: int) -> Any:

@@ -33,6 +33,7 @@ from official_bert.keras_models.logits import losses_of_logits, metrics_of_logit
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import SteppedModel, shared_out
 from official_bert.kinds import python_data, scores
+from official_bert.kinds.constant_answers import describe_constant_answers
 from official_bert.kinds.features import check_length
 from official_bert.kinds.losses import TaggingLoss
 from official_bert.kinds.model import model_for
@@ -47,7 +48,7 @@ from official_bert.optimization.finetuning_optimizer import bert_optimizer
 from official_bert.optimization.freezing import freeze
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import BertAdamW
-from official_bert.tokenization.casing import casing_for
+from official_bert.tokenization.casing import Casing, casing_of, resolve_casing
 from official_bert.tokenization.exact import parse_vocab
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.counting import counted
@@ -84,7 +85,8 @@ class TextModel(SteppedModel):
         head: what stands on the encoder.
         config: the encoder's sizes, a BertConfig or a dict of its fields.
         vocab: the text of its vocab.txt.
-        do_lower_case: whether the vocabulary is uncased; None to find out by its capital letters.
+        do_lower_case: Whether the vocabulary is uncased. None detects it from the capital letters. A Casing is taken
+            without comparing it with the vocabulary.
         strip_accents: whether texts lose their accents; None for lower-cased ones.
         max_seq_length: the longest sequence in tokens; longer texts are cut, or read in windows.
         seed: of the new weights, of dropout and of the order of the examples.
@@ -126,7 +128,7 @@ class TextModel(SteppedModel):
         config: BertConfig | Mapping[str, Any],
         vocab: str,
         *,
-        do_lower_case: bool | None = None,
+        do_lower_case: bool | Casing | None = None,
         strip_accents: bool | None = None,
         max_seq_length: int | None = None,
         seed: int = 0,
@@ -158,11 +160,12 @@ class TextModel(SteppedModel):
         self.trainable = trainable
         for layer in frozen:
             self.get_layer(layer).trainable = False
-        self.vocab, self.casing = vocab, casing_for(parse_vocab(vocab), do_lower_case, strip_accents)
+        tokens = parse_vocab(vocab)
+        self.vocab, self.casing = vocab, resolve_casing(tokens, do_lower_case, strip_accents)
         self.max_seq_length, self.seed = max_seq_length, seed
         self._policy_name = policy.name
         self.micro_batches, self.rematerialize = gradient_accumulation_steps, rematerialize
-        self._tokenizer = FastTokenizer.from_vocab(vocab, **self.casing._asdict())
+        self._tokenizer = FastTokenizer.from_vocab(tokens, **self.casing._asdict())
         self._preprocessor: Preprocessor | None = None
         if quantization:
             self.quantize(quantization)
@@ -241,7 +244,7 @@ class TextModel(SteppedModel):
         if "labels" in inspect.signature(cls.__init__).parameters:
             settings.setdefault("labels", None)  # the class refuses it, and says what it expects
         make: Any = cls  # whose own __init__ makes the head
-        model: Self = make(initial.config, initial.require_vocab(), **initial.casing._asdict(), **settings)
+        model: Self = make(initial.config, initial.require_vocab(), do_lower_case=initial.casing, **settings)
         weights, notes = head_weights(initial, model.head), initial.notes
         if weights is not None:
             assign_weights(model, weights)
@@ -420,14 +423,14 @@ class TextModel(SteppedModel):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        return cls(**config)
+        casing = casing_of(config["do_lower_case"], config.get("strip_accents"))
+        return cls(**{**config, "do_lower_case": casing, "strip_accents": None})
 
     @property
     def preprocessor(self) -> Preprocessor:
         """The layer from strings to the network's inputs, for `dataset.map` and models of one's own."""
         if self._preprocessor is None:
-            casing = self.casing._asdict()
-            self._preprocessor = Preprocessor(self.vocab, max_seq_length=self.max_seq_length, **casing)
+            self._preprocessor = Preprocessor(self.vocab, self.casing, self.max_seq_length)
         return self._preprocessor
 
     def freeze(self, *patterns: str) -> list[str]:
@@ -848,7 +851,13 @@ class TextModel(SteppedModel):
 
     def _answer(self, x: Any, batch_size: int) -> Any:
         """What predict answers for texts."""
-        return self.head.answers(self._predictions(self.head.examples(x, None), batch_size))
+        examples = self.head.examples(x, None)
+        predictions = self._predictions(examples, batch_size)
+        if self.head.decisions or self.head.is_value:  # not vectors
+            warning = describe_constant_answers(self.head.named_answers(predictions, examples))
+            if warning:
+                print(f"warning: {warning}")
+        return self.head.answers(predictions)
 
     def _predictions(self, examples: Sequence[Any], batch_size: int | None, says_what_was_cut: bool = True) -> Any:
         """The predictions of examples, as the head decodes them."""

@@ -1,7 +1,7 @@
 """Detects models that answer every text alike, which usually means that training has failed."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _MIN_ANSWERS = 10  # fewer texts may well have the same class
@@ -9,19 +9,31 @@ _MIN_SPREAD = 1e-3  # of numbers, as a share of the largest magnitude
 
 
 class ConstantAnswers:
-    """Collects answers by class, by choice or by value, and describes them if all are (nearly) equal."""
+    """Collects answers of any kind except vectors, and describes them if all are (nearly) equal.
+
+    Tags are equal if all words have the same tag. Answers to questions are equal if all are empty: the same text may be
+    right for many questions.
+    """
 
     def __init__(self) -> None:
         self._count, self._names = 0, set[str]()
         self._least, self._most = math.inf, -math.inf
 
     def add(self, answer: Mapping[str, Any]) -> None:
-        """Adds the answer to a text, by the names of an export's outputs. Ignores other kinds of answers."""
+        """Adds the answer to a text, by the names of an export's outputs. Ignores vectors and sentences without words.
+
+        Sentences are counted rather than words.
+        """
         if "value" in answer:
             self._least, self._most = min(self._least, answer["value"]), max(self._most, answer["value"])
         elif "predicted" in answer:
             pairs = zip(answer["labels"], answer["predicted"], strict=True)
             self._names.add(", ".join(label for label, is_predicted in pairs if is_predicted) or "(none)")
+        elif answer.get("tags"):
+            self._names.update(answer["tags"])
+        elif "answer" in answer:
+            # Texts count as different, even if they are equal.
+            self._names.update({"a text", "another text"} if answer["answer"] else {"(no answer)"})
         elif "label" in answer or "choice" in answer:
             self._names.add(str(answer.get("label", answer.get("choice"))) or "(no answer)")
         else:
@@ -38,3 +50,15 @@ class ConstantAnswers:
         if not self._names and self._most - self._least <= _MIN_SPREAD * max(abs(self._least), abs(self._most)):
             return f"all {self._count:,} answers are between {self._least:.7g} and {self._most:.7g}: {advice}"
         return None
+
+
+def describe_constant_answers(answers: Mapping[str, Sequence[Any]]) -> str | None:
+    """Returns the warning if all answers are (nearly) equal, else None.
+
+    Args:
+        answers: An element for each text by the names of an export's outputs (see KindSpec.named_answers).
+    """
+    constant = ConstantAnswers()
+    for row in zip(*answers.values(), strict=True):
+        constant.add(dict(zip(answers, row, strict=True)))
+    return constant.warning()

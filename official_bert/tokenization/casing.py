@@ -83,6 +83,38 @@ def casing_for(tokens: Iterable[str], do_lower_case: bool | None, strip_accents:
     return casing_of(do_lower_case, strip_accents)
 
 
+def resolve_casing(
+    tokens: Iterable[str], do_lower_case: "bool | Casing | None", strip_accents: bool | None = None
+) -> Casing:
+    """Returns the casing that the arguments of a Keras model or layer describe.
+
+    Args:
+        tokens: The vocabulary's tokens.
+        do_lower_case: Whether the vocabulary is uncased. None lets the vocabulary decide. A Casing, which a checkpoint
+            or file states, is returned unchanged.
+        strip_accents: Whether accents are deleted. None follows do_lower_case.
+
+    Raises:
+        UserError: If the arguments contradict the vocabulary or each other.
+    """
+    if isinstance(do_lower_case, Casing):
+        return do_lower_case
+    tokens = list(tokens)
+    if do_lower_case is not None and (problem := find_contradiction(tokens, do_lower_case)):
+        raise UserError(f"do_lower_case is {do_lower_case}, but the vocabulary {problem}; leave do_lower_case out")
+    return casing_for(tokens, do_lower_case, strip_accents)
+
+
+def find_contradiction(tokens: Iterable[str], do_lower_case: bool) -> str | None:
+    """Returns what is wrong with the vocabulary for text that is lower-cased or not, or None."""
+    is_uncased, piece = detect_lower_case(tokens)
+    if is_uncased in (None, do_lower_case):
+        return None
+    if is_uncased:
+        return f"has no piece with a capital letter ({piece!r} is there in lower case only): such words become [UNK]"
+    return f"has pieces with capital letters, such as {piece!r}, which never occur in lower-cased text"
+
+
 def describe_contradiction(tokens: Iterable[str], do_lower_case: bool, vocab_file: str, remedy: str) -> str | None:
     """Returns what is wrong with text of this casing for a vocabulary, or None.
 
@@ -92,10 +124,6 @@ def describe_contradiction(tokens: Iterable[str], do_lower_case: bool, vocab_fil
         vocab_file: Path of the vocabulary, for the message.
         remedy: The verb that precedes the flag in the message, such as "pass".
     """
-    is_uncased, piece = detect_lower_case(tokens)
-    if is_uncased in (None, do_lower_case):
-        return None
-    problem = f"has pieces with capital letters, such as {piece!r}, which never occur in lower-cased text"
-    if is_uncased:
-        problem = f"has no piece with a capital letter ({piece!r} is there in lower case only): such words become [UNK]"
-    return f"{vocab_file} {problem}; {remedy} --do_lower_case={str(is_uncased).lower()}"
+    if problem := find_contradiction(tokens, do_lower_case):
+        return f"{vocab_file} {problem}; {remedy} --do_lower_case={str(not do_lower_case).lower()}"
+    return None

@@ -49,6 +49,16 @@ def test_texts_that_are_cut_are_counted(classifier, capsys):
     assert "were cut" not in capsys.readouterr().out
 
 
+def test_predict_warns_if_all_answers_are_equal(capsys):
+    model = build()
+    model.get_layer("sequence_classifier").bias.assign([9.0, -9.0])
+    model.predict(TEXTS)
+    assert "warning: all 33 answers are bad: the model may have learned nothing" in capsys.readouterr().out
+    model.predict(TEXTS[:9])
+    official_bert.TextEncoder(CONFIG, VOCAB).predict(["the cat"] * 33)
+    assert "warning" not in capsys.readouterr().out
+
+
 def test_fit_on_strings_is_fit_on_the_same_batches_made_by_hand(classifier):
     history = classifier.fit(TEXTS[:32], LABELS[:32], batch_size=8, epochs=2, verbose=0).history
     by_hand = build()

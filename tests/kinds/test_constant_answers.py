@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from official_bert.kinds.classification.spec import ClassificationSpec
-from official_bert.kinds.constant_answers import ConstantAnswers
+from official_bert.kinds.constant_answers import ConstantAnswers, describe_constant_answers
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.regression.spec import RegressionSpec
 
@@ -13,10 +13,7 @@ LABELS = ("a", "b")
 
 
 def warning(head, predictions) -> str | None:
-    constant, answers = ConstantAnswers(), head.named_answers(np.array(predictions), [])
-    for row in zip(*answers.values(), strict=True):
-        constant.add(dict(zip(answers, row, strict=True)))
-    return constant.warning()
+    return describe_constant_answers(head.named_answers(np.array(predictions), []))
 
 
 @pytest.mark.parametrize(("head", "predictions", "expected"), [
@@ -43,8 +40,21 @@ def test_answers_that_differ_are_not(head, predictions):
     assert warning(head, predictions) is None
 
 
-def test_answers_of_other_kinds_are_ignored():
+@pytest.mark.parametrize(("answers", "expected"), [
+    ({"tags": [["O", "O"], ["O"]] * 20, "words": [["a", "b"], ["c"]] * 20}, "all 40 answers are O: "),
+    ({"tags": [[], ["O"]] * 9}, None),
+    ({"tags": [["O", "O"], ["O", "B-PER"]] * 20}, None),
+    ({"answer": [""] * 40, "start": [-1] * 40}, "all 40 answers are (no answer): "),
+    ({"answer": ["1912"] * 40}, None),
+    ({"answer": ["", *["1912"] * 40]}, None),
+])  # fmt: skip
+def test_tags_and_answers_to_questions_that_are_all_alike_are_named(answers, expected):
+    found = describe_constant_answers(answers)
+    assert found is None if expected is None else expected in found
+
+
+def test_vectors_are_ignored():
     constant = ConstantAnswers()
     for _ in range(20):
-        constant.add({"tags": ["O"], "words": ["a"]})
+        constant.add({"vector": [1.0]})
     assert constant.warning() is None

@@ -5,7 +5,9 @@ import pathlib
 import pytest
 
 import official_bert
+from official_bert.keras_models import text_model
 from official_bert.keras_models.preprocessor import Preprocessor
+from official_bert.tokenization import exact
 from official_bert.tokenization.casing import (
     UNCASED,
     casing_for,
@@ -13,9 +15,9 @@ from official_bert.tokenization.casing import (
     detect_lower_case,
     has_accents,
 )
-from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab
+from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab, parse_vocab
 from tests.conftest import WORDS
-from tests.make import tiny_config, write_vocab
+from tests.make import VOCAB, refusal, tiny_config, write_vocab
 from tests.tokenization.test_exact import CASED
 
 
@@ -67,3 +69,34 @@ def test_keras_models_take_the_casing_of_their_vocabulary(tmp_path: pathlib.Path
     preprocessor = Preprocessor(vocab)
     assert preprocessor.get_config()["do_lower_case"] is False
     assert preprocessor(["The"])["input_ids"].numpy().tolist() == [[2, WORDS.index("the"), 3]]
+
+
+@pytest.mark.parametrize(("word", "given"), [("The", True), ("the", False)])
+def test_keras_constructors_reject_a_casing_that_contradicts_the_vocabulary(word: str, given: bool):
+    vocab = "\n".join([*SPECIAL_TOKENS, *[word] * 3, "and" if word == "the" else "And"]) + "\n"
+    config = tiny_config(vocab_size=9)
+    for build in (
+        lambda **casing: official_bert.TextEncoder(config, vocab, **casing),
+        lambda **casing: Preprocessor(vocab, **casing),
+    ):
+        message = refusal(build, do_lower_case=given)
+        assert f"do_lower_case is {given}" in message
+        assert repr(word) in message or "'and'" in message or "'And'" in message
+
+
+def test_keras_models_accept_a_contradicting_casing_that_a_file_states(tmp_path: pathlib.Path):
+    vocab = "\n".join([*SPECIAL_TOKENS, "The", "And"]) + "\n"
+    model = official_bert.TextEncoder(tiny_config(vocab_size=7), vocab, do_lower_case=UNCASED)
+    assert Preprocessor.from_config(model.preprocessor.get_config()).get_config()["do_lower_case"] is True
+    model.save(str(tmp_path / "model.keras"))
+    model.save_checkpoint(str(tmp_path / "model"))
+    assert official_bert.TextEncoder.load(str(tmp_path / "model.keras")).casing == UNCASED
+    assert official_bert.TextEncoder.from_checkpoint(str(tmp_path / "model")).casing == UNCASED
+
+
+def test_a_keras_model_parses_its_vocabulary_once(monkeypatch: pytest.MonkeyPatch):
+    parsed = []
+    for module in (exact, text_model):
+        monkeypatch.setattr(module, "parse_vocab", lambda text: parsed.append(text) or parse_vocab(text))
+    official_bert.TextEncoder(tiny_config(), VOCAB)
+    assert parsed == [VOCAB]
