@@ -21,6 +21,7 @@ LAYERS = {
         ("optimization",),
         ("data",),
         ("checkpoints",),
+        ("runs",),
         ("tasks",),
         ("inference",),
         ("learning",),
@@ -39,7 +40,7 @@ LAYERS = {
     ),
 }
 # The packages of the other tree that a package may import.
-USED_BY_DATA_GEN = {"data", "errors", "modeling", "tokenization", "utils"}
+USED_BY_DATA_GEN = {"data", "errors", "modeling", "runs", "tokenization", "utils"}
 USED_BY_ADAPTATION = {"options", "pipelines", "text", "vocabulary"}
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy"}
 # Imported when they are used: fsspec for paths that TensorFlow does not know, the packages of the Hub, of Hugging Face

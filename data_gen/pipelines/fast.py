@@ -33,8 +33,9 @@ from data_gen.text.token_store import TokenStore
 from data_gen.text.word_boundaries import WordBoundaries
 from official_bert.data import manifest
 from official_bert.errors import UserError
+from official_bert.runs import run_file
 from official_bert.tokenization.exact import parse_vocab
-from official_bert.utils import files, resuming
+from official_bert.utils import files
 
 # Flags whose values are paths or contents of files, and what to say if only those may differ.
 _NOT_COMPARED = {"output_file", "exclude_texts", "word_boundaries"}
@@ -139,7 +140,7 @@ def _claim(work_folder: str, source: dict[str, Any]) -> str:
         path = os.path.join(work_folder, other, worker.OPTIONS)
         before = files.read_json_object(path) if os.path.exists(path) else {}
         flags = {flag: source["flags"][flag] for flag in source["flags"] if flag in before.keys() - _NOT_COMPARED}
-        differences = resuming.described(resuming.changed_values(before, flags))
+        differences = run_file.describe_changes(run_file.find_changes(before, flags))
         raise UserError(
             f"{work_folder} holds the unfinished work of another run ({differences or _OTHER_FILES}); run that "
             "command again to finish it, or remove the folder"

@@ -30,7 +30,7 @@ def create_pretraining_data(options: RecordOptions, pool: Callable[[str], Pool] 
         states = {path: file_states.file_state(path) for path in paths}
         vocab_hash = hashlib.sha256(vocab.encode()).hexdigest()
         source = manifest.describe_source(flags, vocab_hash, paths)
-        completed = manifest.completed(source, outputs.manifest_files(options))
+        completed = outputs.read_completed(options, source)
         if completed:
             print("these records are complete already")
             return RecordSummary.of(completed.statistics)

@@ -5,12 +5,14 @@ import glob
 import os
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from data_gen.options import RecordOptions
 from official_bert.data import manifest
 from official_bert.errors import UserError
+from official_bert.runs import run_file
+from official_bert.runs.locks import lock_file
 from official_bert.utils import files
-from official_bert.utils.locks import lock_file
 
 
 def shard_names(options: RecordOptions, size: float) -> list[str]:
@@ -36,6 +38,31 @@ def lock_outputs(options: RecordOptions) -> Iterator[None]:
         for path in [*manifest_files(options), *others]:
             stack.enter_context(lock_file(path, "output_file"))
         yield
+
+
+def read_completed(options: RecordOptions, source: dict[str, Any]) -> manifest.Manifest | None:
+    """Returns a manifest of the run if its records are complete, else None.
+
+    Args:
+        options: The flags.
+        source: Everything that determines the records' bytes (see manifest.describe_source).
+
+    Raises:
+        UserError: If the manifests describe a different run, whose shards would be mixed with this run's.
+    """
+    paths = manifest_files(options)
+    existing = {path: manifest.Manifest.read(path) for path in paths if files.exists(path)}
+    complete = len(existing) == len(paths)
+    for path, described in existing.items():
+        before = described.source["flags"]
+        changes = run_file.find_changes(described.source, {key: source[key] for key in source if key != "flags"})
+        descriptions = {name: f"{name} differ" for name in changes}
+        changes |= run_file.find_changes(before, {**dict.fromkeys(before), **source["flags"]})
+        run_file.refuse_changes(path, changes, "Remove it and its shards, or pass another --output_file.", descriptions)
+        for shard in described.shards:
+            record_file = os.path.join(os.path.dirname(path), shard.file)
+            complete = complete and files.exists(record_file) and files.size(record_file) == shard.bytes
+    return existing[paths[0]] if complete else None
 
 
 def describe_outputs(options: RecordOptions) -> str:

@@ -28,12 +28,13 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.model_card import write_model_card
 from official_bert.pretraining.run_metadata import read_run_metadata
+from official_bert.runs import run_file
+from official_bert.runs.locks import lock_folder
+from official_bert.runs.training_log import EVAL, GENERAL, read_log
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import parse_vocab
-from official_bert.utils import files, resuming, row_files
+from official_bert.utils import files, row_files
 from official_bert.utils.counting import counted
-from official_bert.utils.locks import lock_folder
-from official_bert.utils.training_log import EVAL, GENERAL, read_log
 
 _WORK, _TEXTS, _INITIAL, _ORIGINAL, _RECORDS = "adaptation", "texts", "initial", "original", "records"
 _OPTIONS_FILE, _CONTENTS_FILE = "options.json", "contents.json"  # both of the texts
@@ -108,12 +109,8 @@ def _check_folder(options: Options, work: str) -> None:
     """Raises a UserError if the output folder holds something else than this adaptation, begun with these options."""
     begun = os.path.join(work, _TEXTS, _OPTIONS_FILE)
     if files.exists(begun):
-        changes = resuming.changed_options(options, files.read_json_object(begun))
-        if changes:
-            raise UserError(
-                f"{options.output_dir} holds an adaptation that was begun otherwise: {resuming.described(changes)}; "
-                "give what it was begun with, or another --output_dir"
-            )
+        changes = run_file.find_changes(run_file.read_run_file(begun), run_file.locked_values(options))
+        run_file.refuse_changes(options.output_dir, changes, "Pass the same options, or another --output_dir.")
         held = files.read_json_object(os.path.join(work, _TEXTS, _CONTENTS_FILE))
         for flag, patterns in _read_files(options).items():
             row_files.check_unchanged(held[flag], patterns, flag)
@@ -156,7 +153,7 @@ def _begin(options: Options, work: str) -> None:
                 for flag, patterns in _read_files(options).items()
             }
             files.write_text(os.path.join(beside, _CONTENTS_FILE), json.dumps(contents))
-            files.write_text(os.path.join(beside, _OPTIONS_FILE), json.dumps(resuming.locked_values(options)))
+            run_file.write_run_file(os.path.join(beside, _OPTIONS_FILE), run_file.locked_values(options))
     vocab, casing = str(checkpoint.vocab), checkpoint.casing
     counts = words.count(os.path.join(text_folder, texts.DOMAIN), casing)
     if not counts.counts:

@@ -12,7 +12,7 @@ from typing import Any
 
 from official_bert.data.record_reader import reading_progress
 from official_bert.errors import UserError
-from official_bert.utils import files, resuming
+from official_bert.utils import files
 from official_bert.version import __version__
 
 _CHUNK = 1 << 22
@@ -177,30 +177,6 @@ def total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     for each in counts:
         sums.update(each)
     return dict(sums)
-
-
-def completed(source: dict[str, Any], paths: list[str]) -> Manifest | None:
-    """Returns the first of the manifests if all describe the same run and its shards are all there, else None.
-
-    Raises:
-        UserError: one describes another run, whose shards would be mixed with this one's.
-    """
-    existing = {path: Manifest.read(path) for path in paths if files.exists(path)}
-    complete = len(existing) == len(paths)
-    for path, manifest in existing.items():
-        if manifest.source != source:
-            other = [key for key in source if key != "flags" and manifest.source.get(key) != source[key]]
-            before = manifest.source["flags"]
-            flags = resuming.changed_values(before, {**dict.fromkeys(before), **source["flags"]})
-            differences = [f"other {' and '.join(other)}"] * bool(other) + [resuming.described(flags)] * bool(flags)
-            raise UserError(
-                f"{path} describes other records ({'; '.join(differences)}); remove it and its shards, or give another "
-                "--output_file"
-            )
-        for shard in manifest.shards:
-            record_file = os.path.join(os.path.dirname(path), shard.file)
-            complete = complete and files.exists(record_file) and files.size(record_file) == shard.bytes
-    return existing[paths[0]] if complete else None
 
 
 def missing_files(patterns: list[str], paths: list[str], manifests: dict[str, Manifest]) -> dict[str, str]:

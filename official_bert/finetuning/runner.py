@@ -1,6 +1,5 @@
 """Fine-tuning: a run from --init to scores, predictions and a model in a folder."""
 
-import contextlib
 import dataclasses
 import os
 import shlex
@@ -16,13 +15,12 @@ from official_bert.finetuning.evaluation import Scores, evaluate_and_predict
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import train
 from official_bert.learning.initial_model import describe_initial_model, head_weights, read_initial_model
-from official_bert.optimization import distribution
+from official_bert.runs.training_run import open_training_run
 from official_bert.tasks.all_tasks import make_task
 from official_bert.tasks.options import TableOptions
 from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows
-from official_bert.utils.locks import lock_folder
 
 _CACHE_FOLDER = "features"
 
@@ -41,22 +39,8 @@ def run(options: Options, bert_config_file: str | None = None) -> Scores:
         UserError: an option, a file or a row is wrong, or the folder holds another run.
         SystemExit: SIGTERM or Ctrl-C came in training, which is saved; the code is 128 and the signal's number.
     """
-    if options.deterministic:
-        tf.config.experimental.enable_op_determinism()
-    # First of all: a strategy over several workers must be created before TensorFlow does anything else.
-    strategy = strategy_of(options)
-    is_chief = strategy.extended.should_checkpoint  # of several workers, one writes
-    lock = lock_folder(options.output_dir, "output_dir") if is_chief else contextlib.nullcontext()
-    with distribution.naming_lost_workers(strategy), lock:
+    with open_training_run(options) as strategy:
         return _run(options, strategy, bert_config_file)
-
-
-def strategy_of(options: Options) -> tf.distribute.Strategy:
-    """Returns the strategy that the options name; a process has one over several workers, and one on a TPU."""
-    return distribution.get_strategy(
-        options.strategy, options.tpu_name, options.tpu_zone, options.gcp_project,
-        worker_hosts=options.worker_hosts, worker_index=options.worker_index,
-    )  # fmt: skip
 
 
 def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: str | None) -> Scores:

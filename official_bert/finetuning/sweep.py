@@ -12,8 +12,9 @@ import keras
 
 from official_bert.errors import UserError
 from official_bert.finetuning.options import Options
-from official_bert.finetuning.runner import run, strategy_of, task_of
+from official_bert.finetuning.runner import run, task_of
 from official_bert.finetuning.training import deciding_score
+from official_bert.runs.training_run import make_strategy
 from official_bert.utils import files
 
 TABLE_FILE, JSON_FILE = "sweep.md", "sweep.json"
@@ -39,7 +40,7 @@ def run_sweep(options: Options) -> list[dict[str, Any]]:
     Raises:
         UserError: as finetuning.run; or a value of the grid is none, or there is nothing to compare by.
     """
-    is_chief = strategy_of(options).extended.should_checkpoint  # of several workers, one writes
+    is_chief = make_strategy(options).extended.should_checkpoint  # of several workers, one writes
     task = task_of(options)
     if not task.eval_splits:
         raise UserError(f"{task.name} has nothing to evaluate on, so that runs cannot be compared; see --eval_file")

@@ -1,9 +1,7 @@
 """The loop of fine-tuning: from one evaluation to the next, with the log, the best model and what it takes to go on."""
 
 import dataclasses
-import json
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,12 +21,14 @@ from official_bert.finetuning.training_config import TrainingConfig, training_co
 from official_bert.kinds.features import Array, Features
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.optimization import distribution
+from official_bert.runs import run_file
+from official_bert.runs.stop_request import StopRequest
+from official_bert.runs.training_log import EVAL, TRAIN, TrainingLog, read_log
+from official_bert.runs.training_run import has_lost_checkpoints
 from official_bert.tasks.task import Task
-from official_bert.utils import files, resuming
+from official_bert.utils import files
 from official_bert.utils.counting import counted
 from official_bert.utils.progress import Progress, log_interval
-from official_bert.utils.signals import StopRequest
-from official_bert.utils.training_log import EVAL, TRAIN, TrainingLog, read_log
 
 OPTIONS_FILE = "finetuning_options.json"
 _STATE_FOLDER = "checkpoints"
@@ -97,7 +97,7 @@ def train(
     if restored := state.restore_latest():
         step = run_checkpoints.step_of(restored)
         print(f"resuming at step {step:,}")
-    elif _has_lost_state(options.output_dir, config):
+    elif has_lost_checkpoints(options.output_dir, os.path.join(options.output_dir, _STATE_FOLDER), config.eval_steps):
         raise UserError(
             f"{options.output_dir} holds a run that has saved its state, but the state is gone "
             f"({_STATE_FOLDER}/ckpt-*.index): copy it back to go on, or give another --output_dir to begin anew"
@@ -124,13 +124,6 @@ def train(
     _loop(options, features, weights_of_rows, trainer, config, state, monitor, step, strategy)
     distribution.mean_over_workers(strategy, 0.0)  # the chief has written the best model
     return monitor.best_predictions
-
-
-def _has_lost_state(folder: str, config: TrainingConfig) -> bool:
-    """Whether a run without a state shows that it had one: one that was killed before its first save has none."""
-    if files.exists(os.path.join(folder, _STATE_FOLDER, run_checkpoints.STATE_FILE)):  # written after each save
-        return True
-    return any(line["step"] > config.eval_steps for line in read_log(folder, TRAIN))
 
 
 def _check_evaluations(folder: str, step: int, config: TrainingConfig) -> None:
@@ -163,11 +156,7 @@ def _loop(
         return (done - resumed_at) * len(features) // config.steps_per_epoch
 
     progress = Progress(f"fine-tuning {options.task}", rows_until(config.num_steps), "rows")
-    with StopRequest() as stop:
-
-        def is_stopping() -> bool:
-            """Whether a stop was asked of any worker: all of them stop after the same step."""
-            return distribution.mean_over_workers(strategy, float(stop.signal is not None)) > 0
+    with StopRequest(strategy) as stop:
 
         def on_step(done: int, loss: float) -> bool:
             if done == resumed_at + 1:
@@ -175,7 +164,7 @@ def _loop(
             progress.update(rows_until(done), f"loss {loss:.4f}{monitor.latest()}")
             if _is_logged(done, options.log_steps, config):
                 monitor.log_loss(first, done, loss)
-            return is_stopping()
+            return stop.is_pending()
 
         while step < config.num_steps and not monitor.is_over():
             first, last = step, min(step - step % config.eval_steps + config.eval_steps, config.num_steps)
@@ -189,9 +178,9 @@ def _loop(
                 monitor.evaluate(step, loss)
             if strategy.extended.should_checkpoint:
                 state.save(step)
-            if is_stopping():
+            if stop.is_pending():
                 print(f"stopped at step {step:,}; the same command goes on from there")
-                raise SystemExit(128 + (stop.signal or signal.SIGTERM))
+                raise SystemExit(stop.exit_code)
     if step < config.num_steps:
         print(
             f"stopped early: {counted(options.early_stopping, 'evaluation')} without a better {monitor.deciding_score}"
@@ -302,41 +291,35 @@ def no_longer_better(scores: list[float], patience: int) -> bool:
 def check_resume_compatibility(
     options: Options, data_digest: str, evaluation_digests: Sequence[str], is_writer: bool = True
 ) -> None:
-    """Writes down what decides the weights; or compares with it, if the folder holds a run.
+    """Writes the run file of a new run, or compares it with this start if the folder holds a run.
 
     Args:
-        options: of the run.
-        data_digest: of what it learns from.
-        evaluation_digests: of what its models are scored on, of which the best is kept.
-        is_writer: whether this process writes the run's files.
+        options: The options.
+        data_digest: Digest of the training data.
+        evaluation_digests: Digests of the evaluation splits, whose scores select the best model.
+        is_writer: Whether this process writes the run's files.
 
     Raises:
-        UserError: the folder holds a run with other options or other data.
+        UserError: If the folder holds a run with other options or other data.
     """
     folder, path = options.output_dir, os.path.join(options.output_dir, OPTIONS_FILE)
+    identity = {
+        **run_file.locked_values(options, options.task_options),
+        "data": data_digest,
+        "evaluation_data": list(evaluation_digests),
+    }
     if finetuned.is_finetuned(folder) or run_checkpoints.newest_step(os.path.join(folder, _STATE_FOLDER)):
         if not files.exists(path):
             raise UserError(f"{folder} holds a fine-tuned model of another origin; give another --output_dir")
-        before = files.read_json_object(path)
-        changes = resuming.changed_options(options, before) | resuming.changed_options(options.task_options, before)
-        if changes:
-            shown = resuming.described(changes)
-            raise UserError(f"{folder} holds another run ({shown}); give the same, or another --output_dir")
-        if before.get("data") != data_digest:
-            raise UserError(
-                f"{folder} holds a run with other training data, or another vocabulary; give the same, or another "
-                "--output_dir"
-            )
-        if before.get("evaluation_data") != evaluation_digests:
-            raise UserError(
-                f"{folder} holds a run with other evaluation data, by whose scores the best model was chosen; give the "
-                "same, or another --output_dir; a model that is there is scored without --do_train"
-            )
-        return
-    if not is_writer:
-        return
-    settings = {
-        **resuming.locked_values(options), **resuming.locked_values(options.task_options),
-        "data": data_digest, "evaluation_data": evaluation_digests,
-    }  # fmt: skip
-    files.write_text(path, json.dumps(settings, indent=1) + "\n")
+        changes = run_file.find_changes(run_file.read_run_file(path), identity)
+        run_file.refuse_changes(
+            folder,
+            changes,
+            "Pass the same options and data, or another --output_dir. Without --do_train, the model there is scored.",
+            {
+                "data": "the training data or the vocabulary differ",
+                "evaluation_data": "the evaluation data, whose scores selected the best model, differ",
+            },
+        )
+    elif is_writer:
+        run_file.write_run_file(path, identity)

@@ -19,10 +19,11 @@ from official_bert.inference import exports
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
 from official_bert.kinds.constant_answers import ConstantAnswers
+from official_bert.runs import run_file
+from official_bert.runs.locks import lock_file
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import NoBadRows, position
 from official_bert.utils.counting import counted
-from official_bert.utils.locks import lock_file
 from official_bert.utils.progress import Progress
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
     row_digests = digests[first // _ROWS_A_DIGEST : end // _ROWS_A_DIGEST]
     identity = {"model": files.absolute(folder), "model_sha256": model_digest(local), "row_digests": row_digests}
     done = _answers_to_keep(part, run, identity) if files.exists(part) else 0
-    files.write_text(run, json.dumps(identity, indent=1) + "\n")
+    run_file.write_run_file(run, identity)
     model = load_model(local)
     progress = Progress("predicting", end - first - done, "texts")
     answered = cut = 0
@@ -180,18 +181,18 @@ def _answers_to_keep(part: str, run: str, identity: dict[str, Any]) -> int:
     Raises:
         UserError: the answers are of another model, or to other rows.
     """
-    anew = "remove it to begin anew, or name another output"
-    if not files.exists(run):
-        raise UserError(f"{part} holds answers of another run; {anew}")
-    before = files.read_json_object(run)
-    for name in ("model", "model_sha256"):
-        if before.get(name) != identity[name]:
-            raise UserError(f"{part} holds answers of another model ({before.get(name)}, now {identity[name]}); {anew}")
     with open(part, "rb") as reader:
         digests = sum(line.endswith(b"\n") for line in reader) // _ROWS_A_DIGEST
-    if before.get("row_digests", [])[:digests] != identity["row_digests"][:digests]:
-        raise UserError(f"{part} holds answers to {digests * _ROWS_A_DIGEST} rows that have changed since; {anew}")
     kept = digests * _ROWS_A_DIGEST
+    before, now = (
+        {**values, "row_digests": values.get("row_digests", [])[:digests]}
+        for values in (run_file.read_run_file(run), identity)
+    )
+    changes = run_file.find_changes(before, now)
+    descriptions = {
+        name: f"the {name} was {before.get(name)} and is {now[name]}" for name in ("model", "model_sha256")
+    } | {"row_digests": f"some of its first {kept} rows have changed"}
+    run_file.refuse_changes(part, changes, "Remove it to start over, or pass another --output_file.", descriptions)
     with open(part, "r+b") as file:
         for _ in range(kept):
             file.readline()

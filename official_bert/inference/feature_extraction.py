@@ -14,10 +14,10 @@ from official_bert.inference.options import TRAINED, FeatureOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
 from official_bert.kinds.names import VECTORS
 from official_bert.modeling.choices import POOLED
+from official_bert.runs.locks import lock_file
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import SKIP, BadRows, NoBadRows
 from official_bert.utils.counting import counted
-from official_bert.utils.locks import lock_file
 from official_bert.utils.progress import Progress
 
 

@@ -25,9 +25,10 @@ from official_bert.inference.batch_prediction import RefusedRow
 from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
 from official_bert.inference.shards import Shard
+from official_bert.runs.locks import lock_file
+from official_bert.runs.run_file import find_changes, read_run_file, refuse_changes, write_run_file
 from official_bert.utils import dask_cluster, files, row_files
 from official_bert.utils.counting import counted
-from official_bert.utils.locks import lock_file
 
 _models: dict[str, Any] = {}  # In a worker: the model of the last run, shared by the threads.
 _loading = threading.Lock()
@@ -222,18 +223,17 @@ def _is_complete(computation: Computation, path: str) -> bool:
     return all(map(files.exists, computation.output_files(path)))
 
 
-def _check_same_run(run_file: str, run: dict[str, Any]) -> None:
+def _check_same_run(path: str, run: dict[str, Any]) -> None:
     """Writes the description of the run, or checks that an existing one is the same."""
-    if not files.exists(run_file):
-        files.write_text(run_file, json.dumps(run, indent=1) + "\n")
+    if not files.exists(path):
+        write_run_file(path, run)
         return
-    before = files.read_json_object(run_file)
-    changed = sorted(name for name in run.keys() | before.keys() if run.get(name) != before.get(name))
-    if changed:
-        raise UserError(
-            f"{run_file} describes a run with different {', '.join(changed)}. Remove it and its shards to start over, "
-            "or pass another --output_file."
-        )
+    before = read_run_file(path)
+    changes = find_changes(before, {**dict.fromkeys(before), **run})
+    descriptions = {name: f"{name} differs" for name in changes}
+    refuse_changes(
+        path, changes, "Remove it and its shards to start over, or pass another --output_file.", descriptions
+    )
 
 
 def _count_rows(computation: Computation, path: str) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from official_bert.checkpoints import bundle, run_checkpoints
 from official_bert.checkpoints.model_files import write_contents
 from official_bert.errors import UserError
 from official_bert.pretraining.losses import pretraining_metrics
+from official_bert.pretraining.monitor import next_sentence_part
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
 from official_bert.pretraining.train_step import SUMS, Pretrainer
 from official_bert.pretraining.unigram_level import unigram_accuracy
+from official_bert.runs.training_log import EVAL, GENERAL, TrainingLog
 from official_bert.utils import files
 from official_bert.utils.counting import counted
-from official_bert.utils.training_log import EVAL, GENERAL, TrainingLog, next_sentence_part
 
 RESULTS_FILE = "eval_results.txt"
 

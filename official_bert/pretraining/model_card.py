@@ -8,9 +8,9 @@ from official_bert.data.sentence_objectives import NONE, objective_of
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import summary
 from official_bert.pretraining.summary import LENGTH, LoggedRun, read_logged_run, split_phases
+from official_bert.runs.training_log import NOTICES, read_log
 from official_bert.utils import files, markdown
 from official_bert.utils.counting import counted
-from official_bert.utils.training_log import NOTICES, read_log
 
 CARD_FILE = "MODEL_CARD.md"
 _ORIGINAL_SEQUENCES = 256_000_000  # 1,000,000 steps of 256 sequences (the paper, section A.2)

@@ -1,6 +1,7 @@
 """What is watched while a run trains: measurements for the log, and whether every step was finite."""
 
 import os
+from collections.abc import Mapping
 
 from official_bert.checkpoints import run_checkpoints
 from official_bert.errors import UserError
@@ -10,8 +11,9 @@ from official_bert.pretraining.options import Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
 from official_bert.pretraining.unigram_level import CHECKED_STEP, warn_at_unigram_level
+from official_bert.runs.training_log import TRAIN, TrainingLog
 from official_bert.utils.counting import counted
-from official_bert.utils.training_log import TRAIN, TrainingLog, progress_line
+from official_bert.utils.progress import duration
 
 _MOST_SKIPPED = 100  # steps in a row that are not finite: a run that only skips is stopped
 
@@ -127,3 +129,26 @@ class Monitor:
         if before:
             return f"the same command goes on from {before[0]}, saved before it"
         return "no checkpoint was saved before it"
+
+
+def next_sentence_part(values: Mapping[str, float], before: str) -> str:
+    """Formats the loss and accuracy of next sentence prediction after `before`. Returns "" if there is no such loss."""
+    if "next_sentence_loss" not in values:
+        return ""
+    accuracy = 100 * values["next_sentence_accuracy"]
+    return f"{before}next sentence {values['next_sentence_loss']:.4f} ({accuracy:.1f} %)"
+
+
+def progress_line(step: int, total_steps: int, values: Mapping[str, float]) -> str:
+    """Formats the logged measurements of the steps up to `step` for the terminal."""
+    remaining_time = duration((total_steps - step) / values["steps_per_second"])
+    return (
+        f"step {step:,} of {total_steps:,}"
+        f"  loss {values['loss']:.4f}"
+        f"  masked LM {values['masked_lm_loss']:.4f} ({100 * values['masked_lm_accuracy']:.1f} % right)"
+        f"{next_sentence_part(values, '  ')}"
+        f"  rate {values['learning_rate']:.2e}"
+        f"  gradient {values['gradient_norm']:.2f}"
+        f"  {values['examples_per_second']:,.0f} examples/s {values['tokens_per_second']:,.0f} tokens/s"
+        f"  {remaining_time} left"
+    )

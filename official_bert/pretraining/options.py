@@ -12,7 +12,7 @@ import re
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import choices
-from official_bert.utils import resuming
+from official_bert.runs import run_file
 from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, ValidatedOptions, option
 from official_bert.utils.progress import log_interval
 
@@ -227,7 +227,7 @@ class Options(ValidatedOptions):
             raise UserError("--phase2_num_train_steps and --phase2_input_file go together; one of them is missing")
         if self.phase2_num_warmup_steps and self.phase2_learning_rate is None:
             raise UserError("--phase2_num_warmup_steps needs --phase2_learning_rate, the rate that warm-up ends at")
-        changeable = resuming.locked_options(Options) | {RECORDS}
+        changeable = run_file.locked_options(Options) | {RECORDS}
         unknown = sorted(set(self.allow_changes) - changeable)
         if unknown:
             raise UserError(

@@ -1,7 +1,6 @@
 """run.json, which keeps of a run its command, flags, data and versions; and whether a command goes on with that run."""
 
 import dataclasses
-import json
 import os
 import platform
 import shlex
@@ -16,7 +15,8 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.options import RECORDS, Options
 from official_bert.pretraining.record_files import RecordFiles
-from official_bert.utils import files, resuming
+from official_bert.runs import run_file
+from official_bert.utils import files
 from official_bert.version import __version__
 
 RUN_FILE = "run.json"
@@ -43,7 +43,7 @@ def read_run_metadata(folder: str) -> dict[str, Any]:
 
 def write_run_metadata(folder: str, metadata: Mapping[str, Any]) -> None:
     """Writes run.json into the folder of a run."""
-    files.write_text(os.path.join(folder, RUN_FILE), json.dumps(metadata, indent=1) + "\n")
+    run_file.write_run_file(os.path.join(folder, RUN_FILE), metadata)
 
 
 def collect_run_metadata(
@@ -102,20 +102,19 @@ def check_resume_compatibility(options: Options, records: Mapping[int, RecordFil
     before = read_run_metadata(options.output_dir)
     if not before:
         return {}
-    changes = resuming.changed_options(options, before.get("flags", {}))
-    problems = {name: resuming.described({name: change}) for name, change in changes.items()}
+    changes = run_file.find_changes(before.get("flags", {}), run_file.locked_values(options))
     identities = {str(number): each.identity() for number, each in records.items()}
-    records_before = before.get("records", {})
-    if any(records_before.get(number, identity) != identity for number, identity in identities.items()):
+    # Records of a phase that has not started yet are not in the run file.
+    if run_file.find_changes({**identities, **before.get("records", {})}, identities):
         changes[RECORDS] = (None, None)
-        problems[RECORDS] = "the records are other ones"
-    refused = [problem for name, problem in problems.items() if name not in options.allow_changes]
-    if refused:
-        raise UserError(
-            f"{options.output_dir} holds a run that was begun otherwise: {'; '.join(refused)}; give what it was begun "
-            f"with, or another --output_dir, or go on with the changes by --allow_changes={','.join(changes)}"
-        )
-    for name, (old, new) in changes.items():
-        what = "other records" if name == RECORDS else f"--{name} from {old!r} to {new!r}"
-        print(f"changed as asked for: {what}")
+    run_file.refuse_changes(
+        options.output_dir,
+        {name: change for name, change in changes.items() if name not in options.allow_changes},
+        "Pass the same options and records, or another --output_dir, or resume with the changes by "
+        f"--allow_changes={','.join(changes)}.",
+        {RECORDS: "the records differ"},
+    )
+    for name, change in changes.items():
+        description = run_file.describe_changes({name: change}, {RECORDS: "the records differ"})
+        print(f"changed by --allow_changes: {description}")
     return changes

@@ -22,9 +22,10 @@ from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.record_files import RecordFiles, recorded_casing
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import Pretrainer
+from official_bert.runs.training_log import TRAIN, read_log
+from official_bert.runs.training_run import has_lost_checkpoints
 from official_bert.tokenization.casing import UNCASED, Casing, casing_of
 from official_bert.utils import files
-from official_bert.utils.training_log import TRAIN, read_log
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -199,24 +200,17 @@ def _find_checkpoint(options: Options) -> str | None:
             return None
         hint = "; --begin_anew begins at step 0 in this folder" if options.do_train else ""
         raise UserError(f"{error}{hint}") from error
-    if newest or not options.do_train or options.begin_anew or not _has_lost_checkpoints(folder):
+    if newest or not options.do_train or options.begin_anew:
         return newest
+    save_steps = run_metadata.read_run_metadata(folder).get("flags", {}).get("save_checkpoints_steps", math.inf)
+    if not has_lost_checkpoints(folder, folder, save_steps):
+        return None
     last = max((line["step"] for line in read_log(folder, TRAIN)), default=0)
     raise UserError(
         f"{folder} holds a run that has saved checkpoints{f' and logged {last:,} steps' if last else ''}, but none of "
         "them is there (ckpt-*.index): copy them back to go on; or give another --output_dir; or begin at step 0 in "
         "this folder with --begin_anew, which empties its log"
     )
-
-
-def _has_lost_checkpoints(folder: str) -> bool:
-    """Whether a folder without checkpoints shows that there were some: a run killed before its first save has none."""
-    if not files.exists(folder):
-        return False
-    if files.exists(os.path.join(folder, run_checkpoints.STATE_FILE)):  # written after each save
-        return True
-    interval = run_metadata.read_run_metadata(folder).get("flags", {}).get("save_checkpoints_steps", math.inf)
-    return any(line["step"] > interval for line in read_log(folder, TRAIN))
 
 
 def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) -> Casing | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from official_bert.runs.training_log import EVAL, GENERAL, TRAIN, read_log
 from official_bert.utils import markdown
 from official_bert.utils.progress import duration
-from official_bert.utils.training_log import EVAL, GENERAL, TRAIN, read_log
 
 Table = list[list[str]]  # rows of cells; the first row is the head
 

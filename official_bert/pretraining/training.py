@@ -1,12 +1,8 @@
 """Pre-training from beginning to end: set-up, weights, the loop over steps, evaluation, model card."""
 
-import contextlib
 import os
 
-import tensorflow as tf
-
 from official_bert.checkpoints.model_files import write_contents
-from official_bert.optimization import distribution
 from official_bert.pretraining.evaluation import HeldOutEvaluation
 from official_bert.pretraining.model_card import write_model_card
 from official_bert.pretraining.monitor import Monitor
@@ -14,9 +10,9 @@ from official_bert.pretraining.options import Options
 from official_bert.pretraining.run_metadata import read_run_metadata, write_run_metadata
 from official_bert.pretraining.run_setup import RunSetup, restore_or_initialize, set_up
 from official_bert.pretraining.training_loop import TrainingLoop
+from official_bert.runs.training_log import TrainingLog
+from official_bert.runs.training_run import open_training_run
 from official_bert.utils.counting import counted
-from official_bert.utils.locks import lock_folder
-from official_bert.utils.training_log import TrainingLog
 
 
 def run(options: Options) -> int:
@@ -28,16 +24,7 @@ def run(options: Options) -> int:
     Raises:
         UserError: an option, a file or the output folder is wrong; what was saved stays as it is.
     """
-    if options.deterministic:
-        tf.config.experimental.enable_op_determinism()
-    # First of all: a strategy over several workers must be created before TensorFlow does anything else.
-    strategy = distribution.get_strategy(
-        options.strategy, options.tpu_name, options.tpu_zone, options.gcp_project,
-        worker_hosts=options.worker_hosts, worker_index=options.worker_index,
-    )  # fmt: skip
-    is_chief = strategy.extended.should_checkpoint  # of several workers, one writes
-    lock = lock_folder(options.output_dir, "output_dir") if is_chief else contextlib.nullcontext()
-    with distribution.naming_lost_workers(strategy), lock:
+    with open_training_run(options) as strategy:
         return _run(set_up(options, strategy))
 
 
@@ -54,8 +41,8 @@ def _run(setup: RunSetup) -> int:
     first_step = setup.pretrainer.step if options.do_train else None
     log = TrainingLog(setup.folder if setup.is_chief else None, first_step)
     evaluation = HeldOutEvaluation(setup, log)
-    if options.do_train and (stopped_by := _train(setup, log, evaluation)):
-        return 128 + stopped_by
+    if options.do_train and (exit_code := _train(setup, log, evaluation)):
+        return exit_code
     if options.do_eval:
         evaluation.at_the_end()
     if setup.is_chief:
@@ -63,8 +50,8 @@ def _run(setup: RunSetup) -> int:
     return 0
 
 
-def _train(setup: RunSetup, log: TrainingLog, evaluation: HeldOutEvaluation) -> int | None:
-    """Trains up to the last step; returns the number of the signal that stopped it, if one did."""
+def _train(setup: RunSetup, log: TrainingLog, evaluation: HeldOutEvaluation) -> int:
+    """Trains up to the last step; returns the exit code, which is not 0 if a signal stopped it."""
     step, total_steps = setup.pretrainer.step, setup.options.total_steps
     if setup.resumed_from:
         log.note(step, f"went on from {os.path.basename(setup.resumed_from)}")
@@ -72,7 +59,7 @@ def _train(setup: RunSetup, log: TrainingLog, evaluation: HeldOutEvaluation) -> 
         setup.checkpoints.remove_unfinished()
     if step >= total_steps:
         print(f"nothing to do: {counted(total_steps, 'step')} of {total_steps:,} done already")
-        return None
+        return 0
     return TrainingLoop(setup, log, Monitor(setup, log), evaluation).run()
 
 

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import signal
 import time
 
 import tensorflow as tf
@@ -13,9 +12,9 @@ from official_bert.pretraining.monitor import Monitor
 from official_bert.pretraining.options import Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
+from official_bert.runs.stop_request import StopRequest
+from official_bert.runs.training_log import EVAL, TRAIN, TrainingLog, read_log
 from official_bert.utils.allocator import retune_allocator
-from official_bert.utils.signals import StopRequest
-from official_bert.utils.training_log import EVAL, TRAIN, TrainingLog, read_log
 
 _GRACE = 10.0  # seconds that one call to the devices should take at the most, so that a stop is answered in time
 
@@ -55,20 +54,20 @@ class TrainingLoop:
         self._metadata_is_written = not setup.changes
         self._mean_over_workers = functools.partial(distribution.mean_over_workers, setup.strategy)
 
-    def run(self) -> int | None:
-        """Trains up to the last step; returns the number of the signal that stopped it, if one did."""
-        with StopRequest() as stop:
+    def run(self) -> int:
+        """Trains up to the last step; returns the exit code, which is not 0 if a signal stopped it."""
+        with StopRequest(self._setup.strategy) as stop:
             self._make_up_for_a_missed_evaluation(stop)
             for phase in self._options.phases:
                 if self._pretrainer.step < phase.last_step:
                     records = self._setup.records.training(phase)
                     with records.naming_damage():
-                        stopped_by = self._run_phase(phase, records, stop)
-                    if stopped_by:
-                        return stopped_by
-        return None
+                        exit_code = self._run_phase(phase, records, stop)
+                    if exit_code:
+                        return exit_code
+        return 0
 
-    def _run_phase(self, phase: Phase, records: RecordFiles, stop: StopRequest) -> int | None:
+    def _run_phase(self, phase: Phase, records: RecordFiles, stop: StopRequest) -> int:
         options, pretrainer, monitor = self._options, self._pretrainer, self._monitor
         step, position = pretrainer.step, self._position_in(phase, records)
         self._announce(phase, records)
@@ -97,7 +96,7 @@ class TrainingLoop:
             position += (step - first) * phase.train_batch_size
 
             # What is due after them.
-            stopping = self._is_stopping(stop)
+            stopping = stop.is_pending()
             saving = stopping or step == phase.last_step or step % options.save_checkpoints_steps == 0
             # A line at each save too, so that the log of a run that goes on from there has the same lines.
             if saving or step % options.log_interval == 0:
@@ -113,9 +112,9 @@ class TrainingLoop:
             if stopping:
                 profile.stop()
                 print(f"stopped at step {step:,}; the same command goes on from there")
-                return stop.signal or signal.SIGTERM
+                return stop.exit_code
         profile.stop()
-        return None
+        return 0
 
     def _position_in(self, phase: Phase, records: RecordFiles) -> int:
         """How many records of the phase were used before the run was stopped; 0 where it had other records."""
@@ -143,10 +142,6 @@ class TrainingLoop:
             most = min(options.iterations_per_loop, max(1, int(_GRACE / self._seconds_per_step)))
         return min(step + most, phase.last_step, *due)
 
-    def _is_stopping(self, stop: StopRequest) -> bool:
-        """Whether a stop was asked of any worker; all of them must ask together."""
-        return self._mean_over_workers(float(stop.signal is not None)) > 0
-
     def _is_evaluated(self, step: int) -> bool:
         eval_steps = self._options.eval_steps
         ends = {phase.last_step for phase in self._options.phases}
@@ -155,7 +150,7 @@ class TrainingLoop:
 
     def _evaluate(self, stop: StopRequest) -> bool:
         """Evaluates the weights as they are; returns False where a stop came first."""
-        return self._evaluation.on_the_way(lambda: self._is_stopping(stop))
+        return self._evaluation.on_the_way(stop.is_pending)
 
     def _make_up_for_a_missed_evaluation(self, stop: StopRequest) -> None:
         """Evaluates first where the run was stopped between a step and its evaluation, or begins with weights."""

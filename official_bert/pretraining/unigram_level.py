@@ -8,7 +8,7 @@ import tensorflow as tf
 from official_bert.pretraining.options import Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_setup import RunSetup
-from official_bert.utils.training_log import TRAIN, TrainingLog, read_log
+from official_bert.runs.training_log import TRAIN, TrainingLog, read_log
 
 CHECKED_STEP = 1000  # until here, a run should have learned more than token frequencies
 _UNIGRAM_LEVEL = 0.98  # share of the unigram entropy above which a loss counts as unigram level

@@ -55,7 +55,7 @@ def option(
         below: Limit that the value must stay below.
         repeated: For a list: whether the flag is repeated for each value, instead of separating values by commas.
         group: Heading in --help: DATA, MODEL, TRAINING, EVALUATION, HARDWARE, or another.
-        resumable: Whether a run may be resumed with another value (see utils.resuming).
+        resumable: Whether a run may be resumed with another value (see runs.run_file).
         shown_default: Description of the default for --help, where the default itself (such as None) has no meaning.
     """
     limits = {"at least": min, "greater than": above, "at most": max, "less than": below}

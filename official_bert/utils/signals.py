@@ -1,4 +1,4 @@
-"""How processes end. SIGTERM and Ctrl-C are requests that training meets after the steps in flight and a save."""
+"""How processes end: by Ctrl-C, for lack of memory, or together with the process that started them."""
 
 import contextlib
 import os
@@ -11,35 +11,6 @@ from typing import NoReturn
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 _LEAST_MEMORY = 2 << 30  # bytes of addresses that TensorFlow's import takes, about
 INTERRUPTED = 130  # the exit code of shells for a program that Ctrl-C ended
-
-
-class StopRequest:
-    """Within its context, SIGTERM and the first Ctrl-C ask for a stop instead of forcing one.
-
-    Attributes:
-        signal: the number of the signal that asked, or None.
-    """
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-
-    def __enter__(self) -> "StopRequest":
-        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, _: object) -> None:
-        self.signal = number
-        before = self._before[signal.SIGINT]
-        signal.signal(signal.SIGINT, before if callable(before) else signal.default_int_handler)
-        line = f"received {signal.Signals(number).name}: saving after the steps under way"
-        try:
-            print(line, flush=True)
-        except RuntimeError:  # the signal interrupted another print to standard output
-            print(line, file=sys.stderr, flush=True)
 
 
 _is_interrupted = False

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints.loading import open_model
-from official_bert.utils.training_log import read_log
+from official_bert.runs.training_log import read_log
 from tests.adaptation.adapted_models import LENGTH, PREDICTIONS, write_text
 from tests.conftest import ROOT
 from tests.make import run_python

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from official_bert.utils.training_log import EVAL, read_log
+from official_bert.runs.training_log import EVAL, read_log
 from tests.conftest import ROOT
 from tests.end_to_end.conftest import Run
 from tests.make import tiny_config, write_text

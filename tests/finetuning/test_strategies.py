@@ -29,8 +29,8 @@ from official_bert.learning.predictor import predict
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization import distribution
+from official_bert.runs.training_log import read_log
 from official_bert.tokenization.casing import UNCASED
-from official_bert.utils.training_log import read_log
 from tests.conftest import ROOT
 from tests.finetuning.test_finetuning import options, write_table  # noqa: F401
 from tests.learning.random_features import CLASSES, random_features

@@ -14,7 +14,7 @@ from official_bert.errors import UserError
 from official_bert.inference import batch_prediction, exports
 from official_bert.inference.batch_prediction import predict, read_rows
 from official_bert.inference.options import BatchPredictionOptions
-from official_bert.utils.locks import lock_file
+from official_bert.runs.locks import lock_file
 from tests import stored_texts
 from tests.make import refusal, write_rows, write_text
 
@@ -104,7 +104,7 @@ def test_after_ctrl_c_the_run_goes_on_from_there(stopped: BatchPredictionOptions
 def test_changed_data_of_the_same_size_are_not_gone_on_with(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     text = (tmp_path / "in.jsonl").read_text()
     (tmp_path / "in.jsonl").write_text(text.replace('"aaa"', '"bbb"'))  # the last row that was answered
-    assert "holds answers to 4 rows that have changed since" in refusal(predict, stopped)
+    assert "first 4 rows have changed" in refusal(predict, stopped)
     assert len(answers_of(tmp_path / "out.jsonl.part")) == 4
 
 
@@ -119,7 +119,7 @@ def test_rows_that_were_not_answered_may_be_mended(stopped: BatchPredictionOptio
 def test_another_model_of_the_same_version_is_not_gone_on_with(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     with open(tmp_path / "exports" / "10" / exports.METADATA_FILE, "a") as file:
         file.write(" ")
-    assert "holds answers of another model" in refusal(predict, stopped)
+    assert "the model_sha256 was " in refusal(predict, stopped)
 
 
 def test_a_full_disk_is_one_line(tmp_path: pathlib.Path):
@@ -257,7 +257,7 @@ def test_the_columns_of_training_win_over_a_column_text(
 def test_the_part_of_another_run_is_not_gone_on_with(export_dir: str, tmp_path: pathlib.Path):
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "out.jsonl.part").write_text('{"text": "b"}\n')
-    assert "holds answers of another run" in refusal(run, export_dir, tmp_path, "in.jsonl")
+    assert "out.jsonl.part holds a different run" in refusal(run, export_dir, tmp_path, "in.jsonl")
     assert (tmp_path / "out.jsonl.part").read_text() == '{"text": "b"}\n'
 
 

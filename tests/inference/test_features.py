@@ -19,9 +19,9 @@ from official_bert.inference.options import FeatureOptions
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.runs.locks import lock_file
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import tables
-from official_bert.utils.locks import lock_file
 from tests import make, stored_texts
 from tests.make import refusal, write_run, write_text
 

@@ -77,7 +77,7 @@ def test_a_stopped_shard_goes_on_when_the_command_is_given_again(
     # Rows of the other shard may change meanwhile, its own may not.
     lines = (tmp_path / "all.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "all.jsonl").write_text("".join([*lines[:12], '{"text": "another"}\n', *lines[13:]]))
-    with pytest.raises(UserError, match="holds answers to 8 rows that have changed since"):
+    with pytest.raises(UserError, match="first 8 rows have changed"):
         batch_prediction.predict(options, shard)
     (tmp_path / "all.jsonl").write_text("".join(['{"text": "another"}\n', *lines[1:]]))
     assert "15 answers, 8 of them from an earlier run" in batch_prediction.predict(options, shard)

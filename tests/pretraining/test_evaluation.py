@@ -10,7 +10,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import training
 from official_bert.pretraining.evaluation import BestWeights, evaluate
 from official_bert.pretraining.record_files import RecordFiles
-from official_bert.utils.training_log import read_log
+from official_bert.runs.training_log import read_log
 from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, pretrainer_for
 
 

@@ -14,7 +14,7 @@ from official_bert.inference.fill_mask import fill_mask
 from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import training
-from official_bert.utils.training_log import read_log
+from official_bert.runs.training_log import read_log
 from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, pretrainer_for, weights_of, write_manifest
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from data_gen.options import RecordOptions
 from official_bert.pretraining import training
-from official_bert.utils.training_log import TRAIN, read_log
+from official_bert.runs.training_log import TRAIN, read_log
 from tests.conftest import ROOT
 from tests.pretraining.pretraining_runs import options_for
 

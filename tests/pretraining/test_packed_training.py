@@ -13,7 +13,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.pretraining import cost, training
-from official_bert.utils.training_log import read_log
+from official_bert.runs.training_log import read_log
 from tests.conftest import WORDS
 from tests.pretraining.pretraining_runs import (
     assert_same_steps,

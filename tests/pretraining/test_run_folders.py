@@ -17,7 +17,7 @@ from official_bert.errors import UserError
 from official_bert.pretraining import monitor, training
 from official_bert.pretraining.options import Options
 from official_bert.pretraining.run_metadata import read_run_metadata
-from official_bert.utils.training_log import TrainingLog, read_log
+from official_bert.runs.training_log import TrainingLog, read_log
 from tests.conftest import WORDS
 from tests.make import assert_refused
 from tests.pretraining.pretraining_runs import OptionsMaker, options_for

@@ -21,8 +21,8 @@ from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.pretraining import run_setup, training
-from official_bert.utils.locks import lock_folder
-from official_bert.utils.training_log import read_log
+from official_bert.runs.locks import lock_folder
+from official_bert.runs.training_log import read_log
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import ROOT, WORDS
 from tests.make import assert_refused, refusal, write_vocab
@@ -170,7 +170,8 @@ def test_all_mistakes_are_named_at_once_the_most_specific_first(make_options, fi
     first, *mistakes = str(caught.value).splitlines()
     assert first == "4 things are wrong:"
     for mistake, expected in zip(mistakes, (
-        "1. --input_file: no file matches 'none-*'", "2. --max_seq_length is 64, but", "holds a run that was begun",
+        "1. --input_file: no file matches 'none-*'", "2. --max_seq_length is 64, but",
+        "--num_train_steps was 20 and is 25",
         "bert_config.json differs from this command's",
     ), strict=True):  # fmt: skip
         assert expected in mistake

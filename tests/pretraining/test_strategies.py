@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
-from official_bert.utils.training_log import read_log
+from official_bert.runs.training_log import read_log
 from tests.conftest import ROOT
 from tests.pretraining.pretraining_runs import (
     assert_same_steps,

@@ -14,7 +14,7 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.pretraining import training, training_loop
 from official_bert.pretraining.train_step import Pretrainer
-from official_bert.utils.training_log import line_of, read_log
+from official_bert.runs.training_log import line_of, read_log
 from tests.conftest import ROOT
 from tests.event_files import read_scalars
 from tests.make import assert_refused
@@ -116,7 +116,7 @@ def test_damaged_log_is_named_by_line(make_options: OptionsMaker, finished_run: 
 
 
 def test_run_without_tensorboard_goes_on(make_options, tmp_path, monkeypatch):
-    monkeypatch.setattr("official_bert.utils.training_log.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("official_bert.runs.training_log.importlib.util.find_spec", lambda _: None)
     training.run(make_options(tmp_path / "run"))
     assert len(read_log(str(tmp_path / "run"), "train")) == 20
     assert not (tmp_path / "run" / "train").exists()
@@ -127,9 +127,7 @@ def test_full_disk_while_logging_is_told(make_options, tmp_path, monkeypatch):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
     monkeypatch.setattr("tensorflow.summary.create_file_writer", fail)
-    with pytest.raises(
-        UserError, match="cannot write the log in .* No space left on device; the checkpoints are intact"
-    ):
+    with pytest.raises(UserError, match="cannot write the log in .* No space left on device"):
         training.run(make_options(tmp_path / "run"))
 
 

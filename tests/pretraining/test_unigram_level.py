@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.pretraining import cost, monitor, training, unigram_level
-from official_bert.utils.training_log import NOTICES, TRAIN, line_of, read_log
+from official_bert.runs.training_log import NOTICES, TRAIN, line_of, read_log
 from tests.pretraining.pretraining_runs import OptionsMaker
 
 ENTROPY = 7.0

@@ -9,7 +9,8 @@ import fsspec
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.utils import files, locks
+from official_bert.runs import locks
+from official_bert.utils import files
 from tests.conftest import ROOT
 from tests.make import assert_refused, refusal
 from tests.object_store import ObjectStore

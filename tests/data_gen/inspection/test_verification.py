@@ -14,8 +14,8 @@ import pytest
 
 from data_gen.inspection import batches
 from data_gen.inspection.verification import verify
-from data_gen.options import VerificationOptions
-from data_gen.pipelines import writer
+from data_gen.options import RecordOptions, VerificationOptions
+from data_gen.pipelines import outputs, writer
 from official_bert.data import manifest, record_reader
 from official_bert.errors import UserError
 from official_bert.utils import files
@@ -133,9 +133,10 @@ def test_a_damaged_file_is_made_again_once_it_is_removed(shards: list[str], tmp_
     source = manifest.Manifest.read(path).source
     (told,) = problems(manifest=path)
     assert told.endswith("remove it and run the command that made it again, or restore it from a copy")
-    assert manifest.completed(source, [path]) is not None
+    options = RecordOptions(input_file=[], output_file=[str(tmp_path / "out.tfrecord")], vocab_file="")
+    assert outputs.read_completed(options, source) is not None
     pathlib.Path(shards[1]).unlink()
-    assert manifest.completed(source, [path]) is None
+    assert outputs.read_completed(options, source) is None
 
 
 @pytest.mark.parametrize("name", ["plain", "[ab]*?"])

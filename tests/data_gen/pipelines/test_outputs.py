@@ -11,7 +11,7 @@ from data_gen.options import RecordOptions, VerificationOptions
 from data_gen.pipelines.one_machine import create_pretraining_data
 from official_bert.data import manifest
 from official_bert.errors import UserError
-from official_bert.utils.locks import lock_file
+from official_bert.runs.locks import lock_file
 from tests.data_gen.samples import Corpus, make_records
 from tests.make import refusal
 

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from official_bert.utils.signals import StopRequest
+from official_bert.optimization.distribution import get_strategy
+from official_bert.runs.stop_request import StopRequest
 
 
 class InterruptedFile(io.RawIOBase):
@@ -31,8 +32,10 @@ def test_a_stop_may_be_requested_while_a_line_is_printed(
 ):
     file = InterruptedFile()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(file), encoding="utf-8"))
-    with StopRequest() as stop:
+    with StopRequest(get_strategy("one_device")) as stop:
+        assert not stop.is_pending()
         print("step 1", flush=True)
-    assert stop.signal == signal.SIGTERM
+        assert stop.is_pending()
+    assert stop.exit_code == 128 + signal.SIGTERM
     assert file.content == b"step 1\n"
     assert capsys.readouterr().err == "received SIGTERM: saving after the steps under way\n"

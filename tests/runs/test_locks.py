@@ -17,13 +17,15 @@ from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options as FineTuningOptions
 from official_bert.inference import batch_prediction, feature_extraction
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
+from official_bert.runs import locks
 from official_bert.tasks.options import TableOptions
-from official_bert.utils import files, locks
+from official_bert.utils import files
 from tests.conftest import ROOT
 
 HOLD = """
 import sys, time
-from official_bert.utils import files, locks
+from official_bert.runs import locks
+from official_bert.utils import files
 with locks.lock_folder(sys.argv[1], "output_dir"):
     print("locked", flush=True)
     time.sleep(600)
@@ -141,9 +143,9 @@ def test_where_there_is_no_flock_a_mark_counts_while_its_owner_may_live(
 
 
 def test_a_mark_is_renewed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(locks, "_RENEWED_EVERY", 0.001)
+    monkeypatch.setattr(locks, "_RENEWAL_SECONDS", 0.001)
     path = tmp_path / locks.LOCK_FILE
-    with locks._mark(str(path), "out", "output_dir"):
+    with locks._hold_lock_file(str(path), "out", "output_dir"):
         first = path.read_text()
         deadline = time.monotonic() + 60
         while path.read_text() == first and time.monotonic() < deadline:

@@ -1,0 +1,54 @@
+"""What the commands that train share: their devices and lock, lost checkpoints, and losses that are not finite."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from official_bert.checkpoints import run_checkpoints
+from official_bert.optimization import distribution
+from official_bert.runs.locks import lock_folder
+from official_bert.runs.training_log import TRAIN, read_log
+from official_bert.utils import files
+
+
+def make_strategy(options: Any) -> tf.distribute.Strategy:
+    """Returns the distribution strategy that the options of a training command select."""
+    return distribution.get_strategy(
+        options.strategy, options.tpu_name, options.tpu_zone, options.gcp_project,
+        worker_hosts=options.worker_hosts, worker_index=options.worker_index,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def open_training_run(options: Any) -> Iterator[tf.distribute.Strategy]:
+    """Yields the distribution strategy of a training command whose output folder is locked within this context.
+
+    One of several workers, the chief, holds the lock and writes the files.
+
+    Raises:
+        UserError: If the devices cannot be used, another process holds the lock, or another worker is lost.
+    """
+    if options.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    # A strategy over several workers must be created before TensorFlow executes anything.
+    strategy = make_strategy(options)
+    is_chief = strategy.extended.should_checkpoint
+    lock = lock_folder(options.output_dir, "output_dir") if is_chief else contextlib.nullcontext()
+    with distribution.naming_lost_workers(strategy), lock:
+        yield strategy
+
+
+def has_lost_checkpoints(folder: str, checkpoint_folder: str, save_steps: float) -> bool:
+    """Returns whether a run without checkpoints had some. A run that was killed before its first save had none.
+
+    Args:
+        folder: The run's folder, which contains its log.
+        checkpoint_folder: The folder of the checkpoints.
+        save_steps: Number of steps between checkpoints.
+    """
+    if files.exists(os.path.join(checkpoint_folder, run_checkpoints.STATE_FILE)):  # Written after each save.
+        return True
+    return any(line["step"] > save_steps for line in read_log(folder, TRAIN))
