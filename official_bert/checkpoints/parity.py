@@ -13,7 +13,7 @@ from official_bert.checkpoints.formats.format import Framework
 from official_bert.checkpoints.tensors import assign_weights
 from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
-from official_bert.modeling.model_parts import blocks_of
+from official_bert.modeling.fast.model_parts import blocks_of
 from official_bert.modeling.pretraining_model import build_pretraining_model
 
 _BATCH, _LONGEST = 2, 32

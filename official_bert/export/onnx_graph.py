@@ -28,9 +28,9 @@ from official_bert.modeling.bilstm import BiLSTM
 from official_bert.modeling.choices import CLS_POOLING, MAX, POOLED
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.encoder_block import MASKED_SCORE
+from official_bert.modeling.fast.model_parts import BlockLayers, blocks_of
 from official_bert.modeling.heads import FirstPosition, LastToken
 from official_bert.modeling.initialization import gelu_exact, gelu_tanh
-from official_bert.modeling.model_parts import BlockLayers, blocks_of
 from official_bert.utils import files
 from official_bert.version import __version__
 

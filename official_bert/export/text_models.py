@@ -14,12 +14,12 @@ import keras
 import tensorflow as tf
 
 from official_bert.export import graph_answers, graph_inputs, graph_spans
-from official_bert.export.flat_blocks import with_flat_blocks
 from official_bert.export.graph_inputs import TokenSpans, Windows, token_spans
 from official_bert.inference.exports import DEFAULT_SIGNATURE, IDS_SIGNATURE, IS_TRUNCATED, TOKENIZE_SIGNATURE, VECTOR
 from official_bert.kinds import names
 from official_bert.kinds.classification.spec import NO_ANSWER
 from official_bert.modeling import layer_names
+from official_bert.modeling.fast.flat_blocks import with_flat_blocks
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
 from official_bert.tokenization.in_graph import GraphTokenizer, Tokens, characters_between, true_positions

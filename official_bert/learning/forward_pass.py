@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.learning.replicas import sizes_of
-from official_bert.modeling.last_block import without_unread_positions
+from official_bert.modeling.fast.last_block import without_unread_positions
 
 
 def forward_pass(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:

@@ -11,9 +11,9 @@ from keras import ops
 
 from official_bert.modeling import layer_names
 from official_bert.modeling.dropout import Dropout
+from official_bert.modeling.fast.model_parts import blocks_of
 from official_bert.modeling.head_input import BILSTM
 from official_bert.modeling.heads import FirstPosition, LastToken
-from official_bert.modeling.model_parts import blocks_of
 
 _LAYERS = 2
 

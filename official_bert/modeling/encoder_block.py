@@ -46,7 +46,6 @@ class AttentionProbabilities(keras.layers.Layer):
         scores = ops.cast(products, "float32") * (1.0 / math.sqrt(head_size))
         if self.packed:
             of_queries, of_keys = ops.expand_dims(attention_ids, (1, 3)), ops.expand_dims(attention_ids, (1, 2))
-            of_queries, of_keys = ops.expand_dims(attention_ids, (1, 3)), ops.expand_dims(attention_ids, (1, 2))
             seen = ops.equal(of_queries, of_keys)  # [B, 1, S, T]
         else:
             seen = ops.expand_dims(attention_ids, (1, 2))  # [B, 1, 1, T]; LiteRT does not know slices with new axes

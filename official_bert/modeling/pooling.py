@@ -11,7 +11,7 @@ from keras import ops
 
 from official_bert.errors import UserError
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN, POOLED
-from official_bert.modeling.model_parts import blocks_of
+from official_bert.modeling.fast.model_parts import blocks_of
 
 # In place of nothing, where a row has no token: such padding gets finite vectors and no gradient.
 _NO_TOKEN, _LEAST_SQUARE = -1e9, 1e-24

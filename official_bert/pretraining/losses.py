@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 from keras import ops
 
-from official_bert.modeling.compiled_blocks import FactoredLogits
+from official_bert.modeling.fast.compiled_blocks import FactoredLogits
 
 # Added to the number of predictions, as in the original, against a batch without any.
 MASKED_LM_EPSILON = 1e-5

@@ -17,11 +17,11 @@ import tensorflow as tf
 from official_bert.data.packing import one_record_a_row
 from official_bert.learning.replica_step import accumulated_gradients, all_reduce_sum, cut, replica_update
 from official_bert.modeling import layer_names
-from official_bert.modeling.compiled_blocks import with_compiled_blocks
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
+from official_bert.modeling.fast.compiled_blocks import with_compiled_blocks
+from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.modeling.rematerialization import rematerialized
 from official_bert.optimization.freezing import freeze
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import get_optimizer
@@ -98,12 +98,13 @@ class Pretrainer:
             self._loss_scale = DynamicLossScale() if dtype == "mixed_float16" else None
         compile_parts = compile_parts and not jit_compile
         self._call: Any = self.model
-        self._masked_lm_losses: Any = losses.masked_lm_losses
         if rematerialize:
             self._call = rematerialized(self.model)
-            self._masked_lm_losses = functools.partial(losses.masked_lm_losses, compiled=compile_parts)
         elif compile_parts:
-            self._call, self._masked_lm_losses = with_compiled_blocks(self.model), losses.factored_masked_lm_losses
+            self._call = with_compiled_blocks(self.model) or self.model
+        self._masked_lm_losses: Any = functools.partial(losses.masked_lm_losses, compiled=compile_parts)
+        if compile_parts and not rematerialize and self._call is not self.model:
+            self._masked_lm_losses = losses.factored_masked_lm_losses
         # Compiled once each; the number of steps is a tensor, so that another number does not compile again.
         self._update: Any = functools.partial(replica_update, self.optimizer, self._loss_scale, skip_nonfinite)
         if compile_parts:

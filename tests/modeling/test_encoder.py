@@ -12,8 +12,8 @@ import official_bert
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.encoder_block import AttentionProbabilities
+from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.pretraining_model import build_pretraining_model, encoder_of
-from official_bert.modeling.rematerialization import rematerialized
 from tests.conftest import ROOT
 from tests.modeling.small_models import inputs_of_encoder, random_batch, weights_of, with_random_weights
 from tests.reference import Reference

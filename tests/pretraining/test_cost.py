@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
+from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.modeling.rematerialization import rematerialized
 from official_bert.optimization import distribution
 from official_bert.pretraining.cost import Memory, matmul_rate, memory_estimate, parameter_count, training_flop
 from official_bert.pretraining.losses import mean_losses, pretraining_sums

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.modeling.compiled_blocks import FactoredLogits
 from official_bert.modeling.config import BertConfig
+from official_bert.modeling.fast.compiled_blocks import FactoredLogits
 from official_bert.pretraining.losses import (
     factored_masked_lm_losses,
     masked_lm_losses,

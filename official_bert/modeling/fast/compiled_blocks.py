@@ -15,7 +15,8 @@ import tensorflow as tf
 from keras import ops
 
 from official_bert.modeling import layer_names
-from official_bert.modeling.model_parts import BlockLayers, split_model
+from official_bert.modeling.fast import verification
+from official_bert.modeling.fast.model_parts import BlockLayers, blocks_of, split_model
 
 _VECTORS = "masked_lm_layer_norm"  # whose output is multiplied with the table of word embeddings
 
@@ -31,12 +32,19 @@ class FactoredLogits(NamedTuple):
     bias: Any  # [V]
 
 
-def with_compiled_blocks(model: keras.Model) -> Callable[..., dict[str, Any]]:
-    """Returns a function that is called as a pre-training model is and gives the same, and gradients, in less time.
+def with_compiled_blocks(model: keras.Model) -> Callable[..., dict[str, Any]] | None:
+    """Returns a function that computes a pre-training model and its gradients faster.
 
-    The model itself, its layers, their names, its variables and how it is saved do not change. Outside of training the
-    function is the model. In training it has the same dropout masks, and masked_lm_logits are `FactoredLogits`.
+    Outside of training the function is the model. In training it has the same dropout masks, and masked_lm_logits are
+    `FactoredLogits`. The model itself and how it is saved do not change. Returns None if the encoder block was changed,
+    so that this form does not compute it (see `verification`).
     """
+    attention = blocks_of(model)[0].attention_probabilities
+    is_faithful = verification.is_faithful(_compile_blocks, causal=attention.causal, packed=attention.packed)
+    return _compile_blocks(model) if is_faithful else None
+
+
+def _compile_blocks(model: keras.Model) -> Callable[..., dict[str, Any]]:
     parts = split_model(model)
     assert parts is not None
     embed = keras.Model(model.input, model.get_layer(layer_names.EMBEDDINGS_LAYER_NORM).input)

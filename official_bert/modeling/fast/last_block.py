@@ -14,8 +14,9 @@ import keras
 from keras import ops
 
 from official_bert.modeling import layer_names
-from official_bert.modeling.model_parts import BlockLayers, split_model, with_inner_model
-from official_bert.modeling.rematerialization import rematerialized
+from official_bert.modeling.fast import verification
+from official_bert.modeling.fast.model_parts import BlockLayers, split_model, with_inner_model
+from official_bert.modeling.fast.rematerialization import rematerialized
 
 
 def without_unread_positions(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
@@ -32,9 +33,15 @@ def without_unread_positions(model: keras.Model, rematerialize: bool = False) ->
     parts = split_model(model)
     if parts is None:
         return with_inner_model(model, functools.partial(without_unread_positions, rematerialize=rematerialize))
-    head = _head_of_first_position(model)
-    if head is None:
+    if _head_of_first_position(model) is None or not verification.is_faithful(_read_first, first_position_only=True):
         return rematerialized(model) if rematerialize else model
+    return _read_first(model, rematerialize)
+
+
+def _read_first(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
+    parts, head = split_model(model), _head_of_first_position(model)
+    assert parts
+    assert head
     below: Any = keras.Model(model.input, parts.encoded[-2])
     if rematerialize:
         below = rematerialized(below)

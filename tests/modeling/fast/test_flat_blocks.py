@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.export.flat_blocks import with_flat_blocks
 from official_bert.kinds.names import CLASSIFICATION, MULTIPLE_CHOICE
 from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.fast.flat_blocks import with_flat_blocks
 from tests.export.exported_models import CHOICES, CONFIG, model_of, random_features, scattered
 from tests.make import build_task_model
 

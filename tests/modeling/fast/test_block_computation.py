@@ -13,14 +13,14 @@ from official_bert.kinds.multiple_choice.model import build_multiple_choice_mode
 from official_bert.kinds.names import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
 from official_bert.kinds.question_answering.model import build_span_predictor
 from official_bert.kinds.tagging.model import build_token_tagger
-from official_bert.modeling.compiled_blocks import with_compiled_blocks
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.fast.compiled_blocks import with_compiled_blocks
+from official_bert.modeling.fast.last_block import without_unread_positions
+from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.head_input import HeadInput
-from official_bert.modeling.last_block import without_unread_positions
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.modeling.rematerialization import rematerialized
 from official_bert.optimization import distribution
 from official_bert.optimization.freezing import freeze
 from official_bert.pretraining.losses import factored_masked_lm_losses, masked_lm_losses, mean_losses, pretraining_sums

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.modeling.dropout import current_seed, dropout_seed
-from official_bert.modeling.model_parts import split_model, with_inner_model
+from official_bert.modeling.fast.model_parts import split_model, with_inner_model
 
 
 def rematerialized(model: keras.Model) -> Callable[..., Any]:

@@ -15,14 +15,15 @@ import tensorflow as tf
 
 from official_bert.modeling import layer_names
 from official_bert.modeling.embeddings import PositionEmbedding
-from official_bert.modeling.model_parts import BlockLayers, split_model
+from official_bert.modeling.fast import verification
+from official_bert.modeling.fast.model_parts import BlockLayers, split_model
 
 
 def with_flat_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
     """Returns a function of a model's inputs that gives its outputs outside of training, but for rounding.
 
-    A model that has no blocks, or has them within another model, as for multiple choice, or that does not compute in
-    float32, is called as it is.
+    Models whose blocks are within another model (as for multiple choice), models that do not compute in float32, and
+    models with a changed encoder block (see `verification`) are called as they are.
 
     Args:
         model: An encoder, alone or with a head, whose inputs are not packed.
@@ -30,9 +31,18 @@ def with_flat_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
     parts = split_model(model)
     if parts is None or model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy.name != "float32":
         return lambda features: model(features, training=False)
+    causal = parts.blocks[0].attention_probabilities.causal
+    if not verification.is_faithful(_flatten_blocks, causal=causal, training=False):
+        return lambda features: model(features, training=False)
+    return _flatten_blocks(model)
+
+
+def _flatten_blocks(model: keras.Model) -> Callable[..., Any]:
+    parts = split_model(model)
+    assert parts
     heads = parts.heads()
 
-    def call(features: dict[str, Any]) -> Any:
+    def call(features: dict[str, Any], training: bool = False) -> Any:
         features = parts.features(features)
         x = _embedded(model.get_layer, features["input_ids"], features["segment_ids"])  # [B, S, H]
         shape, width = tf.shape(x), x.shape[-1]

@@ -1,0 +1,138 @@
+"""Checks that a faster form of the encoder block computes what the block's own layers compute.
+
+The forms in this package repeat parts of `modeling.encoder_block`. If you change the block, a form would otherwise
+train or export the unchanged block. Each form is therefore compared with the layers, once in a process, on a small
+model with random weights: outputs, and gradients of all weights. A form that differs is not used.
+
+B batch, S sequence
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.dropout import dropout_seed
+from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.pretraining_model import build_pretraining_model
+
+Form = Callable[[keras.Model], Callable[..., Any]]  # from a model to a function that computes the model's outputs
+
+_TOLERANCE = 1e-3  # of the largest output, or the largest gradient of a variable; rounding is below 1e-4
+_LENGTH = 512  # S: attention windows and relative positions act on long sequences only
+
+
+@functools.cache
+def is_faithful(
+    form: Form,
+    *,
+    causal: bool = False,
+    packed: bool = False,
+    first_position_only: bool = False,
+    training: bool = True,
+) -> bool:
+    """Returns whether a form computes what the layers of the encoder block compute. Prints a note if it does not.
+
+    Args:
+        form: The form to check.
+        causal: Whether the model uses causal attention.
+        packed: Whether the model reads several records in a row.
+        first_position_only: Whether the form is for models that read the first position only. Such a form is checked
+            with the encoder's pooled output, others with a pre-training model.
+        training: Whether the form is for training, with dropout.
+    """
+    if tf.distribute.in_cross_replica_context() and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        return True  # a model of a single device cannot be built here
+    model = _build_model(causal, packed, first_position_only)
+    features = {name: tf.constant(values) for name, values in _make_features(packed).items() if name in model.input}
+    expected = _outputs_and_gradients(model, model, features, training)
+    try:
+        with _run_functions_eagerly():  # XLA would take seconds to compile them
+            found = _outputs_and_gradients(model, form(model), features, training)
+    except (TypeError, ValueError, AttributeError, tf.errors.OpError):
+        found = [None] * len(expected)
+    is_same = all(map(_is_close, found, expected))
+    if not is_same:
+        name = form.__module__.rpartition(".")[2]
+        print(
+            f"note: the encoder block was changed, so that it is computed without modeling/fast/{name}.py", flush=True
+        )
+    return is_same
+
+
+@contextlib.contextmanager
+def _run_functions_eagerly() -> Iterator[None]:
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+
+
+def _build_model(causal: bool, packed: bool, first_position_only: bool) -> keras.Model:
+    config = BertConfig(
+        vocab_size=16, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
+        max_position_embeddings=_LENGTH, causal_attention=causal,
+    )  # fmt: skip
+    if first_position_only:
+        encoder = build_encoder(config, seed=0)
+        model = keras.Model(encoder.input, encoder.output["pooled_output"])
+    else:
+        model = build_pretraining_model(config, seed=0, packed=packed)
+    rng = np.random.default_rng(0)
+    for variable in model.variables:
+        variable.assign(rng.normal(1.0 if variable.name == "gamma" else 0.0, 0.3, variable.shape))
+    return model
+
+
+def _make_features(packed: bool) -> dict[str, Any]:
+    """Returns the features of two rows, one of them with padding, each int32 [2, S] or [2, some positions]."""
+    rng = np.random.default_rng(1)
+    positions, half, quarter = np.arange(_LENGTH), _LENGTH // 2, _LENGTH // 4
+    mask = positions < np.array([[_LENGTH], [half + quarter]])
+    features = {
+        "input_ids": rng.integers(0, 16, (2, _LENGTH)) * mask,
+        "input_mask": mask,
+        "segment_ids": (positions >= quarter) * mask,
+        "record_ids": (1 + (positions >= half)) * mask,
+        "position_ids": positions % half * mask,
+        "record_starts": np.array([[0, half]] * 2),
+        "masked_lm_positions": rng.integers(1, half, (2, 5)),
+    }
+    return {name: np.asarray(values, np.int32) for name, values in features.items()}
+
+
+def _outputs_and_gradients(
+    model: keras.Model, call: Callable[..., Any], features: dict[str, Any], training: bool
+) -> list[Any]:
+    """Returns the outputs and the gradients of a weighted sum of them by all weights."""
+    rng = np.random.default_rng(2)
+    with dropout_seed(tf.constant([3, 4])), tf.GradientTape() as tape:
+        outputs = _flatten(call(features, training=training))
+        loss = tf.add_n([tf.reduce_sum(each * rng.normal(size=each.shape).astype("float32")) for each in outputs])
+    gradients = tape.gradient(loss, model.trainable_variables)
+    return [*outputs, *(each if each is None else tf.convert_to_tensor(each) for each in gradients)]
+
+
+def _flatten(outputs: Any) -> list[Any]:
+    """Returns outputs as a list of tensors, with factored logits multiplied out."""
+    factored = outputs.get("masked_lm_logits") if isinstance(outputs, dict) else None
+    if isinstance(factored, tuple):
+        vectors, table, bias = factored
+        outputs = {**outputs, "masked_lm_logits": tf.matmul(vectors, table, transpose_b=True) + bias}
+    return list(keras.tree.flatten(outputs))
+
+
+def _is_close(found: Any, expected: Any) -> bool:
+    if found is None or expected is None:
+        return found is expected
+    if found.shape != expected.shape:
+        return False
+    # The gradient of some biases is zero but for rounding.
+    return bool(np.max(np.abs(found - expected)) <= _TOLERANCE * max(np.max(np.abs(expected)), 1e-2))
