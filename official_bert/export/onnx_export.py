@@ -12,7 +12,7 @@ from official_bert.export.options import DYNAMIC_INT8, FLOAT32, ONNX, ExportOpti
 from official_bert.export.saved_model import metadata_of, write_checksums, write_metadata
 from official_bert.export.source import Source
 from official_bert.inference import exports, replays
-from official_bert.inference.onnx_model import OnnxModel
+from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.kinds.all_kinds import SPECS, create_spec
 from official_bert.kinds.names import VECTORS
 from official_bert.utils import extras, files
@@ -62,9 +62,9 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         "quantization": options.quantization,
     }
     write_metadata(folder, metadata)
-    model = OnnxModel(folder)
+    model = OnnxPredictor(folder)
     if quantized:
-        score = conversion_score.measure(source, options, model.outputs, ONNX)
+        score = conversion_score.measure(source, options, model.compute_outputs, ONNX)
         write_metadata(folder, metadata | {"score": score})
     texts = replay.make(source, options.eval_file)
     alone, together = replays.ask(model, texts.rows())

@@ -16,11 +16,11 @@ import tensorflow as tf
 from official_bert.checkpoints import checksums
 from official_bert.checkpoints.checkpoint import VOCAB_FILE
 from official_bert.errors import UserError
-from official_bert.export import operations, plain_answers, replay, warmup
+from official_bert.export import operations, plain_answers, replay
 from official_bert.export.options import ExportOptions
 from official_bert.export.source import Source
 from official_bert.export.text_models import text_model
-from official_bert.inference import exports
+from official_bert.inference import exports, warmup
 from official_bert.utils import files
 from official_bert.utils.tensorflow_import import warnings_alone
 from official_bert.version import __version__

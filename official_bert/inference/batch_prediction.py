@@ -11,12 +11,13 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.inference import exports
+from official_bert.inference import exports, predictor
 from official_bert.inference.options import BatchPredictionOptions
+from official_bert.inference.predictor import Predictor
 from official_bert.inference.shards import ALL_ROWS, Shard
 from official_bert.kinds.constant_answers import ConstantAnswers
 from official_bert.runs import run_file
@@ -25,10 +26,7 @@ from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import NoBadRows, position
 from official_bert.utils.counting import counted
 from official_bert.utils.progress import Progress
-
-if TYPE_CHECKING:
-    from official_bert.inference.onnx_model import OnnxModel
-    from official_bert.inference.saved_model import SavedModel
+from official_bert.utils.tensorflow_import import import_tensorflow
 
 # So many batches are read at once and sorted by length, so that texts of a batch need little padding.
 BATCHES_AT_ONCE = 16
@@ -78,15 +76,11 @@ def check_export(folder: str) -> tuple[list[str], dict[str, Any]]:
     return inputs, table
 
 
-def load_model(folder: str) -> "SavedModel | OnnxModel":
-    """Returns the model of an export; of one for ONNX Runtime without importing TensorFlow."""
-    if exports.is_onnx(folder):
-        from official_bert.inference.onnx_model import OnnxModel
-
-        return OnnxModel(folder, threads=1, parallel_batches=len(os.sched_getaffinity(0)))
-    from official_bert.inference.saved_model import SavedModel
-
-    return SavedModel(folder)
+def load_model(folder: str) -> Predictor:
+    """Loads the model of an export. TensorFlow is imported only for a SavedModel."""
+    if not exports.is_onnx(folder):
+        import_tensorflow()
+    return predictor.load(folder, threads=1, num_workers=len(os.sched_getaffinity(0)))
 
 
 def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
@@ -277,9 +271,7 @@ def refusal(path: str, number: int, reason: str) -> str:
     )
 
 
-def answer_groups(
-    model: "SavedModel | OnnxModel", rows: Iterator[dict[str, Any]], batch_size: int
-) -> Iterator[list[dict[str, Any]]]:
+def answer_groups(model: Predictor, rows: Iterator[dict[str, Any]], batch_size: int) -> Iterator[list[dict[str, Any]]]:
     """Yields the answers to rows in their order, one list for each group of rows that is sorted by length.
 
     Raises:
@@ -288,32 +280,32 @@ def answer_groups(
     first = 0
     while group := list(itertools.islice(rows, BATCHES_AT_ONCE * batch_size)):
         try:
-            answers = answers_to(model, group, batch_size)
+            answers = answer_rows(model, group, batch_size)
         except RefusedRow as refused:
             raise RefusedRow(first + refused.number, refused.reason) from refused
         yield answers
         first += len(group)
 
 
-def answers_to(model: "SavedModel | OnnxModel", rows: list[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
-    """Returns the answers to rows in their order."""
-    by_length = sorted(range(len(rows)), key=lambda number: len(str(rows[number])))
-    answers: list[dict[str, Any]] = [{}] * len(rows)
-    at_once = len(rows) if model.makes_batches else batch_size
-    for start in range(0, len(rows), at_once):
-        numbers = by_length[start : start + at_once]
-        for number, row in zip(numbers, _run(model, rows, numbers), strict=True):
-            answers[number] = _id_of(rows[number]) | exports.as_json(row)
-    return answers
+def answer_rows(model: Predictor, rows: list[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
+    """Returns the answers to rows in their order.
 
-
-def _run(model: "SavedModel | OnnxModel", rows: list[dict[str, Any]], numbers: list[int]) -> list[exports.Outputs]:
-    """The outputs of the rows with these numbers."""
+    Raises:
+        RefusedRow: If the model cannot answer a row.
+    """
+    inputs = rows[0].keys() - {exports.ID}
     try:
-        names = rows[numbers[0]].keys() - {exports.ID}
-        texts = {name: [rows[number][name] for number in numbers] for name in names}
-        return exports.split_rows(model.answers(texts))
+        answers = exports.to_rows(
+            model.run(exports.to_columns({name: [row[name] for row in rows] for name in inputs}), batch_size)
+        )
     except exports.RefusedTextsError as error:
-        if len(numbers) == 1:
-            raise RefusedRow(numbers[0], str(error)) from error
-        return [row for number in numbers for row in _run(model, rows, [number])]
+        if len(rows) == 1:
+            raise RefusedRow(0, str(error)) from error
+        answers = []
+        for number, row in enumerate(rows):
+            try:
+                answers += answer_rows(model, [row], 1)
+            except RefusedRow as refused:
+                raise RefusedRow(number, refused.reason) from refused
+        return answers
+    return [_id_of(row) | answer for row, answer in zip(rows, answers, strict=True)]

@@ -13,7 +13,7 @@ import itertools
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from official_bert.errors import UserError
 from official_bert.utils import files, tables
 
 GRAPH_FILE, ONNX_FILE, LITERT_FILE = "saved_model.pb", "model.onnx", "model.tflite"
-_FINGERPRINT_FILE = "fingerprint.pb"
 VOCAB_FILE = os.path.join("assets", "vocab.txt")
 METADATA_FILE = os.path.join("assets.extra", "official_bert.json")
 REPLAY_FILE = os.path.join("assets.extra", "replay.json")
@@ -45,7 +44,7 @@ _WHOLE_TEXT_OUTPUTS = ("pooled_output", IS_TRUNCATED)
 # Outputs whose padding is -1; that of others is "" or 0.
 _OFFSET_OUTPUTS = ("starts", "ends")
 
-Outputs = dict[str, npt.NDArray[Any]]
+Columns = dict[str, npt.NDArray[Any]]  # texts are strings in arrays of objects
 
 
 class RefusedTextsError(Exception):
@@ -54,7 +53,7 @@ class RefusedTextsError(Exception):
 
 def padding_of(output: str, is_text: bool) -> Any:
     """Returns what stands in an output, [B, W, ...], for what a text has not."""
-    return b"" if is_text else -1 if output in _OFFSET_OUTPUTS else 0
+    return "" if is_text else -1 if output in _OFFSET_OUTPUTS else 0
 
 
 def graph_of(folder: str) -> str | None:
@@ -127,27 +126,6 @@ def loadable(folder: str) -> Iterator[str]:
         yield link
 
 
-def load_saved_model(folder: str) -> Any:
-    """Returns `tf.saved_model.load` of a folder.
-
-    Raises:
-        UserError: its fingerprint is damaged, or not all there yet.
-    """
-    import tensorflow as tf
-
-    with loadable(folder) as path:
-        fingerprint = os.path.join(folder, _FINGERPRINT_FILE)
-        if files.exists(fingerprint):
-            # TensorFlow would load the model all the same, and log a traceback.
-            try:
-                tf.saved_model.experimental.read_fingerprint(path)
-            except RuntimeError as error:
-                raise UserError(
-                    f"{fingerprint} is damaged, or not copied to its end; restore the folder from a copy"
-                ) from error
-        return tf.saved_model.load(path)
-
-
 def files_of(folder: str) -> list[str]:
     """Returns the paths of the files of a version that may not change after it was written."""
     paths = [os.path.join(folder, name) for name in (GRAPH_FILE, ONNX_FILE, METADATA_FILE, REPLAY_FILE)]
@@ -200,7 +178,7 @@ def read_row(row: Mapping[str, Any], inputs: Collection[str], table: Mapping[str
     return values, ""
 
 
-def split_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[Outputs]:
+def split_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[Columns]:
     """Splits outputs [B, ...] into those of each text, [1, ...], without the padding to longer texts."""
     count = len(next(iter(outputs.values())))
     rows = [{name: value[i : i + 1] for name, value in outputs.items()} for i in range(count)]
@@ -208,14 +186,14 @@ def split_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[Outputs]:
     return [_without_padding(row, row[counted]) for row in rows] if counted else rows
 
 
-def _without_padding(row: Outputs, counted: npt.NDArray[Any]) -> Outputs:
-    is_real = counted[0] != (b"" if counted.dtype == object else 0)  # [W, ...]
+def _without_padding(row: Columns, counted: npt.NDArray[Any]) -> Columns:
+    is_real = counted[0] != ("" if counted.dtype == object else 0)  # [W, ...]
     real = np.flatnonzero(is_real.any(axis=tuple(range(1, is_real.ndim))))
     width = int(real[-1]) + 1 if len(real) else 0
     return {name: value if name in _WHOLE_TEXT_OUTPUTS else value[:, :width] for name, value in row.items()}
 
 
-def join_rows(rows: list[Outputs]) -> Outputs:
+def join_rows(rows: Sequence[Columns]) -> Columns:
     """Puts the outputs of texts together, [B1, ...], [B2, ...], ... to [B, ...], padded to the widest."""
     if len(rows) == 1:
         return rows[0]
@@ -234,15 +212,13 @@ def join_rows(rows: list[Outputs]) -> Outputs:
     return joined
 
 
-def as_json(row: Outputs) -> dict[str, Any]:
-    """Returns the outputs of one text, [1, ...], as JSON can hold them; of an encoder's the pooled ones alone."""
-    if "pooled_output" in row:
-        row = {name: row[name] for name in ("pooled_output", IS_TRUNCATED) if name in row}
-    return {name: _as_text(value.tolist()[0]) for name, value in sorted(row.items())}
+def to_columns(texts: Mapping[str, Sequence[Any]]) -> Columns:
+    """Returns lists of texts as arrays, [B], or [B, N] for lists of lists."""
+    return {name: np.array(column, object) for name, column in texts.items()}
 
 
-def _as_text(value: Any) -> Any:
-    """The value with bytes as text, however deep they stand in lists."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8")
-    return [_as_text(each) for each in value] if isinstance(value, list) else value
+def to_rows(columns: Columns) -> list[dict[str, Any]]:
+    """Returns the answers to each text as JSON values, without padding. Only pooled outputs of an encoder are kept."""
+    if "pooled_output" in columns:
+        columns = {name: columns[name] for name in ("pooled_output", IS_TRUNCATED) if name in columns}
+    return [{name: row[name].tolist()[0] for name in sorted(row)} for row in split_rows(columns)]

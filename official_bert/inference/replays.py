@@ -5,6 +5,7 @@ wherever it runs.
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.inference import exports
+from official_bert.inference.predictor import Predictor
 from official_bert.utils import files
 
 TOGETHER = 12  # texts that are also asked in one batch
@@ -117,19 +119,36 @@ def read(folder: str) -> Replay:
     return replay
 
 
-def ask(model: Any, texts: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Returns a model's answers to each text alone, and to the first `TOGETHER` texts in one batch, as JSON.
+def ask(model: Predictor, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
+    """Returns a model's answers to each row alone, and to the first `TOGETHER` rows in one batch, as JSON values."""
 
-    Args:
-        model: Has the names of its `inputs`, and gives `answers` to texts by input.
-        texts: The texts of each row by input.
+    def answer(some_rows: Sequence[dict[str, Any]]) -> Answers:
+        return exports.to_rows(
+            model.run(exports.to_columns({name: [row[name] for row in some_rows] for name in model.inputs}))
+        )
+
+    return [answers for row in rows for answers in answer([row])], answer(rows[:TOGETHER])
+
+
+def check(folder: str, model: Predictor) -> None:
+    """Compares a model's answers with those of its export's replay file, if the export has one.
+
+    Raises:
+        UserError: If an answer differs by more than rounding.
     """
-
-    def answers_to(rows: Sequence[dict[str, Any]]) -> Answers:
-        outputs = model.answers({name: [row[name] for row in rows] for name in model.inputs})
-        return [exports.as_json(row) for row in exports.split_rows(outputs)]
-
-    return [answer for text in texts for answer in answers_to([text])], answers_to(texts[:TOGETHER])
+    path = os.path.join(folder, exports.REPLAY_FILE)
+    if not files.exists(path):
+        return
+    replay = read(folder)
+    rows = replay.rows()[:TOGETHER]
+    if rows and rows[0].keys() != set(model.inputs):
+        raise UserError(
+            f"{path} has the texts {list(rows[0])}, but the model takes {list(model.inputs)}; export the model again"
+        )
+    alone, together = ask(model, rows)
+    different = (replay.differences(alone, "the model"), replay.differences(together, "the model, of several texts,"))
+    for difference in itertools.chain(*different):
+        raise UserError(f"{path} does not fit the model, {difference}; export the model again")
 
 
 def _difference(expected: Any, other: Any) -> float:

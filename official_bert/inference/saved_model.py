@@ -1,41 +1,221 @@
-"""The texts' signature of a SavedModel that has been loaded.
+"""The SavedModel backend: answers texts with an exported SavedModel, or one of another tool, in TensorFlow.
 
 B texts
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_bert.inference import exports
-from official_bert.utils.tensorflow_import import import_tensorflow
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  (registers the operations of exported models)
+from google.protobuf import json_format
+from tensorflow.core.protobuf import saved_model_pb2
+
+from official_bert.checkpoints import checksums
+from official_bert.errors import UserError
+from official_bert.inference import exports, replays, warmup
+from official_bert.inference.exports import DEFAULT_SIGNATURE, Columns
+from official_bert.inference.predictor import Predictor, Prepared, Row, count_bytes
+from official_bert.inference.signatures import Signature, Tensor
+from official_bert.kinds.rows import batches_by_length
+from official_bert.utils import files
+
+_FINGERPRINT_FILE = "fingerprint.pb"
+_WARM_UP_TEXT = "a text to warm up with , "
 
 
-class SavedModel:
-    """Loads the SavedModel of a folder.
+class SavedModelPredictor(Predictor):
+    """Answers texts with one version of a SavedModel.
 
-    Attributes:
-        makes_batches: whether it cuts texts into batches itself.
+    Args:
+        folder: The folder that contains saved_model.pb.
+
+    Raises:
+        UserError: If it cannot be loaded.
     """
 
-    makes_batches = False
-
     def __init__(self, folder: str) -> None:
-        import_tensorflow()
-        import tensorflow as tf
-        import tensorflow_text  # noqa: F401  (the operations of the exported tokenizer)
+        self.folder = folder
+        path = os.path.join(folder, exports.GRAPH_FILE)
+        try:
+            checksums.check_files(folder)
+            proto = saved_model_pb2.SavedModel.FromString(files.read_bytes(path))
+            self._loaded = load_saved_model(folder)  # Keeps the variables alive.
+        except UserError:
+            raise
+        except Exception as error:  # TensorFlow raises many types for incomplete or damaged files
+            raise UserError(f"{folder} cannot be loaded: {error}") from error
+        self._functions = dict(self._loaded.signatures)
+        definitions = proto.meta_graphs[0].signature_def
+        self._definitions = {name: definitions[name] for name in sorted(self._functions)}
+        self._signatures = {name: _signature(definition) for name, definition in self._definitions.items()}
+        if not self._signatures:
+            raise UserError(f"{folder} has no signatures; make the SavedModel with official-bert export")
+        self.metadata = exports.read_metadata(folder)
+        tokenize = self._signatures.get(exports.TOKENIZE_SIGNATURE)
+        if tokenize and "text_index" in tokenize.outputs:  # It reads long texts in windows.
+            self.quick_bytes = int(self.metadata["max_seq_length"])
 
-        self._tf = tf
-        self._answer = exports.load_saved_model(folder).signatures[exports.DEFAULT_SIGNATURE]
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        return self._signatures
 
-    def answers(self, texts: Mapping[str, Sequence[Any]]) -> exports.Outputs:
-        """Returns the answers to texts, a column for each input: arrays [B, ...] by name, strings as bytes.
+    def run(self, columns: Columns, batch_size: int | None = None) -> Columns:
+        lengths = np.array([len(str(row)) for row in zip(*map(np.ndarray.tolist, columns.values()), strict=True)])
+        answers: list[Columns] = [{}] * len(lengths)
+        for numbers in batches_by_length(lengths, batch_size):
+            outputs = self.call(DEFAULT_SIGNATURE, {name: texts[numbers] for name, texts in columns.items()})
+            for number, row in zip(numbers, exports.split_rows(outputs), strict=True):
+                answers[number] = row
+        return self.join(answers)
+
+    def can_divide(self, signature: str) -> bool:
+        # Padding is known to have no effect only for texts of serving_default, and for numbers of one shape.
+        is_known = signature == DEFAULT_SIGNATURE or not self._signatures[signature].takes_only_texts
+        return is_known and bool(self.metadata)
+
+    def prepare(self, signature: str, columns: Columns) -> list[Prepared]:
+        tokens = self._count_tokens(signature, columns)
+        if not self.can_divide(signature):
+            return [Prepared(signature, len(tokens), columns, [sum(tokens)], None)]
+        group = (signature, tuple(value.shape[1:] for value in columns.values()))
+        rows = [{name: value[i : i + 1] for name, value in columns.items()} for i in range(len(tokens))]
+        return [Prepared(signature, 1, row, [count], group) for row, count in zip(rows, tokens, strict=True)]
+
+    def compute(self, some_rows: Sequence[Row]) -> list[Any]:
+        first = some_rows[0][0]
+        contents = [prepared.content for prepared, _ in some_rows]
+        outputs = self.call(
+            first.signature, {name: np.concatenate([content[name] for content in contents]) for name in first.content}
+        )
+        return exports.split_rows(outputs) if first.group else [outputs]
+
+    def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Columns:
+        (answer,) = outputs
+        return answer
+
+    def join(self, answers: Sequence[Columns]) -> Columns:
+        return exports.join_rows(answers)
+
+    def call(self, signature: str, columns: Columns) -> Columns:
+        """Returns the outputs of a signature, by sorted name, for inputs of the right types and shapes.
 
         Raises:
-            RefusedTextsError: it cannot answer one of them.
+            RefusedTextsError: If the model cannot answer a text.
         """
+        specs = self._signatures[signature].inputs
         try:
-            tensors = {name: self._tf.constant(column) for name, column in texts.items()}
-            return {name: value.numpy() for name, value in self._answer(**tensors).items()}
-        # The last two: of texts' shapes.
-        except (self._tf.errors.InvalidArgumentError, ValueError, TypeError) as error:
-            raise exports.RefusedTextsError(str(error).strip().splitlines()[0]) from error
+            tensors = {name: tf.constant(value, specs[name].dtype) for name, value in columns.items()}
+            outputs = self._functions[signature](**tensors)
+        except (tf.errors.InvalidArgumentError, ValueError, TypeError) as error:  # The last two: a wrong shape.
+            raise exports.RefusedTextsError(_shorten(getattr(error, "message", str(error).strip()))) from error
+        return {name: decode_strings(name, value.numpy()) for name, value in sorted(outputs.items())}
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            name: json_format.MessageToDict(
+                definition, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+            )
+            for name, definition in self._definitions.items()
+        }
+
+    def warm_up(self, max_batch_size: int) -> None:
+        path = os.path.join(self.folder, exports.WARMUP_FILE)
+        if files.exists(path):
+            for number, (signature, inputs) in enumerate(warmup.read_requests(path), start=1):
+                try:
+                    self.call(signature, inputs)
+                except Exception as error:  # TensorFlow raises many types
+                    raise UserError(
+                        f"{self.folder} cannot answer request {number} of its {exports.WARMUP_FILE}, to {signature}: "
+                        f"{type(error).__name__} {error}"
+                    ) from error
+        else:
+            self._answer_warm_up_texts(max_batch_size)
+        replays.check(self.folder, self)
+
+    def _answer_warm_up_texts(self, max_batch_size: int) -> None:
+        """Answers texts of several lengths, if the model takes texts."""
+        signature = self._signatures.get(DEFAULT_SIGNATURE)
+        if not (signature and signature.takes_rows and signature.takes_only_texts):
+            return
+        for count, repeats in ((1, 1), (1, 20), (min(8, max_batch_size), 3)):
+            shapes = {
+                name: [count, *(size or 1 for size in (each.shape or ())[1:])]
+                for name, each in signature.inputs.items()
+            }
+            try:
+                self.call(
+                    DEFAULT_SIGNATURE,
+                    {name: np.full(shape, _WARM_UP_TEXT * repeats, object) for name, shape in shapes.items()},
+                )
+            except exports.RefusedTextsError:
+                return  # It needs other texts, for example with [MASK].
+
+    def _count_tokens(self, signature: str, columns: Columns) -> list[int]:
+        """Returns the maximum number of tokens of each text, in all windows, or 0 for a model of another tool."""
+        count = len(next(iter(columns.values())))
+        choices = max(value.size for value in columns.values()) // count
+        if not self.metadata:
+            return [0] * count
+        if not self._signatures[signature].takes_only_texts:
+            return [choices] * count  # ids
+        num_bytes = np.sum([count_bytes(value) for value in columns.values()], axis=0)
+        if max(num_bytes) > self.quick_bytes:
+            windows = self.call(exports.TOKENIZE_SIGNATURE, columns)
+            per_window = windows["input_ids"].shape[1]
+            return [int(each) * per_window for each in np.bincount(windows["text_index"], minlength=count)]
+        longest = self.metadata["max_seq_length"]
+        return [min(int(each), longest) * choices for each in num_bytes]
+
+
+def load_saved_model(folder: str) -> Any:
+    """Returns `tf.saved_model.load` of a folder.
+
+    Raises:
+        UserError: If its fingerprint is damaged or incomplete.
+    """
+    with exports.loadable(folder) as path:
+        fingerprint = os.path.join(folder, _FINGERPRINT_FILE)
+        if files.exists(fingerprint):
+            # TensorFlow would load the model all the same, and log a traceback.
+            try:
+                tf.saved_model.experimental.read_fingerprint(path)
+            except RuntimeError as error:
+                raise UserError(f"{fingerprint} is damaged or incomplete; restore the folder from a copy") from error
+        return tf.saved_model.load(path)
+
+
+def _signature(definition: Any) -> Signature:
+    return Signature(
+        {name: _tensor(info) for name, info in sorted(definition.inputs.items())},
+        {name: _tensor(info) for name, info in sorted(definition.outputs.items())},
+    )
+
+
+def _tensor(info: Any) -> Tensor:
+    shape = tf.TensorShape(info.tensor_shape)
+    return Tensor(tf.as_dtype(info.dtype).name, None if shape.rank is None else tuple(shape))
+
+
+def decode_strings(name: str, values: np.ndarray) -> np.ndarray:
+    """Decodes strings from UTF-8. Bytes that are not text, or that the name says are bytes, stay as they are."""
+    if values.dtype != object or name.endswith("_bytes"):
+        return values
+    return np.asarray(np.frompyfunc(_decode_text, 1, 1)(values), object)
+
+
+def _decode_text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _shorten(message: str) -> str:
+    """Returns TensorFlow's message without its positions in the graph."""
+    noise = ("Graph execution error", "Detected at node", "<stack traces", "\t", " ")
+    lines = [line.split(" [Op:")[0] for line in message.splitlines() if line and not line.startswith(noise)]
+    return "; ".join(lines) or message

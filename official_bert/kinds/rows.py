@@ -4,7 +4,7 @@ B batch, S sequence, N sequences in a row, R rows
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from official_bert.kinds.features import Array, Features, Outputs, from_rows
 
 MULTIPLE = 2  # of which the lengths of batches are where one graph takes them all
-Forward = Callable[[dict[str, Array]], Any]  # padded inputs to outputs, or outputs by name
 
 
 def row_lengths(features: Features) -> Array:
@@ -68,42 +67,42 @@ def sequence_positions(features: Features, rows: Array) -> tuple[Array, Array]:
     return starts, np.where(real, features.splits[sequences + 1] - starts, 0)
 
 
-def predict(
-    forward: Forward,
-    features: Features,
-    batches: Iterable[Array],
-    max_seq_length: int,
-    multiple: int = MULTIPLE,
-    buckets: Sequence[int] = (),
-) -> Outputs:
+def batches_by_length(lengths: Array, max_rows: int | None = None, max_tokens: int | None = None) -> Iterator[Array]:
+    """Yields the indices of the rows of each batch. The rows of a batch have similar lengths.
+
+    Args:
+        lengths: Number of tokens of each row, [R].
+        max_rows: Maximum number of rows in a batch.
+        max_tokens: Maximum number of tokens in a batch, with padding. A longer row is computed alone.
+    """
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    for end in range(1, len(order) + 1):
+        num_rows = end + 1 - start  # with the next row
+        is_full = end == len(order) or (max_rows is not None and num_rows > max_rows)
+        if is_full or (max_tokens is not None and lengths[order[end]] * num_rows > max_tokens):
+            yield order[start:end]
+            start = end
+
+
+def collect_outputs(features: Features, batches: Iterable[tuple[Array, Any]]) -> Outputs:
     """Returns a model's outputs for all rows, in order and without padding (see features.Outputs).
 
     Args:
-        forward: inputs -> outputs.
-        features: the rows.
-        batches: the numbers of the rows of each batch; -1 gives an empty row.
-        max_seq_length: as for `padded_inputs`.
-        multiple: likewise.
-        buckets: likewise.
+        features: The rows.
+        batches: For each batch, the indices of its rows (-1 for an empty row), and the outputs, by name if the model
+            has several.
     """
     lengths = row_lengths(features)
     by_output: dict[str, list[Any]] = {}
-    structured = False
-    for rows in batches:
-        inputs = padded_inputs(features, rows, max_seq_length, multiple, buckets)
-        outputs = forward(inputs)
-        structured = isinstance(outputs, dict)
-        length = inputs["input_ids"].shape[-1]
-        for name, values in (outputs if structured else {"": outputs}).items():
-            rows_of_output = by_output.setdefault(name, [None] * len(features))
-            # Only the outputs of tokens have as many columns as the inputs, and at least as many dimensions.
-            of_tokens = structured or (len(values.shape) == 3 and features.choices == 1)
-            _put(rows_of_output, rows, np.asarray(values, np.float32), lengths if of_tokens and length else None)
-    return by_output if structured else by_output.get("", [])
-
-
-def _put(outputs: list[Any], rows: Array, values: Array, lengths: Array | None) -> None:
-    """Puts the values of a batch where their rows belong; those of tokens without padding."""
-    for row, value in zip(rows, values, strict=True):
-        if row >= 0:
-            outputs[row] = value if lengths is None else value[: lengths[row]]
+    is_structured = False
+    for rows, outputs in batches:
+        is_structured = isinstance(outputs, dict)
+        for name, values in (outputs if is_structured else {"": outputs}).items():
+            # Only outputs of tokens have as many columns as the inputs, and at least as many dimensions.
+            of_tokens = is_structured or (len(values.shape) == 3 and features.choices == 1)
+            collected = by_output.setdefault(name, [None] * len(features))
+            for row, value in zip(rows, np.asarray(values, np.float32), strict=True):
+                if row >= 0:
+                    collected[row] = value[: lengths[row]] if of_tokens else value
+    return by_output if is_structured else by_output.get("", [])

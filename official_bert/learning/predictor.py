@@ -102,13 +102,11 @@ def predict(
     """
     progress = Progress("predicting", len(features), "rows")
 
-    def in_batches() -> Iterator[Array]:
-        indices = batches.prediction_batch_indices(batches.row_lengths(features), batch_size)
+    def compute() -> Iterator[tuple[Array, Any]]:
+        indices = batches.prediction_batch_indices(rows.row_lengths(features), batch_size)
         for number, batch in enumerate(indices, start=1):
-            yield batch
+            inputs = rows.padded_inputs(features, batch, max_seq_length, buckets=buckets)
+            yield batch, forward({name: tf.constant(each) for name, each in inputs.items()})
             progress.update(min(number * batch_size, len(features)))
 
-    def of_tensors(inputs: dict[str, Array]) -> Any:
-        return forward({name: tf.constant(each) for name, each in inputs.items()})
-
-    return rows.predict(of_tensors, features, in_batches(), max_seq_length, buckets=buckets)
+    return rows.collect_outputs(features, compute())

@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from official_bert.inference.exports import DEFAULT_SIGNATURE
+from official_bert.inference.predictor import Predictor
 from official_bert.serving import json_answers, json_requests, logs, openapi
 from official_bert.serving.access import Access
 from official_bert.serving.connections import SERVER_NAME, TOO_MANY_CONNECTIONS, Connection
@@ -19,7 +20,6 @@ from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
-from official_bert.serving.served_model import ServedModel
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -99,16 +99,16 @@ class Application:
         self._access.check_json(request)
         async with self._read_body(request) as body:
             model, version = self._find(request)  # the newest may be another by now
-            with model.in_use(version) as (served_model, batcher):
-                predict_request = await self._parse(body, served_model)
+            with model.in_use(version) as (predictor, batcher):
+                predict_request = await self._parse(body, predictor)
                 request[_LOG_FIELDS]["instances"] = predict_request.instances
                 outputs = await batcher.predict(predict_request.signature, predict_request.inputs)
         answer = json_answers.render(outputs, predict_request)
         headers = {"X-Model-Version": str(version.number)}
         return web.Response(body=answer, content_type="application/json", headers=headers)
 
-    async def _parse(self, body: bytes, model: ServedModel) -> json_requests.PredictRequest:
-        parse = functools.partial(json_requests.parse, body, model.signatures, self._options, model.export_metadata)
+    async def _parse(self, body: bytes, model: Predictor) -> json_requests.PredictRequest:
+        parse = functools.partial(json_requests.parse, body, model.signatures, self._options, model.metadata)
         if len(body) <= _SMALL_BODY:
             return parse()
         return await asyncio.get_running_loop().run_in_executor(self._models.pools.parsing, parse)
@@ -135,7 +135,7 @@ class Application:
         assert version.model
         return _json({
             "model_spec": {"name": model.name, "signature_name": "", "version": str(version.number)},
-            "metadata": {"signature_def": {"signature_def": version.model.metadata()}},
+            "metadata": {"signature_def": {"signature_def": version.model.describe()}},
         })  # fmt: skip
 
     async def models(self, _: web.Request) -> web.Response:
@@ -146,7 +146,7 @@ class Application:
             for newest in model.available[-1:]:
                 assert newest.model
                 default = newest.model.signatures.get(DEFAULT_SIGNATURE)
-                about_newest = {"inputs": list(default.inputs) if default else []} | newest.model.export_metadata
+                about_newest = {"inputs": list(default.inputs) if default else []} | dict(newest.model.metadata)
                 about_newest["kind"] = newest.model.kind
                 if default and "endings" in default.inputs:
                     about_newest["num_choices"] = (default.inputs["endings"].shape or ())[1]

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from official_bert.inference import exports
+from official_bert.inference.exports import Columns
+from official_bert.inference.predictor import Predictor, Prepared, count_bytes
 from official_bert.serving import logs
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
-from official_bert.serving.served_model import Prepared, ServedModel
-from official_bert.serving.signatures import Tensors
 
 # Rows are computed together if the longest has at most this many times the tokens of the shortest, as all are padded to
 # it; rows up to _SHORT tokens cost about the same.
@@ -65,7 +65,7 @@ class Batcher:
 
     def __init__(
         self,
-        model: ServedModel,
+        model: Predictor,
         name: str,
         threads: Executor,
         tokenizing: Executor,
@@ -86,7 +86,7 @@ class Batcher:
         self._batch_size, self._batch_seconds = metrics.batch_size.labels(name), metrics.batch_seconds.labels(name)
         self._texts_cut = metrics.texts_cut.labels(name)
 
-    async def predict(self, signature: str, inputs: Tensors) -> Tensors:
+    async def predict(self, signature: str, inputs: Columns) -> Columns:
         """Returns the outputs for inputs [B, ...]: also [B, ...] but for signatures that are not answers (tokenize).
 
         Raises:
@@ -102,7 +102,7 @@ class Batcher:
         instances: list[Prepared] = []
         try:
             async with asyncio.timeout(most):
-                parts = list(_parts(inputs, self._model.divides(signature)))
+                parts = list(_parts(inputs, self._model.can_divide(signature)))
                 pool = self._tokenizing if _num_bytes(inputs) > self._model.quick_bytes else None
                 for part in parts:
                     prepared = await _run(pool, self._model.prepare, signature, part)
@@ -122,7 +122,7 @@ class Batcher:
             self._tokens -= _num_tokens(instances)
             for row in rows:
                 row.answer.cancel()
-        answer = exports.join_rows(answers)
+        answer = self._model.join(answers)
         self._texts_cut.inc(int(np.sum(answer.get(exports.IS_TRUNCATED, 0))))
         return answer
 
@@ -191,7 +191,7 @@ class Batcher:
         self._waiting_count.set(self._num_waiting)
 
     def _is_short(self, batch: list[_Row]) -> bool:
-        if self._seconds_per_text is None or not self._model.takes_even_time:
+        if self._seconds_per_text is None or not self._model.has_even_speed:
             return False
         return self._seconds_per_text * _size(batch) < _SHORT_SECONDS
 
@@ -259,7 +259,7 @@ async def _run(pool: Executor | None, function: Callable[..., Any], *arguments: 
     return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
 
 
-def _parts(inputs: Tensors, can_be_divided: bool) -> Iterator[Tensors]:
+def _parts(inputs: Columns, can_be_divided: bool) -> Iterator[Columns]:
     """Yields the inputs of some instances at a time, or all of them."""
     count = len(next(iter(inputs.values())))
     start, size = 0, 0
@@ -271,9 +271,9 @@ def _parts(inputs: Tensors, can_be_divided: bool) -> Iterator[Tensors]:
     yield {name: value[start:] for name, value in inputs.items()}
 
 
-def _num_bytes(inputs: Tensors) -> int:
-    """Returns the bytes of texts."""
-    return sum(len(text) for value in inputs.values() if value.dtype == object for text in value.flat)
+def _num_bytes(inputs: Columns) -> int:
+    """Returns the number of bytes of all texts."""
+    return sum(int(count_bytes(value).sum()) for value in inputs.values() if value.dtype == object)
 
 
 def _num_tokens(instances: Sequence[Prepared]) -> int:

@@ -1,4 +1,4 @@
-"""Tensors as TensorFlow Serving's JSON answers: in rows for a request in rows, in columns for one in columns."""
+"""Renders answers as TensorFlow Serving's JSON: rows for a request in rows, columns for one in columns."""
 
 import base64
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import orjson
 
+from official_bert.inference.exports import Columns
 from official_bert.serving.json_requests import PredictRequest
 from official_bert.serving.request_error import RequestError
-from official_bert.serving.signatures import Tensors
 
 
-def render(outputs: Tensors, request: PredictRequest) -> bytes:
-    """Returns the JSON of a request's answer; floats have the fewest digits that give them back.
+def render(outputs: Columns, request: PredictRequest) -> bytes:
+    """Returns the JSON of a request's answer. Floats have the fewest digits that identify them; bytes become base64.
 
     Raises:
-        RequestError: the request is in rows, but the signature does not answer each instance with one.
+        RequestError: If the request is in rows, but an output does not have a row for each instance.
     """
     for name, value in outputs.items():
         if request.in_rows and value.shape[:1] != (request.instances,):
@@ -24,7 +24,7 @@ def render(outputs: Tensors, request: PredictRequest) -> bytes:
                 f"signature {request.signature} gives {name} of shape {list(value.shape)} for {request.instances} "
                 'instances, which are no rows; ask for columns, {"inputs": ...}',
             )
-    values = {name: _as_json(name, value) for name, value in outputs.items()}
+    values = {name: _as_json(value) for name, value in outputs.items()}
     if not request.in_rows:
         answer: Any = {"outputs": next(iter(values.values())) if len(values) == 1 else values}
     elif len(values) == 1:
@@ -32,22 +32,15 @@ def render(outputs: Tensors, request: PredictRequest) -> bytes:
     else:
         rows = range(request.instances)
         answer = {"predictions": [{name: value[i] for name, value in values.items()} for i in rows]}
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(answer, default=_encode_bytes, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _as_json(name: str, value: np.ndarray) -> Any:
-    """An output as orjson takes it: numbers as they are, strings as text, or as b64 where they are not text."""
-    if value.dtype != object:
-        return np.ascontiguousarray(value if value.dtype.char in "?bhilqBHILQfd" else value.astype(np.float32))
-    return _strings(value.tolist(), name.endswith("_bytes"))
+def _as_json(value: np.ndarray) -> Any:
+    """Returns an output in a form that orjson can write."""
+    if value.dtype == object:
+        return value.tolist()
+    return np.ascontiguousarray(value if value.dtype.char in "?bhilqBHILQfd" else value.astype(np.float32))
 
 
-def _strings(value: Any, as_bytes: bool) -> Any:
-    if isinstance(value, list):
-        return [_strings(each, as_bytes) for each in value]
-    if not as_bytes:
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            pass
+def _encode_bytes(value: Any) -> dict[str, str]:
     return {"b64": base64.b64encode(value).decode()}

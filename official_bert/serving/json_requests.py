@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from official_bert.inference.exports import DEFAULT_SIGNATURE, read_row, trained_columns
+from official_bert.inference.exports import DEFAULT_SIGNATURE, Columns, read_row, trained_columns
+from official_bert.inference.predictor import count_text_bytes
+from official_bert.inference.signatures import BOOL, STRING, Signature, Tensor
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import refuse
-from official_bert.serving.signatures import BOOL, STRING, Signature, Tensor, Tensors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,7 @@ class PredictRequest:
     """A signature's inputs, each [B, ...], and whether they came in rows."""
 
     signature: str
-    inputs: Tensors
+    inputs: Columns
     in_rows: bool
 
     @property
@@ -35,7 +36,7 @@ class PredictRequest:
 
 
 def parse(
-    body: bytes, signatures: Mapping[str, Signature], options: Options, export_metadata: Mapping[str, Any]
+    body: bytes, signatures: Mapping[str, Signature], options: Options, metadata: Mapping[str, Any]
 ) -> PredictRequest:
     """Reads a request's body.
 
@@ -43,7 +44,7 @@ def parse(
         body: JSON.
         signatures: the model's.
         options: what is too large.
-        export_metadata: of an export of ours, whose strings are texts and must be UTF-8, and whose inputs may be given
+        metadata: of an export of ours, whose strings are texts and must be UTF-8, and whose inputs may be given
             by the columns of the table that it was trained on; {} for a SavedModel of another tool.
 
     Raises:
@@ -63,7 +64,7 @@ def parse(
         refuse(f"signature {name} cannot be called over REST: its inputs have no dimension for instances")
     if ("instances" in message) == ("inputs" in message):
         refuse('expected either {"instances": [...]} (a row for each) or {"inputs": ...} (a column for each input)')
-    texts, table = bool(export_metadata), export_metadata.get("table") or {}
+    texts, table = bool(metadata), metadata.get("table") or {}
     if "instances" in message:
         inputs = _from_rows(message["instances"], signature, options, texts, table)
     else:
@@ -87,7 +88,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
 
 def _from_rows(
     instances: Any, signature: Signature, options: Options, texts: bool, table: Mapping[str, Any]
-) -> Tensors:
+) -> Columns:
     if not isinstance(instances, list) or not instances:
         refuse(f"instances is {_shown(instances)}; expected a list with one or more")
     _check_count(len(instances), options)
@@ -117,7 +118,7 @@ def _from_rows(
 
 def _from_columns(
     columns: Any, signature: Signature, options: Options, texts: bool, table: Mapping[str, Any]
-) -> Tensors:
+) -> Columns:
     if len(signature.inputs) == 1 and not isinstance(columns, dict):
         columns = {next(iter(signature.inputs)): columns}
     if texts and isinstance(columns, dict):  # other columns are ignored, whatever they hold
@@ -223,7 +224,7 @@ def _tensor(
 ) -> np.ndarray:
     if spec.dtype == STRING:
         values = np.empty(len(leaves), object)
-        values[:] = [_bytes(leaf, name, options, texts) for leaf in leaves]
+        values[:] = [_text(leaf, name, options, texts) for leaf in leaves]
         return values.reshape(shape)
     if spec.dtype == BOOL:
         _check_types(leaves, {bool}, name, "true or false")
@@ -240,10 +241,12 @@ def _tensor(
     return np.array(leaves, spec.numpy_type).reshape(shape)
 
 
-def _bytes(leaf: Any, name: str, options: Options, texts: bool) -> bytes:
+def _text(leaf: Any, name: str, options: Options, texts: bool) -> str | bytes:
+    """Returns a string, or the bytes of base64 that need not be text."""
+    value: str | bytes
     is_b64 = isinstance(leaf, dict) and leaf.keys() == {"b64"} and isinstance(leaf["b64"], str)
     if isinstance(leaf, str):
-        value = leaf.encode()
+        value = leaf
     elif is_b64:
         try:
             value = base64.b64decode(leaf["b64"], validate=True)
@@ -252,13 +255,13 @@ def _bytes(leaf: Any, name: str, options: Options, texts: bool) -> bytes:
     else:
         refuse(f'{name} has {_shown(leaf)}; expected a string, or {{"b64": "..."}}')
     what = f"{name} has a {'b64' if is_b64 else 'text'}"
-    if len(value) > options.max_text_bytes:
-        refuse(f"{what} of {len(value)} bytes; at most {options.max_text_bytes} are taken")
-    if is_b64 and texts:
+    if (num_bytes := count_text_bytes(value)) > options.max_text_bytes:
+        refuse(f"{what} of {num_bytes} bytes; at most {options.max_text_bytes} are taken")
+    if isinstance(value, bytes) and texts:
         try:
-            value.decode()
+            value = value.decode()
         except UnicodeDecodeError as error:
-            refuse(f"{what} that is not UTF-8: byte 0x{value[error.start]:02x} at {error.start}")
+            refuse(f"{what} that is not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}")
     return value
 
 

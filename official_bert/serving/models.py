@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.inference import exports
-from official_bert.serving import logs, served_model
+from official_bert.inference import exports, predictor
+from official_bert.inference.predictor import PARALLEL_BATCHES, Predictor
+from official_bert.serving import logs
 from official_bert.serving.batching import Batcher
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
-from official_bert.serving.served_model import PARALLEL_BATCHES, ServedModel
 from official_bert.utils import files
 
 # Patterns of a version's files besides the graph.
@@ -51,7 +51,7 @@ class Version:
         self.number, self.files_seen, self.is_checked = number, files_seen, files_seen.has_checksums
         self.state, self.error = "LOADING", ""
         self.users = 0
-        self.model: ServedModel | None = None
+        self.model: Predictor | None = None
         self.batcher: Batcher | None = None
 
     def is_superseded_by(self, files_now: VersionFiles) -> bool:
@@ -108,7 +108,7 @@ class Model:
         )
 
     @contextlib.contextmanager
-    def in_use(self, version: Version) -> Iterator[tuple[ServedModel, Batcher]]:
+    def in_use(self, version: Version) -> Iterator[tuple[Predictor, Batcher]]:
         """Keeps a version loaded for as long as a request needs it."""
         assert version.model
         assert version.batcher
@@ -270,8 +270,8 @@ class Models:
                     logs.error("cannot look for versions", error, model=model.name)
 
 
-def _loaded(folder: str, options: Options) -> ServedModel:
-    model = served_model.load(folder, options.threads)
+def _loaded(folder: str, options: Options) -> Predictor:
+    model = predictor.load(folder, options.threads)
     model.warm_up(options.max_batch_size)
     return model
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from official_bert.inference.exports import DEFAULT_SIGNATURE, trained_columns
+from official_bert.inference.signatures import BOOL, STRING, Tensor
 from official_bert.serving.models import Models, Version
 from official_bert.serving.options import Options
-from official_bert.serving.signatures import BOOL, STRING, Tensor
 from official_bert.version import __version__
 
 Schema = dict[str, Any]
@@ -41,7 +41,7 @@ def _predict(version: Version, options: Options) -> Schema:
         return _operation("Answers of the signatures in the metadata")
     row = {name: _value(spec, options) for name, spec in signature.inputs.items()}
     column = {name: _list(value, 1, options.max_instances) for name, value in row.items()}
-    metadata = version.model.export_metadata  # empty for a SavedModel of another tool, which takes no other columns
+    metadata = version.model.metadata  # empty for a SavedModel of another tool, which takes no other columns
     trained = trained_columns(metadata.get("table") or {})
     rows, columns = (_forms(each, trained, bool(metadata)) for each in (row, column))
     rows = _list(rows, 1, options.max_instances)

@@ -10,6 +10,7 @@ import sys
 from aiohttp import web
 
 from official_bert.inference import exports
+from official_bert.inference.predictor import PARALLEL_BATCHES
 from official_bert.serving import logs
 from official_bert.serving.access import Access, is_loopback
 from official_bert.serving.application import STOPPING, Application
@@ -17,7 +18,6 @@ from official_bert.serving.connections import Connections, limit_by_descriptors
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Models, versions_in
 from official_bert.serving.options import Options
-from official_bert.serving.served_model import PARALLEL_BATCHES
 from official_bert.utils import files
 from official_bert.utils.tensorflow_import import import_tensorflow
 

@@ -11,10 +11,10 @@ import threading
 import numpy as np
 import pytest
 
+from official_bert.inference import predictor
 from official_bert.keras_models.classification import TextClassifier
 from official_bert.kinds.names import CLASSIFICATION
 from official_bert.modeling.config import BertConfig
-from official_bert.serving import served_model
 from official_bert.serving.models import versions_in
 from official_bert.utils import files
 from tests.conftest import ROOT
@@ -143,7 +143,7 @@ def test_an_export_that_was_killed_in_mid_write_is_none_and_made_anew(
     assert len(files.read_text(f"{bucket}/answers.jsonl").splitlines()) == 1
     served = versions_in(f"{bucket}/exports")
     assert [*served] == [1]
-    model = served_model.load(f"{bucket}/exports/1", threads=1)
+    model = predictor.load(f"{bucket}/exports/1", threads=1)
     model.warm_up(1)
     assert model.kind == CLASSIFICATION
 

@@ -8,9 +8,7 @@ import pytest
 
 from official_bert.export.options import ONNX, SAVED_MODEL
 from official_bert.export.text_models import ENCODER, FILL_MASK
-from official_bert.inference import exports, replays
-from official_bert.inference.onnx_model import OnnxModel
-from official_bert.inference.saved_model import SavedModel
+from official_bert.inference import exports, predictor, replays
 from official_bert.kinds.names import KINDS, TAGGING
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.answers_in_python import TEXTS_FOR, answers_in_python, assert_answers, model_for
@@ -19,10 +17,9 @@ from tests.make import VOCAB
 
 
 def assert_answers_as_python(path: str, kind: str, model: keras.Model) -> None:
-    loaded = OnnxModel(path) if exports.is_onnx(path) else SavedModel(path)
     spec = task_spec_of(kind, max_seq_length=64 if kind in (ENCODER, FILL_MASK) else 20)
     expected = answers_in_python(kind, model, FullTokenizer.from_vocab(VOCAB), TEXTS_FOR[kind], spec)
-    assert_answers(loaded.answers(TEXTS_FOR[kind]), list(expected))
+    assert_answers(predictor.load(path).run(exports.to_columns(TEXTS_FOR[kind])), list(expected))
 
 
 IN_ONNX = [(ONNX, kind) for kind in KINDS]

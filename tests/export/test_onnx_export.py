@@ -12,9 +12,8 @@ from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.export.options import DYNAMIC_INT8, ONNX, SAVED_MODEL
-from official_bert.inference import exports
-from official_bert.inference.onnx_model import OnnxModel
-from official_bert.inference.saved_model import SavedModel
+from official_bert.inference import exports, predictor
+from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.kinds.names import CLASSIFICATION
 from official_bert.tokenization.casing import UNCASED
 from tests.export.exported_models import (
@@ -45,10 +44,10 @@ def classifier(export_of: Callable[[str, str], str]) -> str:
 
 
 def test_answers_are_arrays_as_those_of_saved_models(classifier: str):
-    model = OnnxModel(classifier, threads=1, parallel_batches=2)
-    answers = model.answers({"text": TEXTS * 40})
+    model = OnnxPredictor(classifier, threads=1, num_workers=2)
+    answers = model.run(exports.to_columns({"text": TEXTS * 40}))
     assert answers["label"].dtype == object
-    assert set(answers["label"].tolist()) <= {label.encode() for label in LABELS}
+    assert set(answers["label"].tolist()) <= {*LABELS}
     assert answers["probabilities"].shape == (5 * 40, 3)
     assert answers["probabilities"].dtype == "float32"
     assert answers["is_truncated"].tolist() == [False, False, False, True, False] * 40
@@ -66,12 +65,14 @@ def test_8_bits_are_measured_before_they_are_written(tmp_path: pathlib.Path, mon
     assert 0 <= score["after"] <= 1
     # A model that gives another class than the right one to every text.
     wrong = {"yes": "no", "no": "perhaps", "perhaps": "yes"}
-    answers = OnnxModel(path).answers({"text": TEXTS})["label"]
-    rows = [{"text": text, "label": label.decode()} for text, label in zip(TEXTS, answers, strict=True) if text]
+    answers = OnnxPredictor(path).run(exports.to_columns({"text": TEXTS}))["label"]
+    rows = [{"text": text, "label": label} for text, label in zip(TEXTS, answers, strict=True) if text]
     pathlib.Path(examples).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    outputs = OnnxModel.outputs
+    outputs = OnnxPredictor.compute_outputs
     order = [LABELS.index(wrong[label]) for label in LABELS]
-    monkeypatch.setattr(OnnxModel, "outputs", lambda self, features: [each[order] for each in outputs(self, features)])
+    monkeypatch.setattr(
+        OnnxPredictor, "compute_outputs", lambda self, *given: [each[order] for each in outputs(self, *given)]
+    )
     with pytest.raises(UserError, match=r"loses .* on .*, more than --max_loss=0.1; nothing is written"):
         export(model_dir, **given, eval_file=examples, max_loss=0.1)
     assert list(exports.version_folders(str(tmp_path / "exports"))) == [1]
@@ -89,12 +90,12 @@ def test_damage_is_one_line(classifier: str, tmp_path: pathlib.Path):
     graph, metadata = path / exports.ONNX_FILE, path / exports.METADATA_FILE
     whole = graph.read_bytes()
     graph.write_bytes(whole[: len(whole) // 2])
-    assert "model.onnx is not as it was written; restore the folder" in refusal(OnnxModel, str(path))
+    assert "model.onnx is not as it was written; restore the folder" in refusal(OnnxPredictor, str(path))
     (path / "checksums.json").unlink()
-    assert re.search("model.onnx cannot be loaded: .*make the export anew", refusal(OnnxModel, str(path)))
+    assert re.search("model.onnx cannot be loaded: .*export the model again", refusal(OnnxPredictor, str(path)))
     graph.write_bytes(whole)
     metadata.write_text(json.dumps({"kind": "classification"}))
-    assert "official_bert.json does not describe a model for ONNX Runtime" in refusal(OnnxModel, str(path))
+    assert "official_bert.json does not describe a model for ONNX Runtime" in refusal(OnnxPredictor, str(path))
 
 
 @pytest.mark.parametrize("format_name", [ONNX, pytest.param(SAVED_MODEL, marks=pytest.mark.slow)])
@@ -109,8 +110,8 @@ def test_accents_that_a_model_keeps_are_kept_in_its_exports(format_name: str, tm
     for name in ("accented", "plain"):
         path = export(tmp_path / name, tmp_path / "to" / name, format_name)
         assert exports.read_metadata(path).get("strip_accents") == (False if name == "accented" else None)
-        loaded = OnnxModel(path) if format_name == ONNX else SavedModel(path)
-        answers[name] = loaded.answers({"text": ["SÜN", "SUN", "sün"]})["probabilities"].tolist()
+        loaded = predictor.load(path)
+        answers[name] = loaded.run(exports.to_columns({"text": ["SÜN", "SUN", "sün"]}))["probabilities"].tolist()
     first, second, third = answers["accented"]
     assert first == pytest.approx(third)
     assert first != pytest.approx(second, abs=1e-4)

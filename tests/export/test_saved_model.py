@@ -14,13 +14,13 @@ from official_bert.errors import UserError
 from official_bert.export import formats
 from official_bert.export.source import read_source
 from official_bert.export.text_models import TextModel
-from official_bert.export.warmup import EXAMPLES, read_requests
 from official_bert.inference import batch_prediction, replays
 from official_bert.inference.options import BatchPredictionOptions
+from official_bert.inference.saved_model import SavedModelPredictor
+from official_bert.inference.warmup import EXAMPLES, read_requests
 from official_bert.keras_models.classification import TextClassifier
 from official_bert.kinds.names import CLASSIFICATION, KINDS
 from official_bert.modeling.pretraining_model import encoder_of
-from official_bert.serving.saved_model import SavedModel
 from tests.conftest import ROOT
 from tests.export.exported_models import TEXTS, export, model_of, pretraining_model, save_finetuned, save_run
 from tests.make import VOCAB, refusal
@@ -85,7 +85,9 @@ def test_a_flipped_byte_of_an_export_is_found_when_it_is_loaded(name: str, expor
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    assert f"{path.name} is not as it was written; restore the folder from a copy" in refusal(SavedModel, str(version))
+    assert f"{path.name} is not as it was written; restore the folder from a copy" in refusal(
+        SavedModelPredictor, str(version)
+    )
 
 
 def test_signatures_agree_with_each_other(loaded: Any):

@@ -76,7 +76,7 @@ def stopped(export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     export = shutil.copytree(export_dir, tmp_path / "exports")
     path = write_rows(tmp_path / "in.jsonl", ({"text": "a" * number} for number in range(8)))
     options = BatchPredictionOptions(str(export), path, str(tmp_path / "out.jsonl"), batch_size=2)
-    answers, batches = batch_prediction.answers_to, []
+    answers, batches = batch_prediction.answer_rows, []
 
     def interrupted(*given):
         batches.append(given)
@@ -85,7 +85,7 @@ def stopped(export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
         return answers(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(batch_prediction, "answers_to", interrupted)
+        patch.setattr(batch_prediction, "answer_rows", interrupted)
         with pytest.raises(KeyboardInterrupt):  # which utils/command_line.py answers with one line
             predict(options)
     return options
@@ -358,10 +358,8 @@ def test_a_model_that_answers_every_text_alike_is_named(
     is_constant: bool, export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
     class Constant:
-        makes_batches = True
-
-        def answers(self, texts: Any) -> Any:
-            return {"label": np.array([b"a" if is_constant or text == "0" else b"b" for text in texts["text"]])}
+        def run(self, columns: Any, batch_size: int) -> Any:
+            return {"label": np.array(["a" if is_constant or text == "0" else "b" for text in columns["text"]])}
 
     monkeypatch.setattr(batch_prediction, "load_model", lambda folder: Constant())
     (tmp_path / "texts.csv").write_text("text\n" + "".join(f"{number}\n" for number in range(12)))

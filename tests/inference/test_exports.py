@@ -6,11 +6,12 @@ import tensorflow as tf
 
 from official_bert.export import plain_answers
 from official_bert.inference import exports
+from official_bert.inference.saved_model import load_saved_model
 from tests.make import refusal, run_python
 
 
 def strings(*values: str) -> np.ndarray:
-    return np.array([value.encode() for value in values], object)
+    return np.array(values, object)
 
 
 def test_newest_version_is_the_greatest_number(tmp_path: pathlib.Path):
@@ -32,7 +33,7 @@ def test_an_export_is_loaded_where_tensorflow_takes_its_name_for_a_pattern(name:
     answer = tf.function(lambda text: {"text": text}, input_signature=[tf.TensorSpec([None], tf.string, name="text")])
     tf.saved_model.save(module, str(tmp_path / "model"), signatures={"serving_default": answer})
     (tmp_path / "model").rename(tmp_path / name)
-    assert exports.load_saved_model(str(tmp_path / name)).number.numpy() == 3.0
+    assert load_saved_model(str(tmp_path / name)).number.numpy() == 3.0
     rows = [{"text": "a"}, {"text": "b"}]
     assert plain_answers.answers(str(tmp_path / name), rows) == (rows, rows)
 
@@ -42,12 +43,12 @@ def test_a_fingerprint_that_is_not_whole_is_refused_without_a_traceback(
 ):
     tf.saved_model.save(tf.Module(), str(tmp_path))
     path = tmp_path / "fingerprint.pb"
-    assert exports.load_saved_model(str(tmp_path))
+    assert load_saved_model(str(tmp_path))
     path.write_bytes(path.read_bytes()[:7])
-    assert "fingerprint.pb is damaged" in refusal(exports.load_saved_model, str(tmp_path))
+    assert "fingerprint.pb is damaged" in refusal(load_saved_model, str(tmp_path))
     assert "Traceback" not in capfd.readouterr().err
     path.unlink()  # TensorFlow loads what was written before there were fingerprints
-    assert exports.load_saved_model(str(tmp_path))
+    assert load_saved_model(str(tmp_path))
 
 
 def test_metadata_of_other_tools_models_are_empty(tmp_path: pathlib.Path):
@@ -63,10 +64,10 @@ def test_rows_are_split_without_padding_and_joined_with_it():
                "probabilities": np.array([[0.5, 0.25], [0.75, 0.0]])}  # fmt: skip
     first, second = exports.split_rows(outputs)
     assert {name: value.tolist() for name, value in first.items()} == {
-        "words": [[b"a", b"b"]], "starts": [[0, 2]], "probabilities": [[0.5, 0.25]]
+        "words": [["a", "b"]], "starts": [[0, 2]], "probabilities": [[0.5, 0.25]]
     }  # fmt: skip
     assert {name: value.tolist() for name, value in second.items()} == {
-        "words": [[b"c"]], "starts": [[0]], "probabilities": [[0.75]]
+        "words": [["c"]], "starts": [[0]], "probabilities": [[0.75]]
     }  # fmt: skip
     for name, value in exports.join_rows([first, second]).items():
         np.testing.assert_array_equal(value, outputs[name])

@@ -61,15 +61,15 @@ def test_a_stopped_shard_goes_on_when_the_command_is_given_again(
 ):
     write_texts(tmp_path)
     options, shard = options_for(export_dir, tmp_path), Shard(1, 2)
-    answers_to, groups = batch_prediction.answers_to, []
+    answer_rows, groups = batch_prediction.answer_rows, []
 
     def stopped(model: Any, rows: Any, batch_size: int) -> Any:
         groups.append([row["text"] for row in rows])
         if len(groups) == 3:
             raise KeyboardInterrupt
-        return answers_to(model, rows, batch_size)
+        return answer_rows(model, rows, batch_size)
 
-    monkeypatch.setattr(batch_prediction, "answers_to", stopped)
+    monkeypatch.setattr(batch_prediction, "answer_rows", stopped)
     with pytest.raises(KeyboardInterrupt):
         batch_prediction.predict(options, shard)
     (part,) = tmp_path.glob("out-00001-of-00002.jsonl.part")

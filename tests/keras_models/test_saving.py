@@ -13,7 +13,7 @@ import pytest
 
 import official_bert
 from official_bert.errors import UserError
-from official_bert.inference.onnx_model import OnnxModel
+from official_bert.inference.onnx_model import OnnxPredictor
 from tests.make import VOCAB, refusal, run_python, tiny_config
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking"]
@@ -148,7 +148,7 @@ def test_a_model_is_exported_in_several_formats(tmp_path):
     rows = [{"text": text, "label": "good"} for text in x]
     (tmp_path / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     model.export(str(tmp_path / "out"), "onnx,litert", eval_file=str(tmp_path / "dev.jsonl"))
-    answers = OnnxModel(str(tmp_path / "out" / "onnx" / "1")).answers({"text": x})
+    answers = OnnxPredictor(str(tmp_path / "out" / "onnx" / "1")).run({"text": np.array(x, object)})
     np.testing.assert_allclose(answers["probabilities"], model.predict(x), rtol=1e-4)
     assert json.loads((tmp_path / "out" / "litert" / "report.json").read_text())["examples"] == len(rows)
     with pytest.raises(UserError, match="--format is openvino; .* saved_model, onnx, litert"):

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from official_bert.serving.saved_model import SavedModel
-from official_bert.serving.served_model import PARALLEL_BATCHES
+from official_bert.inference.predictor import PARALLEL_BATCHES
+from official_bert.inference.saved_model import SavedModelPredictor
 from tests.serving import served_models
 from tests.serving.serving_client import Client, eventually, head_of, running, sent, value
 
@@ -290,13 +290,13 @@ def gate(monkeypatch: pytest.MonkeyPatch):
     """Models compute while it is set; it is, to begin with."""
     opened = threading.Event()
     opened.set()
-    run = SavedModel.run
+    run = SavedModelPredictor.call
 
     def waits(self, *given):
         assert opened.wait(60)
         return run(self, *given)
 
-    monkeypatch.setattr(SavedModel, "run", waits)
+    monkeypatch.setattr(SavedModelPredictor, "call", waits)
     yield opened
     opened.set()
 

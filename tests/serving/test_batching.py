@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from official_bert.inference.saved_model import SavedModelPredictor
 from official_bert.serving import batching
 from official_bert.serving.batching import Batcher
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
-from official_bert.serving.saved_model import SavedModel
 
 FOR_EVER = 3600e3  # milliseconds: far longer than a test
 
@@ -26,18 +26,18 @@ class Recorded:
     """A model of one text that notes the texts of each batch, and computes only while `opened` is set."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self.model = SavedModel(str(folder / "1"))
+        self.model = SavedModelPredictor(str(folder / "1"))
         self.batches: list[list[int]] = []  # bytes of each text
         self.opened = threading.Event()
         self.opened.set()
-        run = self.model.run
+        run = self.model.call
 
         def recorded(signature, inputs):
             self.batches.append([len(text) for text in inputs["text"]])
             assert self.opened.wait(60)
             return run(signature, inputs)
 
-        self.model.run = recorded
+        self.model.call = recorded
 
     def answers(self, *rounds: list[int], size: int = 4) -> None:
         """Asks for texts of these lengths: one text first, which occupies the model, and then all others at once."""
@@ -63,7 +63,7 @@ class Recorded:
 
 
 def text_of(length: int) -> dict[str, np.ndarray]:
-    return {"text": np.array([b"x" * length], object)}
+    return {"text": np.array(["x" * length], object)}
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_texts_are_short_up_to_64_bytes(recorded: Recorded):
 
 
 def texts_of(*lengths: int) -> dict[str, np.ndarray]:
-    return {"text": np.array([b"x" * length for length in lengths], object)}
+    return {"text": np.array(["x" * length for length in lengths], object)}
 
 
 def in_loop(recorded: Recorded, use: Callable[[Batcher], Awaitable[None]], **options: Any) -> None:
@@ -161,13 +161,13 @@ def test_the_time_of_a_batch_is_shared_by_its_texts_by_their_lengths(recorded: R
 
 def test_what_takes_little_time_is_computed_by_the_event_loop(recorded: Recorded):
     threads: list[threading.Thread] = []
-    run = recorded.model.run
+    run = recorded.model.call
 
     def noted(signature: str, inputs: Any) -> Any:
         threads.append(threading.current_thread())
         return run(signature, inputs)
 
-    recorded.model.run = noted  # type: ignore[method-assign]
+    recorded.model.call = noted  # type: ignore[method-assign]
 
     async def use(batcher: Batcher) -> None:
         for seconds, texts in ((None, [1]), (0.002, [1]), (0.002, [1, 64]), (0.002, [64, 128]), (0.01, [1])):
@@ -177,14 +177,14 @@ def test_what_takes_little_time_is_computed_by_the_event_loop(recorded: Recorded
     in_loop(recorded, use)  # TensorFlow, never
     assert threading.main_thread() not in threads
     threads.clear()
-    recorded.model.takes_even_time = True
+    recorded.model.has_even_speed = True  # type: ignore[misc]
     in_loop(recorded, use)
     assert [thread is threading.main_thread() for thread in threads] == [False, True, True, False, False]
 
 
 def test_requests_that_arrive_together_share_a_batch_also_where_the_event_loop_computes(recorded: Recorded):
     async def use(batcher: Batcher) -> None:
-        batcher._seconds_per_text, recorded.model.takes_even_time = 0.0, True
+        batcher._seconds_per_text, recorded.model.has_even_speed = 0.0, True
         await asyncio.gather(*(batcher.predict("serving_default", text_of(length)) for length in (3, 1, 2)))
 
     in_loop(recorded, use)
@@ -192,7 +192,7 @@ def test_requests_that_arrive_together_share_a_batch_also_where_the_event_loop_c
 
 
 def test_when_one_text_is_refused_the_others_of_its_request_are_not_computed(recorded: Recorded):
-    run = recorded.model.run
+    run = recorded.model.call
 
     def refusing(signature: str, inputs: Any) -> Any:
         answers = run(signature, inputs)
@@ -200,7 +200,7 @@ def test_when_one_text_is_refused_the_others_of_its_request_are_not_computed(rec
             raise RequestError(400, "refused")
         return answers
 
-    recorded.model.run = refusing  # type: ignore[method-assign]
+    recorded.model.call = refusing  # type: ignore[method-assign]
 
     async def use(batcher: Batcher) -> None:
         with pytest.raises(RequestError, match="refused"):
@@ -254,8 +254,8 @@ def test_too_many_tokens_are_refused_in_a_request_and_in_all_of_them(recorded: R
 
 
 def test_windows_of_long_texts_count_as_their_tokens(exports: pathlib.Path):
-    model = SavedModel(str(exports / "names" / "1"))
-    texts = {"text": np.array([b"a " * 6000, b"a b c d"], object)}
+    model = SavedModelPredictor(str(exports / "names" / "1"))
+    texts = {"text": np.array(["a " * 6000, "a b c d"], object)}
     assert [each.tokens for each in model.prepare("serving_default", texts)] == [[3000 * 8], [16]]  # by `tokenize`
-    short = {"text": np.array([b"a b", b"a b c d"], object)}
+    short = {"text": np.array(["a b", "a b c d"], object)}
     assert [each.tokens for each in model.prepare("serving_default", short)] == [[3], [7]]  # not by `tokenize`

@@ -13,8 +13,8 @@ import time
 import pytest
 from aiohttp import web
 
+from official_bert.inference.saved_model import SavedModelPredictor
 from official_bert.serving import connections, json_requests
-from official_bert.serving.saved_model import SavedModel
 from tests.serving.serving_client import Client, eventually, head_of, is_closed, running, sent
 
 BODY = json.dumps({"instances": ["ab"]}).encode()
@@ -150,14 +150,14 @@ def test_large_bodies_are_parsed_outside_the_event_loop(exports: pathlib.Path, m
 def test_what_is_not_answered_in_time_gets_503_before_the_end(
     exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    opened, run = threading.Event(), SavedModel.run
+    opened, run = threading.Event(), SavedModelPredictor.call
     with (
         running({"size": exports / "size"}, drain_seconds=2.0) as (server, client),
         sent(client, head_of("size", 100) + b"{") as unfinished,
         sent(client, GET[:20]) as arriving,
         contextlib.ExitStack() as stack,
     ):
-        monkeypatch.setattr(SavedModel, "run", lambda *given: opened.wait(60) and run(*given))
+        monkeypatch.setattr(SavedModelPredictor, "call", lambda *given: opened.wait(60) and run(*given))
         stack.callback(opened.set)
         computed = stack.enter_context(sent(client, head_of("size", len(BODY)) + BODY))
         assert eventually(lambda: "requests_under_way 3.0" in client.get("/metrics").body.decode())

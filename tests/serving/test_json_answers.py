@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from official_bert.inference.saved_model import decode_strings
 from official_bert.serving.json_answers import render
 from official_bert.serving.json_requests import PredictRequest
 from official_bert.serving.request_error import RequestError
@@ -15,7 +16,8 @@ COLUMNS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=
 
 def test_strings_are_text_but_those_named_bytes_or_that_are_none():
     outputs = {"word": np.array([b"a", b"\xff"], object), "word_bytes": np.array([b"a", b"b"], object)}
-    assert json.loads(render(outputs, COLUMNS)) == {
+    decoded = {name: decode_strings(name, value) for name, value in outputs.items()}
+    assert json.loads(render(decoded, COLUMNS)) == {
         "outputs": {"word": ["a", {"b64": "/w=="}], "word_bytes": [{"b64": "YQ=="}, {"b64": "Yg=="}]}
     }
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from official_bert.inference.signatures import Tensor
 from official_bert.serving import json_requests
 from official_bert.serving.json_requests import parse
 from official_bert.serving.options import Options
 from official_bert.serving.request_error import RequestError
-from official_bert.serving.signatures import Tensor
 
 
 class Endings:
@@ -35,7 +35,7 @@ MANY_ENDINGS = {"prompt": "p", "endings": ["a"] * MANY}
 ])  # fmt: skip
 def test_sizes_are_checked_before_elements(request_: dict, message: str, monkeypatch: pytest.MonkeyPatch):
     texts: list[str] = []
-    monkeypatch.setattr(json_requests, "_bytes", lambda leaf, *_: texts.append(leaf) or b"")
+    monkeypatch.setattr(json_requests, "_text", lambda leaf, *_: texts.append(leaf) or "")
     with pytest.raises(RequestError, match=message):
         parse(json.dumps(request_).encode(), {"serving_default": Endings()}, options(1000), OURS)
     assert len(texts) <= 2  # those before
@@ -69,7 +69,7 @@ class Pair:
     takes_rows = True
 
 
-def read_pair(request: dict, table: dict) -> tuple[list[bytes], list[bytes]]:
+def read_pair(request: dict, table: dict) -> tuple[list[str], list[str]]:
     metadata = {"kind": "classification", "table": table}
     read = parse(json.dumps(request).encode(), {"serving_default": Pair()}, options(1000), metadata)
     return read.inputs["text"].tolist(), read.inputs["text_pair"].tolist()
@@ -77,18 +77,18 @@ def read_pair(request: dict, table: dict) -> tuple[list[bytes], list[bytes]]:
 
 def test_rows_may_have_the_columns_of_the_training_table():
     table = {"text_column": "title,body", "text_pair_column": "text"}
-    expected = [b"a b", b"d e"], [b"c", b"f"]
+    expected = ["a b", "d e"], ["c", "f"]
     row, other = {"title": "a", "body": "b", "text": "c"}, {"title": "d", "body": "e", "text": "f"}
     assert read_pair({"instances": [row, other]}, table) == expected
     assert read_pair({"inputs": {name: [row[name], other[name]] for name in row}}, table) == expected
     both = {"text": "see appendix", "title": "a", "body": "b", "claim": "c"}
     table["text_pair_column"] = "claim"
-    assert read_pair({"instances": [both]}, table) == ([b"a b"], [b"c"])
+    assert read_pair({"instances": [both]}, table) == (["a b"], ["c"])
     for one in ({"text": "a b", "text_pair": "c"}, {"title": "a", "body": "b", "text_pair": "c"},
                 {"text": "a b", "claim": "c"}, {"title": "a b", "body": None, "claim": "c", "lang": "en"},
                 {"title": "a", "body": "b", "claim": "c", "id": 7}):  # fmt: skip
-        assert read_pair({"instances": [one]}, table) == ([b"a b"], [b"c"])
-        assert read_pair({"inputs": {name: [value] for name, value in one.items()}}, table) == ([b"a b"], [b"c"])
+        assert read_pair({"instances": [one]}, table) == (["a b"], ["c"])
+        assert read_pair({"inputs": {name: [value] for name, value in one.items()}}, table) == (["a b"], ["c"])
 
 
 @pytest.mark.parametrize(("request_", "message"), [

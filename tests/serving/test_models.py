@@ -15,13 +15,13 @@ import tensorflow as tf
 
 from official_bert.checkpoints.checksums import CHECKSUM_FILE
 from official_bert.errors import UserError
-from official_bert.export.warmup import EXAMPLES, warmup_requests
 from official_bert.inference.exports import WARMUP_FILE
 from official_bert.inference.replays import Replay
+from official_bert.inference.saved_model import SavedModelPredictor
+from official_bert.inference.warmup import EXAMPLES, warmup_requests
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Pools
 from official_bert.serving.options import Options
-from official_bert.serving.saved_model import SavedModel
 from tests.serving import served_models
 from tests.serving.serving_client import eventually, head_of, running, sent, value
 
@@ -168,7 +168,7 @@ def test_a_served_model_whose_files_go_away_goes_on(watched: Model, tmp_path: pa
 
     asyncio.run(look())
     assert [state for _, state in kinds_and_states(watched)] == ["AVAILABLE"]
-    assert watched.available[0].model.run("serving_default", {"text": np.array([b"ab"])})["value"] == [2002]
+    assert watched.available[0].model.call("serving_default", {"text": np.array([b"ab"])})["value"] == [2002]
 
 
 def test_the_server_begins_with_the_model_of_another_tool(tmp_path: pathlib.Path):
@@ -183,8 +183,8 @@ def write_warmup_file(version: pathlib.Path, content: bytes) -> None:
 
 def test_a_version_is_warmed_up_by_its_own_requests(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     asked = []
-    run = SavedModel.run
-    monkeypatch.setattr(SavedModel, "run", lambda self, *given: asked.append(given) or run(self, *given))
+    run = SavedModelPredictor.call
+    monkeypatch.setattr(SavedModelPredictor, "call", lambda self, *given: asked.append(given) or run(self, *given))
     content = warmup_requests({"text": tf.TensorSpec([None], tf.string)})
     write_warmup_file(served_models.versioned(tmp_path, 1), content)
     with running({"size": tmp_path}):
@@ -259,7 +259,7 @@ def test_a_folder_named_009_is_version_9(tmp_path: pathlib.Path):
 
 def test_a_saved_model_that_answers_otherwise_than_its_replay_is_not_served(tmp_path: pathlib.Path):
     folder = served_models.versioned(tmp_path, 2)
-    model = SavedModel(str(folder))
+    model = SavedModelPredictor(str(folder))
     for number, is_right in ((2002.0, True), (2003.0, False)):
         Replay({"text": ["ab", "abc"]}, {"value": [number, 2003.0]}, (), [1.0, 1.0], 1e-4).write(str(folder))
         with (

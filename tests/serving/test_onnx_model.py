@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,12 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.export.options import ONNX, SAVED_MODEL
-from official_bert.inference import exports
-from official_bert.inference.onnx_model import OnnxModel
+from official_bert.inference import exports, predictor
+from official_bert.inference.onnx_model import OnnxPredictor
+from official_bert.inference.predictor import Predictor, Row
 from official_bert.kinds.names import MULTIPLE_CHOICE, TAGGING
-from official_bert.serving import served_model
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Models
-from official_bert.serving.onnx_model import OnnxServedModel
 from official_bert.serving.options import Options
 from tests.conftest import ROOT
 from tests.export.exported_models import CHOICES, export, save_finetuned
@@ -60,11 +59,11 @@ print(sorted({name.split(".")[0] for name in sys.modules} & {"tensorflow", "kera
 """
 
 
-def answers_of(model: served_model.ServedModel, inputs: dict[str, Any]) -> dict[str, Any]:
+def answers_of(model: Predictor, inputs: dict[str, Any]) -> dict[str, Any]:
     """The answers of a model whose rows are all computed together."""
     instances = model.prepare(exports.DEFAULT_SIGNATURE, inputs)
     outputs = iter(model.compute([(each, number) for each in instances for number in range(len(each.tokens))]))
-    return exports.join_rows([model.finish(each, [next(outputs) for _ in each.tokens]) for each in instances])
+    return model.join([model.finish(each, [next(outputs) for _ in each.tokens]) for each in instances])
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +91,10 @@ def test_neither_the_server_nor_predict_imports_tensorflow_or_keras(tagger: path
 def test_it_has_the_answers_and_the_signature_of_a_saved_model(tmp_path: pathlib.Path):
     model_dir = save_finetuned(tmp_path / "model", MULTIPLE_CHOICE)
     folders = [export(model_dir, tmp_path / format_name, format_name) for format_name in (ONNX, SAVED_MODEL)]
-    onnx, tensorflow = (served_model.load(folder, None) for folder in folders)
+    onnx, tensorflow = (predictor.load(folder, None) for folder in folders)
     assert (onnx.parallel_batches, tensorflow.parallel_batches) == (1, 2)  # each takes all cores
     name = exports.DEFAULT_SIGNATURE
-    prompts, endings = np.array([b"the cat", b"a dog"], object), np.array([[b"sat", b"ran", b"a", b""]] * 2, object)
+    prompts, endings = np.array(["the cat", "a dog"], object), np.array([["sat", "ran", "a", ""]] * 2, object)
     assert endings.shape[1] == CHOICES
     for model in (onnx, tensorflow):
         model.warm_up(8)
@@ -108,7 +107,7 @@ def test_it_has_the_answers_and_the_signature_of_a_saved_model(tmp_path: pathlib
     assert {output: tensor.dtype for output, tensor in onnx.signatures[name].outputs.items()} == {
         output: tensor.dtype for output, tensor in tensorflow.signatures[name].outputs.items()
     }
-    described, expected = onnx.metadata()[name], tensorflow.metadata()[name]
+    described, expected = onnx.describe()[name], tensorflow.describe()[name]
     assert described.keys() == expected.keys()
     for part in ("inputs", "outputs"):
         assert {each: tensor["dtype"] for each, tensor in described[part].items()} == {
@@ -151,14 +150,14 @@ def test_a_new_version_that_is_damaged_leaves_the_last_one(tagger: pathlib.Path,
 
 
 def test_a_runtime_that_answers_batches_wrongly_is_refused(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    model = served_model.load(str(tagger / "1"), None)
+    model = predictor.load(str(tagger / "1"), None)
     model.warm_up(8)
-    answers = OnnxModel.answers
+    run = OnnxPredictor.run
 
-    def rotate_batches(self: OnnxModel, texts: Mapping[str, Sequence[Any]]) -> exports.Outputs:
-        return {name: np.roll(values, 1, axis=0) for name, values in answers(self, texts).items()}
+    def rotate_batches(self: OnnxPredictor, columns: exports.Columns, batch_size: int | None = None) -> exports.Columns:
+        return {name: np.roll(values, 1, axis=0) for name, values in run(self, columns, batch_size).items()}
 
-    monkeypatch.setattr(OnnxModel, "answers", rotate_batches)
+    monkeypatch.setattr(OnnxPredictor, "run", rotate_batches)
     with pytest.raises(UserError, match=r"does not fit the model, .* but the model, of several texts, "):
         model.warm_up(8)
 
@@ -166,7 +165,7 @@ def test_a_runtime_that_answers_batches_wrongly_is_refused(tagger: pathlib.Path,
 def test_without_onnxruntime_the_extra_is_named(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"onnxruntime is not installed; .* '.*\[serve-onnx\]'"):
-        served_model.load(str(tagger / "1"), None)
+        predictor.load(str(tagger / "1"), None)
 
 
 LONG = "the cat sat on a mat , and the dog ran . " * 20  # in dozens of windows
@@ -174,14 +173,14 @@ LONG = "the cat sat on a mat , and the dog ran . " * 20  # in dozens of windows
 
 def test_windows_of_long_texts_are_computed_in_several_batches(tagger: pathlib.Path):
     texts = [LONG, "a cat", LONG[::-1], ""]
-    expected = OnnxModel(str(tagger / "1")).answers({"text": texts})
+    expected = OnnxPredictor(str(tagger / "1")).run(exports.to_columns({"text": texts}))
     with running({"m": tagger}, max_batch_tokens=50) as (_, client):
         answer = client.predict("m", {"inputs": texts})
         metrics = client.get("/metrics").body.decode()
     assert answer.status == 200
     for name, values in answer.json["outputs"].items():
         if expected[name].dtype == object:
-            assert values == [[each.decode() for each in row] for row in expected[name]]
+            assert values == expected[name].tolist()
         else:
             np.testing.assert_allclose(values, expected[name], atol=1e-5)
     batches = float(metrics.split('official_bert_batch_size_count{model="m"} ')[1].split()[0])
@@ -194,13 +193,13 @@ def test_a_request_of_too_many_tokens_is_refused_before_all_of_it_is_tokenized(
     tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     prepared: list[int] = []
-    prepare = OnnxModel.prepare
+    prepare = OnnxPredictor.prepare
 
-    def note(self: OnnxModel, texts: Mapping[str, Sequence[Any]]) -> Any:
-        prepared.append(len(texts["text"]))
-        return prepare(self, texts)
+    def note(self: OnnxPredictor, signature: str, columns: exports.Columns) -> Any:
+        prepared.append(len(columns["text"]))
+        return prepare(self, signature, columns)
 
-    monkeypatch.setattr(OnnxModel, "prepare", note)
+    monkeypatch.setattr(OnnxPredictor, "prepare", note)
     with running({"m": tagger}, max_tokens=2000) as (_, client):
         prepared.clear()
         refused = client.predict("m", {"instances": [LONG * 8] * 40})
@@ -213,9 +212,9 @@ def test_a_request_of_too_many_tokens_is_refused_before_all_of_it_is_tokenized(
 def test_nobody_waits_for_a_long_text_and_it_is_given_up_with_its_client(
     tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    compute, opened, computed = OnnxServedModel.compute, threading.Semaphore(0), list[int]()
+    compute, opened, computed = OnnxPredictor.compute, threading.Semaphore(0), list[int]()
 
-    def wait(self: OnnxServedModel, rows: Sequence[served_model.Row]) -> list[Any]:
+    def wait(self: OnnxPredictor, rows: Sequence[Row]) -> list[Any]:
         computed.append(len(rows))
         assert opened.acquire(timeout=60)
         return compute(self, rows)
@@ -224,7 +223,7 @@ def test_nobody_waits_for_a_long_text_and_it_is_given_up_with_its_client(
         running({"m": tagger}, max_batch_tokens=20, timeout_seconds=3600.0) as (_, client),
         concurrent.futures.ThreadPoolExecutor(1) as threads,
     ):
-        monkeypatch.setattr(OnnxServedModel, "compute", wait)
+        monkeypatch.setattr(OnnxPredictor, "compute", wait)
         body = json.dumps({"instances": [LONG * 4]}).encode()
         with sent(client, head_of("m", len(body)) + body):
             assert eventually(lambda: len(computed) == 1)

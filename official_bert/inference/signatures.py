@@ -1,4 +1,4 @@
-"""What a model takes and gives, as clients see it: names, types and shapes, by TensorFlow's names."""
+"""The signatures of a model: names, types and shapes of inputs and outputs, in TensorFlow's terms."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,18 +6,16 @@ from typing import Any
 
 import numpy as np
 
-Tensors = dict[str, np.ndarray]
-
 STRING, BOOL = "string", "bool"
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """The type and shape of an input or output, the instances first.
+    """The type and shape of an input or output. The first dimension is for the instances.
 
     Attributes:
-        dtype: TensorFlow's name of the type, as "string" or "int32".
-        shape: None for sizes that are free; None altogether where the number of dimensions is.
+        dtype: TensorFlow's name of the type, such as "string" or "int32".
+        shape: None for a dimension of any size, or for a tensor of any number of dimensions.
     """
 
     dtype: str
@@ -25,30 +23,36 @@ class Tensor:
 
     @property
     def is_integer(self) -> bool:
-        """Whether it holds whole numbers that NumPy has a type for."""
+        """Whether it contains integers of a type that NumPy has too."""
         return self._kind in ("i", "u")
 
     @property
     def is_floating(self) -> bool:
-        """Whether it holds other numbers."""
+        """Whether it contains floating-point numbers."""
         return self._kind == "f" or self.dtype == "bfloat16"
 
     @property
     def numpy_type(self) -> Any:
-        """NumPy's type; for bfloat16, which it has not, the next wider one."""
+        """NumPy's type, which is float32 for bfloat16."""
         return object if self.dtype == STRING else np.dtype("float32" if self.dtype == "bfloat16" else self.dtype)
 
     @property
     def range(self) -> tuple[int, int]:
-        """The least and the greatest whole number."""
+        """The smallest and the largest integer."""
         limits = np.iinfo(self.numpy_type)
         return int(limits.min), int(limits.max)
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Returns TensorFlow Serving's JSON of a tensor with this name."""
+        sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in self.shape or ()]
+        dtype = "FLOAT" if self.dtype == "float32" else self.dtype.upper()
+        return {"dtype": f"DT_{dtype}", "tensor_shape": {"dim": sizes, "unknown_rank": False}, "name": name}
 
     @property
     def _kind(self) -> str:
         try:
             return np.dtype(self.dtype).kind
-        except TypeError:  # a type of TensorFlow alone
+        except TypeError:  # a type that only TensorFlow has
             return ""
 
 
@@ -61,10 +65,10 @@ class Signature:
 
     @property
     def takes_rows(self) -> bool:
-        """Whether all inputs have a first dimension for instances."""
+        """Whether every input has a dimension for instances."""
         return bool(self.inputs) and all(tensor.shape for tensor in self.inputs.values())
 
     @property
-    def takes_texts_alone(self) -> bool:
+    def takes_only_texts(self) -> bool:
         """Whether all inputs are strings."""
         return all(tensor.dtype == STRING for tensor in self.inputs.values())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.export import warmup
+from official_bert.inference import warmup
 
 TEXT = b"b" * 140  # so long that lengths take two bytes
 # A PredictionLog with one text for serving_default.

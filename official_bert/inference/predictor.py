@@ -1,0 +1,273 @@
+"""The path from texts to answers, whatever computes them: columns of texts go in, columns of answers come out.
+
+A backend is a subclass of `Predictor`: a SavedModel (saved_model.py), a graph in ONNX Runtime (onnx_model.py), or a
+Keras model (keras_model.py). This module imports neither TensorFlow nor Keras.
+
+Texts are Python strings in arrays of objects. Only the SavedModel backend converts them to bytes and back.
+
+B texts, R rows (a text, or one window of a long text)
+"""
+
+import abc
+import dataclasses
+import functools
+import sys
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from official_bert.inference import exports
+from official_bert.inference.exports import DEFAULT_SIGNATURE, Columns
+from official_bert.inference.signatures import STRING, Signature, Tensor
+from official_bert.kinds import rows
+from official_bert.kinds.features import Features, Outputs
+from official_bert.kinds.spec import KindSpec
+from official_bert.tokenization.fast import Tokenizer
+from official_bert.utils import extras
+
+# Maximum number of batches that a server computes at a time, over all models.
+PARALLEL_BATCHES = 2
+
+# The types of answers, which TensorFlow Serving's JSON and its clients know by name.
+_TYPES: dict[str, Any] = {
+    "label": object, "labels": object, "words": object, "tags": object, "answer": object,
+    "probability": np.float32, "probabilities": np.float32, "value": np.float32, "vector": np.float32,
+    "null_score_difference": np.float32,
+    "choice": np.int32, "start": np.int32, "end": np.int32, "starts": np.int32, "ends": np.int32,
+    "predicted": np.bool_, exports.IS_TRUNCATED: np.bool_,
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prepared:
+    """Texts of one request that are ready to be computed, row by row.
+
+    Attributes:
+        signature: Name of the signature.
+        instances: Number of texts.
+        content: What the backend computes.
+        tokens: Number of tokens of each row.
+        group: Rows of one group may share a batch. None for a row that is computed alone.
+    """
+
+    signature: str
+    instances: int
+    content: Any
+    tokens: list[int]
+    group: Hashable
+
+
+Row = tuple[Prepared, int]  # and the index of the row in it
+
+
+class Predictor(abc.ABC):
+    """Answers texts. All methods may be called from several threads.
+
+    `run` answers a batch of texts. A server, which puts rows of several requests into one batch, calls `prepare`,
+    `compute`, `finish` and `join` instead.
+
+    Attributes:
+        metadata: The export's metadata. Empty for a SavedModel of another tool, and for a model that is not exported.
+        has_even_speed: Whether texts of equal length always take about the same time. TensorFlow needs longer for
+            shapes that it has not seen before.
+        quick_bytes: Number of bytes of text that `prepare` and `finish` process in a negligible time.
+        parallel_batches: Number of batches to compute at a time for the highest speed, at most PARALLEL_BATCHES.
+    """
+
+    metadata: Mapping[str, Any] = {}
+    has_even_speed: ClassVar[bool] = False
+    quick_bytes = sys.maxsize
+    parallel_batches = PARALLEL_BATCHES
+
+    @property
+    @abc.abstractmethod
+    def signatures(self) -> Mapping[str, Signature]:
+        """The inputs and outputs by signature."""
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the columns that `run` takes."""
+        return list(self.signatures[DEFAULT_SIGNATURE].inputs)
+
+    @property
+    def kind(self) -> str:
+        """The kind of model, such as "classification", or "other" if it is unknown."""
+        return str(self.metadata.get("kind", "other"))
+
+    @abc.abstractmethod
+    def run(self, columns: Columns, batch_size: int | None = None) -> Columns:
+        """Returns the answers to texts, [B, ...] each.
+
+        Args:
+            columns: A column for each of `inputs`, [B], or [B, N] for the endings of multiple choice.
+            batch_size: Maximum number of rows per batch. Texts are sorted by length. Defaults to one batch, or to what
+                the backend computes fastest.
+
+        Raises:
+            RefusedTextsError: If the model cannot answer a text.
+        """
+
+    def can_divide(self, signature: str) -> bool:
+        """Returns whether texts of one request may be computed separately, and together with those of others."""
+        return True
+
+    @abc.abstractmethod
+    def prepare(self, signature: str, columns: Columns) -> list[Prepared]:
+        """Returns the inputs of a signature, [B, ...] each, ready to be computed."""
+
+    @abc.abstractmethod
+    def compute(self, some_rows: Sequence[Row]) -> list[Any]:
+        """Returns the output of each row. All rows belong to one group.
+
+        Raises:
+            RefusedTextsError: If the model cannot answer one of them.
+        """
+
+    @abc.abstractmethod
+    def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Any:
+        """Returns the answers to texts, given the outputs of their rows."""
+
+    @abc.abstractmethod
+    def join(self, answers: Sequence[Any]) -> Columns:
+        """Returns the columns of answers that `finish` has returned, [B, ...] each, padded to the widest answer."""
+
+    @abc.abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Returns the signatures in TensorFlow Serving's JSON."""
+
+    @abc.abstractmethod
+    def warm_up(self, max_batch_size: int) -> None:
+        """Answers a few requests, so that the first one is not slow, and replays the export's reference inputs.
+
+        Raises:
+            UserError: If the model cannot answer them, or answers differently from when it was exported.
+        """
+
+
+class SpecPredictor(Predictor):
+    """A predictor that tokenizes and decodes in Python, with the spec of the model's kind.
+
+    Args:
+        spec: The model's kind.
+        tokenizer: The model's tokenizer.
+        max_seq_length: Maximum number of tokens of a row.
+    """
+
+    def __init__(self, spec: KindSpec, tokenizer: Tokenizer, max_seq_length: int) -> None:
+        self.spec, self.max_seq_length, self._tokenizer = spec, max_seq_length, tokenizer
+
+    @abc.abstractmethod
+    def compute_outputs(self, features: Features, batch_size: int | None = None) -> Outputs:
+        """Returns the model's outputs for all rows, in order and without padding (see features.Outputs)."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of model."""
+        return self.spec.kind
+
+    @functools.cached_property
+    def signatures(self) -> Mapping[str, Signature]:
+        """The inputs and outputs of the only signature. The outputs are those of an example."""
+        choices = self.spec.num_choices
+        inputs = {
+            name: Tensor(STRING, (None, choices) if name == "endings" else (None,))
+            for name in sorted(self.spec.text_inputs)
+        }
+        example = {
+            name: np.full([size or 1 for size in each.shape or ()], "a", object) for name, each in inputs.items()
+        }
+        outputs = {
+            name: Tensor(STRING if value.dtype == object else value.dtype.name, (None,) * value.ndim)
+            for name, value in self.run(example).items()
+        }
+        return {DEFAULT_SIGNATURE: Signature(inputs, outputs)}
+
+    def run(self, columns: Columns, batch_size: int | None = None) -> Columns:
+        examples, features = self._featurize(columns)
+        return self.join([self._decode(examples, features, self.compute_outputs(features, batch_size))])
+
+    def prepare(self, signature: str, columns: Columns) -> list[Prepared]:
+        examples, features = self._featurize(columns)
+        tokens = rows.row_lengths(features) * features.choices
+        return [Prepared(signature, len(examples), (examples, features), tokens.tolist(), signature)]
+
+    def compute(self, some_rows: Sequence[Row]) -> list[Any]:
+        features = rows.gather([(prepared.content[1], number) for prepared, number in some_rows])
+        outputs = self.compute_outputs(features)
+        if isinstance(outputs, dict):
+            return [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
+        return list(outputs)
+
+    def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> dict[str, list[Any]]:
+        examples, features = prepared.content
+        is_structured = isinstance(outputs[0], dict)
+        joined = {name: [row[name] for row in outputs] for name in outputs[0]} if is_structured else outputs
+        return self._decode(examples, features, joined)
+
+    def join(self, answers: Sequence[dict[str, list[Any]]]) -> Columns:
+        return {
+            name: _as_array(name, [value for columns in answers for value in columns[name]])
+            for name in sorted(answers[0])
+        }
+
+    def describe(self) -> dict[str, Any]:
+        signature = self.signatures[DEFAULT_SIGNATURE]
+        description = {
+            part: {name: tensor.describe(name) for name, tensor in tensors.items()}
+            for part, tensors in (("inputs", signature.inputs), ("outputs", signature.outputs))
+        }
+        return {DEFAULT_SIGNATURE: {**description, "method_name": "tensorflow/serving/predict", "defaults": {}}}
+
+    def _featurize(self, columns: Columns) -> tuple[Sequence[Any], Features]:
+        texts = {name: values.tolist() for name, values in columns.items()}
+        examples = self.spec.examples_of(texts, self._tokenizer.exact)
+        return examples, self.spec.featurize(examples, self._tokenizer, self.max_seq_length)
+
+    def _decode(self, examples: Sequence[Any], features: Features, outputs: Outputs) -> dict[str, list[Any]]:
+        answers = self.spec.named_answers(self.spec.decode(outputs, features, examples), examples)
+        return {**answers, exports.IS_TRUNCATED: features.is_cut.tolist()}
+
+
+def load(folder: str, threads: int | None = None, num_workers: int = 1) -> Predictor:
+    """Loads one version of an export. TensorFlow is imported only for a SavedModel.
+
+    Args:
+        folder: The version's folder.
+        threads: Number of threads that compute a batch in ONNX Runtime. Defaults to the number of cores.
+        num_workers: Number of batches that `run` computes at a time in ONNX Runtime.
+
+    Raises:
+        UserError: If the export is damaged, or a package is missing.
+    """
+    if exports.is_onnx(folder):
+        from official_bert.inference.onnx_model import OnnxPredictor
+
+        return OnnxPredictor(folder, threads, num_workers)
+    try:
+        from official_bert.inference.saved_model import SavedModelPredictor
+    except ModuleNotFoundError as error:
+        raise extras.missing(error, "serve") or error from error
+    return SavedModelPredictor(folder)
+
+
+def count_bytes(texts: np.ndarray) -> np.ndarray:
+    """Returns the number of bytes in UTF-8 of each row's texts, int64 [B]. `texts` is [B] or [B, N]."""
+    counts = np.frompyfunc(count_text_bytes, 1, 1)(texts)
+    return np.asarray(counts, np.int64).reshape(len(texts), -1).sum(axis=1)
+
+
+def count_text_bytes(text: str | bytes) -> int:
+    """Returns the number of bytes of a text in UTF-8."""
+    return len(text) if text.isascii() or isinstance(text, bytes) else len(text.encode())
+
+
+def _as_array(name: str, column: Sequence[Any]) -> Any:
+    """Returns answers as an array, [B, ...], padded if a text has several: strings with "", positions with -1."""
+    dtype = _TYPES[name]
+    if not (column and isinstance(column[0], list)):
+        return np.array(column, dtype)
+    values = np.full((len(column), max(map(len, column))), exports.padding_of(name, dtype is object), dtype)
+    for row, elements in zip(values, column, strict=True):
+        row[: len(elements)] = elements
+    return values
