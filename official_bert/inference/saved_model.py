@@ -17,8 +17,7 @@ from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports, replays, warmup
 from official_bert.inference.exports import DEFAULT_SIGNATURE, Columns
-from official_bert.inference.predictor import Predictor, Prepared, Row, count_bytes
-from official_bert.inference.signatures import Signature, Tensor
+from official_bert.inference.predictor import Predictor, Prepared, Row, Signature, Tensor, count_bytes
 from official_bert.kinds.rows import batches_by_length
 from official_bert.utils import files
 

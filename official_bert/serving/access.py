@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from official_bert.serving.request_error import RequestError
+from official_bert.serving.json_api import RequestError
 
 _DEFAULT_PORTS = (":80", ":443")
 

@@ -13,13 +13,13 @@ from aiohttp import web
 
 from official_bert.inference.exports import DEFAULT_SIGNATURE
 from official_bert.inference.predictor import Predictor
-from official_bert.serving import json_answers, json_requests, logs, openapi
+from official_bert.serving import json_api, logs, openapi
 from official_bert.serving.access import Access
 from official_bert.serving.connections import SERVER_NAME, TOO_MANY_CONNECTIONS, Connection
+from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Models, Version
 from official_bert.serving.options import Options
-from official_bert.serving.request_error import RequestError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -103,12 +103,12 @@ class Application:
                 predict_request = await self._parse(body, predictor)
                 request[_LOG_FIELDS]["instances"] = predict_request.instances
                 outputs = await batcher.predict(predict_request.signature, predict_request.inputs)
-        answer = json_answers.render(outputs, predict_request)
+        answer = json_api.render(outputs, predict_request)
         headers = {"X-Model-Version": str(version.number)}
         return web.Response(body=answer, content_type="application/json", headers=headers)
 
-    async def _parse(self, body: bytes, model: Predictor) -> json_requests.PredictRequest:
-        parse = functools.partial(json_requests.parse, body, model.signatures, self._options, model.metadata)
+    async def _parse(self, body: bytes, model: Predictor) -> json_api.PredictRequest:
+        parse = functools.partial(json_api.parse, body, model.signatures, self._options, model.metadata)
         if len(body) <= _SMALL_BODY:
             return parse()
         return await asyncio.get_running_loop().run_in_executor(self._models.pools.parsing, parse)

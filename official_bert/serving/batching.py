@@ -21,9 +21,9 @@ from official_bert.inference import exports
 from official_bert.inference.exports import Columns
 from official_bert.inference.predictor import Predictor, Prepared, count_bytes
 from official_bert.serving import logs
+from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
-from official_bert.serving.request_error import RequestError
 
 # Rows are computed together if the longest has at most this many times the tokens of the shortest, as all are padded to
 # it; rows up to _SHORT tokens cost about the same.

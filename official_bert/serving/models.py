@@ -20,9 +20,9 @@ from official_bert.inference import exports, predictor
 from official_bert.inference.predictor import PARALLEL_BATCHES, Predictor
 from official_bert.serving import logs
 from official_bert.serving.batching import Batcher
+from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
-from official_bert.serving.request_error import RequestError
 from official_bert.utils import files
 
 # Patterns of a version's files besides the graph.

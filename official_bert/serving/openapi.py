@@ -3,7 +3,7 @@
 from typing import Any
 
 from official_bert.inference.exports import DEFAULT_SIGNATURE, trained_columns
-from official_bert.inference.signatures import BOOL, STRING, Tensor
+from official_bert.inference.predictor import BOOL, STRING, Tensor
 from official_bert.serving.models import Models, Version
 from official_bert.serving.options import Options
 from official_bert.version import __version__

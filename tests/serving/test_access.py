@@ -9,8 +9,8 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from official_bert.serving.access import Access
+from official_bert.serving.json_api import RequestError
 from official_bert.serving.options import TOKEN_VARIABLE, Options
-from official_bert.serving.request_error import RequestError
 from official_bert.serving.server import Server
 from tests.make import assert_refused
 from tests.serving.serving_client import Client, eventually, running

@@ -15,9 +15,9 @@ import pytest
 from official_bert.inference.saved_model import SavedModelPredictor
 from official_bert.serving import batching
 from official_bert.serving.batching import Batcher
+from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
-from official_bert.serving.request_error import RequestError
 
 FOR_EVER = 3600e3  # milliseconds: far longer than a test
 

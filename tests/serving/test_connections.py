@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from official_bert.inference.saved_model import SavedModelPredictor
-from official_bert.serving import connections, json_requests
+from official_bert.serving import connections, json_api
 from tests.serving.serving_client import Client, eventually, head_of, is_closed, running, sent
 
 BODY = json.dumps({"instances": ["ab"]}).encode()
@@ -128,14 +128,14 @@ def test_bodies_in_flight_are_limited_together(exports: pathlib.Path):
 
 
 def test_large_bodies_are_parsed_outside_the_event_loop(exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    parse, opened = json_requests.parse, threading.Event()
+    parse, opened = json_api.parse, threading.Event()
 
     def waits(body, *given, **named):
         if len(body) > 100_000:
             assert opened.wait(60)
         return parse(body, *given, **named)
 
-    monkeypatch.setattr(json_requests, "parse", waits)
+    monkeypatch.setattr(json_api, "parse", waits)
     large = BODY + b" " * 200_000
     with running({"size": exports / "size"}) as (_, client), sent(client, head_of("size", len(large)) + large) as asked:
         assert eventually(lambda: "requests_under_way 2.0" in client.get("/metrics").body.decode())

@@ -1,7 +1,8 @@
-"""TensorFlow Serving's JSON requests as tensors.
+"""TensorFlow Serving's JSON: requests become columns of arrays, and columns become answers.
 
-A request is in rows, {"instances": [...]}, or in columns, {"inputs": ...}. The size of a list is checked before its
-elements, so that a request with far too much costs little more than the reading of its JSON.
+A request is in rows, {"instances": [...]}, or in columns, {"inputs": ...}, and its answer has the same form. The size
+of a list is checked before its elements, so that the cost of a request that is much too large is little more than
+parsing its JSON.
 
 B instances
 """
@@ -9,21 +10,38 @@ B instances
 import base64
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import orjson
 
 from official_bert.inference.exports import DEFAULT_SIGNATURE, Columns, read_row, trained_columns
-from official_bert.inference.predictor import count_text_bytes
-from official_bert.inference.signatures import BOOL, STRING, Signature, Tensor
+from official_bert.inference.predictor import BOOL, STRING, Signature, Tensor, count_text_bytes
 from official_bert.serving.options import Options
-from official_bert.serving.request_error import refuse
+
+
+class RequestError(Exception):
+    """An error that becomes the JSON answer to a refused request.
+
+    Args:
+        status: The HTTP status.
+        message: What was received, what was expected, and what to do.
+        retry_after: Number of seconds after which to try again. None if that would not help.
+    """
+
+    def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.retry_after = status, message, retry_after
+
+
+def refuse(message: str) -> NoReturn:
+    """Raises the error for a malformed request."""
+    raise RequestError(400, message)
 
 
 @dataclasses.dataclass(frozen=True)
 class PredictRequest:
-    """A signature's inputs, each [B, ...], and whether they came in rows."""
+    """The inputs of a signature, [B, ...] each, and whether the request was in rows."""
 
     signature: str
     inputs: Columns
@@ -31,24 +49,24 @@ class PredictRequest:
 
     @property
     def instances(self) -> int:
-        """How many instances there are, B."""
+        """The number of instances, B."""
         return len(next(iter(self.inputs.values())))
 
 
 def parse(
     body: bytes, signatures: Mapping[str, Signature], options: Options, metadata: Mapping[str, Any]
 ) -> PredictRequest:
-    """Reads a request's body.
+    """Parses the body of a request.
 
     Args:
         body: JSON.
-        signatures: the model's.
-        options: what is too large.
-        metadata: of an export of ours, whose strings are texts and must be UTF-8, and whose inputs may be given
-            by the columns of the table that it was trained on; {} for a SavedModel of another tool.
+        signatures: The model's signatures.
+        options: The limits.
+        metadata: The export's metadata. Its strings must be UTF-8, and its inputs may be given by the columns of the
+            table on which the model was trained. Empty for a SavedModel of another tool.
 
     Raises:
-        RequestError: it cannot be read, or is too large.
+        RequestError: If the body is malformed or too large.
     """
     message = _json_object(body)
     unknown = message.keys() - {"signature_name", "instances", "inputs"}
@@ -70,6 +88,41 @@ def parse(
     else:
         inputs = _from_columns(message["inputs"], signature, options, texts, table)
     return PredictRequest(name, inputs, "instances" in message)
+
+
+def render(outputs: Columns, request: PredictRequest) -> bytes:
+    """Returns the JSON of a request's answer. Floats have the fewest digits that identify them; bytes become base64.
+
+    Raises:
+        RequestError: If the request is in rows, but an output does not have a row for each instance.
+    """
+    for name, value in outputs.items():
+        if request.in_rows and value.shape[:1] != (request.instances,):
+            raise RequestError(
+                400,
+                f"signature {request.signature} gives {name} of shape {list(value.shape)} for {request.instances} "
+                'instances, which are no rows; ask for columns, {"inputs": ...}',
+            )
+    values = {name: _as_json(value) for name, value in outputs.items()}
+    if not request.in_rows:
+        answer: Any = {"outputs": next(iter(values.values())) if len(values) == 1 else values}
+    elif len(values) == 1:
+        answer = {"predictions": next(iter(values.values()))}
+    else:
+        rows = range(request.instances)
+        answer = {"predictions": [{name: value[i] for name, value in values.items()} for i in rows]}
+    return orjson.dumps(answer, default=_encode_bytes, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _as_json(value: np.ndarray) -> Any:
+    """Returns an output in a form that orjson can write."""
+    if value.dtype == object:
+        return value.tolist()
+    return np.ascontiguousarray(value if value.dtype.char in "?bhilqBHILQfd" else value.astype(np.float32))
+
+
+def _encode_bytes(value: Any) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode()}
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
@@ -147,7 +200,7 @@ def _from_columns(
 
 
 def _by_inputs(row: Mapping[str, Any], signature: Signature, table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Returns the model's inputs of a row, which may have the columns of the training table and others, as a file."""
+    """Returns the model's inputs in a row, which may have the columns of the training table and other columns."""
     values, problem = read_row(row, signature.inputs, table)
     if problem:
         refuse(f"{where}: {problem}")
@@ -181,16 +234,16 @@ def _check_names(values: Any, signature: Signature, where: str, table: Mapping[s
 
 
 def _flat(value: Any, name: str, spec: Tensor, first_dimension: int, where: str) -> tuple[list[Any], tuple[int, ...]]:
-    """Returns the leaves of nested lists, and their shape.
+    """Returns the elements of nested lists, and the shape of the lists.
 
-    The lists are opened dimension by dimension, each checked as a whole before the next one is looked at.
+    Lists are flattened dimension by dimension, and each dimension is checked before the next.
 
     Args:
-        value: nested lists.
-        name: the input's, for errors.
-        spec: the input's.
-        first_dimension: the dimension of the spec that the outermost list is; 1 for one instance.
-        where: the position of the value in the request, for errors.
+        value: Nested lists.
+        name: Name of the input, for error messages.
+        spec: Type and shape of the input.
+        first_dimension: The dimension of `spec` that the outermost list is: 0 for a column, 1 for one instance.
+        where: Position of the value in the request, for error messages.
     """
     level: list[Any] = [value]
     shape: tuple[int, ...] = ()
@@ -215,7 +268,7 @@ def _flat(value: Any, name: str, spec: Tensor, first_dimension: int, where: str)
 
 
 def _index(number: int, shape: tuple[int, ...]) -> str:
-    """The position of an element of nested lists that have been flattened: [0][3]."""
+    """Converts a flat index to the nested form `[0][3]` used in error messages."""
     return "".join(f"[{i}]" for i in np.unravel_index(number, shape)) if shape else ""
 
 
@@ -242,7 +295,7 @@ def _tensor(
 
 
 def _text(leaf: Any, name: str, options: Options, texts: bool) -> str | bytes:
-    """Returns a string, or the bytes of base64 that need not be text."""
+    """Returns a string, or bytes if they are base64 that need not be text."""
     value: str | bytes
     is_b64 = isinstance(leaf, dict) and leaf.keys() == {"b64"} and isinstance(leaf["b64"], str)
     if isinstance(leaf, str):
@@ -277,6 +330,6 @@ def _kind(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The value as JSON, cut to 40 characters; only the first elements of a list are written."""
+    """Returns a value as JSON, truncated to 40 characters."""
     text = orjson.dumps(value[:40] if isinstance(value, str | list) else value).decode()
     return text if len(text) <= 40 else f"{text[:40]}..."

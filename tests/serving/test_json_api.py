@@ -1,14 +1,15 @@
-"""Requests that are too large are refused by their sizes, before their elements are looked at."""
+"""Requests are parsed and answers are rendered as JSON; the sizes of a request are checked before its elements."""
 
 import json
 
+import numpy as np
 import pytest
 
-from official_bert.inference.signatures import Tensor
-from official_bert.serving import json_requests
-from official_bert.serving.json_requests import parse
+from official_bert.inference.predictor import Tensor
+from official_bert.inference.saved_model import decode_strings
+from official_bert.serving import json_api
+from official_bert.serving.json_api import PredictRequest, RequestError, parse, render
 from official_bert.serving.options import Options
-from official_bert.serving.request_error import RequestError
 
 
 class Endings:
@@ -35,7 +36,7 @@ MANY_ENDINGS = {"prompt": "p", "endings": ["a"] * MANY}
 ])  # fmt: skip
 def test_sizes_are_checked_before_elements(request_: dict, message: str, monkeypatch: pytest.MonkeyPatch):
     texts: list[str] = []
-    monkeypatch.setattr(json_requests, "_text", lambda leaf, *_: texts.append(leaf) or "")
+    monkeypatch.setattr(json_api, "_text", lambda leaf, *_: texts.append(leaf) or "")
     with pytest.raises(RequestError, match=message):
         parse(json.dumps(request_).encode(), {"serving_default": Endings()}, options(1000), OURS)
     assert len(texts) <= 2  # those before
@@ -108,3 +109,23 @@ def test_rows_may_have_the_columns_of_the_training_table():
 def test_what_lacks_a_column_is_refused_by_its_name(request_: dict, message: str):
     with pytest.raises(RequestError, match=message):
         read_pair(request_, {"text_column": "title,body", "text_pair_column": "claim"})
+
+
+ROWS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=True)
+COLUMNS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=False)
+
+
+def test_strings_are_text_but_those_named_bytes_or_that_are_none():
+    outputs = {"word": np.array([b"a", b"\xff"], object), "word_bytes": np.array([b"a", b"b"], object)}
+    decoded = {name: decode_strings(name, value) for name, value in outputs.items()}
+    assert json.loads(render(decoded, COLUMNS)) == {
+        "outputs": {"word": ["a", {"b64": "/w=="}], "word_bytes": [{"b64": "YQ=="}, {"b64": "Yg=="}]}
+    }
+
+
+def test_only_a_request_in_rows_wants_a_row_for_each_instance():
+    outputs = {"tokens": np.array([1, 2, 3])}
+    assert json.loads(render(outputs, COLUMNS)) == {"outputs": [1, 2, 3]}
+    with pytest.raises(RequestError, match="gives tokens of shape \\[3\\] for 2 instances, which are no rows"):
+        render(outputs, ROWS)
+    assert json.loads(render({"tokens": np.array([1, 2])}, ROWS)) == {"predictions": [1, 2]}
