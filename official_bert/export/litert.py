@@ -19,10 +19,9 @@ from official_bert.export import conversion_score, replay
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, ExportOptions
 from official_bert.export.source import Source
 from official_bert.inference import exports
-from official_bert.kinds.all_kinds import create_spec
+from official_bert.kinds.all_kinds import SPECS, create_spec
 from official_bert.kinds.features import Features, Outputs
 from official_bert.kinds.label_spec import DECISIONS
-from official_bert.kinds.names import KINDS
 from official_bert.learning.predictor import predict
 from official_bert.modeling.head_input import HeadInput
 from official_bert.utils import extras, files
@@ -40,7 +39,7 @@ def check(source: Source, options: ExportOptions) -> None:
     Raises:
         UserError: If the model has no head or one that LiteRT does not support, or there is no evaluation file.
     """
-    if source.kind not in KINDS:
+    if source.kind not in SPECS or not SPECS[source.kind].has_head:
         raise UserError(
             f"--format={LITERT} needs a model that was fine-tuned on labels, but the kind of {options.model_dir} is "
             f"{source.kind}; export it as saved_model"

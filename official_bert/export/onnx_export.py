@@ -14,7 +14,6 @@ from official_bert.export.source import Source
 from official_bert.inference import exports, replays
 from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.kinds.all_kinds import SPECS, create_spec
-from official_bert.kinds.names import VECTORS
 from official_bert.utils import extras, files
 
 # How far the answers of 8-bit matrices may lie apart: the integers depend on what else is in a batch.
@@ -34,7 +33,7 @@ def check(source: Source, options: ExportOptions) -> None:
         )
     if options.quantization == FLOAT32:
         return
-    if source.kind == VECTORS:
+    if not SPECS[source.kind].has_head:
         raise UserError("vectors have no score by which to see what 8 bits lose; leave out --quantization")
     if options.eval_file is None:
         raise UserError(f"--quantization={options.quantization} is scored on labelled examples; pass --eval_file")
@@ -51,13 +50,13 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         from official_bert.export import onnx_graph
     except ModuleNotFoundError as error:
         raise extras.missing(error, "portable") or error from error
-    names = ("pooling", "layers", "normalize") if source.kind == VECTORS else ()
-    pooling = {name: source.task_spec[name] for name in names if name in source.task_spec}
-    quantized = options.quantization == DYNAMIC_INT8
-    onnx_graph.write(onnx_graph.onnx_model(source.model, **pooling), os.path.join(folder, exports.ONNX_FILE), quantized)
-    files.write_text(os.path.join(folder, exports.VOCAB_FILE), source.vocab)
     task_spec = {**source.task_spec, "kind": source.kind}
-    metadata = metadata_of(source, create_spec(task_spec).text_inputs) | {
+    spec = create_spec(task_spec)
+    quantized = options.quantization == DYNAMIC_INT8
+    graph = onnx_graph.onnx_model(source.model, **spec.pooling_settings)
+    onnx_graph.write(graph, os.path.join(folder, exports.ONNX_FILE), quantized)
+    files.write_text(os.path.join(folder, exports.VOCAB_FILE), source.vocab)
+    metadata = metadata_of(source, spec.text_inputs) | {
         "task_spec": task_spec,
         "quantization": options.quantization,
     }

@@ -16,12 +16,10 @@ from official_bert.finetuning.data import RunData
 from official_bert.finetuning.model_card import Evaluation, write_model_card
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import OPTIONS_FILE
-from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.constant_answers import describe_constant_answers
-from official_bert.kinds.label_spec import DECISIONS, LabelSpec
+from official_bert.kinds.label_spec import DECISIONS
 from official_bert.kinds.model import model_for
-from official_bert.kinds.multi_label.spec import MultiLabelSpec
-from official_bert.kinds.spec import KindSpec
+from official_bert.kinds.spec import Decisions, KindSpec
 from official_bert.learning.predictor import Predictor
 from official_bert.optimization.choices import DTYPES
 from official_bert.tasks.task import Task
@@ -62,7 +60,7 @@ def evaluate_and_predict(
 
     task.head = _with_decisions(task.head, task_spec)
     # Whose predictions `predictions_of` returns: calibrated anew, a model gets the same temperature.
-    head = dataclasses.replace(task.head, temperature=1.0) if isinstance(task.head, LabelSpec) else task.head
+    head = task.head.uncalibrated()
 
     @functools.cache
     def predictor() -> Predictor:
@@ -81,13 +79,13 @@ def evaluate_and_predict(
 
     def decided_of(split: str) -> tuple[list[Any], Any]:
         examples, predictions = predictions_of(split)
-        if isinstance(task.head, LabelSpec) and isinstance(head, LabelSpec):
-            predictions = task.head.of_other_temperature(predictions, head.temperature)
-        return examples, predictions
+        return examples, task.head.calibrate(predictions)
 
     is_chief = strategy.extended.should_checkpoint
     if options.makes_decisions:
-        task.head = _chosen_decisions(options, task, *predictions_of(_deciding_split(task)))
+        examples, predictions = predictions_of(_deciding_split(task))
+        wanted = Decisions(options.calibrate, options.thresholds, options.min_confidence)
+        task.head = task.head.decide(predictions, examples, wanted)
         if is_chief:
             decisions = {name: value for name, value in task.head.settings.items() if name in DECISIONS}
             finetuned.replace_task(folder, task_spec | decisions)
@@ -153,8 +151,8 @@ def _evaluation(
         scores=scores,
         outcomes=head.outcomes(predictions, examples),
         num_truncated=num_truncated,
-        label_scores=head.scores_by_class(predictions, examples) if isinstance(head, MultiLabelSpec) else None,
-        calibration=head.calibration_figures(predictions, examples) if isinstance(head, LabelSpec) else None,
+        label_scores=head.label_scores(predictions, examples),
+        calibration=head.calibration_figures(predictions, examples),
     )
 
 
@@ -173,28 +171,3 @@ def _deciding_split(task: Task) -> str:
             "needs --eval_file"
         )
     return task.eval_splits[0]
-
-
-def _chosen_decisions(options: Options, task: Task, examples: list[Any], predictions: Any) -> KindSpec:
-    """The task's head with what the options want to be chosen on examples; the predictions are of temperature 1.
-
-    Raises:
-        UserError: answers of this kind have no such decision.
-    """
-    head = task.head
-    if not isinstance(head, LabelSpec):
-        raise UserError(f"--calibrate, --thresholds and --min_confidence are for classes; the task is {head.kind}")
-    if options.thresholds is not None and not isinstance(head, MultiLabelSpec):
-        raise UserError("--thresholds is for several labels; with one class of several take --min_confidence")
-    if options.min_confidence is not None and not isinstance(head, ClassificationSpec):
-        raise UserError("--min_confidence is for one class of several; with several labels take --thresholds")
-    decided: Any = head
-    if options.calibrate:
-        temperature = dataclasses.replace(head, temperature=1.0).calibrated(predictions, examples).temperature
-        decided = dataclasses.replace(head, temperature=temperature)
-    if options.thresholds is not None:
-        rescaled = decided.of_other_temperature(predictions, 1.0)
-        decided = decided.with_thresholds(rescaled, examples, options.thresholds)
-    if options.min_confidence is not None:
-        decided = dataclasses.replace(decided, min_confidence=options.min_confidence)
-    return decided

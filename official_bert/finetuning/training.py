@@ -1,6 +1,5 @@
 """The loop of fine-tuning: from one evaluation to the next, with the log, the best model and what it takes to go on."""
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,6 @@ import tensorflow as tf
 from official_bert.checkpoints import finetuned, run_checkpoints
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.errors import UserError
-from official_bert.finetuning.class_weights import positive_weights, row_weights
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.distillation import DistillationLoss, text_head, with_teacher
 from official_bert.finetuning.feature_cache import digest
@@ -19,7 +17,6 @@ from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig, training_config
 from official_bert.kinds.features import Array, Features
-from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.optimization import distribution
 from official_bert.runs import run_file
 from official_bert.runs.stop_request import StopRequest
@@ -63,12 +60,7 @@ def train(
     task = data.task
     examples = data.read(task.train_split)
     features = data.features(task.train_split)
-    weights_of_rows = None
-    if isinstance(task.head, MultiLabelSpec):
-        weights_of_labels = positive_weights(options.class_weights, task.head, features)
-        task.head = dataclasses.replace(task.head, positive_weights=weights_of_labels)
-    else:
-        weights_of_rows = row_weights(options.class_weights, task.head, features)
+    task.head, weights_of_rows = task.head.weigh_classes(options.class_weights, features)
     if options.balanced_sampling and (options.teacher or not task.head.has_one_class):
         raise UserError(
             "--balanced_sampling is for classification with one class of several, without --teacher; the task is "

@@ -12,7 +12,6 @@ from official_bert.inference import batch_prediction, feature_files
 from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import TRAINED, FeatureOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
-from official_bert.kinds.names import VECTORS
 from official_bert.modeling.choices import POOLED
 from official_bert.runs.locks import lock_file
 from official_bert.utils import files, tables
@@ -97,7 +96,7 @@ def as_trained(options: FeatureOptions) -> FeatureOptions:
     if options.pooling != TRAINED:
         return options
     spec = trained_with(options.init)
-    if spec.get("kind") != VECTORS:
+    if "pooling" not in spec:
         raise UserError(
             f"--pooling={TRAINED} is for models of finetune --task=embeddings; {options.init} is none: give mean, "
             "max or cls"

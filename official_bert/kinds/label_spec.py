@@ -8,8 +8,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Self
 
+import numpy as np
+
+from official_bert.errors import UserError
 from official_bert.kinds import calibration
 from official_bert.kinds.features import Array
+from official_bert.kinds.python_data import BALANCED, LARGEST
+from official_bert.kinds.spec import Decisions
 from official_bert.kinds.text_spec import TextExample, TextSpec
 
 # What is chosen after training, of which the features do not depend.
@@ -58,6 +63,28 @@ class LabelSpec(TextSpec):
         as_trained, _ = self.certainties(self.rescaled(predictions, 1.0 / self.temperature), examples)
         return calibration.figures(self.temperature, confidences, is_right, as_trained, self.has_one_class)
 
-    def of_other_temperature(self, predictions: Array, temperature: float) -> Array:
-        """Returns the predictions that another temperature gave, converted to the temperature of this spec."""
-        return self.rescaled(predictions, self.temperature / temperature)
+    def uncalibrated(self) -> Self:
+        return dataclasses.replace(self, temperature=1.0)
+
+    def calibrate(self, predictions: Array) -> Array:
+        return self.rescaled(predictions, self.temperature)
+
+    def decide(self, predictions: Array, examples: Sequence[TextExample], wanted: Decisions) -> Self:
+        return self.uncalibrated().calibrated(predictions, examples) if wanted.calibrate else self
+
+    def parse_class_weights(self, class_weights: Sequence[str]) -> Array:
+        """Returns a number for each label, [C].
+
+        Raises:
+            UserError: If the weights are not as many numbers of 0 or more.
+        """
+        try:
+            weights = np.array([float(weight) for weight in class_weights])
+        except ValueError:
+            weights = np.empty(0)
+        if len(weights) != len(self.labels) or not ((weights >= 0) & (weights <= LARGEST)).all():
+            raise UserError(
+                f"--class_weights is {','.join(class_weights)}; expected {BALANCED}, or {len(self.labels)} numbers, "
+                f"one for each of {', '.join(self.labels)}"
+            )
+        return weights

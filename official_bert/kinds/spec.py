@@ -10,10 +10,11 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import Array, Features, Outputs, cut_note
+from official_bert.kinds.synthetic_texts import SyntheticTexts
 from official_bert.modeling.head_input import ENCODER_ITSELF, HeadInput
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import Tokenizer
@@ -28,6 +29,14 @@ class Outcome:
     predicted: str  # the model's
     correct: bool  # whether they agree
     certainty: float | None = None  # the probability that the model gave to what it predicted; None where it gives none
+
+
+class Decisions(NamedTuple):
+    """The decisions to choose after training."""
+
+    calibrate: bool = False  # whether to choose the temperature
+    thresholds: str | None = None  # the measure to choose thresholds by, or None to keep them
+    min_confidence: float | None = None  # the new min_confidence, or None to keep it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +56,8 @@ class KindSpec(abc.ABC):
         has_tokens: whether every token has outputs and targets of its own.
         perfect: the best score: 1, or 100 where scores are in percent.
         has_one_class: whether an example is of one of the classes.
+        has_head: Whether the kind has weights on top of the encoder.
+        answer_dtypes: NumPy dtypes of the outputs of `named_answers`, object for strings.
         required_settings: Keys of task.json that may not be null.
         default_max_seq_length: Tokens of a sequence if the user does not set a length.
     """
@@ -56,6 +67,8 @@ class KindSpec(abc.ABC):
     has_tokens: ClassVar[bool] = False
     perfect: ClassVar[float] = 1.0
     has_one_class: ClassVar[bool] = False
+    has_head: ClassVar[bool] = True
+    answer_dtypes: ClassVar[Mapping[str, Any]] = {}
     decisions: ClassVar[tuple[str, ...]] = ()
     required_settings: ClassVar[tuple[str, ...]] = ()
     default_max_seq_length: ClassVar[int] = 128
@@ -125,6 +138,17 @@ class KindSpec(abc.ABC):
         columns = tuple(list(texts[name]) for name in self.text_inputs)
         return self.examples(columns if len(columns) > 1 else columns[0], None)
 
+    def synthetic_texts(self, texts: SyntheticTexts, max_seq_length: int) -> dict[str, list[Any]]:
+        """Returns texts on which implementations could differ, a column for each of `text_inputs`."""
+        if not self.pair:
+            return {"text": texts.single(max_seq_length - 2)}
+        return dict(zip(self.text_inputs, map(list, zip(*texts.pairs(max_seq_length - 3), strict=True)), strict=True))
+
+    @property
+    def pooling_settings(self) -> dict[str, Any]:
+        """The arguments of `pooling.build_vector_model` for models whose answers are pooled vectors."""
+        return {}
+
     def texts_of(self, examples: Sequence[Any]) -> dict[str, list[Any]]:
         """Returns the texts of examples, a column for each of `text_inputs`."""
         raise NotImplementedError
@@ -181,6 +205,51 @@ class KindSpec(abc.ABC):
             UserError: an example is not of one class.
         """
         raise UserError(f"{self.kind.replace('_', ' ')} has no classes to weigh; leave out class_weight")
+
+    def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
+        """Returns the spec to train with, and the weight of each row, float32 [R], or None if all weigh the same.
+
+        Args:
+            class_weights: The values of --class_weights: a number for each label, in their order, or `balanced`.
+            features: The rows to train on, with targets.
+
+        Raises:
+            UserError: If the kind has no classes, or the weights are invalid.
+        """
+        if class_weights:
+            raise UserError(f"--class_weights is for classification with labels; the task is {self.kind}")
+        return self, None
+
+    # Decisions that are chosen after training (see calibration).
+
+    def uncalibrated(self) -> Self:
+        """Returns the spec with the temperature of the trained model, 1."""
+        return self
+
+    def calibrate(self, predictions: Any) -> Any:
+        """Returns the predictions of `uncalibrated` as predictions of this spec."""
+        return predictions
+
+    def decide(self, predictions: Any, examples: Sequence[Any], wanted: Decisions) -> Self:
+        """Returns the spec with decisions that are chosen on labelled examples.
+
+        Args:
+            predictions: Predictions of `uncalibrated`.
+            examples: Labelled examples that the model was not trained on.
+            wanted: The decisions to choose.
+
+        Raises:
+            UserError: If the kind has no such decision.
+        """
+        raise UserError(f"--calibrate, --thresholds and --min_confidence are for classes; the task is {self.kind}")
+
+    def label_scores(self, predictions: Any, examples: Sequence[Any]) -> dict[str, dict[str, float]] | None:
+        """Returns precision, recall, F1 and the number of examples of each label, or None for other kinds."""
+        return None
+
+    def calibration_figures(self, predictions: Any, examples: Sequence[Any]) -> dict[str, Any] | None:
+        """Returns the result of `calibration.figures` for labelled examples, or None for other kinds."""
+        return None
 
     # Predictions.
 

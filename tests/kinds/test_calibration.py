@@ -35,7 +35,7 @@ def test_the_temperature_that_made_a_model_too_sure_is_found():
     too_sure = softmax(logits * 3)
     calibrated = head.calibrated(too_sure, examples)
     assert calibrated.temperature == pytest.approx(3, rel=0.05)
-    rescaled = calibrated.of_other_temperature(too_sure, head.temperature)
+    rescaled = calibrated.calibrate(too_sure)
     np.testing.assert_allclose(rescaled, softmax(logits), atol=0.02)
     figures = calibrated.calibration_figures(rescaled, examples)
     assert figures["before"] > 0.1 > 0.02 > figures["after"]
@@ -106,7 +106,7 @@ def test_a_threshold_is_a_label_s_own():
         [True, False], [True, True], [False, True], [False, False]
     ]  # fmt: skip
     perfect = {"precision": 1.0, "recall": 1.0, "f1": 1.0, "examples": 2}
-    assert head.scores_by_class(probabilities, examples) == {"a": perfect, "b": perfect}
+    assert head.label_scores(probabilities, examples) == {"a": perfect, "b": perfect}
     assert head.settings == {"thresholds": list(head.thresholds)}
 
 

@@ -5,15 +5,18 @@ E examples, R rows, C classes
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from official_bert.errors import UserError
 from official_bert.kinds import calibration, python_data, scores
 from official_bert.kinds.features import LABELS, Array, Features, Outputs
 from official_bert.kinds.label_spec import LabelSpec
 from official_bert.kinds.names import CLASSIFICATION
 from official_bert.kinds.probabilities import margins_of_rows, softmax
+from official_bert.kinds.python_data import BALANCED, balanced_weights
+from official_bert.kinds.spec import Decisions
 from official_bert.kinds.text_spec import TextExample
 
 NO_ANSWER = ""  # in place of a class that is not probable enough
@@ -32,6 +35,12 @@ class ClassificationSpec(LabelSpec):
     best_metric: ClassVar[str] = "accuracy"
     decisions: ClassVar[tuple[str, ...]] = ("label",)
     has_one_class: ClassVar[bool] = True
+    answer_dtypes: ClassVar[Mapping[str, Any]] = {
+        "label": object,
+        "probability": np.float32,
+        "labels": object,
+        "probabilities": np.float32,
+    }
 
     min_confidence: float = 0.0
 
@@ -53,6 +62,24 @@ class ClassificationSpec(LabelSpec):
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {LABELS: np.zeros(1, np.int32)}
+
+    def decide(self, predictions: Array, examples: Sequence[TextExample], wanted: Decisions) -> Self:
+        if wanted.thresholds is not None:
+            raise UserError("--thresholds is for several labels; with one class of several take --min_confidence")
+        spec = super().decide(predictions, examples, wanted)
+        if wanted.min_confidence is None:
+            return spec
+        return dataclasses.replace(spec, min_confidence=wanted.min_confidence)
+
+    def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
+        if not class_weights or not features.targets:
+            return super().weigh_classes(class_weights, features)
+        numbers = features.targets[LABELS]
+        if list(class_weights) == [BALANCED]:
+            weights = balanced_weights(numbers, len(self.labels))
+        else:
+            weights = self.parse_class_weights(class_weights)
+        return self, np.asarray(weights[numbers], np.float32)
 
     def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
         return python_data.weights_by_class(class_weight, self.labels)

@@ -14,6 +14,8 @@ from official_bert.kinds import calibration, python_data, scores
 from official_bert.kinds.features import LABELS, Array, Features, Outputs
 from official_bert.kinds.label_spec import LabelSpec
 from official_bert.kinds.names import MULTI_LABEL
+from official_bert.kinds.python_data import BALANCED
+from official_bert.kinds.spec import Decisions
 from official_bert.kinds.text_spec import TextExample
 
 
@@ -31,6 +33,11 @@ class MultiLabelSpec(LabelSpec):
     required_settings: ClassVar[tuple[str, ...]] = ("labels",)
     best_metric: ClassVar[str] = "f1_micro"
     decisions: ClassVar[tuple[str, ...]] = ("predicted",)
+    answer_dtypes: ClassVar[Mapping[str, Any]] = {
+        "labels": object,
+        "probabilities": np.float32,
+        "predicted": np.bool_,
+    }
 
     thresholds: tuple[float, ...] = ()
     positive_weights: tuple[float, ...] = ()
@@ -57,6 +64,29 @@ class MultiLabelSpec(LabelSpec):
         """
         expected = self.targets([example.label for example in examples])
         return dataclasses.replace(self, thresholds=calibration.thresholds(predictions, expected, self.labels, measure))
+
+    def decide(self, predictions: Array, examples: Sequence[TextExample], wanted: Decisions) -> Self:
+        if wanted.min_confidence is not None:
+            raise UserError("--min_confidence is for one class of several; with several labels take --thresholds")
+        spec = super().decide(predictions, examples, wanted)
+        if wanted.thresholds is None:
+            return spec
+        return spec.with_thresholds(spec.calibrate(predictions), examples, wanted.thresholds)
+
+    def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
+        """Returns the spec with positive_weights. If balanced, texts with a label weigh as much as those without."""
+        weights: tuple[float, ...] = ()
+        if list(class_weights) == [BALANCED]:
+            rows = features.targets[LABELS]
+            counts = rows.sum(axis=0)
+            if absent := [label for label, count in zip(self.labels, counts, strict=True) if not count]:
+                raise UserError(
+                    f"no text to train on has the label {', '.join(absent)}, so that balanced weights have no limit"
+                )
+            weights = tuple(((len(rows) - counts) / counts).tolist())
+        elif class_weights:
+            weights = tuple(self.parse_class_weights(class_weights).tolist())
+        return dataclasses.replace(self, positive_weights=weights), None
 
     def are_predicted(self, predictions: Array) -> Array:
         """Returns which classes are predicted, bool [E, C]."""
@@ -118,7 +148,7 @@ class MultiLabelSpec(LabelSpec):
         thresholds = np.array(self.thresholds) if self.thresholds else 0.5
         return np.abs(self.decode(outputs, features, examples) - thresholds).min(axis=-1).tolist()
 
-    def scores_by_class(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, dict[str, float]]:
+    def label_scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, dict[str, float]]:
         """Returns precision, recall, F1 and the number of examples of each class; a mean over nothing is 0."""
         predicted, expected = self.are_predicted(predictions), self.targets([each.label for each in examples]) > 0
         return {

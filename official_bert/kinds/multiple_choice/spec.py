@@ -6,7 +6,7 @@ N choices
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outpu
 from official_bert.kinds.names import MULTIPLE_CHOICE
 from official_bert.kinds.probabilities import margins_of_rows, softmax
 from official_bert.kinds.spec import KindSpec, Outcome
+from official_bert.kinds.synthetic_texts import SyntheticTexts
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.tokenization.fast import Tokenizer
@@ -42,6 +43,7 @@ class MultipleChoiceSpec(KindSpec):
     kind: ClassVar[str] = MULTIPLE_CHOICE
     best_metric: ClassVar[str] = "accuracy"
     decisions: ClassVar[tuple[str, ...]] = ("choice",)
+    answer_dtypes: ClassVar[Mapping[str, Any]] = {"choice": np.int32, "probabilities": np.float32}
     required_settings: ClassVar[tuple[str, ...]] = ("num_choices",)
 
     pair: bool = True
@@ -77,6 +79,12 @@ class MultipleChoiceSpec(KindSpec):
     @property
     def text_inputs(self) -> tuple[str, ...]:
         return ("prompt", "endings")
+
+    def synthetic_texts(self, texts: SyntheticTexts, max_seq_length: int) -> dict[str, list[Any]]:
+        prompts, seconds = zip(*texts.pairs(max_seq_length - 3), strict=True)
+        count = len(seconds)
+        endings = [[seconds[(row + choice) % count] for choice in range(self.num_choices)] for row in range(count)]
+        return {"prompt": list(prompts), "endings": endings}
 
     def texts_of(self, examples: Sequence[Example]) -> dict[str, list[Any]]:
         prompts, endings = [example.prompt for example in examples], [list(example.endings) for example in examples]

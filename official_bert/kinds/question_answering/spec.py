@@ -1,7 +1,7 @@
 """Answers to questions as spans of a context (paper, sections 4.2 and 4.3)."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from official_bert.kinds.question_answering.questions import (
     windows_of,
 )
 from official_bert.kinds.spec import KindSpec, Outcome
+from official_bert.kinds.synthetic_texts import SyntheticTexts
 from official_bert.tokenization.fast import Tokenizer
 
 _OUTPUTS = (START_LOGITS, END_LOGITS)
@@ -48,6 +49,13 @@ class QuestionAnsweringSpec(KindSpec):
     perfect: ClassVar[float] = 100.0
     default_max_seq_length: ClassVar[int] = 384
     decisions: ClassVar[tuple[str, ...]] = ("answer", "start", "end", "probability")
+    answer_dtypes: ClassVar[Mapping[str, Any]] = {
+        "answer": object,
+        "start": np.int32,
+        "end": np.int32,
+        "probability": np.float32,
+        "null_score_difference": np.float32,
+    }
 
     pair: bool = True
     version_2: bool = False  # whether a context may hold no answer, as in SQuAD v2.0
@@ -113,6 +121,10 @@ class QuestionAnsweringSpec(KindSpec):
     @property
     def text_inputs(self) -> tuple[str, ...]:
         return ("question", "context")
+
+    def synthetic_texts(self, texts: SyntheticTexts, max_seq_length: int) -> dict[str, list[Any]]:
+        rows = texts.questions(max_seq_length - 3, self.max_query_length)
+        return {"question": [question for question, _ in rows], "context": [context for _, context in rows]}
 
     def texts_of(self, examples: Sequence[Question]) -> dict[str, list[Any]]:
         questions, contexts = [example.text for example in examples], [example.context for example in examples]

@@ -1,7 +1,7 @@
 """A number for each text or pair (paper, section 4.1)."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ class RegressionSpec(TextSpec):
     kind: ClassVar[str] = REGRESSION
     best_metric: ClassVar[str] = "pearson"
     is_value: ClassVar[bool] = True
+    answer_dtypes: ClassVar[Mapping[str, Any]] = {"value": np.float32}
 
     def labels_from(self, y: Any) -> list[float]:
         given = python_data.as_list(y, "y")

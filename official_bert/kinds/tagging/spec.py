@@ -89,6 +89,13 @@ class TaggingSpec(KindSpec):
     required_settings: ClassVar[tuple[str, ...]] = ("labels",)
     has_tokens: ClassVar[bool] = True
     decisions: ClassVar[tuple[str, ...]] = ("tags",)
+    answer_dtypes: ClassVar[Mapping[str, Any]] = {
+        "words": object,
+        "tags": object,
+        "starts": np.int32,
+        "ends": np.int32,
+        "probabilities": np.float32,
+    }
 
     labels: tuple[str, ...] = ()
     doc_stride: int | None = None

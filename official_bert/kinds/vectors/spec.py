@@ -5,7 +5,7 @@ E examples, N texts of an example, D dimensions, T different texts
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,6 +53,8 @@ class VectorSpec(KindSpec):
 
     kind: ClassVar[str] = VECTORS
     weighs_examples: ClassVar[bool] = False
+    has_head: ClassVar[bool] = False
+    answer_dtypes: ClassVar[Mapping[str, Any]] = {"vector": np.float32}
 
     pooling: str = MEAN
     layers: tuple[int, ...] = (-1,)
@@ -109,9 +111,12 @@ class VectorSpec(KindSpec):
         return True
 
     @property
+    def pooling_settings(self) -> dict[str, Any]:
+        return {"pooling": self.pooling, "layers": list(self.layers), "normalize": self.normalize}
+
+    @property
     def settings(self) -> dict[str, Any]:
-        return {
-            "pooling": self.pooling, "layers": list(self.layers), "normalize": self.normalize,
+        return self.pooling_settings | {
             "objective": self.objective, "scale": self.scale, "margin": self.margin,
             "dimensions": list(self.dimensions), "score_range": list(self.score_range),
         }  # fmt: skip

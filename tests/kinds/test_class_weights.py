@@ -3,7 +3,6 @@ import dataclasses
 import keras
 import numpy as np
 
-from official_bert.finetuning import class_weights
 from official_bert.kinds.multi_label.model import WeightedBinaryCrossentropy
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.learning import batches
@@ -17,15 +16,15 @@ SST_2 = GlueTask("sst-2", GlueOptions())
 
 def test_classes_weigh_alike_when_balanced():
     features = dataclasses.replace(rows(6), targets={"labels": np.array([0, 1, 1, 1, 1, 1], np.int32)})
-    weights = class_weights.row_weights(["balanced"], SST_2.head, features)
+    weights = SST_2.head.weigh_classes(["balanced"], features)[1]
     np.testing.assert_allclose(weights, [3.0, 0.6, 0.6, 0.6, 0.6, 0.6])
-    weights = class_weights.row_weights(["2", "0.5"], SST_2.head, features)
+    weights = SST_2.head.weigh_classes(["2", "0.5"], features)[1]
     np.testing.assert_allclose(weights, [2, 0.5, 0.5, 0.5, 0.5, 0.5])
-    assert class_weights.row_weights([], SST_2.head, features) is None
-    message = refusal(class_weights.row_weights, ["2"], SST_2.head, features)
+    assert SST_2.head.weigh_classes([], features)[1] is None
+    message = refusal(SST_2.head.weigh_classes, ["2"], features)
     assert "expected balanced, or 2 numbers, one for each of 0, 1" in message
     for wrong in ("nan", "inf", "-1", "1e39"):
-        message = refusal(class_weights.row_weights, ["2", wrong], SST_2.head, features)
+        message = refusal(SST_2.head.weigh_classes, ["2", wrong], features)
         assert f"--class_weights is 2,{wrong}; expected balanced, or 2 numbers" in message
 
 
@@ -33,13 +32,13 @@ def test_labels_that_do_not_exclude_each_other_weigh_more_where_they_are_rare():
     head = MultiLabelSpec(labels=("a", "b"))
     labels = np.array([[1, 0], [1, 1], [1, 0], [0, 0]], np.float32)
     features = dataclasses.replace(rows(4), targets={"labels": labels})
-    np.testing.assert_allclose(class_weights.positive_weights(["balanced"], head, features), [1 / 3, 3.0])
-    assert class_weights.positive_weights(["2", "0.5"], head, features) == (2.0, 0.5)
-    assert class_weights.positive_weights([], head, features) == ()
+    np.testing.assert_allclose(head.weigh_classes(["balanced"], features)[0].positive_weights, [1 / 3, 3.0])
+    assert head.weigh_classes(["2", "0.5"], features)[0].positive_weights == (2.0, 0.5)
+    assert head.weigh_classes([], features)[0].positive_weights == ()
     features.targets["labels"][1, 1] = 0
-    message = refusal(class_weights.positive_weights, ["balanced"], head, features)
+    message = refusal(head.weigh_classes, ["balanced"], features)
     assert "no text to train on has the label b" in message
-    message = refusal(class_weights.positive_weights, ["2"], head, features)
+    message = refusal(head.weigh_classes, ["2"], features)
     assert "expected balanced, or 2 numbers, one for each of a, b" in message
 
 
