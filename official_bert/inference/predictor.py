@@ -30,15 +30,6 @@ STRING, BOOL = "string", "bool"  # TensorFlow's names
 # Maximum number of batches that a server computes at a time, over all models.
 PARALLEL_BATCHES = 2
 
-# The types of answers, which TensorFlow Serving's JSON and its clients know by name.
-_TYPES: dict[str, Any] = {
-    "label": object, "labels": object, "words": object, "tags": object, "answer": object,
-    "probability": np.float32, "probabilities": np.float32, "value": np.float32, "vector": np.float32,
-    "null_score_difference": np.float32,
-    "choice": np.int32, "start": np.int32, "end": np.int32, "starts": np.int32, "ends": np.int32,
-    "predicted": np.bool_, exports.IS_TRUNCATED: np.bool_,
-}  # fmt: skip
-
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
@@ -272,8 +263,9 @@ class SpecPredictor(Predictor):
         return self._decode(examples, features, joined)
 
     def join(self, answers: Sequence[dict[str, list[Any]]]) -> Columns:
+        dtypes = {**self.spec.answer_dtypes, exports.IS_TRUNCATED: np.bool_}
         return {
-            name: _as_array(name, [value for columns in answers for value in columns[name]])
+            name: _as_array(name, [value for columns in answers for value in columns[name]], dtypes[name])
             for name in sorted(answers[0])
         }
 
@@ -328,9 +320,8 @@ def count_text_bytes(text: str | bytes) -> int:
     return len(text) if text.isascii() or isinstance(text, bytes) else len(text.encode())
 
 
-def _as_array(name: str, column: Sequence[Any]) -> Any:
+def _as_array(name: str, column: Sequence[Any], dtype: Any) -> Any:
     """Returns answers as an array, [B, ...], padded if a text has several: strings with "", positions with -1."""
-    dtype = _TYPES[name]
     if not (column and isinstance(column[0], list)):
         return np.array(column, dtype)
     values = np.full((len(column), max(map(len, column))), exports.padding_of(name, dtype is object), dtype)
