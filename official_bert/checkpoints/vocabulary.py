@@ -95,7 +95,10 @@ def _resolve_casing(
             wanted, flag = found.casing.do_lower_case, "--strip_accents" if accents else "--nostrip_accents"
         problem = f"{flag} contradicts {found.settings_file}"
         if not overrides.replace:
-            raise UserError(f"{problem}, by which the model was trained; leave the flag out")
+            raise UserError(
+                f"{problem}, by which the model was trained; leave the flag out, or, if "
+                f"the file is wrong, write a corrected copy of the model with official-bert convert {flag}"
+            )
         return casing_of(bool(wanted), accents), (f"{problem}: the flag is taken",)
     tokens = lines_of(vocab)
     if wanted is None:
