@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from official_bert.errors import UserError
+from official_bert.export.graph_models import TOP_K
 from official_bert.export.replay_texts import made_up_texts
 from official_bert.export.source import Source
-from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K
-from official_bert.inference import exports
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.inference.replays import Replay
 from official_bert.kinds import text_spec
 from official_bert.kinds.all_kinds import create_spec
 from official_bert.kinds.features import Features, Outputs
 from official_bert.kinds.model import model_for
+from official_bert.kinds.names import ENCODER, FILL_MASK, IS_TRUNCATED
 from official_bert.kinds.text_spec import TextExample
 from official_bert.learning.predictor import Predictor
 from official_bert.tasks.evaluation_files import read_evaluation_file
@@ -88,7 +88,7 @@ def answers_of_head(
     features = head.featurize(examples, FastTokenizer.of(tokenizer), int(task_spec["max_seq_length"]))
     outputs = outputs_of(features)
     answers = head.named_answers(head.decode(outputs, features, examples), examples)
-    answers[exports.IS_TRUNCATED] = features.is_cut.tolist()
+    answers[IS_TRUNCATED] = features.is_cut.tolist()
     return answers, head.decisions, head.margins(outputs, features, examples)
 
 
@@ -104,7 +104,7 @@ def _encoder_answers(texts: dict[str, list[Any]], source: Source) -> Answers:
         outputs = source.model(inputs, training=False)
         for name, column in answers.items():
             column.append(np.asarray(outputs[name], np.float32)[0].tolist())
-    answers[exports.IS_TRUNCATED] = features.is_cut.tolist()
+    answers[IS_TRUNCATED] = features.is_cut.tolist()
     return answers, (), [math.inf] * len(examples)
 
 
@@ -118,7 +118,7 @@ def _fill_mask_answers(texts: dict[str, list[Any]], source: Source) -> Answers:
     answers: dict[str, list[Any]] = {
         "tokens": [[[each.token for each in candidates] for candidates in masks] for masks in of_masks],
         "probabilities": [[[each.probability for each in candidates] for candidates in masks] for masks in of_masks],
-        exports.IS_TRUNCATED: [False] * len(of_texts),
+        IS_TRUNCATED: [False] * len(of_texts),
     }
     return answers, ("tokens",), [
         min(

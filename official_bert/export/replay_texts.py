@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.export.text_models import FILL_MASK
 from official_bert.kinds.all_kinds import SPECS, create_spec
+from official_bert.kinds.names import FILL_MASK
 from official_bert.kinds.synthetic_texts import ODD_TEXTS, SHORT, SyntheticTexts
 from official_bert.tokenization.exact import MASK, FullTokenizer
 
@@ -14,7 +14,7 @@ def made_up_texts(tokenizer: FullTokenizer, kind: str, task_spec: Mapping[str, A
 
     Args:
         tokenizer: The tokenizer that determines the lengths of the texts.
-        kind: One of text_models.TEXT_MODELS.
+        kind: See graph_models.build_graph_model.
         task_spec: The contents of task.json, or max_seq_length alone for models without a task.
     """
     synthetic = SyntheticTexts(tokenizer)

@@ -17,9 +17,9 @@ from official_bert.checkpoints import checksums
 from official_bert.checkpoints.checkpoint import VOCAB_FILE
 from official_bert.errors import UserError
 from official_bert.export import operations, plain_answers, replay
+from official_bert.export.graph_models import build_graph_model
 from official_bert.export.options import ExportOptions
 from official_bert.export.source import Source
-from official_bert.export.text_models import text_model
 from official_bert.inference import exports, warmup
 from official_bert.utils import files
 from official_bert.utils.tensorflow_import import warnings_alone
@@ -33,7 +33,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         UserError: If what was written answers differently from predict, or uses an operation that the release of
             TensorFlow Serving in the options lacks.
     """
-    functions = text_model(source.model, source.tokenizer, source.kind, source.task_spec)
+    functions = build_graph_model(source.model, source.tokenizer, source.kind, source.task_spec)
     module = tf.Module()
     # The bare variables: Keras' objects would want Keras where the export is loaded.
     module.model_variables = [variable.value for variable in source.model.variables]

@@ -10,7 +10,7 @@ from official_bert.checkpoints.checkpoint import MASKED_LM
 from official_bert.checkpoints.formats import fine_tuned
 from official_bert.checkpoints.loading import assign_weights, build_loaded_encoder, open_model
 from official_bert.errors import UserError
-from official_bert.export.text_models import ENCODER, FILL_MASK
+from official_bert.kinds.names import ENCODER, FILL_MASK
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.exact import FullTokenizer

@@ -20,6 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
+from official_bert.kinds.names import DEFAULT_SIGNATURE as DEFAULT_SIGNATURE
+from official_bert.kinds.names import IS_TRUNCATED as IS_TRUNCATED
+from official_bert.kinds.names import TOKENIZE_SIGNATURE as TOKENIZE_SIGNATURE
 from official_bert.utils import files, tables
 
 GRAPH_FILE, ONNX_FILE, LITERT_FILE = "saved_model.pb", "model.onnx", "model.tflite"
@@ -28,11 +31,7 @@ METADATA_FILE = os.path.join("assets.extra", "official_bert.json")
 REPLAY_FILE = os.path.join("assets.extra", "replay.json")
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
-# From texts to answers; from ids to answers; from texts to ids.
-DEFAULT_SIGNATURE, IDS_SIGNATURE, TOKENIZE_SIGNATURE = "serving_default", "serving_ids", "tokenize"
 ID = "id"  # the column that answers keep
-VECTOR = "vector"  # an answer's name for that of a text
-IS_TRUNCATED = "is_truncated"  # an answer's name for whether the end of a text was left out
 
 # Where the metadata of a model that was trained on a table say which columns are the text and the second text.
 _TABLE_KEYS = {"text": "text_column", "text_pair": "text_pair_column"}

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.errors import UserError
-from official_bert.export.text_models import FILL_MASK
 from official_bert.inference import fill_mask
 from official_bert.inference.fill_mask import Candidate
 from official_bert.keras_models.text_model import TextModel
@@ -22,6 +21,7 @@ from official_bert.kinds.features import NO_LABEL, Array, Features
 from official_bert.kinds.losses import TaggingLoss
 from official_bert.kinds.metrics import TagAccuracy
 from official_bert.kinds.model import KindModel
+from official_bert.kinds.names import FILL_MASK
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.text_spec import TextExample
 from official_bert.modeling.config import BertConfig

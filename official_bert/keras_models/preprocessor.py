@@ -9,7 +9,7 @@ from typing import Any, Self
 import keras
 import tensorflow as tf
 
-from official_bert.export.text_models import ClassificationModel
+from official_bert.kinds.graph_model import TextGraph
 from official_bert.tokenization.casing import Casing, casing_of, resolve_casing
 from official_bert.tokenization.exact import FullTokenizer, parse_vocab
 
@@ -57,10 +57,10 @@ class Preprocessor(keras.layers.Layer):
         casing = resolve_casing(tokens, do_lower_case, strip_accents)
         self._settings |= casing.settings
         tokenizer = FullTokenizer.from_vocab(tokens, **casing._asdict())
-        task_spec = {"max_seq_length": max_seq_length, "labels": ()}
+        task_spec = {"max_seq_length": max_seq_length}
         with tf.init_scope():  # made within `dataset.map`, the tables would belong to the graph of that map alone
-            self._single = ClassificationModel(keras.Model(), tokenizer, {**task_spec, "pair": False})
-            self._pair = ClassificationModel(keras.Model(), tokenizer, {**task_spec, "pair": True})
+            self._single = TextGraph(keras.Model(), tokenizer, {**task_spec, "pair": False})
+            self._pair = TextGraph(keras.Model(), tokenizer, {**task_spec, "pair": True})
 
     def call(self, inputs: Any) -> dict[str, Any]:
         return self.ids_and_cuts(inputs)[0]
@@ -71,13 +71,14 @@ class Preprocessor(keras.layers.Layer):
             inputs = (inputs["text"], inputs["text_pair"]) if "text_pair" in inputs else inputs["text"]
         if isinstance(inputs, tuple):
             first, second = (tf.convert_to_tensor(each, tf.string) for each in inputs)
-            features, are_cut = self._pair.ids_and_cuts(text=first, text_pair=second)
+            rows = self._pair.read_texts({"text": first, "text_pair": second})
         else:
-            features, are_cut = self._single.ids_and_cuts(text=tf.convert_to_tensor(inputs, tf.string))
+            rows = self._single.read_texts({"text": tf.convert_to_tensor(inputs, tf.string)})
+        features = rows.features
         if self._settings["pad_to_max"]:
             length = self._settings["max_seq_length"]
             features = {name: _padded(values, length) for name, values in features.items()}
-        return features, are_cut
+        return features, rows.is_truncated
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **self._settings}

@@ -6,9 +6,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K
+from official_bert.export.graph_models import TOP_K
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.kinds import names
+from official_bert.kinds.names import ENCODER, FILL_MASK
 from official_bert.kinds.question_answering import candidates
 from official_bert.kinds.question_answering import questions as questions_module
 from official_bert.kinds.question_answering.questions import Question, Window

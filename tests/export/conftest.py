@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from official_bert.export.options import SAVED_MODEL
-from official_bert.export.text_models import ENCODER, FILL_MASK
+from official_bert.kinds.names import ENCODER, FILL_MASK
 from tests.export.exported_models import export, save_finetuned, save_run
 
 

@@ -7,9 +7,8 @@ import keras
 import pytest
 
 from official_bert.export.options import ONNX, SAVED_MODEL
-from official_bert.export.text_models import ENCODER, FILL_MASK
 from official_bert.inference import exports, predictor, replays
-from official_bert.kinds.names import KINDS, TAGGING
+from official_bert.kinds.names import ENCODER, FILL_MASK, KINDS, TAGGING
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.answers_in_python import TEXTS_FOR, answers_in_python, assert_answers, model_for
 from tests.export.exported_models import BILSTM, CONFIG, export, model_of, save_finetuned, task_spec_of

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.export import litert
+from official_bert.export.graph_models import build_graph_model
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT
 from official_bert.export.source import read_source
-from official_bert.export.text_models import text_model
 from official_bert.kinds.names import (
     CLASSIFICATION,
     KINDS,
@@ -120,7 +120,7 @@ def test_converted_models_answer_nearly_as_before(kind: str, activation: str, qu
 def test_a_model_that_loses_too_much_is_not_written(tmp_path, monkeypatch, capsys):
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
     source = read_source(model_dir)
-    functions = text_model(source.model, source.tokenizer, source.kind, source.task_spec)
+    functions = build_graph_model(source.model, source.tokenizer, source.kind, source.task_spec)
     right = [label.decode() for label in functions.answer(text=tf.constant(ROWS))["label"].numpy()]
 
     def run(given: Any) -> dict[str, Any]:

@@ -7,13 +7,13 @@ import pytest
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.export import graph_inputs, operations
+from official_bert.export import operations
 from official_bert.export.replay_texts import made_up_texts
-from official_bert.export.text_models import FILL_MASK
 from official_bert.inference import exports as layout
 from official_bert.inference import replays
 from official_bert.inference.replays import Replay
-from official_bert.kinds.names import CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING
+from official_bert.kinds import graph_inputs
+from official_bert.kinds.names import CLASSIFICATION, FILL_MASK, MULTIPLE_CHOICE, QUESTION_ANSWERING
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.exported_models import export, save_finetuned, save_run, task_spec_of
 from tests.make import VOCAB, refusal
@@ -120,11 +120,11 @@ def test_a_replay_that_is_none_is_refused(content: str | None, message: str, tmp
 
 
 def test_an_export_that_cuts_texts_elsewhere_is_not_written(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
-    def shorter(first: Any, second: Any, length: Any, without_empty: bool = False) -> Any:
-        return truncated(first, second, length - 1, without_empty)
+    def shorter(first: Any, second: Any, length: Any, drop_empty: bool = False) -> Any:
+        return truncate(first, second, length - 1, drop_empty)
 
-    truncated = graph_inputs.truncated
-    monkeypatch.setattr(graph_inputs, "truncated", shorter)
+    truncate = graph_inputs.truncate
+    monkeypatch.setattr(graph_inputs, "truncate", shorter)
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
     exports = tmp_path / "exports"
     message = r'not written: to \{"text": ".*"\} predict answers \w+ .*, but the export .*answers? differs?'

@@ -16,8 +16,15 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints import finetuned
-from official_bert.export.text_models import ENCODER, FILL_MASK
-from official_bert.kinds.names import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
+from official_bert.kinds.names import (
+    CLASSIFICATION,
+    ENCODER,
+    FILL_MASK,
+    KINDS,
+    MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
+    TAGGING,
+)
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.answers_in_python import answers_in_python, assert_answers, assert_words, model_for, question_windows
 from tests.export.exported_models import CHOICES, CONFIG, export, model_of, pretraining_model, task_spec_of

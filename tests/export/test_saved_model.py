@@ -13,12 +13,12 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.export import formats
 from official_bert.export.source import read_source
-from official_bert.export.text_models import TextModel
 from official_bert.inference import batch_prediction, replays
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.inference.saved_model import SavedModelPredictor
 from official_bert.inference.warmup import EXAMPLES, read_requests
 from official_bert.keras_models.classification import TextClassifier
+from official_bert.kinds.graph_model import GraphModel
 from official_bert.kinds.names import CLASSIFICATION, KINDS
 from official_bert.modeling.pretraining_model import encoder_of
 from tests.conftest import ROOT
@@ -184,7 +184,7 @@ def test_an_export_that_fails_leaves_nothing(classifier: str, tmp_path: pathlib.
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tf.saved_model, "save", fails)
-    monkeypatch.setattr(TextModel, "signatures", lambda self: {})
+    monkeypatch.setattr(GraphModel, "signatures", lambda self: {})
     assert "No space left on device" in refusal(export, classifier, str(tmp_path / "exports"))
     assert list((tmp_path / "exports").iterdir()) == []
 

@@ -11,13 +11,23 @@ import pytest
 import tensorflow as tf
 
 from official_bert.checkpoints.loading import Loaded
-from official_bert.export import text_models
-from official_bert.export.graph_inputs import token_spans, truncated
-from official_bert.export.text_models import ENCODER, FILL_MASK, TOP_K, TextModel, text_model
-from official_bert.inference.exports import IDS_SIGNATURE
+from official_bert.export.graph_models import TOP_K, build_graph_model, choose_candidates
 from official_bert.inference.features import FeatureExtractor
+from official_bert.kinds import graph_model
 from official_bert.kinds.classification.spec import ClassificationSpec
-from official_bert.kinds.names import CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION, TAGGING, VECTORS
+from official_bert.kinds.graph_inputs import span_texts, truncate
+from official_bert.kinds.graph_model import GraphModel
+from official_bert.kinds.names import (
+    CLASSIFICATION,
+    ENCODER,
+    FILL_MASK,
+    IDS_SIGNATURE,
+    MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
+    REGRESSION,
+    TAGGING,
+    VECTORS,
+)
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.text_spec import TextExample
 from official_bert.tokenization.exact import FullTokenizer
@@ -41,19 +51,19 @@ def tokenizer(vocab_file: str) -> FullTokenizer:
     return FullTokenizer(vocab_file)
 
 
-def exported(kind: str, tokenizer: FullTokenizer, **changes: Any) -> TextModel:
+def exported(kind: str, tokenizer: FullTokenizer, **changes: Any) -> GraphModel:
     """Returns the functions that are exported of the model for a kind."""
     model = model_for(kind)
     if kind == FILL_MASK:
         model = keras.Model(model.input, model.output["masked_lm_logits"])
-    return text_model(model, tokenizer, kind, task_spec_of(kind, **changes))
+    return build_graph_model(model, tokenizer, kind, task_spec_of(kind, **changes))
 
 
 def numpy_of(results: dict[str, Any]) -> dict[str, Any]:
     return {name: value.numpy() for name, value in results.items()}
 
 
-def answers(functions: TextModel, texts: Any) -> dict[str, Any]:
+def answers(functions: GraphModel, texts: Any) -> dict[str, Any]:
     return numpy_of(functions.answer(**{name: tf.constant(each) for name, each in texts.items()}))
 
 
@@ -73,7 +83,7 @@ def test_answers_are_those_of_python(kind: str, texts: dict[str, Any], tokenizer
 @pytest.mark.parametrize(("kind", "pair"), [(CLASSIFICATION, False), (CLASSIFICATION, True), (REGRESSION, True)])
 @pytest.mark.parametrize("stride", [3, 17])
 def test_long_texts_are_read_in_the_windows_of_python(kind, pair, stride, tokenizer, monkeypatch):
-    monkeypatch.setattr(text_models, "_WINDOWS_AT_ONCE", 7)
+    monkeypatch.setattr(graph_model, "_MAX_WINDOWS_PER_CALL", 7)
     texts = [*TEXTS, MANY_WORDS, MANY_WORDS[:60]]
     others = ["a", MANY_WORDS, "", "the cat", TEXTS[3], MANY_WORDS[300:], "\u200b"] if pair else [None] * len(texts)
     head = RegressionSpec(doc_stride=stride) if kind == REGRESSION else ClassificationSpec(
@@ -101,7 +111,9 @@ def test_long_texts_are_read_in_the_windows_of_python(kind, pair, stride, tokeni
 def test_vectors_are_those_of_features(pooling: str, layers: list[int], tokenizer: FullTokenizer):
     encoder = model_for(ENCODER)
     texts = [*TEXTS, "the cat ||| sat ||| on the mat", "a ||| ", " ||| a", "a\n ||| the cat " * 9]
-    functions = text_model(encoder, tokenizer, VECTORS, {"max_seq_length": 20, "pooling": pooling, "layers": layers})
+    functions = build_graph_model(
+        encoder, tokenizer, VECTORS, {"max_seq_length": 20, "pooling": pooling, "layers": layers}
+    )
     found = answers(functions, {"text": texts})
     if pooling == "pooled":
         rows = [joined(tokenizer, *parts_of(text), 20) for text in texts]
@@ -134,7 +146,7 @@ CONTEXTS = [TEXTS[0], TEXTS[3], TEXTS[2] * 4, "the the the cat. the cat. the the
 
 @pytest.mark.parametrize("version_2", [False, True])
 def test_answers_to_questions_are_those_of_python(version_2: bool, tokenizer: FullTokenizer, monkeypatch):
-    monkeypatch.setattr(text_models, "_WINDOWS_AT_ONCE", 16)
+    monkeypatch.setattr(graph_model, "_MAX_WINDOWS_PER_CALL", 16)
     asked = ["who sat?", "where did the dog and the cat run in the sun?", "", "who", "what", "why?"]
     texts = {"question": asked, "context": CONTEXTS}
 
@@ -164,7 +176,7 @@ def test_a_difference_that_is_the_threshold_is_answered(tokenizer: FullTokenizer
         def logits(features: dict[str, Any], _: list[int | None]) -> Any:
             return tf.repeat(tf.cast(features["input_ids"] % 7, tf.float32)[..., None], 2, -1)
 
-        monkeypatch.setattr(functions, "_in_chunks", logits)
+        monkeypatch.setattr(functions, "compute_window_logits", logits)
         return answers(functions, {"question": ["who sat?"], "context": [TEXTS[0]]})
 
     difference = float(answers_at(0.0)["null_score_difference"][0])
@@ -190,7 +202,7 @@ def test_pairs_are_cut_as_one_token_at_a_time_would():
         lengths = [(a, b) for a in range(14) for b in range(14)]
         ragged = [tf.RaggedTensor.from_row_lengths(tf.zeros([sum(column)], tf.int32), list(column))
                   for column in zip(*lengths, strict=True)]  # fmt: skip
-        first, second = truncated(token_spans(ragged[0]), token_spans(ragged[1]), room + 3)
+        first, second = truncate(span_texts(ragged[0]), span_texts(ragged[1]), room + 3)
         for (a, b), *kept in zip(lengths, first.lengths.numpy(), second.lengths.numpy(), strict=True):
             while a + b > room:
                 a, b = (a - 1, b) if a > b else (a, b - 1)
@@ -239,3 +251,12 @@ SHORT_AND_LONG = ["the cat", LONG, ""]
 def test_answers_say_whether_a_text_was_cut(kind, texts, expected, tokenizer):
     functions = exported(kind, tokenizer, pair="text_pair" in texts)
     assert answers(functions, texts)["is_truncated"].tolist() == expected
+
+
+def test_there_are_no_more_candidates_than_pieces_and_none_behind_the_masks():
+    vocab = {"a": 0, "c": 2}  # the table's row 1 has no piece
+    logits = tf.constant([[[1.0, 9.0, 2.0], [5.0, 9.0, 1.0]]])
+    found = choose_candidates(logits, tf.constant([1]), vocab, top_k=5)
+    assert found["tokens"].numpy().tolist() == [[[b"c", b"a"], [b"", b""]]]
+    expected = np.exp([2.0, 1.0]) / np.exp([2.0, 1.0]).sum()
+    np.testing.assert_allclose(found["probabilities"], [[expected, [0.0, 0.0]]], rtol=1e-5)

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.export import graph_inputs
-from official_bert.kinds import text_spec, windows
+from official_bert.kinds import graph_inputs, text_spec, windows
 from official_bert.kinds.text_spec import TextExample, featurize
 from official_bert.learning.batches import padded_inputs
 from official_bert.tokenization.exact import CLS, SEP
@@ -21,11 +20,11 @@ def test_pairs_are_packed_as_fine_tuning_packs_them(vocab_file: str):
     expected = padded_inputs(features, np.arange(len(texts)), 7, multiple=7)
     ids = [[tokenizer.exact.convert_tokens_to_ids(tokenizer.exact.tokenize(each)) for each in pair] for pair in texts]
     of_first, of_second = (
-        graph_inputs.token_spans(tf.ragged.constant(each, tf.int32)) for each in zip(*ids, strict=True)
+        graph_inputs.span_texts(tf.ragged.constant(each, tf.int32)) for each in zip(*ids, strict=True)
     )
     cls, sep = tokenizer.exact.convert_tokens_to_ids([CLS, SEP])
-    first, second = graph_inputs.truncated(of_first, of_second, 7, without_empty=True)
-    packed = graph_inputs.pack(first, second, cls, sep, without_empty=True)
+    first, second = graph_inputs.truncate(of_first, of_second, 7, drop_empty=True)
+    packed = graph_inputs.pack(first, second, cls, sep, drop_empty=True)
     for name, values in expected.items():
         np.testing.assert_array_equal(packed[name].numpy(), values, name)
 
@@ -33,7 +32,7 @@ def test_pairs_are_packed_as_fine_tuning_packs_them(vocab_file: str):
 def test_windows_over_texts_are_those_of_python():
     rng = np.random.default_rng(0)
     lengths, room = rng.integers(0, 30, 50), rng.integers(3, 9, 50)
-    found = graph_inputs.windows(tf.constant(lengths, tf.int32), tf.constant(room, tf.int32), 5)
+    found = graph_inputs.build_windows(tf.constant(lengths, tf.int32), tf.constant(room, tf.int32), 5)
     numbers, offsets, sizes = text_spec._windows(lengths, room, 5)
     for one, other in ((found.texts, numbers), (found.starts, offsets), (found.lengths, sizes)):
         np.testing.assert_array_equal(one, other)
@@ -41,7 +40,7 @@ def test_windows_over_texts_are_those_of_python():
 
 def test_a_token_is_read_in_the_window_that_python_reads_it_in():
     for count, room, stride in ((30, 8, 3), (17, 6, 6), (40, 9, 4), (5, 8, 3)):
-        found = graph_inputs.windows(tf.constant([count]), tf.constant([room]), stride)
+        found = graph_inputs.build_windows(tf.constant([count]), tf.constant([room]), stride)
         rows, positions = row_positions(found.lengths)
         tokens = tf.gather(found.starts, rows) + positions
         is_best = graph_inputs.has_most_context(found, rows, positions, tokens, count).numpy()
@@ -52,15 +51,15 @@ def test_a_token_is_read_in_the_window_that_python_reads_it_in():
 
 
 def test_only_what_lost_a_token_is_shorter():
-    spans = graph_inputs.token_spans(tf.ragged.constant([[1, 2, 3], [4]], tf.int32))
+    spans = graph_inputs.span_texts(tf.ragged.constant([[1, 2, 3], [4]], tf.int32))
     shorter = spans._replace(lengths=tf.constant([2, 1]))
-    assert graph_inputs.are_shorter((spans, shorter), (spans, spans)).numpy().tolist() == [True, False]
-    assert graph_inputs.are_shorter((shorter, None), (spans, None)).numpy().tolist() == [True, False]
+    assert graph_inputs.have_lost_tokens((spans, shorter), (spans, spans)).numpy().tolist() == [True, False]
+    assert graph_inputs.have_lost_tokens((shorter, None), (spans, None)).numpy().tolist() == [True, False]
 
 
 @pytest.mark.parametrize("value", [-1, 3])
 def test_a_value_without_an_embedding_is_refused(value: int):
     features = {"input_ids": tf.constant([[0, 2]])}
-    np.testing.assert_array_equal(graph_inputs.checked(features, {"input_ids": 3})["input_ids"], [[0, 2]])
+    np.testing.assert_array_equal(graph_inputs.check_ranges(features, {"input_ids": 3})["input_ids"], [[0, 2]])
     with pytest.raises(tf.errors.InvalidArgumentError, match="input_ids has values outside of 0 to 2"):
-        graph_inputs.checked({"input_ids": tf.constant([[0, value]])}, {"input_ids": 3})
+        graph_inputs.check_ranges({"input_ids": tf.constant([[0, value]])}, {"input_ids": 3})

@@ -1,8 +1,8 @@
-"""From pieces to a model's inputs in a graph: what tokenization/pairs.py and the tasks' windows do in Python.
+"""Builds a model's inputs in a TensorFlow graph, as tokenization/pairs.py and kinds/windows.py do in Python.
 
-The pieces of all texts stand one after the other in a vector; a span of them has a start and a length.
+The tokens of all texts are concatenated to one vector. A span of tokens has a start in that vector and a length.
 
-B texts, P pieces of all texts, W words of all texts, R rows (what the model reads at once), S sequence
+B texts, P tokens of all texts, W words of all texts, R rows (what the model reads at once), S sequence
 """
 
 from collections.abc import Mapping
@@ -16,62 +16,84 @@ from official_bert.tokenization.in_graph import row_positions, true_positions
 class Windows(NamedTuple):
     """Overlapping windows over texts, in the order of the texts; each int32 [R]."""
 
-    texts: Any  # the number of the text
-    numbers: Any  # the number of the window in its text
-    starts: Any  # the position of the first piece in its text
+    texts: Any  # the index of the text
+    numbers: Any  # the index of the window in its text
+    starts: Any  # the position of the first token in its text
     lengths: Any
 
 
 class TokenSpans(NamedTuple):
-    """Spans of pieces, one for each row."""
+    """Spans of tokens, one for each row."""
 
     ids: Any  # int32 [P], of all texts
     starts: Any  # int32 [R], into `ids`
     lengths: Any  # int32 [R]
 
-    def of_rows(self, rows: Any) -> "TokenSpans":
-        """Returns the spans with these numbers, int32 of any length."""
+    def gather_rows(self, rows: Any) -> "TokenSpans":
+        """Returns the spans at these indices, int32 of any length."""
         return self._replace(starts=tf.gather(self.starts, rows), lengths=tf.gather(self.lengths, rows))
 
-    def of_windows(self, windows: Windows) -> "TokenSpans":
-        """Returns the spans of windows over these."""
+    def gather_windows(self, windows: Windows) -> "TokenSpans":
+        """Returns the spans of the tokens in each window."""
         return self._replace(starts=tf.gather(self.starts, windows.texts) + windows.starts, lengths=windows.lengths)
 
 
-def token_spans(ids: Any) -> TokenSpans:
-    """Returns a span for each text as a whole, from a ragged tensor [B, (pieces)]."""
+class Rows(NamedTuple):
+    """The model's inputs for a batch of texts.
+
+    Attributes:
+        features: input_ids, input_mask and segment_ids, int32 [R, S] ([B, N, S] for multiple choice).
+        is_truncated: bool [B], whether the end of a text was left out.
+        windows: The windows of long texts, one for each row. None if each text is one row.
+        details: What the kind needs to compute answers.
+    """
+
+    features: dict[str, Any]
+    is_truncated: Any
+    windows: Windows | None = None
+    details: Any = None
+
+
+def span_texts(ids: Any) -> TokenSpans:
+    """Returns a span for each text, from a ragged tensor [B, (tokens)]."""
     splits = tf.cast(ids.row_splits, tf.int32)
     return TokenSpans(ids.values, splits[:-1], splits[1:] - splits[:-1])
 
 
-def truncated(
-    first: TokenSpans, second: TokenSpans | None, max_seq_length: int, without_empty: bool = False
+def truncate(
+    first: TokenSpans, second: TokenSpans | None, max_seq_length: int, drop_empty: bool = False
 ) -> tuple[TokenSpans, TokenSpans | None]:
-    """Returns what fits into a sequence, as in fine-tuning: the longer one (of equal ones, the second) is cut.
+    """Truncates texts or pairs to a sequence, as in fine-tuning: removes tokens of the longer one (else of the second).
 
-    The length counts the special tokens too; the other arguments are as for `pack`.
+    Args:
+        first: The first texts.
+        second: The second texts, or None.
+        max_seq_length: The maximum length, including the special tokens.
+        drop_empty: See `pack`.
     """
     if second is None:
         return first._replace(lengths=tf.minimum(first.lengths, max_seq_length - 2)), None
-    room = max_seq_length - (tf.where(second.lengths > 0, 3, 2) if without_empty else 3)
-    # Each may keep half of the room, and what the other one leaves of its half.
+    room = max_seq_length - (tf.where(second.lengths > 0, 3, 2) if drop_empty else 3)
+    # Each text may use half of the room, and what the other one leaves of its half.
     kept = tf.minimum(first.lengths, tf.maximum(room - second.lengths, (room + 1) // 2))
     return first._replace(lengths=kept), second._replace(lengths=tf.minimum(second.lengths, room - kept))
 
 
-def are_shorter(after: tuple[TokenSpans, TokenSpans | None], before: tuple[TokenSpans, TokenSpans | None]) -> Any:
-    """Returns whether one of a row's spans has become shorter, bool [R]."""
+def have_lost_tokens(after: tuple[TokenSpans, TokenSpans | None], before: tuple[TokenSpans, TokenSpans | None]) -> Any:
+    """Returns whether a span of the row is shorter `after` than `before`, bool [R]."""
     pairs = [(a.lengths, b.lengths) for a, b in zip(after, before, strict=True) if a is not None and b is not None]
     return tf.reduce_any(tf.stack([a < b for a, b in pairs]), 0)
 
 
-def pack(
-    first: TokenSpans, second: TokenSpans | None, cls: int, sep: int, without_empty: bool = False
-) -> dict[str, Any]:
+def pack(first: TokenSpans, second: TokenSpans | None, cls: int, sep: int, drop_empty: bool = False) -> dict[str, Any]:
     """Returns [CLS] first [SEP], or [CLS] first [SEP] second [SEP]: input_ids, input_mask, segment_ids, int32 [R, S].
 
-    There is a span for each row; all are padded to the longest. By without_empty, a second span without pieces has no
-    [SEP] either, as in the original's classifiers.
+    Args:
+        first: A span for each row. All rows are padded to the longest one.
+        second: A span for each row, or None.
+        cls: The id of [CLS].
+        sep: The id of [SEP].
+        drop_empty: Whether to omit the [SEP] of a second text without tokens, as the original's classifiers do.
     """
     sources = [[0, cls, sep], first.ids]  # the indices below point into their concatenation
     pad_index, cls_index, sep_index = 0, 1, 2
@@ -80,7 +102,7 @@ def pack(
         sources.append(second.ids)
         second_indices = second.starts[:, None] + 3 + tf.size(first.ids)
         last = middle + second.lengths[:, None] + 1
-        if without_empty:
+        if drop_empty:
             last = tf.where(second.lengths[:, None] > 0, last, middle)
     position = tf.range(tf.reduce_max(tf.concat([last[:, 0], [1]], 0)) + 1)[None]  # [1, S]
     index = tf.where(position == middle, sep_index, pad_index)
@@ -97,10 +119,11 @@ def pack(
     }
 
 
-def checked(features: Mapping[str, Any], value_counts: Mapping[str, int]) -> dict[str, Any]:
-    """Returns the features; where one has a value outside of 0 to its count - 1, the graph raises InvalidArgumentError.
+def check_ranges(features: Mapping[str, Any], value_counts: Mapping[str, int]) -> dict[str, Any]:
+    """Returns the features, with a check that values are from 0 to their count - 1.
 
-    A product with one-hot vectors would give zeros for it, and a look-up on a GPU, too.
+    The graph raises InvalidArgumentError for other values, which would give zeros in a product with one-hot vectors and
+    in a lookup on a GPU.
     """
     checks = []
     for name, count in value_counts.items():
@@ -111,13 +134,13 @@ def checked(features: Mapping[str, Any], value_counts: Mapping[str, int]) -> dic
         return {name: tf.identity(value) for name, value in features.items()}
 
 
-def windows(lengths: Any, room: Any, stride: int) -> Windows:
-    """Returns windows that cover all pieces; a text without any has an empty one.
+def build_windows(lengths: Any, room: Any, stride: int) -> Windows:
+    """Returns windows that cover all tokens. A text without tokens has one empty window.
 
     Args:
-        lengths: int32 [B], of the texts.
-        room: int32 [B], the most pieces of a window.
-        stride: pieces from the start of a window to the start of the next one; at most the room is used.
+        lengths: int32 [B], the number of tokens of each text.
+        room: int32 [B], the maximum number of tokens in a window.
+        stride: Number of tokens from the start of a window to the start of the next one, limited by the room.
     """
     stride = tf.minimum(room, stride)
     counts = 1 + tf.maximum(0, -tf.math.floordiv(room - lengths, stride))
@@ -126,28 +149,28 @@ def windows(lengths: Any, room: Any, stride: int) -> Windows:
     return Windows(texts, numbers, starts, tf.minimum(tf.gather(room, texts), tf.gather(lengths, texts) - starts))
 
 
-def word_windows(word_starts: Any, first_words: Any, room: int, stride: int) -> tuple[Windows, Any, Any]:
-    """Returns windows that cover all words and cut none; a text without words has an empty one.
+def build_word_windows(word_starts: Any, first_words: Any, room: int, stride: int) -> tuple[Windows, Any, Any]:
+    """Returns windows of whole words that cover all words. A text without words has one empty window.
 
     Args:
-        word_starts: int32 [W + 1], the position of each word's first piece among those of all texts, and the end. No
-            word is longer than room.
-        first_words: int32 [B + 1], the number of each text's first word, and the end.
-        room: the most pieces of a window.
-        stride: pieces from the start of a window to the start of the next one, as near as whole words allow.
+        word_starts: int32 [W + 1], the position of each word's first token in the tokens of all texts, and the end. No
+            word has more than `room` tokens.
+        first_words: int32 [B + 1], the index of each text's first word, and the end.
+        room: The maximum number of tokens in a window.
+        stride: Number of tokens from the start of a window to the start of the next one, as far as whole words allow.
 
     Returns:
-        The windows; the first word of each, int32 [R]; and the word after its last, int32 [R].
+        The windows, the index of the first word in each, int32 [R], and the index of the word after the last one.
     """
     ends = first_words[1:]
 
-    def last_of(first: Any) -> Any:
+    def find_end(first: Any) -> Any:
         fitting = tf.searchsorted(word_starts, tf.gather(word_starts, first) + room, side="right") - 1
         return tf.minimum(fitting, ends)
 
     def step(number: Any, first: Any, is_open: Any, rows: Any) -> tuple[Any, ...]:
-        last = last_of(first)
-        texts = true_positions(is_open)  # those with words after the windows so far
+        last = find_end(first)
+        texts = true_positions(is_open)  # texts with words after the windows so far
         new = tf.stack([texts, tf.fill(tf.shape(texts), number), tf.gather(first, texts), tf.gather(last, texts)], 1)
         following = tf.searchsorted(word_starts, tf.gather(word_starts, first) + stride)
         is_open &= last < ends
@@ -168,17 +191,17 @@ def word_windows(word_starts: Any, first_words: Any, room: int, stride: int) -> 
 
 
 def has_most_context(windows: Windows, rows: Any, positions: Any, tokens: Any, num_tokens: Any) -> Any:
-    """Returns for each occurrence of a token in a window whether this window is the one to read it in, bool [N].
+    """Returns whether each occurrence of a token is in the window where this token is read, bool [N].
 
-    As in kinds/windows.py, that is the window where the token has most context: where the smaller of the counts
-    of tokens to its left and right is greatest. Of equal ones the longer window counts, then the earlier one.
+    As in kinds/windows.py, this is the window where the token has most context: where the smaller of the numbers of
+    tokens to its left and right is greatest. Ties go to the longer window, then to the earlier one.
 
     Args:
-        windows: all windows.
+        windows: All windows.
         rows: int32 [N], the window of each occurrence.
         positions: int32 [N], the position in the window.
-        tokens: int32 [N], the number of the token among those of all texts.
-        num_tokens: how many tokens all texts have.
+        tokens: int32 [N], the index of the token in the tokens of all texts.
+        num_tokens: Number of tokens of all texts.
     """
     length = tf.gather(windows.lengths, rows)
     context = tf.minimum(positions, length - 1 - positions)

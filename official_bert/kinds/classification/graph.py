@@ -1,0 +1,26 @@
+"""Classes of texts, computed in a TensorFlow graph."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from official_bert.kinds.classification.spec import NO_ANSWER
+from official_bert.kinds.graph_model import LabelGraph
+
+
+class Graph(LabelGraph):
+    """One of several classes for each text."""
+
+    def answer_logits(self, logits: Any) -> dict[str, Any]:
+        labels = tf.constant(self.task_spec["labels"])  # [C]
+        probabilities = tf.nn.softmax(self.scale_logits(logits))
+        probability, label = tf.reduce_max(probabilities, -1), tf.gather(labels, tf.argmax(probabilities, -1))
+        if min_confidence := self.task_spec.get("min_confidence"):
+            label = tf.where(probability >= min_confidence, label, NO_ANSWER)
+        return {
+            "label": label,
+            "probability": probability,
+            "labels": tf.broadcast_to(labels[None], tf.shape(logits)),
+            "probabilities": probabilities,
+            "logits": logits,
+        }

@@ -1,0 +1,44 @@
+"""Choices of endings, computed in a TensorFlow graph.
+
+B examples, N choices, S sequence
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from official_bert.kinds import graph_inputs
+from official_bert.kinds.graph_inputs import Rows, TokenSpans, span_texts
+from official_bert.kinds.graph_model import GraphModel
+
+
+class Graph(GraphModel):
+    """The index of the ending that follows a prompt."""
+
+    @property
+    def _num_choices(self) -> int:
+        return int(self.task_spec["num_choices"])
+
+    @property
+    def inputs(self) -> dict[str, tf.TensorSpec]:
+        endings = tf.TensorSpec([None, self._num_choices], tf.string)
+        return {"prompt": tf.TensorSpec([None], tf.string), "endings": endings}
+
+    def ids_spec(self) -> tf.TensorSpec:
+        return tf.TensorSpec([None, self._num_choices, None], tf.int32)
+
+    def read_texts(self, texts: Mapping[str, Any]) -> Rows:
+        prompts = span_texts(self.tokenizer.tokenize(texts["prompt"]).ids)
+        endings = span_texts(self.tokenizer.tokenize(tf.reshape(texts["endings"], [-1])).ids)
+        prompts = TokenSpans(prompts.ids, *(tf.repeat(each, self._num_choices) for each in prompts[1:]))
+        spans = graph_inputs.truncate(prompts, endings, self.max_seq_length)
+        features = self.pack(*spans)  # [B * N, S]
+        shape = [-1, self._num_choices, tf.shape(features["input_ids"])[1]]
+        have_lost_tokens = graph_inputs.have_lost_tokens(spans, (prompts, endings))
+        is_truncated = tf.reduce_any(tf.reshape(have_lost_tokens, [-1, self._num_choices]), -1)
+        return Rows({name: tf.reshape(value, shape) for name, value in features.items()}, is_truncated)
+
+    def answer_ids(self, **features: Any) -> dict[str, Any]:
+        logits = self.compute_logits(features)  # [B, N]
+        return {"choice": tf.argmax(logits, -1, tf.int32), "probabilities": tf.nn.softmax(logits), "logits": logits}

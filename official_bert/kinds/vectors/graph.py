@@ -1,0 +1,34 @@
+"""Vectors of texts, computed in a TensorFlow graph."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_bert.kinds.graph_inputs import TokenSpans
+from official_bert.kinds.graph_model import TextGraph
+from official_bert.modeling.pooling import build_vector_model
+from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tokenization.pairs import PAIR_SEPARATOR
+
+_PAIR = rf"(?s)(.*){re.escape(PAIR_SEPARATOR)}(.*)"
+
+
+class Graph(TextGraph):
+    """A vector for each text, or for each pair written with " ||| " between its texts."""
+
+    def __init__(self, model: keras.Model, tokenizer: FullTokenizer, task_spec: Mapping[str, Any]) -> None:
+        normalize = bool(task_spec.get("normalize"))
+        pooled = build_vector_model(model, task_spec["pooling"], task_spec["layers"], normalize)
+        super().__init__(pooled, tokenizer, task_spec)
+
+    def answer_ids(self, **features: Any) -> dict[str, Any]:
+        return {"vector": self.compute_logits(features)}
+
+    def span_tokens(self, texts: Mapping[str, Any]) -> tuple[TokenSpans, TokenSpans | None]:
+        text = texts["text"]
+        first, second = (tf.strings.regex_replace(text, _PAIR, part) for part in (r"\1", r"\2"))
+        second = tf.where(tf.strings.regex_full_match(text, _PAIR), second, "")
+        return super().span_tokens({"text": first, "text_pair": second})
