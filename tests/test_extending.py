@@ -1,0 +1,124 @@
+"""The patches of docs/extending.md change what they say, in a copy of the tree."""
+
+import itertools
+import pathlib
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import numpy as np
+import pytest
+
+from official_bert.data.record_reader import read_file
+from official_bert.runs.training_log import TRAIN, read_log
+from tests.conftest import ROOT, WORDS
+from tests.make import run_python, tiny_config, write_text
+
+_PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+_PATCHES = dict(re.findall(r"\*\*(.*?)\.\*\*.*?```diff\n(.*?)```", _PAGE, re.DOTALL))
+_SIZES = ["--max_seq_length=32", "--max_predictions_per_seq=6"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder with vocabulary, configuration and text."""
+    folder, rng = tmp_path_factory.mktemp("corpus"), np.random.default_rng(0)
+    write_text(folder / "vocab.txt", "\n".join(WORDS) + "\n")
+    write_text(folder / "config.json", tiny_config(num_hidden_layers=1, initializer_range=0.2).to_json())
+    words = [word for word in WORDS if word.isalpha()]
+    documents = ["\n".join(" ".join(rng.choice(words, 9)) for _ in range(8)) for _ in range(20)]
+    write_text(folder / "text.txt", "\n\n".join(documents) + "\n")
+    make_records(ROOT, folder, folder / "words.tfrecord")
+    return folder
+
+
+@pytest.fixture
+def patched(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A copy of the tree with one of the patches."""
+    for name in ("official_bert", "data_gen", "configs"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "official_bert_cli.py", tmp_path)
+    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=_PATCHES[request.param], text=True, check=True)
+    return tmp_path
+
+
+def run(tree: pathlib.Path, *arguments: Any) -> str:
+    done = run_python(
+        "-m", "official_bert_cli", *map(str, arguments), folder=tree, environment={"PYTHONPATH": str(tree)}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def make_records(tree: pathlib.Path, corpus: pathlib.Path, output: pathlib.Path) -> list[list[int]]:
+    """Makes records in which whole words are masked, and returns the masked positions of each."""
+    flags = [f"--input_file={corpus / 'text.txt'}", f"--vocab_file={corpus / 'vocab.txt'}", f"--output_file={output}"]
+    run(tree, "make-records", *flags, *_SIZES, "--do_whole_word_mask", "--masked_lm_prob=0.2", "--num_workers=1")
+    import tensorflow as tf
+
+    examples = [tf.train.Example.FromString(record) for record in read_file(str(output))]
+    return [[each for each in _values(example, "masked_lm_positions") if each] for example in examples]
+
+
+def _values(example: Any, name: str) -> list[int]:
+    return list(example.features.feature[name].int64_list.value)
+
+
+def pretrain(tree: pathlib.Path, corpus: pathlib.Path, output: pathlib.Path) -> tuple[str, list[dict[str, Any]]]:
+    """Trains three steps on one CPU, as users do, and returns what is printed and the lines of the log."""
+    flags = [f"--vocab_file={corpus / 'vocab.txt'}", f"--bert_config_file={corpus / 'config.json'}", *_SIZES]
+    flags += [f"--input_file={corpus / 'words.tfrecord'}", f"--output_dir={output}", "--train_batch_size=8"]
+    flags += ["--do_train", "--num_train_steps=3", "--num_warmup_steps=0", "--log_steps=1", "--learning_rate=0.01"]
+    return run(tree, "pretrain", *flags), read_log(str(output), TRAIN)
+
+
+@pytest.fixture(scope="module")
+def unchanged(corpus: pathlib.Path) -> tuple[str, list[dict[str, Any]]]:
+    return pretrain(ROOT, corpus, corpus / "run")
+
+
+@pytest.mark.parametrize("patched", ["The attention"], indirect=True)
+def test_another_attention_is_trained(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
+    told, log = pretrain(patched, corpus, patched / "run")
+    assert "modeling/fast/compiled_blocks.py" in told
+    # The bias starts at zero: the first step has the same loss, and moves the bias.
+    assert log[0]["masked_lm_loss"] == pytest.approx(unchanged[1][0]["masked_lm_loss"], rel=1e-5)
+    code = (
+        "import sys, tensorflow as tf, numpy as np\n"
+        "reader = tf.train.load_checkpoint(sys.argv[1])\n"
+        "shapes = reader.get_variable_to_shape_map()\n"
+        "print([float(np.abs(reader.get_tensor(name)).max()) for name, shape in shapes.items() if shape == [65, 2]])\n"
+    )
+    done = run_python("-c", code, patched / "run" / "ckpt-3", folder=patched)
+    weights = [float(number) for number in done.stdout.strip().strip("[]").split(",")]
+    assert max(weights) > 1e-3
+
+
+@pytest.mark.parametrize("patched", ["The masking"], indirect=True)
+def test_spans_are_masked(patched: pathlib.Path, corpus: pathlib.Path):
+    def share_of_neighbors(records: list[list[int]]) -> float:
+        pairs = [(a, b) for positions in records for a, b in itertools.pairwise(positions)]
+        return sum(b == a + 1 for a, b in pairs) / len(pairs)
+
+    words = make_records(ROOT, corpus, patched / "words.tfrecord")
+    spans = make_records(patched, corpus, patched / "spans.tfrecord")
+    assert share_of_neighbors(words) < 0.4
+    assert share_of_neighbors(spans) > 0.6
+
+
+@pytest.mark.parametrize("patched", ["The loss"], indirect=True)
+def test_another_loss_is_trained(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
+    _, log = pretrain(patched, corpus, patched / "run")
+    assert log[0]["masked_lm_loss"] < unchanged[1][0]["masked_lm_loss"] - 1e-3
+    assert abs(log[2]["gradient_norm"] - unchanged[1][2]["gradient_norm"]) > 1e-4
+
+
+@pytest.mark.parametrize("patched", ["The learning rate"], indirect=True)
+def test_another_rate_is_used(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
+    _, log = pretrain(patched, corpus, patched / "run")
+    left = np.array([1.0, 2 / 3, 1 / 3])
+    assert [line["learning_rate"] for line in unchanged[1]] == pytest.approx(0.01 * left)
+    assert [line["learning_rate"] for line in log] == pytest.approx(0.01 * (1 - np.cos(np.pi * left)) / 2)
