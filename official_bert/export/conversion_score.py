@@ -6,8 +6,8 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.export.options import ExportOptions
 from official_bert.export.source import Source
+from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.features import Features, Outputs
-from official_bert.learning.predictor import Predictor
 from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.counting import counted
@@ -39,7 +39,7 @@ def measure(
     before, after = (
         task.metrics(task.head.decode(outputs, features, examples), examples)[task.best_metric]
         for outputs in (
-            Predictor(source.model, None, length).predict(features, _BATCH_SIZE),
+            KerasRunner(source.model, None, length).compute_outputs(features, _BATCH_SIZE),
             run_converted(features),
         )
     )

@@ -19,11 +19,13 @@ from official_bert.export import conversion_score, replay
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, ExportOptions
 from official_bert.export.source import Source
 from official_bert.inference import exports
+from official_bert.inference.keras_model import compute_outputs
+from official_bert.inference.predictor import SpecPredictor
 from official_bert.kinds.all_kinds import SPECS, create_spec
 from official_bert.kinds.features import Features, Outputs
 from official_bert.kinds.label_spec import DECISIONS
-from official_bert.learning.predictor import predict
 from official_bert.modeling.head_input import HeadInput
+from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import extras, files
 
 MODEL_FILE, REPORT_FILE = exports.LITERT_FILE, "report.json"
@@ -61,20 +63,11 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     """
     path = os.path.join(folder, MODEL_FILE)
     files.write_bytes(path, convert(source, options.quantization == DYNAMIC_INT8))
-    run = load(path)
-    length = source.task_spec["max_seq_length"]
-
-    def forward(inputs: dict[str, tf.Tensor]) -> Any:
-        outputs = run({name: each.numpy() for name, each in inputs.items()})
-        return outputs.get(_LOGITS, outputs)
-
-    def run_rows(features: Features) -> Outputs:
-        return predict(forward, features, 1, length)
-
-    score = conversion_score.measure(source, options, run_rows, LITERT)
+    predictor = _LiteRtPredictor(source, load(path))
+    score = conversion_score.measure(source, options, predictor.compute_outputs, LITERT)
     if options.quantization == FLOAT32:
         texts = replay.make(source, options.eval_file)
-        answers, _, _ = replay.answers_of_head(texts.texts, source.tokenizer, source.task_spec, run_rows)
+        answers, _ = predictor.answer(exports.to_columns(texts.texts))
         replay.prove(texts, [dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True)])
     choices = source.task_spec["num_choices"]
     shape = "[1, S]" if choices is None else f"[1, {choices}, S]"
@@ -83,12 +76,28 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         "bytes": files.size(path),
         "quantization": options.quantization,
         "inputs": dict.fromkeys(_INPUTS, f"int32 {shape}"),
-        "max_seq_length": length,
+        "max_seq_length": predictor.max_seq_length,
         "labels": source.task_spec["labels"],
         **{name: source.task_spec[name] for name in DECISIONS if name in source.task_spec},
-        "reads_windows": create_spec({**source.task_spec, "kind": source.kind}).reads_windows,
+        "reads_windows": predictor.spec.reads_windows,
     }
     files.write_text(os.path.join(folder, REPORT_FILE), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+
+
+class _LiteRtPredictor(SpecPredictor):
+    """Answers texts with a converted model, one row at a time."""
+
+    def __init__(self, source: Source, run: Run) -> None:
+        spec = create_spec({**source.task_spec, "kind": source.kind})
+        super().__init__(spec, FastTokenizer.of(source.tokenizer), source.task_spec["max_seq_length"])
+        self._run = run
+
+    def compute_outputs(self, features: Features, batch_size: int | None = None) -> Outputs:
+        def forward(inputs: dict[str, tf.Tensor]) -> Any:
+            outputs = self._run({name: each.numpy() for name, each in inputs.items()})
+            return outputs.get(_LOGITS, outputs)
+
+        return compute_outputs(forward, features, 1, self.max_seq_length)
 
 
 def convert(source: Source, quantized: bool) -> bytes:

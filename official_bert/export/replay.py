@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,16 @@ from official_bert.errors import UserError
 from official_bert.export.graph_models import TOP_K
 from official_bert.export.replay_texts import made_up_texts
 from official_bert.export.source import Source
+from official_bert.inference import exports
 from official_bert.inference.fill_mask import fill_mask
+from official_bert.inference.keras_model import KerasPredictor
 from official_bert.inference.replays import Replay
 from official_bert.kinds import text_spec
 from official_bert.kinds.all_kinds import create_spec
-from official_bert.kinds.features import Features, Outputs
 from official_bert.kinds.model import model_for
 from official_bert.kinds.names import ENCODER, FILL_MASK, IS_TRUNCATED
 from official_bert.kinds.text_spec import TextExample
-from official_bert.learning.predictor import Predictor
 from official_bert.tasks.evaluation_files import read_evaluation_file
-from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
 
 # How far numbers may lie apart by rounding: a + a share of their size. Of numbers of 8 or 16 bits little is exact.
@@ -61,35 +60,11 @@ def make(source: Source, eval_file: str | None = None) -> Replay:
 
 
 def _head_answers(texts: dict[str, list[Any]], source: Source) -> Answers:
-    task_spec = {**source.task_spec, "kind": source.kind}
-    model = model_for(create_spec(task_spec)).answering_model(source.model)
-    predictor = Predictor(model, None, int(task_spec["max_seq_length"]))
-    return answers_of_head(
-        texts, source.tokenizer, task_spec, lambda features: predictor.predict(features, _BATCH_SIZE)
-    )
-
-
-def answers_of_head(
-    texts: dict[str, list[Any]],
-    tokenizer: FullTokenizer,
-    task_spec: Mapping[str, Any],
-    outputs_of: Callable[[Features], Outputs],
-) -> Answers:
-    """Returns what the head of a model makes of the model's outputs for texts.
-
-    Args:
-        texts: a column for each of the head's inputs.
-        tokenizer: the model's.
-        task_spec: as task.json has it.
-        outputs_of: the model, from features to outputs.
-    """
-    head = create_spec(task_spec)
-    examples = head.examples_of(texts, tokenizer)
-    features = head.featurize(examples, FastTokenizer.of(tokenizer), int(task_spec["max_seq_length"]))
-    outputs = outputs_of(features)
-    answers = head.named_answers(head.decode(outputs, features, examples), examples)
-    answers[IS_TRUNCATED] = features.is_cut.tolist()
-    return answers, head.decisions, head.margins(outputs, features, examples)
+    spec = create_spec({**source.task_spec, "kind": source.kind})
+    model, tokenizer = model_for(spec).answering_model(source.model), FastTokenizer.of(source.tokenizer)
+    predictor = KerasPredictor(spec, tokenizer, int(source.task_spec["max_seq_length"]), model)
+    answers, margins = predictor.answer(exports.to_columns(texts), _BATCH_SIZE)
+    return answers, spec.decisions, margins
 
 
 def _encoder_answers(texts: dict[str, list[Any]], source: Source) -> Answers:

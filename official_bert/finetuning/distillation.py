@@ -16,10 +16,10 @@ from keras import ops
 from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
+from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.features import EXAMPLE, LABELS, Features
 from official_bert.kinds.model import model_for
 from official_bert.kinds.text_spec import TextSpec, pooled
-from official_bert.learning.predictor import Predictor
 from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer
 
@@ -94,7 +94,7 @@ def with_teacher(
         raise UserError("the examples have no labels; pass --teacher_weight=1 to learn from the teacher alone")
     length = spec["max_seq_length"]
     read = head.featurize(examples, FastTokenizer.of(teacher.tokenizer), length)
-    outputs = Predictor(model, strategy, length).predict(read, batch_size)
+    outputs = KerasRunner(model, strategy, length).compute_outputs(read, batch_size)
     logits = pooled(outputs, read, len(examples))  # [E, C] or [E]
     rows = logits.reshape(len(examples), -1)[features.details[EXAMPLE]]
     labels = head.soft_targets(features.targets[LABELS], rows.shape[1]) if features.targets else np.zeros(rows.shape)

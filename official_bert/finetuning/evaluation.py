@@ -16,11 +16,11 @@ from official_bert.finetuning.data import RunData
 from official_bert.finetuning.model_card import Evaluation, write_model_card
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import OPTIONS_FILE
+from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.constant_answers import describe_constant_answers
 from official_bert.kinds.label_spec import DECISIONS
 from official_bert.kinds.model import model_for
 from official_bert.kinds.spec import Decisions, KindSpec
-from official_bert.learning.predictor import Predictor
 from official_bert.optimization.choices import DTYPES
 from official_bert.tasks.task import Task
 from official_bert.utils import files
@@ -63,10 +63,10 @@ def evaluate_and_predict(
     head = task.head.uncalibrated()
 
     @functools.cache
-    def predictor() -> Predictor:
+    def predictor() -> KerasRunner:
         with strategy.scope():
             learner = model_for(head).answering_model(finetuned.build_model(open_model(folder), DTYPES[options.dtype]))
-        return Predictor(learner, strategy, data.max_seq_length)
+        return KerasRunner(learner, strategy, data.max_seq_length)
 
     @functools.cache
     def predictions_of(split: str) -> tuple[list[Any], Any]:
@@ -74,7 +74,7 @@ def evaluate_and_predict(
         if known_predictions and split in known_predictions:
             return examples, known_predictions[split]
         features = data.features(split)
-        outputs = predictor().predict(features, options.eval_batch_size)
+        outputs = predictor().compute_outputs(features, options.eval_batch_size)
         return examples, head.decode(outputs, features, examples)
 
     def decided_of(split: str) -> tuple[list[Any], Any]:

@@ -15,13 +15,13 @@ import tensorflow as tf
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.loading import assign_weights
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
 from official_bert.kinds.model import model_for
 from official_bert.kinds.spec import KindSpec
 from official_bert.learning import batches
 from official_bert.learning.initial_model import build_initial_encoder
 from official_bert.learning.loss_share import share_of
-from official_bert.learning.predictor import Predictor
 from official_bert.learning.replicas import say_compiling, shared_out
 from official_bert.learning.training_step import TrainingStep
 from official_bert.optimization import distribution
@@ -83,7 +83,7 @@ class Trainer:
                 is_compiled=is_compiled,
             )  # fmt: skip
         self.buckets = batches.length_buckets(config.max_seq_length) if is_compiled else ()
-        self._predictor = Predictor(learner, self._strategy, config.max_seq_length)
+        self._predictor = KerasRunner(learner, self._strategy, config.max_seq_length)
         self._step: Any = None
         self.tokens, self.seconds, self.processor_seconds = 0, 0.0, 0.0
 
@@ -163,7 +163,7 @@ class Trainer:
 
     def predict(self, features: Features, batch_size: int) -> Outputs:
         """Returns the model's outputs for all rows, in order and without padding, from all replicas."""
-        return self._predictor.predict(features, batch_size)
+        return self._predictor.compute_outputs(features, batch_size)
 
     def learning_rate(self) -> float:
         """Returns the rate of the last step."""

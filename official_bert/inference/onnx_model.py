@@ -6,7 +6,7 @@ from typing import Any
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.inference import exports, replays
+from official_bert.inference import exports
 from official_bert.inference.predictor import PARALLEL_BATCHES, SpecPredictor
 from official_bert.kinds import rows
 from official_bert.kinds.all_kinds import create_spec
@@ -61,9 +61,6 @@ class OnnxPredictor(SpecPredictor):
         map_batches = map if self._pool is None or len(batches) == 1 else self._pool.map
         inputs = [rows.padded_inputs(features, batch, self.max_seq_length, multiple=1) for batch in batches]
         return rows.collect_outputs(features, zip(batches, map_batches(self._run_session, inputs), strict=True))
-
-    def warm_up(self, max_batch_size: int) -> None:
-        replays.check(self.folder, self)
 
     def _run_session(self, inputs: dict[str, Array]) -> Any:
         values = self._session.run(self._outputs, {name: inputs[name] for name in self._inputs})

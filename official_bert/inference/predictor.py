@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from official_bert.inference import exports
+from official_bert.inference import exports, replays
 from official_bert.inference.exports import DEFAULT_SIGNATURE, Columns
 from official_bert.kinds import rows
 from official_bert.kinds.features import Features, Outputs
@@ -125,6 +125,7 @@ class Predictor(abc.ABC):
     `compute`, `finish` and `join` instead.
 
     Attributes:
+        folder: The folder of the export's version. Empty for a model that is not exported.
         metadata: The export's metadata. Empty for a SavedModel of another tool, and for a model that is not exported.
         has_even_speed: Whether texts of equal length always take about the same time. TensorFlow needs longer for
             shapes that it has not seen before.
@@ -132,6 +133,7 @@ class Predictor(abc.ABC):
         parallel_batches: Number of batches to compute at a time for the highest speed, at most PARALLEL_BATCHES.
     """
 
+    folder: str = ""
     metadata: Mapping[str, Any] = {}
     has_even_speed: ClassVar[bool] = False
     quick_bytes = sys.maxsize
@@ -193,13 +195,14 @@ class Predictor(abc.ABC):
     def describe(self) -> dict[str, Any]:
         """Returns the signatures in TensorFlow Serving's JSON."""
 
-    @abc.abstractmethod
     def warm_up(self, max_batch_size: int) -> None:
         """Answers a few requests, so that the first one is not slow, and replays the export's reference inputs.
 
         Raises:
             UserError: If the model cannot answer them, or answers differently from when it was exported.
         """
+        if self.folder:
+            replays.check(self.folder, self)
 
 
 class SpecPredictor(Predictor):
@@ -241,8 +244,13 @@ class SpecPredictor(Predictor):
         return {DEFAULT_SIGNATURE: Signature(inputs, outputs)}
 
     def run(self, columns: Columns, batch_size: int | None = None) -> Columns:
+        return self.join([self.answer(columns, batch_size)[0]])
+
+    def answer(self, columns: Columns, batch_size: int | None = None) -> tuple[dict[str, list[Any]], list[float]]:
+        """Returns the answers to texts as lists, and the margin by which each was decided (see KindSpec.margins)."""
         examples, features = self._featurize(columns)
-        return self.join([self._decode(examples, features, self.compute_outputs(features, batch_size))])
+        outputs = self.compute_outputs(features, batch_size)
+        return self._decode(examples, features, outputs), self.spec.margins(outputs, features, examples)
 
     def prepare(self, signature: str, columns: Columns) -> list[Prepared]:
         examples, features = self._featurize(columns)

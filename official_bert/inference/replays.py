@@ -10,12 +10,14 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official_bert.errors import UserError
 from official_bert.inference import exports
-from official_bert.inference.predictor import Predictor
 from official_bert.utils import files
+
+if TYPE_CHECKING:
+    from official_bert.inference.predictor import Predictor
 
 TOGETHER = 12  # texts that are also asked in one batch
 _LONGEST_ROW = 100_000  # characters; answers of more, the vectors of long texts, are compared but not kept
@@ -119,7 +121,7 @@ def read(folder: str) -> Replay:
     return replay
 
 
-def ask(model: Predictor, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
+def ask(model: "Predictor", rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
     """Returns a model's answers to each row alone, and to the first `TOGETHER` rows in one batch, as JSON values."""
 
     def answer(some_rows: Sequence[dict[str, Any]]) -> Answers:
@@ -130,7 +132,7 @@ def ask(model: Predictor, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answ
     return [answers for row in rows for answers in answer([row])], answer(rows[:TOGETHER])
 
 
-def check(folder: str, model: Predictor) -> None:
+def check(folder: str, model: "Predictor") -> None:
     """Compares a model's answers with those of its export's replay file, if the export has one.
 
     Raises:

@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.inference import exports, replays, warmup
+from official_bert.inference import exports, warmup
 from official_bert.inference.exports import DEFAULT_SIGNATURE, Columns
 from official_bert.inference.predictor import Predictor, Prepared, Row, Signature, Tensor, count_bytes
 from official_bert.kinds.rows import batches_by_length
@@ -133,7 +133,7 @@ class SavedModelPredictor(Predictor):
                     ) from error
         else:
             self._answer_warm_up_texts(max_batch_size)
-        replays.check(self.folder, self)
+        super().warm_up(max_batch_size)
 
     def _answer_warm_up_texts(self, max_batch_size: int) -> None:
         """Answers texts of several lengths, if the model takes texts."""

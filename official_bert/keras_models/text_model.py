@@ -25,6 +25,7 @@ from official_bert.errors import UserError
 from official_bert.export import formats
 from official_bert.export.options import FLOAT32, SAVED_MODEL, ExportOptions
 from official_bert.export.source import Source
+from official_bert.inference.keras_model import KerasRunner
 from official_bert.keras_models import data_sets, errors_of_data, saving
 from official_bert.keras_models.arguments import ReadOnly, make_read_only
 from official_bert.keras_models.cut_texts import CutInEvaluation, CutInTraining, CutTexts
@@ -40,7 +41,6 @@ from official_bert.kinds.model import model_for
 from official_bert.kinds.spec import KindSpec
 from official_bert.learning.initial_model import NO_POOLER, checkpoint_weights, head_weights, read_initial_model
 from official_bert.learning.loss_share import check_reduction
-from official_bert.learning.predictor import Predictor
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
@@ -113,7 +113,7 @@ class TextModel(SteppedModel):
     seed = ReadOnly("seed", is_stored=True)
     rematerialize = ReadOnly("rematerialize", is_stored=True)
 
-    _predictor: Predictor | None = None
+    _predictor: KerasRunner | None = None
     _arguments_of_file: Mapping[str, Any] = types.MappingProxyType({})  # of compile, where BERT's optimizer was saved
     _bert_optimizer: _BertOptimizer | None = None  # where a user's own optimizer is not compiled
 
@@ -868,8 +868,8 @@ class TextModel(SteppedModel):
         if note and says_what_was_cut:
             print(f"note: {note}")
         if self._predictor is None:
-            self._predictor = Predictor(self._answering_model(), self.distribute_strategy, self.max_seq_length)
-        outputs = self._predictor.predict(features, _checked_count(batch_size, "batch_size", 32))
+            self._predictor = KerasRunner(self._answering_model(), self.distribute_strategy, self.max_seq_length)
+        outputs = self._predictor.compute_outputs(features, _checked_count(batch_size, "batch_size", 32))
         return self.head.decode(outputs, features, examples)
 
 

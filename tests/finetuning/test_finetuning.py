@@ -13,8 +13,8 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.finetuning import evaluation, runner, trainer
 from official_bert.finetuning.options import Options
+from official_bert.inference import keras_model
 from official_bert.kinds.classification.spec import ClassificationSpec
-from official_bert.learning import predictor
 from official_bert.learning.initial_model import build_initial_encoder, read_initial_model
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.utils import files, progress
@@ -103,12 +103,12 @@ def test_deterministic_runs_write_the_same_bytes(options, tmp_path):
 def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options, tmp_path, monkeypatch, capsys):
     predicted_again = []
 
-    class Predictor(predictor.Predictor):
-        def predict(self, *arguments):
+    class Runner(keras_model.KerasRunner):
+        def compute_outputs(self, *arguments):
             predicted_again.append(arguments)
-            return super().predict(*arguments)
+            return super().compute_outputs(*arguments)
 
-    monkeypatch.setattr(evaluation, "Predictor", Predictor)
+    monkeypatch.setattr(evaluation, "KerasRunner", Runner)
     scores = runner.run(options)
     assert len(predicted_again) == 1  # the part to predict; the dev part was scored in training, with the same weights
     assert scores["dev"]["accuracy"] > 0.85

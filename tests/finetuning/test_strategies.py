@@ -21,11 +21,11 @@ from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.inference.keras_model import compute_outputs
 from official_bert.kinds import names
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.learning import batches
-from official_bert.learning.predictor import predict
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization import distribution
@@ -125,7 +125,7 @@ def test_each_length_of_a_tpu_is_compiled_once(compiled_lengths: tuple[int, ...]
 
 WITHOUT_HEAD_DROPOUT = """
 import sys
-from official_bert.learning.predictor import predict
+from official_bert.inference.keras_model import compute_outputs
 from official_bert.kinds import names
 from official_bert.kinds.classification.model import build_classifier
 build_classifier.__defaults__ = (0.0, None)
@@ -183,7 +183,7 @@ def test_fit_is_right_where_one_device_gets_no_row_of_the_last_batch():
         return model, model.fit(ids, labels, batch_size=4, verbose=0).history
 
     model, history = fitted(0.0)
-    logits = np.stack(predict(model, features, 9, 24))
+    logits = np.stack(compute_outputs(model, features, 9, 24))
     assert history["accuracy"] == pytest.approx([np.mean(logits.argmax(-1) == labels)])
     losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(9), labels]
     assert history["loss"] == pytest.approx([losses.mean()], rel=1e-4)

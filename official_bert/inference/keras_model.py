@@ -1,33 +1,63 @@
-"""A model's outputs for rows, computed on all replicas of a strategy, in order and without padding.
+"""The Keras backend: computes a model's outputs on all replicas of a strategy, in order and without padding.
 
 B batch, R rows
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from official_bert.inference.predictor import SpecPredictor
 from official_bert.kinds import rows
 from official_bert.kinds.features import Array, Features, Outputs
+from official_bert.kinds.spec import KindSpec
 from official_bert.learning import batches
 from official_bert.learning.forward_pass import forward_pass
 from official_bert.learning.replica_step import all_gather
 from official_bert.learning.replicas import number_of_rows, say_compiling, shared_out, static_lengths
 from official_bert.optimization import distribution
+from official_bert.tokenization.fast import Tokenizer
 from official_bert.utils.progress import Progress
 
-_POSITION = "position"  # among the rows of a batch
+_POSITION = "position"  # Index of a row in its batch.
+_BATCH_SIZE = 32
 
 
-class Predictor:
-    """A model's outputs for rows, computed on all replicas of a strategy.
+class KerasPredictor(SpecPredictor):
+    """Answers texts with a Keras model.
 
     Args:
-        model: made in the strategy's scope.
-        strategy: where to run; None for where TensorFlow would.
-        max_seq_length: the longest row.
+        spec: The model's kind.
+        tokenizer: The model's tokenizer.
+        max_seq_length: Maximum number of tokens of a row.
+        model: Gives the outputs that the spec decodes.
+        strategy: Where to run. Defaults to TensorFlow's current strategy.
+    """
+
+    def __init__(
+        self,
+        spec: KindSpec,
+        tokenizer: Tokenizer,
+        max_seq_length: int,
+        model: keras.Model,
+        strategy: tf.distribute.Strategy | None = None,
+    ) -> None:
+        super().__init__(spec, tokenizer, max_seq_length)
+        self._runner = KerasRunner(model, strategy, max_seq_length)
+
+    def compute_outputs(self, features: Features, batch_size: int | None = None) -> Outputs:
+        return self._runner.compute_outputs(features, batch_size or _BATCH_SIZE)
+
+
+class KerasRunner:
+    """Computes the outputs of a Keras model for rows that are already tokenized.
+
+    Args:
+        model: A model that was built in the strategy's scope.
+        strategy: Where to run. Defaults to TensorFlow's current strategy.
+        max_seq_length: Maximum number of tokens of a row.
     """
 
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy | None, max_seq_length: int) -> None:
@@ -38,19 +68,19 @@ class Predictor:
         self.buckets = static_lengths(self._strategy, max_seq_length)
         self._forwards: dict[int, Any] = {}  # by the inputs' number of axes
 
-    def predict(self, features: Features, batch_size: int) -> Outputs:
-        """Returns the outputs for all rows, in order and without padding (see task.Outputs).
+    def compute_outputs(self, features: Features, batch_size: int) -> Outputs:
+        """Returns the outputs for all rows, in order and without padding (see features.Outputs).
 
         Args:
-            features: the rows.
-            batch_size: rows at once, over all replicas; rounded up to a multiple of these.
+            features: The rows.
+            batch_size: Number of rows per batch over all replicas, rounded up to a multiple of their number.
         """
         multiple = self._strategy.num_replicas_in_sync
         rounded = -(-batch_size // multiple) * multiple
-        return predict(self._traced_forward, features, rounded, self._max_seq_length, self.buckets)
+        return compute_outputs(self._traced_forward, features, rounded, self._max_seq_length, self.buckets)
 
     def _traced_forward(self, inputs: dict[str, tf.Tensor]) -> Any:
-        """The forward pass as a graph: one for each number of axes, or, where there are buckets, for each length."""
+        """Runs the forward pass as a graph: one per number of axes or, with buckets, one per length."""
         axes = len(inputs["input_mask"].shape)
         if axes not in self._forwards:
             signature = None
@@ -88,17 +118,21 @@ class Predictor:
         return tf.nest.map_structure(lambda values: tf.gather(values, order), outputs)
 
 
-def predict(
-    forward: Any, features: Features, batch_size: int, max_seq_length: int, buckets: tuple[int, ...] = ()
+def compute_outputs(
+    forward: Callable[[dict[str, tf.Tensor]], Any],
+    features: Features,
+    batch_size: int,
+    max_seq_length: int,
+    buckets: tuple[int, ...] = (),
 ) -> Outputs:
-    """Returns a model's outputs for all rows (see task.Outputs).
+    """Returns a model's outputs for all rows, in order and without padding (see features.Outputs).
 
     Args:
-        forward: inputs -> outputs.
-        features: the rows.
-        batch_size: rows at once; they are taken in the order of their lengths.
-        max_seq_length: the longest row.
-        buckets: the lengths to pad to (see `batches.padded_inputs`).
+        forward: Computes the outputs of a batch of padded inputs.
+        features: The rows.
+        batch_size: Number of rows per batch. Rows are sorted by length.
+        max_seq_length: Maximum number of tokens of a row.
+        buckets: The lengths to pad to (see `rows.padded_inputs`).
     """
     progress = Progress("predicting", len(features), "rows")
 
