@@ -27,9 +27,9 @@ _DATA_FILES = "--task=table and the tasks of SQuAD take files; others read those
 
 def _pretrain(options: PretrainingOptions) -> int:
     tune_allocator()
-    from official_bert.pretraining import training
+    from official_bert.pretraining.run import pretrain
 
-    code = training.run(options)
+    code = pretrain(options)
     if code == 0:
         print(f"the run is in {options.output_dir}")
     return code

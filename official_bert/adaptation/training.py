@@ -8,21 +8,20 @@ from official_bert.adaptation.texts import Texts
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE
 from official_bert.checkpoints.loading import assign_weights, open_model
 from official_bert.optimization import distribution
-from official_bert.pretraining import training
 from official_bert.pretraining.evaluation import evaluate
 from official_bert.pretraining.options import Options as PretrainingOptions
-from official_bert.pretraining.run_setup import set_up
+from official_bert.pretraining.run import pretrain, set_up
 
 _EVALUATED, _KEPT = 1600, 2  # records an evaluation, and checkpoints
 
 
 def train(options: Options, facts: Texts, records: Records, model_folder: str) -> int:
-    """Trains into the output folder, from the weights of a folder; returns the process's exit code (see training.run).
+    """Trains into the output folder, from the weights of a folder; returns the process's exit code (see pretrain).
 
     Raises:
         UserError: as of pre-training.
     """
-    return training.run(
+    return pretrain(
         _options(
             options,
             facts,

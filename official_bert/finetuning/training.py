@@ -21,7 +21,7 @@ from official_bert.optimization import distribution
 from official_bert.runs import run_file
 from official_bert.runs.stop_request import StopRequest
 from official_bert.runs.training_log import EVAL, TRAIN, TrainingLog, read_log
-from official_bert.runs.training_run import has_lost_checkpoints
+from official_bert.runs.training_run import has_lost_checkpoints, refuse_nonfinite_loss
 from official_bert.tasks.task import Task
 from official_bert.utils import files
 from official_bert.utils.counting import counted
@@ -162,8 +162,11 @@ def _loop(
             first, last = step, min(step - step % config.eval_steps + config.eval_steps, config.num_steps)
             step, loss = trainer.train(features, first, last, on_step, weights)
             if not np.isfinite(loss):
-                raise UserError(
-                    f"the loss is not finite by step {step:,}; lower --learning_rate (now {config.learning_rate:g})"
+                refuse_nonfinite_loss(
+                    f"the loss is not finite by step {step:,}",
+                    os.path.join(options.output_dir, _STATE_FOLDER),
+                    step,
+                    f"lower --learning_rate (now {config.learning_rate:g}) or lengthen the warm-up",
                 )
             if step == last:
                 monitor.log_loss(first, step, loss)

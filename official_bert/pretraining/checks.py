@@ -1,15 +1,26 @@
-"""What a run checks of its flags and files before anything else."""
+"""Checks of a run's flags, records, and folder before its first step."""
 
 import dataclasses
-from collections.abc import Iterable
+import math
+import os
+from collections.abc import Iterable, Sequence
 
+from official_bert.checkpoints import run_checkpoints
+from official_bert.checkpoints.checkpoint import TOKENIZER_FILE, LoadedModel
+from official_bert.checkpoints.model_files import casing_in, check_contents, contents_of
 from official_bert.checkpoints.vocabulary import check_vocabulary, lines_of
+from official_bert.data import manifest
 from official_bert.data.sentence_objectives import NONE
-from official_bert.errors import UserError
+from official_bert.errors import CollectedErrors, UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.options import Options
-from official_bert.pretraining.record_files import RecordFiles
-from official_bert.tokenization.casing import Casing, casing_for, describe_contradiction
+from official_bert.pretraining import initial_checkpoint, run_metadata
+from official_bert.pretraining.options import Options, Phase
+from official_bert.pretraining.record_files import RecordFiles, recorded_casing
+from official_bert.pretraining.run_records import RunRecords
+from official_bert.runs.run_file import Changes
+from official_bert.runs.training_log import TRAIN, read_log
+from official_bert.runs.training_run import has_lost_checkpoints
+from official_bert.tokenization.casing import UNCASED, Casing, casing_for, casing_of, describe_contradiction
 from official_bert.utils import files
 
 
@@ -23,14 +34,124 @@ def read_config(options: Options) -> BertConfig:
     return config
 
 
-def check_vocabulary_size(options: Options, config: BertConfig) -> None:
+def find_checkpoint(options: Options) -> str | None:
+    """Returns the checkpoint from which the run is resumed or evaluated, or None for a new run.
+
+    Raises:
+        UserError: If the run has lost its checkpoints, or none can be read, and --begin_anew is not given.
+    """
+    folder = options.output_dir
+    try:
+        newest = run_checkpoints.newest_whole(folder)
+    except UserError as error:
+        if options.do_train and options.begin_anew:
+            return None
+        hint = "; --begin_anew starts at step 0 in this folder" if options.do_train else ""
+        raise UserError(f"{error}{hint}") from error
+    if newest or not options.do_train or options.begin_anew:
+        return newest
+    save_steps = run_metadata.read_run_metadata(folder).get("flags", {}).get("save_checkpoints_steps", math.inf)
+    if not has_lost_checkpoints(folder, folder, save_steps):
+        return None
+    last = max((line["step"] for line in read_log(folder, TRAIN)), default=0)
+    raise UserError(
+        f"{folder} holds a run that saved checkpoints{f' and logged {last:,} steps' if last else ''}, but they are "
+        "missing (ckpt-*.index). Restore them to resume, pass another --output_dir, or pass --begin_anew to start at "
+        "step 0 in this folder, which empties its log."
+    )
+
+
+def check_run(
+    options: Options,
+    config: BertConfig,
+    records: RunRecords,
+    phases: Sequence[Phase],
+    resumed_from: str | None,
+    initial: LoadedModel | None,
+) -> tuple[Options, dict[str, str], Changes]:
+    """Checks the options against the records, the model and the earlier run, and reports all mistakes together.
+
+    Mistakes in single flags come before differences.
+
+    Args:
+        options: The options.
+        config: The model's configuration.
+        records: The run's records.
+        phases: The phases with steps left.
+        resumed_from: The checkpoint from which the run is resumed, if any.
+        initial: The opened --init_checkpoint, if it is used.
+
+    Returns:
+        The options with the casing of the records; the contents of the model's small files by name; and the changes
+        that --allow_changes permits.
+
+    Raises:
+        UserError: If anything is wrong.
+    """
+    errors = CollectedErrors()
+    training_records: dict[int, RecordFiles] = {}
+    evaluated: list[RecordFiles] = []
+    for phase in phases:
+        with errors.collecting():
+            training_records[phase.number] = records.training(phase)
+    with errors.collecting():
+        evaluated += [records.held_out] if records.held_out else []
+    with errors.collecting():
+        evaluated += [records.general] if records.general else []
+    with errors.collecting():
+        _check_objectives(options, training_records.values(), evaluated)
+    for check in (_check_lengths, _check_packing, _check_vocabulary_size):
+        with errors.collecting():
+            check(options, config)
+    manifests = [each for some in (*training_records.values(), *evaluated) for each in some.manifests]
+    casing = _resolve_casing(options, manifests)
+    if options.do_train and initial is not None:
+        with errors.collecting():
+            casing = initial_checkpoint.check_initial_checkpoint(initial, options, config, manifests, casing)
+    with errors.collecting():
+        casing = _check_vocabulary_casing(options, casing, bool(manifests))
+    casing = casing or UNCASED
+    options = dataclasses.replace(options, **{"strip_accents": None, **casing.settings})
+    model_files = contents_of(config, options.vocab_file, casing)
+    changes: Changes = {}
+    with errors.collecting():
+        if options.do_train and not (options.begin_anew and not resumed_from):
+            changes = run_metadata.check_resume_compatibility(options, training_records)
+    with errors.collecting():
+        _check_model_files(options, model_files, manifests)
+    errors.raise_if_any()
+    return options, model_files, changes
+
+
+def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) -> Casing | None:
+    """Returns the vocabulary's casing from the manifests, else the flags, else the run's folder, else None."""
+    for each in manifests:
+        if recorded := recorded_casing(each):
+            return recorded
+    if options.do_lower_case is not None or options.strip_accents is not None:
+        return casing_of(options.do_lower_case is not False, options.strip_accents)
+    path = os.path.join(options.output_dir, TOKENIZER_FILE)
+    return casing_in(path) if files.exists(path) else None
+
+
+def _check_model_files(options: Options, contents: dict[str, str], manifests: Sequence[manifest.Manifest]) -> None:
+    """Raises a UserError if the folder holds another model. Corrects a casing that the manifests contradict."""
+    path = os.path.join(options.output_dir, TOKENIZER_FILE)
+    if options.do_train and manifests and TOKENIZER_FILE in contents and files.exists(path):
+        if files.read_text(path) != contents[TOKENIZER_FILE]:
+            print(f"note: {path} is corrected: the records' manifest says otherwise", flush=True)
+        contents = {name: content for name, content in contents.items() if name != TOKENIZER_FILE}
+    check_contents(options.output_dir, contents)
+
+
+def _check_vocabulary_size(options: Options, config: BertConfig) -> None:
     """Raises a UserError if the vocabulary has more tokens than the model; warns if it has fewer."""
     if options.vocab_file:
         for note in check_vocabulary(files.read_text(options.vocab_file), config, options.vocab_file):
             print(f"warning: {note}; --vocab_size_from_vocab makes the table as large as the vocabulary", flush=True)
 
 
-def check_vocabulary_casing(options: Options, casing: Casing | None, has_manifest: bool) -> Casing | None:
+def _check_vocabulary_casing(options: Options, casing: Casing | None, has_manifest: bool) -> Casing | None:
     """Returns the casing of the run's texts, which the vocabulary decides if `casing` is None.
 
     Raises:
@@ -47,7 +168,7 @@ def check_vocabulary_casing(options: Options, casing: Casing | None, has_manifes
     return casing
 
 
-def check_lengths(options: Options, config: BertConfig) -> None:
+def _check_lengths(options: Options, config: BertConfig) -> None:
     """Raises a UserError if a phase has longer records than the model reads."""
     for phase in options.phases:
         if phase.max_seq_length > config.max_position_embeddings:
@@ -57,7 +178,7 @@ def check_lengths(options: Options, config: BertConfig) -> None:
             )
 
 
-def check_objectives(options: Options, training: Iterable[RecordFiles], evaluated: Iterable[RecordFiles]) -> None:
+def _check_objectives(options: Options, training: Iterable[RecordFiles], evaluated: Iterable[RecordFiles]) -> None:
     """Raises a UserError if the records of phases and evaluation are of several objectives, or not of the run's."""
     training = list(training)
     objectives = sorted({each.sentence_objective for each in (*training, *evaluated)})
@@ -79,7 +200,7 @@ def check_objectives(options: Options, training: Iterable[RecordFiles], evaluate
         )
 
 
-def check_packing(options: Options, config: BertConfig) -> None:
+def _check_packing(options: Options, config: BertConfig) -> None:
     """Raises a UserError if records are to be packed for a model that cannot tell them apart."""
     if options.pack_sequences and not config.predicts_masked_tokens:
         raise UserError("--pack_sequences works for masked LMs only, and this model predicts next tokens; leave it out")

@@ -10,6 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.modeling.config import BertConfig
+from official_bert.optimization.choices import TPU
+from official_bert.pretraining.options import Options, Phase
 
 # [B, S, F] that an activation's gradient needs besides its result; those of other activations need none.
 _KEPT_BY_ACTIVATION = {"gelu": 4, "gelu_exact": 3}
@@ -133,6 +135,22 @@ def memory_estimate(
         working=max(3 * logits, inside * 3 // 2 if rematerialize else inside // 2),
         update=weights * 11 // 2,
     )
+
+
+def print_memory_estimate(options: Options, config: BertConfig, replicas: int, phase: Phase, rows: int) -> None:
+    """Prints the estimated memory of each device in a phase, whose steps compute `rows` rows over all replicas."""
+    if options.pack_sequences:
+        print(f"phase {phase.number}: {phase.train_batch_size} records are packed into {rows} rows", flush=True)
+    needed = memory_estimate(
+        config,
+        rows // replicas // options.gradient_accumulation_steps,
+        phase.max_seq_length,
+        phase.predictions(config),
+        options.dtype,
+        options.rematerialize,
+    ).total
+    on_tpu = " (its compiler makes do with less: make tpu-check)" if options.strategy == TPU else ""
+    print(f"estimated memory of each device in phase {phase.number}: {needed / 1e9:.2f} GB{on_tpu}", flush=True)
 
 
 def parameter_count(config: BertConfig) -> int:

@@ -1,17 +1,20 @@
-"""What is watched while a run trains: measurements for the log, and whether every step was finite."""
+"""Monitoring of a run: measurements for the log, steps that are not finite, and the profiler."""
 
 import os
 from collections.abc import Mapping
 
-from official_bert.checkpoints import run_checkpoints
-from official_bert.errors import UserError
+import tensorflow as tf
+
+from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import cost
 from official_bert.pretraining.losses import pretraining_metrics
-from official_bert.pretraining.options import Phase
+from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.record_files import RecordFiles
-from official_bert.pretraining.run_setup import RunSetup
+from official_bert.pretraining.run_records import RunRecords
+from official_bert.pretraining.train_step import Pretrainer
 from official_bert.pretraining.unigram_level import CHECKED_STEP, warn_at_unigram_level
 from official_bert.runs.training_log import TRAIN, TrainingLog
+from official_bert.runs.training_run import refuse_nonfinite_loss
 from official_bert.utils.counting import counted
 from official_bert.utils.progress import duration
 
@@ -21,14 +24,23 @@ _MOST_SKIPPED = 100  # steps in a row that are not finite: a run that only skips
 class Monitor:
     """Sums up the steps since the last line of the log, writes that line, and stops a run that is not finite."""
 
-    def __init__(self, setup: RunSetup, log: TrainingLog) -> None:
-        self._setup, self._log = setup, log
-        self._matmul_rate = cost.matmul_rate(setup.strategy, setup.options.dtype)
+    def __init__(
+        self,
+        options: Options,
+        config: BertConfig,
+        pretrainer: Pretrainer,
+        records: RunRecords,
+        log: TrainingLog,
+        is_chief: bool,
+    ) -> None:
+        self._options, self._config, self._pretrainer = options, config, pretrainer
+        self._records, self._log = records, log
+        self._matmul_rate = cost.matmul_rate(pretrainer.strategy, options.dtype)
         # Initial weights from a checkpoint start below the unigram level.
-        from_scratch = not setup.options.init_checkpoint
-        self._checks_unigram_level = setup.is_chief and from_scratch and setup.pretrainer.step < CHECKED_STEP
-        self.skipped_in_a_row = 0  # steps up to now, without a finite one among them
-        self.start_interval(setup.pretrainer.step)
+        from_scratch = not options.init_checkpoint
+        self._checks_unigram_level = is_chief and from_scratch and pretrainer.step < CHECKED_STEP
+        self.skipped_in_a_row = 0  # Number of last steps without a finite one.
+        self.start_interval(pretrainer.step)
 
     def start_interval(self, step: int) -> None:
         """Begins the next line of the log after a step."""
@@ -46,20 +58,20 @@ class Monitor:
         if self._sums["nonfinite_steps"] < step - self._first_step:  # else all were skipped; the notices say so
             values = self._measurements(step, phase)
             self._log.write(TRAIN, step, values)
-            print(progress_line(step, self._setup.options.total_steps, values), flush=True)
+            print(progress_line(step, self._options.total_steps, values), flush=True)
             if self._checks_unigram_level and phase.number == 1 and step >= CHECKED_STEP:
                 self._checks_unigram_level = False
-                warn_at_unigram_level(self._setup, self._log, step, phase)
+                warn_at_unigram_level(self._options.output_dir, self._records.training(phase), self._log, step, phase)
         self.start_interval(step)
 
     def _measurements(self, step: int, phase: Phase) -> dict[str, float]:
         steps, seconds, sums = step - self._first_step, self._seconds, self._sums
-        config, rows = self._setup.config, self._setup.records.rows(phase)
+        config, rows = self._config, self._records.rows(phase)
         flop = cost.training_flop(config, rows, phase.max_seq_length, phase.predictions(config))
         flops_per_second = flop * steps / seconds
         values = {
             **pretraining_metrics(sums),
-            "learning_rate": float(self._setup.pretrainer.schedule(step - 1)),
+            "learning_rate": float(self._pretrainer.schedule(step - 1)),
             "gradient_norm": sums["gradient_norm"] / max(steps - sums["nonfinite_steps"], 1),
             "steps_per_second": steps / seconds,
             "examples_per_second": steps * phase.train_batch_size / seconds,
@@ -77,13 +89,18 @@ class Monitor:
     def check_finite(
         self, sums: dict[str, float], first: int, last: int, position: int, phase: Phase, records: RecordFiles
     ) -> None:
-        """Notes steps that were skipped, as they were not finite, or stops the run.
+        """Logs steps that were skipped because they were not finite, or stops the run.
 
-        The sums are of a call (see Pretrainer.train): before it `first` steps were done and `position` records of the
-        phase were used, after it `last` steps were done.
+        Args:
+            sums: The sums of a call (see Pretrainer.train).
+            first: Number of steps done before the call.
+            last: Number of steps done after it.
+            position: Number of records of the phase that were used before it.
+            phase: The phase.
+            records: The phase's records.
 
         Raises:
-            UserError: a step was not finite, and is not to be skipped, or too many were skipped in a row.
+            UserError: If a step was not finite and must not be skipped, or too many were skipped in a row.
         """
         if sums["nonfinite_steps"] < last - first:
             self.skipped_in_a_row = 0
@@ -93,7 +110,7 @@ class Monitor:
         step = int(sums["nonfinite_step"])
         loss, norm = sums["nonfinite_loss"], sums["nonfinite_norm"]
         what = f"step {step:,}: loss {loss}, gradient norm {norm} (sums over the batch)"
-        options = self._setup.options
+        options = self._options
         first_skipped = last - self.skipped_in_a_row + 1
         # Gradients of float16 overflow now and then, until the loss is scaled less.
         skips = options.on_nonfinite == "skip" or (options.dtype == "float16" and not sums["nonfinite_losses"])
@@ -105,30 +122,42 @@ class Monitor:
         # Step n, counted from 1, takes the batch after those of the n - 1 steps before it.
         used_before = position + (step - 1 - first) * phase.train_batch_size
         locations = records.record_locations(options.random_seed, used_before, phase.train_batch_size)
-        raise UserError(
-            f"loss or gradient is not finite in {what}; its records, numbered from 0: {locations}; "
-            f"{self._describe_checkpoints(first_skipped if skips else step)}; lower --learning_rate, lengthen the "
-            "warm-up, look at these records, or "
+        refuse_nonfinite_loss(
+            f"loss or gradient is not finite in {what}; its records, numbered from 0: {locations}",
+            options.output_dir,
+            first_skipped if skips else step,
+            "lower --learning_rate, lengthen the warm-up, look at these records, or "
             + (
                 f"take --dtype=bfloat16 or float32 ({self.skipped_in_a_row} steps in a row were skipped)"
                 if skips
                 else "leave such steps out with --on_nonfinite=skip"
-            )
+            ),
         )
 
-    def _describe_checkpoints(self, step: int) -> str:
-        """What is left to go on from when a step, counted from 1, is the first that was not finite."""
-        before: list[str] = []
-        later: list[str] = []
-        for path in run_checkpoints.saved_checkpoints(self._setup.folder):
-            (before if run_checkpoints.step_of(path) < step else later).append(os.path.basename(path))
-        if later:
-            return f"remove {', '.join(later)}, saved while steps were skipped" + (
-                f", to go on from {before[0]}" if before else ", and begin anew"
-            )
-        if before:
-            return f"the same command goes on from {before[0]}, saved before it"
-        return "no checkpoint was saved before it"
+
+class Profile:
+    """Runs TensorFlow's profiler over some steps of a run."""
+
+    def __init__(self, steps: list[str], folder: str) -> None:
+        self.steps = [int(step) for step in steps]
+        self._folder = os.path.join(folder, TRAIN)
+        self._running = False
+
+    def at(self, step: int) -> None:
+        """Starts or ends the profile after `step` steps if that is due."""
+        if self.steps and not self._running and self.steps[0] <= step < self.steps[1]:
+            tf.profiler.experimental.start(self._folder)
+            self._running = True
+        elif self._running and step >= self.steps[1]:
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends the profile if one is running."""
+        if self._running:
+            tf.profiler.experimental.stop()
+            self._running = False
+            self.steps = []
+            print(f"profile written to {self._folder}; see it in TensorBoard", flush=True)
 
 
 def next_sentence_part(values: Mapping[str, float], before: str) -> str:

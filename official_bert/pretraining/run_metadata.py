@@ -1,4 +1,4 @@
-"""run.json, which keeps of a run its command, flags, data and versions; and whether a command goes on with that run."""
+"""run.json, which describes a run: its command, flags, data and versions. Compares it with a later start."""
 
 import dataclasses
 import os
@@ -13,8 +13,9 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.options import RECORDS, Options
+from official_bert.pretraining.options import RECORDS, Options, Phase
 from official_bert.pretraining.record_files import RecordFiles
+from official_bert.pretraining.run_records import RunRecords
 from official_bert.runs import run_file
 from official_bert.utils import files
 from official_bert.version import __version__
@@ -27,7 +28,7 @@ _KINDS = {
 
 
 def read_run_metadata(folder: str) -> dict[str, Any]:
-    """Returns what a run's folder keeps of the run, or {} where there is no run.json."""
+    """Returns the content of run.json in a run's folder, or {} if there is none."""
     path = os.path.join(folder, RUN_FILE)
     if not files.exists(path):
         return {}
@@ -38,7 +39,7 @@ def read_run_metadata(folder: str) -> dict[str, Any]:
                 raise UserError(f"its {name} is {held[name]!r}; expected {'an object' if kind is dict else 'a list'}")
         return held
     except UserError as error:
-        raise UserError(f"{path} is damaged ({error}); remove it: the next run writes it again") from error
+        raise UserError(f"{path} is damaged ({error}). Remove it; the next run writes it again.") from error
 
 
 def write_run_metadata(folder: str, metadata: Mapping[str, Any]) -> None:
@@ -50,18 +51,19 @@ def collect_run_metadata(
     options: Options,
     config: BertConfig,
     strategy: tf.distribute.Strategy,
-    records: Mapping[int, RecordFiles],
-    evaluated: Sequence[RecordFiles],
+    records: RunRecords,
+    phases: Sequence[Phase],
 ) -> dict[str, Any]:
-    """Returns what is kept beside the checkpoints (see model_card.write_model_card).
+    """Returns the content of run.json (see model_card.write_model_card).
 
-    `records` are those of each phase that is not done yet, by its number; `evaluated` those for evaluation.
+    `phases` are those with steps left. The description of earlier phases is kept from the run's earlier start.
     """
     before = read_run_metadata(options.output_dir)
-    manifests = {id(each): each for of_phase in records.values() for each in of_phase.manifests}.values()
+    training_records = {phase.number: records.training(phase) for phase in phases}
+    evaluated = [each for each in (records.held_out, records.general) if each]
+    manifests = {id(each): each for of_phase in training_records.values() for each in of_phase.manifests}.values()
     data = [each.to_values() for each in manifests]
-    # Of phases that are done, what was written down when they were trained.
-    some_are_done = len(records) < len(options.phases)
+    some_are_done = len(phases) < len(options.phases)
     earlier = [each for each in before.get("data", []) if some_are_done and each not in data]
     records_of_done = before.get("records", {}) if some_are_done else {}
     return {
@@ -69,7 +71,7 @@ def collect_run_metadata(
         "flags": dataclasses.asdict(options),
         "config": config.to_dict(),
         "data": [*earlier, *data],
-        "evaluation_data": [each.to_values() for records in evaluated for each in records.manifests],
+        "evaluation_data": [each.to_values() for of_kind in evaluated for each in of_kind.manifests],
         "versions": {
             "official_bert": __version__,
             "tensorflow": tf.__version__,
@@ -77,12 +79,12 @@ def collect_run_metadata(
             "python": platform.python_version(),
         },
         "devices": [device.split("device:")[-1] for device in strategy.extended.worker_devices],  # CPU:0, TPU:7
-        "records": {**records_of_done, **{str(number): each.identity() for number, each in records.items()}},
+        "records": {**records_of_done, **{str(number): each.identity() for number, each in training_records.items()}},
     }
 
 
 def command_line() -> str:
-    """Returns this process's command as it could be given again, without the folder of the program."""
+    """Returns this process's command line, without the folder of the program."""
     program, *arguments = sys.argv
     name = os.path.basename(program)
     script = name.removesuffix(".py")
@@ -90,14 +92,14 @@ def command_line() -> str:
     return shlex.join([*words, *arguments])
 
 
-def check_resume_compatibility(options: Options, records: Mapping[int, RecordFiles]) -> dict[str, tuple[Any, Any]]:
-    """Compares the locked options and the records with those that the folder's run was begun with.
+def check_resume_compatibility(options: Options, records: Mapping[int, RecordFiles]) -> run_file.Changes:
+    """Compares the locked options and the records with those of the folder's earlier run.
 
     Returns:
-        What --allow_changes lets differ: old and new value by option; None and None for options.RECORDS.
+        The changes that --allow_changes permits. The values for options.RECORDS are None.
 
     Raises:
-        UserError: something else differs.
+        UserError: If anything else differs.
     """
     before = read_run_metadata(options.output_dir)
     if not before:

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from official_bert.pretraining.options import Phase
 from official_bert.pretraining.record_files import RecordFiles
-from official_bert.pretraining.run_setup import RunSetup
 from official_bert.runs.training_log import TRAIN, TrainingLog, read_log
 
 CHECKED_STEP = 1000  # until here, a run should have learned more than token frequencies
@@ -15,10 +14,10 @@ _UNIGRAM_LEVEL = 0.98  # share of the unigram entropy above which a loss counts 
 _MAX_BATCHES, _BATCH_SIZE = 200, 64  # sample of the records in which predicted tokens are counted
 
 
-def warn_at_unigram_level(setup: RunSetup, log: TrainingLog, step: int, phase: Phase) -> None:
-    """Prints and logs a warning if no masked-LM loss logged up to `step` is below the unigram level."""
-    lowest = min(line["masked_lm_loss"] for line in read_log(setup.folder, TRAIN) if line["step"] <= step)
-    entropy = unigram_entropy(setup.records.training(phase))
+def warn_at_unigram_level(folder: str, records: RecordFiles, log: TrainingLog, step: int, phase: Phase) -> None:
+    """Prints and logs a warning if no masked-LM loss logged in `folder` up to `step` is below the unigram level."""
+    lowest = min(line["masked_lm_loss"] for line in read_log(folder, TRAIN) if line["step"] <= step)
+    entropy = unigram_entropy(records)
     if lowest < _UNIGRAM_LEVEL * entropy:
         return
     warning = (

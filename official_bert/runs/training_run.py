@@ -3,11 +3,12 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from official_bert.checkpoints import run_checkpoints
+from official_bert.errors import UserError
 from official_bert.optimization import distribution
 from official_bert.runs.locks import lock_folder
 from official_bert.runs.training_log import TRAIN, read_log
@@ -52,3 +53,27 @@ def has_lost_checkpoints(folder: str, checkpoint_folder: str, save_steps: float)
     if files.exists(os.path.join(checkpoint_folder, run_checkpoints.STATE_FILE)):  # Written after each save.
         return True
     return any(line["step"] > save_steps for line in read_log(folder, TRAIN))
+
+
+def refuse_nonfinite_loss(problem: str, checkpoint_folder: str, step: int, remedy: str) -> NoReturn:
+    """Raises the UserError of a run whose loss or gradient is not finite.
+
+    Args:
+        problem: The first part of the message.
+        checkpoint_folder: The folder of the run's checkpoints.
+        step: The first step that was not finite, counted from 1. Checkpoints from this step on are unusable.
+        remedy: What the user can do.
+    """
+    earlier: list[str] = []
+    later: list[str] = []
+    for path in run_checkpoints.saved_checkpoints(checkpoint_folder):
+        (earlier if run_checkpoints.step_of(path) < step else later).append(os.path.basename(path))
+    if later:
+        checkpoints = f"remove {', '.join(later)}, saved while steps were skipped" + (
+            f", to go on from {earlier[0]}" if earlier else ", and begin anew"
+        )
+    elif earlier:
+        checkpoints = f"the same command goes on from {earlier[0]}, saved before it"
+    else:
+        checkpoints = "no checkpoint was saved before it"
+    raise UserError(f"{problem}; {checkpoints}; {remedy}")

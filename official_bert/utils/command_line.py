@@ -1,9 +1,9 @@
 """A command: its flags are the fields of dataclasses, and it is parsed before anything heavy is imported.
 
     def _train(options: Options) -> None:
-        from official_bert.pretraining import training  # imports TensorFlow
+        from official_bert.pretraining.run import pretrain  # imports TensorFlow
 
-        training.run(options)
+        pretrain(options)
 
     PRETRAIN = Command(
         program="official-bert pretrain", summary="Pre-trains BERT on TFRecord files.", main=_train, options=(Options,),

@@ -14,7 +14,7 @@ from official_bert.checkpoints.options import WRITABLE, ConversionOptions
 from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options as FineTuningOptions
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining import training
+from official_bert.pretraining.run import pretrain
 from official_bert.tasks.options import TableOptions
 from tests.conftest import WORDS
 from tests.export.exported_models import export
@@ -36,9 +36,7 @@ def test_a_model_with_more_rows_than_tokens_is_trained_loaded_converted_fine_tun
     config = dataclasses.replace(tiny_config, vocab_size=ROWS, num_hidden_layers=1)
     (tmp_path / "config.json").write_text(config.to_json())
     run = tmp_path / "run"
-    training.run(
-        options_for(record_files, str(tmp_path / "config.json"), run, vocab_file=vocab_file, num_train_steps=2)
-    )
+    pretrain(options_for(record_files, str(tmp_path / "config.json"), run, vocab_file=vocab_file, num_train_steps=2))
     note = f"the vocabulary has {len(WORDS)} tokens, the word table {ROWS} rows"
     assert f"warning: {note}" in capsys.readouterr().out
 

@@ -9,7 +9,8 @@ import shutil
 import pytest
 
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining import cost, training
+from official_bert.pretraining import cost
+from official_bert.pretraining.run import pretrain
 from tests.pretraining.pretraining_runs import OptionsMaker, options_for, random_record, write_records
 
 
@@ -70,7 +71,7 @@ def shared_run(
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as monkeypatch:
         _make_quick(monkeypatch)
-        training.run(options_for(shared_record_files, write_config(tiny_config, folder), folder / "run"))
+        pretrain(options_for(shared_record_files, write_config(tiny_config, folder), folder / "run"))
     return folder / "run"
 
 

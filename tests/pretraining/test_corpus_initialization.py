@@ -10,8 +10,9 @@ import pytest
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.pretraining import corpus_initialization, training
+from official_bert.pretraining import corpus_initialization
 from official_bert.pretraining.corpus_initialization import count, initialize
+from official_bert.pretraining.run import pretrain
 from tests.conftest import WORDS
 from tests.pretraining.pretraining_runs import OptionsMaker, options_for
 
@@ -223,13 +224,13 @@ def test_a_run_begins_with_such_weights_once_and_equally_with_the_same_seed(make
     losses = []
     for folder in ("first", "second"):
         options = make_options(tmp_path / folder, **changes)
-        training.run(options)
+        pretrain(options)
         output = capsys.readouterr().out
         assert "initial weights from " in output
         assert f" of {len(WORDS)} pieces, the others at random" in output
         losses.append(next(line for line in output.splitlines() if line.startswith("step 1 ")).split("rate")[0])
     assert losses[0] == losses[1]
-    training.run(make_options(tmp_path / "first", **changes))
+    pretrain(make_options(tmp_path / "first", **changes))
     assert "initial weights from " not in capsys.readouterr().out
 
 
@@ -238,7 +239,7 @@ def test_a_run_compares_segments_where_it_learns_next_sentences(make_options, ne
     asked: list[bool] = []
     monkeypatch.setattr(corpus_initialization, "initialize", lambda *given: asked.append(given[-1]) or 1)
     changes = {"init_from_records": True, "num_train_steps": 1, "next_sentence_prediction": next_sentence}
-    training.run(make_options(tmp_path / "run", **changes))
+    pretrain(make_options(tmp_path / "run", **changes))
     assert asked == [next_sentence]
 
 
@@ -248,7 +249,7 @@ def test_a_damaged_record_is_named(make_options: OptionsMaker, record_files: lis
     damaged = tmp_path / "damaged.tfrecord"
     damaged.write_bytes(content)
     with pytest.raises(UserError, match=r"damaged.tfrecord.*record \d+"):
-        training.run(make_options(tmp_path / "run", input_file=[str(damaged)], init_from_records=True))
+        pretrain(make_options(tmp_path / "run", input_file=[str(damaged)], init_from_records=True))
 
 
 @pytest.mark.parametrize(

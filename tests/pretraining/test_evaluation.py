@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining import training
 from official_bert.pretraining.evaluation import BestWeights, evaluate
 from official_bert.pretraining.record_files import RecordFiles
+from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import read_log
 from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, pretrainer_for
 
@@ -47,7 +47,7 @@ def test_a_stop_is_answered_between_two_batches_of_an_evaluation(tiny_config: Be
 def test_evaluation_on_the_way_keeps_the_best_weights(make_options, record_files, tmp_path):
     folder = tmp_path / "run"
     changes = {"eval_input_file": record_files[1:], "eval_steps": 5, "do_eval": True, "learning_rate": 0.3}
-    training.run(make_options(folder, input_file=record_files[:1], **changes))
+    pretrain(make_options(folder, input_file=record_files[:1], **changes))
     lines = read_log(str(folder), "eval")
     assert [line["step"] for line in lines] == [5, 10, 15, 20, 20]
     best = min(lines, key=lambda line: line["loss"])
@@ -57,7 +57,7 @@ def test_evaluation_on_the_way_keeps_the_best_weights(make_options, record_files
     options = make_options(
         tmp_path / "again", input_file=record_files[1:], do_train=False, do_eval=True, init_checkpoint=kept
     )
-    training.run(options)
+    pretrain(options)
     assert read_log(options.output_dir, "eval")[0]["loss"] == pytest.approx(best["loss"], rel=1e-5)
 
 
@@ -70,7 +70,7 @@ def test_a_run_from_weights_is_evaluated_before_the_first_step_and_on_general_te
         "general_eval_file": record_files[1:], "do_eval": True,
     }  # fmt: skip
     options = make_options(tmp_path / "run", **changes)
-    training.run(options)
+    pretrain(options)
     logs = {kind: read_log(options.output_dir, kind) for kind in ("eval", "general")}
     for lines in logs.values():
         assert [line["step"] for line in lines] == [0, 2, 2]
@@ -79,7 +79,7 @@ def test_a_run_from_weights_is_evaluated_before_the_first_step_and_on_general_te
     results = (tmp_path / "run" / "eval_results.txt").read_text()
     assert f"general_masked_lm_loss = {logs['general'][-1]['masked_lm_loss']}" in results
     assert "general text, step 2" in (tmp_path / "run" / "MODEL_CARD.md").read_text()
-    training.run(options)  # which evaluates at the end once more, and not before the first step again
+    pretrain(options)  # which evaluates at the end once more, and not before the first step again
     assert [line["step"] for line in read_log(options.output_dir, "general")] == [0, 2, 2, 2]
     with pytest.raises(UserError, match="--general_eval_file goes with --eval_input_file"):
         make_options(tmp_path / "run", general_eval_file=record_files)
@@ -87,5 +87,5 @@ def test_a_run_from_weights_is_evaluated_before_the_first_step_and_on_general_te
 
 def test_evaluation_ends_after_as_many_batches_as_asked_for(make_options, tmp_path, capsys):
     options = make_options(tmp_path / "run", num_train_steps=1, do_eval=True, max_eval_steps=3, eval_batch_size=4)
-    training.run(options)
+    pretrain(options)
     assert "evaluated 12 records" in capsys.readouterr().out

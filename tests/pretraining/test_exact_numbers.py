@@ -9,9 +9,9 @@ import pytest
 from official_bert.data import record_codec, record_reader
 from official_bert.errors import UserError
 from official_bert.modeling.dropout import step_seed
-from official_bert.pretraining import training
 from official_bert.pretraining.losses import mean_losses
 from official_bert.pretraining.record_files import RecordFiles
+from official_bert.pretraining.run import pretrain
 from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, SCHEMA
 
 
@@ -39,7 +39,7 @@ def test_the_records_of_the_step_that_is_not_finite_are_named(make_options, reco
     # The first step is finite, at random weights; at this rate the weights that it leaves are good for nothing.
     options = make_options(tmp_path / "run", learning_rate=1e30, num_warmup_steps=0)
     with pytest.raises(UserError, match=r"not finite in step 2: ") as caught:
-        training.run(options)
+        pretrain(options)
     named = {
         (pathlib.Path(path).name, int(number))
         for path, numbers in re.findall(r"([\w/.-]+\.tfrecord): ([\d, ]+)", str(caught.value))

@@ -13,7 +13,7 @@ from official_bert.errors import UserError
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining import training
+from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import read_log
 from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, pretrainer_for, weights_of, write_manifest
 
@@ -25,9 +25,9 @@ def test_without_next_sentences_the_pooler_stays_as_it_was(
     write_manifest(record_files, vocab_file, sentence_objective="none", masking_rates="100/0/0")
     run = {"num_train_steps": 2, "random_seed": 1, "do_eval": True, "vocab_file": vocab_file}
     with pytest.raises(UserError, match="they have no second segment to predict; give --nonext_sentence_prediction"):
-        training.run(make_options(tmp_path / "run", **run))
+        pretrain(make_options(tmp_path / "run", **run))
     run["next_sentence_prediction"] = False
-    training.run(make_options(tmp_path / "run", **run))
+    pretrain(make_options(tmp_path / "run", **run))
     assert "next sentence" not in capsys.readouterr().out
     lines = [*read_log(str(tmp_path / "run"), "train"), *read_log(str(tmp_path / "run"), "eval")]
     assert all(line["loss"] == line["masked_lm_loss"] > 0 and "next_sentence_loss" not in line for line in lines)
@@ -47,21 +47,21 @@ def test_without_next_sentences_the_pooler_stays_as_it_was(
     run["next_sentence_prediction"] = True
     write_manifest(record_files, vocab_file)
     with pytest.raises(UserError, match="--next_sentence_prediction was False and is True"):
-        training.run(make_options(tmp_path / "run", **run))
+        pretrain(make_options(tmp_path / "run", **run))
 
 
 @pytest.mark.slow
 def test_a_left_to_right_run_keeps_its_attention_in_the_configuration(make_options, vocab_file, tmp_path):
     folder = tmp_path / "run"
     run = {"num_train_steps": 2, "left_to_right": True, "vocab_file": vocab_file}
-    training.run(make_options(folder, **run))
+    pretrain(make_options(folder, **run))
     assert json.loads((folder / "bert_config.json").read_text())["causal_attention"] is True
     assert "each token from the tokens before it and next sentences" in (folder / "MODEL_CARD.md").read_text()
     # Many more predictions than masked ones: the loss is near that of a uniform guess, over all of the text.
     assert read_log(str(folder), "train")[0]["masked_lm_loss"] == pytest.approx(np.log(78), rel=0.05)
     assert read_initial_model(str(folder)).config.causal_attention
     with pytest.raises(UserError, match="bert_config.json"):
-        training.run(make_options(folder, **{**run, "left_to_right": False}))
+        pretrain(make_options(folder, **{**run, "left_to_right": False}))
     config = BertConfig.from_json_file(str(folder / "bert_config.json"))
     with pytest.raises(UserError, match=r"cannot fill in \[MASK\]"):
         fill_mask(None, None, config, "[MASK]")  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_phases_and_evaluation_of_several_objectives_are_refused(make_options, r
         write_manifest([first], vocab_file)
         write_manifest([str(other)], vocab_file, **flags)
         with pytest.raises(UserError) as caught:
-            training.run(make_options(tmp_path / "run", input_file=[first], **run[0]))
+            pretrain(make_options(tmp_path / "run", input_file=[first], **run[0]))
         return str(caught.value)
 
     phase2 = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data_gen.options import RecordOptions
-from official_bert.pretraining import training
+from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import TRAIN, read_log
 from tests.conftest import ROOT
 from tests.pretraining.pretraining_runs import options_for
@@ -41,7 +41,7 @@ def records(test_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -
 def curve_of(records: pathlib.Path, seed: int, folder: pathlib.Path) -> dict[str, list[float]]:
     """The losses of a run of ours, means of POINT steps, as the golden files have them."""
     config = str(ROOT / "configs" / "models" / "uncased_L-2_H-128_A-2.json")
-    training.run(
+    pretrain(
         options_for(
             [str(records)],
             config,

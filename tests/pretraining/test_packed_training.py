@@ -12,7 +12,8 @@ from official_bert.data.packing import Packing
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
-from official_bert.pretraining import cost, training
+from official_bert.pretraining import cost
+from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import read_log
 from tests.conftest import WORDS
 from tests.pretraining.pretraining_runs import (
@@ -97,7 +98,7 @@ def run(record_files: list[str], config: BertConfig, folder: pathlib.Path, **cha
     sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "train_batch_size": BATCH}
     steps = {"num_train_steps": 6, "save_checkpoints_steps": 3}
     config_file = str(folder.parent / "config.json")
-    assert training.run(options_for(record_files, config_file, folder, **sizes, **steps, **changes)) == 0
+    assert pretrain(options_for(record_files, config_file, folder, **sizes, **steps, **changes)) == 0
 
 
 @pytest.mark.slow

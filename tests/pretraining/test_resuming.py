@@ -17,7 +17,7 @@ from official_bert.checkpoints import run_checkpoints
 from official_bert.data import record_codec, record_damage, record_reader, record_schema
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining import training
+from official_bert.pretraining.run import pretrain
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import read_log
 from tests.conftest import ROOT, WORDS
@@ -72,7 +72,7 @@ def test_two_phases_go_on_at_and_around_their_boundary(make_options, longer_file
         "keep_checkpoint_max": 9,
     }  # fmt: skip
     straight = tmp_path / "straight"
-    assert training.run(make_options(straight, **phases)) == 0
+    assert pretrain(make_options(straight, **phases)) == 0
     assert sorted(path.name for path in straight.glob("ckpt-*.index")) == [
         "ckpt-12.index", "ckpt-4.index", "ckpt-6.index", "ckpt-8.index",
     ]  # fmt: skip
@@ -85,7 +85,7 @@ def test_two_phases_go_on_at_and_around_their_boundary(make_options, longer_file
         again = tmp_path / str(step)
         shutil.copytree(straight, again)
         forget_after(again, step)
-        assert training.run(make_options(again, **phases)) == 0
+        assert pretrain(make_options(again, **phases)) == 0
         assert_same_to_the_bit(checkpoint(straight, 12), checkpoint(again, 12))
         assert [line["loss"] for line in read_log(str(again), "train")] == [line["loss"] for line in lines]
 
@@ -99,53 +99,53 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(make_options, shared
         content[len(content) // 2] ^= 1
         data.write_bytes(content[:1000] if folder == cut else content)
         capsys.readouterr()
-        training.run(make_options(folder))
+        pretrain(make_options(folder))
         output = capsys.readouterr().out
         assert "ckpt-20 is damaged and passed over" in output
         assert f"going on from {folder}/ckpt-10, step 10" in output
         assert_same_to_the_bit(checkpoint(shared_run, 20), checkpoint(folder, 20))
     for path in cut.glob("ckpt-*.data*"):
         path.write_bytes(b"nothing")
-    assert_refused("none of the checkpoints .*ckpt-20, .*ckpt-10 can be read", training.run, make_options(cut))
+    assert_refused("none of the checkpoints .*ckpt-20, .*ckpt-10 can be read", pretrain, make_options(cut))
 
 
 @pytest.mark.slow
 def test_changes_between_runs_are_refused_unless_asked_for(make_options, record_files, tmp_path, capsys):
     folder = tmp_path / "run"
-    training.run(make_options(folder))
+    pretrain(make_options(folder))
     with pytest.raises(
         UserError, match=r"--learning_rate was 0.01 and is 0.1; --train_batch_size was 8 and is 4; .*--allow_changes="
         "learning_rate,train_batch_size$",
     ):  # fmt: skip
-        training.run(make_options(folder, train_batch_size=4, learning_rate=0.1))
+        pretrain(make_options(folder, train_batch_size=4, learning_rate=0.1))
     longer = {"num_train_steps": 25, "allow_changes": ["num_train_steps"]}
     with pytest.raises(UserError, match=r"the records differ.*--allow_changes=num_train_steps,data"):
-        training.run(make_options(folder, input_file=record_files[:1], **longer))
+        pretrain(make_options(folder, input_file=record_files[:1], **longer))
     with pytest.raises(
         UserError, match="--allow_changes names lerning_rate; expected some of adam_bias_correction, data, decay_power"
     ):
         make_options(folder, allow_changes=["lerning_rate"])
     allowed = {"num_train_steps": 25, "train_batch_size": 4}
     options = make_options(folder, **allowed, allow_changes=list(allowed))
-    training.run(options)
+    pretrain(options)
     assert "--train_batch_size was 8 and is 4" in capsys.readouterr().out
     assert place(folder, 20) == (1, 20 * 8)
     assert place(folder, 25) == (1, 20 * 8 + 5 * 4)
     # What only says where and how to run may change; dropout masks depend on the micro-batches.
-    training.run(make_options(folder, **allowed, log_steps=5, rematerialize=True))
+    pretrain(make_options(folder, **allowed, log_steps=5, rematerialize=True))
     with pytest.raises(UserError, match="--gradient_accumulation_steps was 1 and is 2"):
-        training.run(make_options(folder, **allowed, gradient_accumulation_steps=2))
+        pretrain(make_options(folder, **allowed, gradient_accumulation_steps=2))
     # Other records are read from their beginning, and another optimizer begins with moments of 0, at the same step.
     others = {"num_train_steps": 30, "train_batch_size": 4, "optimizer": "lamb", "dtype": "float16"}
     names = ["data", "num_train_steps", "optimizer", "dtype"]
-    training.run(make_options(folder, input_file=record_files[:1], **others, allow_changes=names))
+    pretrain(make_options(folder, input_file=record_files[:1], **others, allow_changes=names))
     output = capsys.readouterr().out
     assert "changed by --allow_changes: the records differ" in output
-    assert "the optimizer's moments start anew" in output
+    assert "the optimizer's moments start from 0" in output
     assert [line["step"] for line in read_log(str(folder), "train")] == list(range(1, 31))
     assert place(folder, 30) == (1, 5 * 4)
     # The weights are evaluated without being told how they were trained.
-    training.run(make_options(folder, do_train=False, do_eval=True))
+    pretrain(make_options(folder, do_train=False, do_eval=True))
     assert "global_step = 30" in capsys.readouterr().out
 
 
@@ -154,13 +154,13 @@ def test_a_run_of_a_changed_optimizer_that_was_killed_at_once_begins_the_change_
     make_options, tmp_path, monkeypatch
 ):
     folder = tmp_path / "run"
-    training.run(make_options(folder))
+    pretrain(make_options(folder))
     options = make_options(folder, num_train_steps=22, optimizer="lamb", allow_changes=["num_train_steps", "optimizer"])
     with monkeypatch.context() as patch:
         patch.setattr(Pretrainer, "train", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            training.run(options)
-    training.run(options)
+            pretrain(options)
+    pretrain(options)
     assert place(folder, 22) == (1, 22 * 8)
 
 
@@ -227,9 +227,9 @@ def test_damaged_records_are_skipped_and_counted_if_asked(make_options, record_f
     damage(record_files[1], 30)
     changes = {"num_train_steps": 30, "eval_input_file": [record_files[1]], "do_eval": True}
     with pytest.raises(UserError, match=r"1.tfrecord: record 7 .* is damaged.*--on_corrupt_record=skip leaves"):
-        training.run(make_options(tmp_path / "stop", **changes))
+        pretrain(make_options(tmp_path / "stop", **changes))
     folder = tmp_path / "run"
-    training.run(make_options(folder, on_corrupt_record="skip", **changes))
+    pretrain(make_options(folder, on_corrupt_record="skip", **changes))
     output = capsys.readouterr().out
     assert f"warning: {record_files[1]}: 3 damaged records are left out: 7, 8, 30" in output
     assert "evaluated 47 records" in output
@@ -271,24 +271,22 @@ def test_records_without_masks_are_recognised_by_their_manifest(make_options, vo
     assert record_damage.describe_mismatch(held, record_schema.unmasked_schema(LENGTH, len(WORDS), 2)) is None
     folder = tmp_path / "run"
     options = make_options(folder, input_file=files, vocab_file=vocab_file, do_eval=True)
-    training.run(options)
+    pretrain(options)
     lines = read_log(str(folder), "train")
     assert sum(line["masked_lm_loss"] for line in lines[-5:]) < sum(line["masked_lm_loss"] for line in lines[:5])
     again = tmp_path / "again"
     shutil.copytree(folder, again)
     forget_after(again, 10)
-    training.run(make_options(again, input_file=files, vocab_file=vocab_file))
+    pretrain(make_options(again, input_file=files, vocab_file=vocab_file))
     assert_same_to_the_bit(checkpoint(folder, 20), checkpoint(again, 20))
     with pytest.raises(UserError, match="without masks.*give it as --vocab_file"):
-        training.run(make_options(tmp_path / "other", input_file=files))
+        pretrain(make_options(tmp_path / "other", input_file=files))
     other = tmp_path / "other.txt"
     other.write_text("\n".join([*WORDS[:-1], "another"]) + "\n")
     with pytest.raises(UserError, match="other.txt is not the vocabulary that the records of --input_file were made"):
-        training.run(make_options(tmp_path / "other", input_file=files, vocab_file=str(other)))
+        pretrain(make_options(tmp_path / "other", input_file=files, vocab_file=str(other)))
     with pytest.raises(UserError, match="--max_predictions_per_seq is 2, but the manifest says .* made with 3"):
-        training.run(
-            make_options(tmp_path / "other", input_file=files, vocab_file=vocab_file, max_predictions_per_seq=2)
-        )
+        pretrain(make_options(tmp_path / "other", input_file=files, vocab_file=vocab_file, max_predictions_per_seq=2))
 
 
 @pytest.mark.slow

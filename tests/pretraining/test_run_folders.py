@@ -14,8 +14,9 @@ import official_bert
 from official_bert.checkpoints import bundle
 from official_bert.checkpoints.loading import load_pretraining_model
 from official_bert.errors import UserError
-from official_bert.pretraining import monitor, training
+from official_bert.pretraining import monitor
 from official_bert.pretraining.options import Options
+from official_bert.pretraining.run import pretrain
 from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.runs.training_log import TrainingLog, read_log
 from tests.conftest import WORDS
@@ -36,10 +37,10 @@ def test_a_folder_with_brackets_in_its_name_goes_on_keeps_as_many_as_asked_for_a
     folder = tmp_path / "run[1]*"
     settings = {"num_train_steps": 4, "save_checkpoints_steps": 2, "keep_checkpoint_max": 1, "vocab_file": vocab_file}
     best = {"eval_input_file": record_files, "eval_steps": 2}
-    training.run(make_options(folder, **settings, **best))
+    pretrain(make_options(folder, **settings, **best))
     assert checkpoints_in(folder) == ["ckpt-4"]
     longer = {**settings, "num_train_steps": 6, "allow_changes": ["num_train_steps"]}
-    training.run(make_options(folder, **longer, **best))
+    pretrain(make_options(folder, **longer, **best))
     assert f"going on from {folder}/ckpt-4, step 4" in capsys.readouterr().out
     assert [line["step"] for line in read_log(str(folder), "train")] == [1, 2, 3, 4, 5, 6]
     assert {path.name.split(".")[0] for path in folder.glob("ckpt*")} == {"ckpt-6"}
@@ -73,7 +74,7 @@ def shared_four_steps(shared_record_files: list[str], shared_run: pathlib.Path, 
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     config = str(shared_run / "bert_config.json")
     vocab_file = str(folder / "vocab.txt")
-    training.run(options_for(shared_record_files, config, folder / "run", vocab_file=vocab_file, **FOUR_STEPS))
+    pretrain(options_for(shared_record_files, config, folder / "run", vocab_file=vocab_file, **FOUR_STEPS))
     return folder / "run"
 
 
@@ -94,7 +95,7 @@ def test_the_newest_whole_checkpoint_is_found_whatever_the_file_named_checkpoint
     for content in (b"", b'model_checkpoint_path: "ckpt-77"\n', b"\x00garbage: {"):
         (run_folder / "checkpoint").write_bytes(content)
         assert bundle.prefix_of(str(run_folder)) == f"{run_folder}/ckpt-4"
-    training.run(four_steps())
+    pretrain(four_steps())
     assert f"going on from {run_folder}/ckpt-4" in capsys.readouterr().out
 
 
@@ -113,8 +114,8 @@ def test_loaders_and_training_pass_over_a_damaged_checkpoint_alike(
         table = next(each for each in loaded.variables if each.path == "word_embeddings/embeddings")
         np.testing.assert_array_equal(np.asarray(table), expected)
     other = make_options(tmp_path / "other", init_checkpoint=str(run_folder), num_train_steps=1)
-    training.run(other)
-    training.run(four_steps())
+    pretrain(other)
+    pretrain(four_steps())
     output = capsys.readouterr().out
     assert output.count("ckpt-4 is damaged and passed over") >= 3
     assert f"going on from {run_folder}/ckpt-2, step 2" in output
@@ -126,18 +127,18 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_unasked(four_steps, 
         path.unlink()
     log = (run_folder / "train.jsonl").read_text()
     again = four_steps()
-    message = "has saved checkpoints and logged 4 steps, but none of them is there .* or begin at step 0 .*--begin_anew"
-    assert_refused(message, training.run, again)
+    message = r"saved checkpoints and logged 4 steps, but they are missing \(ckpt-\*.index\).* --begin_anew"
+    assert_refused(message, pretrain, again)
     (run_folder / "checkpoint").unlink()  # the log alone shows it too: step 4 is after the save of step 2
-    assert_refused(message, training.run, again)
+    assert_refused(message, pretrain, again)
     assert (run_folder / "train.jsonl").read_text() == log
     capsys.readouterr()
     # Any option may be another one: there is nothing to go on with.
     changed = {"begin_anew": True, "learning_rate": 1e-3}
-    training.run(four_steps(**changed))
+    pretrain(four_steps(**changed))
     assert "from step 0 to 4" in capsys.readouterr().out
     # The flag does nothing where there is a checkpoint, so that the same command goes on.
-    training.run(four_steps(**changed))
+    pretrain(four_steps(**changed))
     assert "going on from" in capsys.readouterr().out
 
 
@@ -145,9 +146,9 @@ def test_checkpoints_that_are_all_damaged_are_left_alone_until_asked(four_steps,
     for path in run_folder.glob("ckpt-*.data*"):
         path.write_bytes(b"nothing")
     with pytest.raises(UserError, match="none of the checkpoints .*ckpt-4, .*ckpt-2 can be read; .*; --begin_anew"):
-        training.run(four_steps())
+        pretrain(four_steps())
     assert checkpoints_in(run_folder) == ["ckpt-2", "ckpt-4"]
-    training.run(four_steps(begin_anew=True))
+    pretrain(four_steps(begin_anew=True))
     assert bundle.find_damage(str(run_folder / "ckpt-4")) is None
 
 
@@ -158,7 +159,7 @@ def test_a_run_that_was_killed_before_its_first_save_begins_again(four_steps, ru
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(lines[:2]))
     (run_folder / "ckpt-2_temp").mkdir()
-    training.run(four_steps())
+    pretrain(four_steps())
     assert [line["loss"] for line in read_log(str(run_folder), "train")] == [json.loads(line)["loss"] for line in lines]
 
 
@@ -170,7 +171,7 @@ def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(make_opti
     with pytest.raises(
         UserError, match=r"the same command goes on from ckpt-1, saved before it; lower .*\(8 steps in a"
     ):
-        training.run(options)
+        pretrain(options)
     assert checkpoints_in(tmp_path / "run") == ["ckpt-1"]
     # As a run of the code before left it, which saved while it skipped.
     for step in (5, 6):
@@ -188,12 +189,8 @@ def finite_check(options: Options, tmp_path: pathlib.Path, skipped: int, last: i
         def record_locations(self, *_: object) -> str:
             return "0.tfrecord: 1"
 
-    class Setup:
-        folder = options.output_dir
-
-    Setup.options = options  # type: ignore[attr-defined]
     watched = monitor.Monitor.__new__(monitor.Monitor)
-    watched._setup, watched.skipped_in_a_row = Setup(), skipped - 1  # type: ignore[assignment]
+    watched._options, watched.skipped_in_a_row = options, skipped - 1
     sums = {"nonfinite_steps": 1.0, "nonfinite_losses": 1.0, "nonfinite_at_end": 1.0, "nonfinite_step": float(last),
             "nonfinite_loss": float("nan"), "nonfinite_norm": float("nan")}  # fmt: skip
     return watched, sums, last - 1, last, 0, options.phases[0], Records()

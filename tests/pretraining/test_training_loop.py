@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.pretraining import training, training_loop
+from official_bert.pretraining import run
+from official_bert.pretraining.run import pretrain
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import line_of, read_log
 from tests.conftest import ROOT
@@ -24,7 +25,7 @@ from tests.pretraining.pretraining_runs import OptionsMaker, assert_same_to_the_
 def test_a_run_leaves_everything_behind_that_it_promises(make_options, vocab_file, tmp_path, whole_runs):
     folder = tmp_path / "run"
     options = make_options(folder, do_eval=True, vocab_file=vocab_file, keep_checkpoint_max=1)
-    assert training.run(options) == 0
+    assert pretrain(options) == 0
     assert {path.name for path in folder.iterdir()} == {
         "bert_config.json", "vocab.txt", "tokenizer_config.json", "checkpoint", "ckpt-20.index",
         "ckpt-20.data-00000-of-00001", "train.jsonl", "eval.jsonl", "train", "eval", "eval_results.txt",
@@ -53,7 +54,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(make_options, shared_run
     # What is left out after step 10 is what a kill would lose.
     for path in halved.glob("ckpt-20*"):
         path.unlink()
-    training.run(make_options(halved))
+    pretrain(make_options(halved))
     assert_same_to_the_bit(checkpoint(straight, 20), checkpoint(halved, 20), least=90)
     losses = [[line["loss"] for line in read_log(str(folder), "train")] for folder in (straight, halved)]
     assert len(losses[1]) == 20
@@ -104,7 +105,7 @@ def test_evaluation_leaves_the_training_log_alone(make_options: OptionsMaker, fi
     before = log.read_text() + line_of({**read_log(str(folder), "train")[-1], "step": 25})
     log.write_text(before)
     for _ in range(2):
-        training.run(make_options(folder, do_train=False, do_eval=True))
+        pretrain(make_options(folder, do_train=False, do_eval=True))
     assert (folder / "train.jsonl").read_text() == before
     assert len(read_log(str(folder), "eval")) == 2
 
@@ -112,12 +113,12 @@ def test_evaluation_leaves_the_training_log_alone(make_options: OptionsMaker, fi
 def test_damaged_log_is_named_by_line(make_options: OptionsMaker, finished_run: pathlib.Path):
     log = finished_run / "train.jsonl"
     log.write_text(log.read_text().replace('"step": 3,', '"step": 3', 1))
-    assert_refused("train.jsonl, line 3, is not valid JSON", training.run, make_options(finished_run))
+    assert_refused("train.jsonl, line 3, is not valid JSON", pretrain, make_options(finished_run))
 
 
 def test_run_without_tensorboard_goes_on(make_options, tmp_path, monkeypatch):
     monkeypatch.setattr("official_bert.runs.training_log.importlib.util.find_spec", lambda _: None)
-    training.run(make_options(tmp_path / "run"))
+    pretrain(make_options(tmp_path / "run"))
     assert len(read_log(str(tmp_path / "run"), "train")) == 20
     assert not (tmp_path / "run" / "train").exists()
 
@@ -128,18 +129,18 @@ def test_full_disk_while_logging_is_told(make_options, tmp_path, monkeypatch):
 
     monkeypatch.setattr("tensorflow.summary.create_file_writer", fail)
     with pytest.raises(UserError, match="cannot write the log in .* No space left on device"):
-        training.run(make_options(tmp_path / "run"))
+        pretrain(make_options(tmp_path / "run"))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(make_options: OptionsMaker, tmp_path: pathlib.Path):
     options = make_options(tmp_path / "run", learning_rate=1e30, num_warmup_steps=0)
-    assert_refused(r"not finite in step \d+: loss nan.*numbered from 0: .*\.tfrecord: \d+", training.run, options)
+    assert_refused(r"not finite in step \d+: loss nan.*numbered from 0: .*\.tfrecord: \d+", pretrain, options)
 
 
 def test_a_run_that_only_skips_steps_is_stopped(make_options: OptionsMaker, tmp_path: pathlib.Path):
     steps = {"num_train_steps": 300, "num_warmup_steps": 0, "log_steps": 50, "save_checkpoints_steps": 300}
     options = make_options(tmp_path / "run", learning_rate=1e30, on_nonfinite="skip", **steps)
-    assert_refused(r"\(\d+ steps in a row were skipped\)", training.run, options)
+    assert_refused(r"\(\d+ steps in a row were skipped\)", pretrain, options)
     assert all(np.isfinite(line["loss"]) and line["loss"] > 0 for line in read_log(options.output_dir, "train"))
 
 
@@ -154,7 +155,7 @@ def test_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(make_options,
 
     monkeypatch.setattr(tf.train.Checkpoint, "write", fail_later)
     with pytest.raises(UserError, match="cannot save step 20 .* No space left on device; the earlier checkpoints"):
-        training.run(make_options(folder))
+        pretrain(make_options(folder))
     assert tf.train.latest_checkpoint(str(folder)) == os.path.join(folder, "ckpt-10")
 
 
@@ -169,11 +170,11 @@ def test_calls_get_long_once_it_is_known_how_long_a_step_takes(make_options, tmp
 
     monkeypatch.setattr(Pretrainer, "train", noted)
     quick = make_options(tmp_path / "quick", log_steps=20)
-    training.run(quick)
+    pretrain(quick)
     assert calls == [1, 1, 8, 10]
     calls.clear()
-    monkeypatch.setattr(training_loop, "_GRACE", 1e-9)
-    training.run(make_options(tmp_path / "slow", log_steps=20, profile_steps=["3", "5"]))
+    monkeypatch.setattr(run, "_MAX_CALL_SECONDS", 1e-9)
+    pretrain(make_options(tmp_path / "slow", log_steps=20, profile_steps=["3", "5"]))
     assert calls == [1] * 20
     logs = [read_log(str(tmp_path / name), "train") for name in ("quick", "slow")]
     losses = [[line["loss"] for line in lines] for lines in logs]
@@ -182,14 +183,14 @@ def test_calls_get_long_once_it_is_known_how_long_a_step_takes(make_options, tmp
 
 
 def test_bfloat16_trains(make_options: OptionsMaker, tmp_path: pathlib.Path):
-    training.run(make_options(tmp_path / "run", dtype="bfloat16"))
+    pretrain(make_options(tmp_path / "run", dtype="bfloat16"))
     losses = [line["loss"] for line in read_log(str(tmp_path / "run"), "train")]
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
 def test_float16_trains_with_a_scaled_loss(make_options: OptionsMaker, tmp_path: pathlib.Path):
     folder = tmp_path / "run"
-    training.run(make_options(folder, dtype="float16"))
+    pretrain(make_options(folder, dtype="float16"))
     losses = [line["loss"] for line in read_log(str(folder), "train")]
     assert sum(losses[-5:]) < sum(losses[:5])
     names = [name for name, _ in tf.train.list_variables(str(folder))]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.pretraining import cost, monitor, training, unigram_level
+from official_bert.pretraining import cost, monitor, unigram_level
+from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import NOTICES, TRAIN, line_of, read_log
 from tests.pretraining.pretraining_runs import OptionsMaker
 
@@ -34,15 +35,16 @@ def run_monitor(
     monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1.0)
     monkeypatch.setattr(monitor.Monitor, "_measurements", lambda watched, step, phase: {"masked_lm_loss": losses[step]})
     monkeypatch.setattr(monitor, "progress_line", lambda *_: "")
-    setup: Any = SimpleNamespace(
-        folder=str(folder), is_chief=True, strategy=None, pretrainer=SimpleNamespace(step=first_step),
-        options=SimpleNamespace(dtype="float32", total_steps=4000, init_checkpoint=init_checkpoint),
-        records=SimpleNamespace(training=lambda phase: None),
-    )  # fmt: skip
+    options: Any = SimpleNamespace(
+        output_dir=str(folder), dtype="float32", total_steps=4000, init_checkpoint=init_checkpoint
+    )
+    pretrainer: Any = SimpleNamespace(step=first_step, strategy=None)
+    records: Any = SimpleNamespace(training=lambda phase: None)
+    config: Any = None
     phase: Any = SimpleNamespace(number=phase_number, learning_rate=2e-3, num_warmup_steps=100)
     notes: list[tuple[int, str]] = []
     log: Any = SimpleNamespace(note=lambda *note: notes.append(note), write=lambda *_: None)
-    watched = monitor.Monitor(setup, log)
+    watched = monitor.Monitor(options, config, pretrainer, records, log, is_chief=True)
     for step in losses:
         watched.add({"nonfinite_steps": 0.0}, seconds=1.0, processor_seconds=1.0)
         watched.write(step, phase)
@@ -93,7 +95,7 @@ def test_unigram_figures_count_the_tokens_to_predict():
 
 def test_a_run_that_learns_nothing_warns(make_options: OptionsMaker, tmp_path: pathlib.Path, monkeypatch):
     monkeypatch.setattr(monitor, "CHECKED_STEP", 10)
-    training.run(make_options(tmp_path / "run", learning_rate=1e-9))
+    pretrain(make_options(tmp_path / "run", learning_rate=1e-9))
     (notice,) = read_log(str(tmp_path / "run"), NOTICES)
     assert notice["step"] == 10
     assert "no better than guessing tokens by frequency" in notice["notice"]

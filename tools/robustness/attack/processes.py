@@ -35,7 +35,7 @@ def import_all() -> None:
     import official_bert.finetuning.runner
     import official_bert.inference.batch_prediction
     import official_bert.inference.feature_extraction
-    import official_bert.pretraining.training
+    import official_bert.pretraining.run
     import official_bert.serving.server  # noqa: F401
 
 

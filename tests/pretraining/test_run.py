@@ -20,7 +20,8 @@ from official_bert.errors import UserError
 from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
-from official_bert.pretraining import run_setup, training
+from official_bert.pretraining import run
+from official_bert.pretraining.run import pretrain
 from official_bert.runs.locks import lock_folder
 from official_bert.runs.training_log import read_log
 from tests.checkpoints.checkpoint_samples import sample
@@ -42,7 +43,7 @@ def test_init_checkpoint_gives_weights_and_starts_at_step_zero(make_options, sha
     first = shared_run
     changes = {"init_checkpoint": str(first), "num_train_steps": 1, "learning_rate": 1e-9}
     second = make_options(tmp_path / "second", **changes)
-    training.run(second)
+    pretrain(second)
     output = capsys.readouterr().out
     assert "  loaded   layer_0_attention_query/kernel\n" in output
     assert re.search(r"30 tensors loaded, 0 missing, 0 unused; \d+ other tensors", output)
@@ -61,8 +62,8 @@ def test_init_checkpoint_has_the_vocabulary_and_the_casing_of_the_records(
     options = make_options(tmp_path / "run", init_checkpoint=str(initial))
     one_device = distribution.get_strategy("one_device")
 
-    def set_up(**changes: object) -> run_setup.RunSetup:
-        return run_setup.set_up(dataclasses.replace(options, **changes), one_device)
+    def set_up(**changes: object) -> run.RunParts:
+        return run.set_up(dataclasses.replace(options, **changes), one_device)
 
     (initial / "vocab.txt").write_text("\n".join([*lines[:7], lines[8], lines[7], *lines[9:]]))
     with pytest.raises(UserError, match=r"not the vocabulary of --init_checkpoint, .*line 8 is 'c' in place of 'd'"):
@@ -84,11 +85,11 @@ def test_init_checkpoint_of_another_library_fits_the_configuration_and_the_vocab
     hugging_face.write(sample(exact), str(tmp_path / "theirs"))
     one_device = distribution.get_strategy("one_device")
 
-    def set_up(config: BertConfig) -> run_setup.RunSetup:
+    def set_up(config: BertConfig) -> run.RunParts:
         (tmp_path / "config.json").write_text(config.to_json())
         changes = {"init_checkpoint": str(tmp_path / "theirs"), "vocab_file": vocab_file}
         options = make_options(tmp_path / "run", bert_config_file=str(tmp_path / "config.json"), **changes)
-        return run_setup.set_up(options, one_device)
+        return run.set_up(options, one_device)
 
     set_up(exact)
     assert "warning" not in capsys.readouterr().out
@@ -107,7 +108,7 @@ def test_weights_of_another_size_are_refused_by_name(make_options, shared_run, t
         tmp_path / "second", bert_config_file=str(tmp_path / "other.json"), init_checkpoint=str(shared_run)
     )
     with pytest.raises(UserError, match=r"layer_0_intermediate.* has shape \[8, 16\]; expected \[8, 32\]") as caught:
-        training.run(options)
+        pretrain(options)
     assert "layer_2_attention_query" in str(caught.value)
     assert "is missing" in str(caught.value)
 
@@ -117,7 +118,7 @@ def test_a_folder_that_another_process_uses_is_refused(make_options: OptionsMake
         lock_folder(str(tmp_path / "run"), "output_dir"),
         pytest.raises(UserError, match=f"--output_dir: .*run is in use .process {os.getpid()} on"),
     ):
-        training.run(make_options(tmp_path / "run"))
+        pretrain(make_options(tmp_path / "run"))
 
 
 @pytest.mark.slow
@@ -128,15 +129,15 @@ def test_the_records_manifest_decides_whether_the_model_is_cased(
     write_manifest(record_files, vocab_file, do_lower_case=False)
     folder = tmp_path / "run"
     with pytest.raises(UserError, match="--do_lower_case contradicts the manifest of the records of --input_file"):
-        training.run(make_options(folder, vocab_file=vocab_file, do_lower_case=True))
-    training.run(make_options(folder, vocab_file=vocab_file, num_train_steps=1))
+        pretrain(make_options(folder, vocab_file=vocab_file, do_lower_case=True))
+    pretrain(make_options(folder, vocab_file=vocab_file, num_train_steps=1))
     assert load_pretraining_model(str(folder)).tokenizer.basic_tokenizer.do_lower_case is False
     assert read_initial_model(str(folder)).casing.do_lower_case is False
     assert json.loads((folder / "run.json").read_text())["flags"]["do_lower_case"] is False
     # A folder of the code before, which believed the flag's default.
     (folder / "tokenizer_config.json").write_text('{\n  "do_lower_case": true\n}\n')
     longer = {"num_train_steps": 2, "allow_changes": ["num_train_steps"]}
-    training.run(make_options(folder, vocab_file=vocab_file, **longer))
+    pretrain(make_options(folder, vocab_file=vocab_file, **longer))
     assert "tokenizer_config.json is corrected" in capsys.readouterr().out
     assert json.loads((folder / "tokenizer_config.json").read_text()) == {"do_lower_case": False}
 
@@ -149,11 +150,11 @@ def test_a_vocabulary_smaller_than_the_model_is_a_warning_or_decides_the_size(
     options = make_options(
         tmp_path / "run", bert_config_file=str(tmp_path / "large.json"), vocab_file=vocab_file, num_train_steps=1
     )
-    training.run(options)
+    pretrain(options)
     assert "warning: the vocabulary has 78 tokens, the word table 100 rows" in capsys.readouterr().out
     assert BertConfig.from_json_file(str(tmp_path / "run" / "bert_config.json")).vocab_size == 100
     as_vocab = {"output_dir": str(tmp_path / "small"), "vocab_size_from_vocab": True}
-    setup = run_setup.set_up(dataclasses.replace(options, **as_vocab), distribution.get_strategy("one_device"))
+    setup = run.set_up(dataclasses.replace(options, **as_vocab), distribution.get_strategy("one_device"))
     assert "warning" not in capsys.readouterr().out
     assert setup.config.vocab_size == json.loads(setup.model_files["bert_config.json"])["vocab_size"] == 78
     with pytest.raises(UserError, match="--vocab_size_from_vocab needs the vocabulary"):
@@ -166,7 +167,7 @@ def test_all_mistakes_are_named_at_once_the_most_specific_first(make_options, fi
     files = {"input_file": ["none-*"], "bert_config_file": str(tmp_path / "other.json")}
     options = make_options(finished_run, **files, max_seq_length=64, num_train_steps=25)
     with pytest.raises(UserError) as caught:
-        training.run(options)
+        pretrain(options)
     first, *mistakes = str(caught.value).splitlines()
     assert first == "4 things are wrong:"
     for mistake, expected in zip(mistakes, (
@@ -181,14 +182,14 @@ def test_vocabulary_larger_than_the_model_is_refused(make_options, vocab_file, t
     with open(vocab_file, "a") as vocabulary:
         vocabulary.write("more\n")
     with pytest.raises(UserError, match="has 79 tokens, but .* has vocab_size 78"):
-        training.run(make_options(tmp_path / "run", vocab_file=vocab_file))
+        pretrain(make_options(tmp_path / "run", vocab_file=vocab_file))
 
 
 def test_folder_of_another_configuration_is_refused(make_options, finished_run, tiny_config, tmp_path):
     other = BertConfig.from_dict({**tiny_config.to_dict(), "hidden_dropout_prob": 0.2})
     (tmp_path / "other.json").write_text(other.to_json())
     with pytest.raises(UserError, match="the folder holds another run"):
-        training.run(make_options(finished_run, bert_config_file=str(tmp_path / "other.json")))
+        pretrain(make_options(finished_run, bert_config_file=str(tmp_path / "other.json")))
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -204,7 +205,7 @@ def test_folder_of_another_configuration_is_refused(make_options, finished_run, 
     ({"jit_compile": True, "use_tpu": True}, "no TPU 'local' could be reached"),
 ])  # fmt: skip
 def test_bad_options_are_refused_before_the_first_step(make_options, changes, message, tmp_path):
-    assert_refused(message, lambda: training.run(make_options(tmp_path / "run", **changes)))
+    assert_refused(message, lambda: pretrain(make_options(tmp_path / "run", **changes)))
     assert not list(tmp_path.glob("run/ckpt*"))
 
 
@@ -212,7 +213,7 @@ def test_bad_options_are_refused_before_the_first_step(make_options, changes, me
 def test_recipes_of_the_paper_have_one_decay_over_both_phases(recipe):
     files = ["--input_file=x", "--phase2_input_file=x", "--eval_input_file=x", "--output_dir=x"]
     (options,) = PRETRAIN.parse([f"--flagfile={ROOT}/configs/{recipe}.flagfile", *files])
-    schedule = run_setup._schedule(options)
+    schedule = run.make_schedule(options)
     expected = {
         0: 0.0,
         9_999: 0.9999e-4,
@@ -231,7 +232,7 @@ def test_recipes_of_the_paper_have_one_decay_over_both_phases(recipe):
 def test_second_phase_with_a_learning_rate_has_its_own_schedule(make_options, tmp_path):
     second = {"phase2_num_train_steps": 10, "phase2_learning_rate": 1.0, "phase2_num_warmup_steps": 2}
     changes = {"learning_rate": 0.5, "num_train_steps": 20, "num_warmup_steps": 4, "phase2_input_file": ["x"]}
-    schedule = run_setup._schedule(make_options(tmp_path, **changes, **second))
+    schedule = run.make_schedule(make_options(tmp_path, **changes, **second))
     rates = [float(schedule(step)) for step in (2, 10, 19, 20, 21, 22, 29, 30)]
     assert rates == pytest.approx([0.25, 0.25, 0.025, 0.0, 0.5, 0.8, 0.1, 0.0], abs=1e-6)
 
@@ -242,7 +243,7 @@ def test_damaged_record_stops_the_run_and_is_named(make_options, record_files, t
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"1.tfrecord: record \d+ \(from 0\), near byte \d+, is damaged"):
-        training.run(make_options(tmp_path / "run"))
+        pretrain(make_options(tmp_path / "run"))
 
 
 def test_id_outside_the_vocabulary_is_named(make_options, record_files, tmp_path):
@@ -250,7 +251,7 @@ def test_id_outside_the_vocabulary_is_named(make_options, record_files, tmp_path
     records[7]["input_ids"][1] = len(WORDS)
     paths = [*record_files, write_records(tmp_path / "2.tfrecord", records, ANY_IDS)]
     with pytest.raises(UserError, match=r"2.tfrecord: record 7 \(from 0\): input_ids holds 78; expected 0 to 77"):
-        training.run(make_options(tmp_path / "run", input_file=paths))
+        pretrain(make_options(tmp_path / "run", input_file=paths))
 
 
 def test_bad_value_is_named_whatever_the_device_would_make_of_it(make_options: OptionsMaker, tmp_path: pathlib.Path):
@@ -261,21 +262,21 @@ def test_bad_value_is_named_whatever_the_device_would_make_of_it(make_options: O
         with pytest.raises(
             UserError, match=rf"{name}.tfrecord: record 5 \(from 0\): {name} holds {value}; expected 0 to"
         ):
-            training.run(make_options(tmp_path / name, input_file=[path]))
+            pretrain(make_options(tmp_path / name, input_file=[path]))
 
 
 def test_empty_files_are_left_out(make_options, record_files, tmp_path, capsys):
     empty = tmp_path / "empty.tfrecord"
     empty.touch()
-    training.run(make_options(tmp_path / "run", input_file=[*record_files, str(empty)], num_train_steps=1))
+    pretrain(make_options(tmp_path / "run", input_file=[*record_files, str(empty)], num_train_steps=1))
     assert f"left out, since they are empty: {empty}" in capsys.readouterr().out
     with pytest.raises(UserError, match="there is no record in .*empty.tfrecord; make some with"):
-        training.run(make_options(tmp_path / "other", input_file=[str(empty)]))
+        pretrain(make_options(tmp_path / "other", input_file=[str(empty)]))
 
 
 def test_evaluation_without_a_checkpoint_is_refused(make_options: OptionsMaker, tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="has no checkpoint to evaluate"):
-        training.run(make_options(tmp_path / "run", do_train=False, do_eval=True))
+        pretrain(make_options(tmp_path / "run", do_train=False, do_eval=True))
 
 
 def test_accents_are_kept_as_the_records_manifest_says(make_options, record_files, config_file, vocab_file, tmp_path):
@@ -283,8 +284,8 @@ def test_accents_are_kept_as_the_records_manifest_says(make_options, record_file
     options = make_options(folder, vocab_file=vocab_file)
     one_device = distribution.get_strategy("one_device")
 
-    def set_up(**changes: object) -> run_setup.RunSetup:
-        return run_setup.set_up(dataclasses.replace(options, **changes), one_device)
+    def set_up(**changes: object) -> run.RunParts:
+        return run.set_up(dataclasses.replace(options, **changes), one_device)
 
     assert json.loads(set_up().model_files["tokenizer_config.json"]) == {"do_lower_case": True}
     assert json.loads(set_up(strip_accents=False).model_files["tokenizer_config.json"])["strip_accents"] is False
@@ -311,11 +312,11 @@ def test_the_vocabulary_decides_the_casing_of_records_without_a_manifest(
     write_vocab(pathlib.Path(vocab_file), [*WORDS[:-2], "Anna", "Berlin"])
     options = make_options(tmp_path / "run", vocab_file=vocab_file)
     one_device = distribution.get_strategy("one_device")
-    made = run_setup.set_up(options, one_device)
+    made = run.set_up(options, one_device)
     assert json.loads(made.model_files["tokenizer_config.json"]) == {"do_lower_case": False}
     assert made.metadata["flags"]["do_lower_case"] is False
-    told = refusal(run_setup.set_up, dataclasses.replace(options, do_lower_case=True), one_device)
+    told = refusal(run.set_up, dataclasses.replace(options, do_lower_case=True), one_device)
     assert all(part in told for part in (vocab_file, "'Anna'", "pass --do_lower_case=false")), told
     write_manifest(record_files, vocab_file, do_lower_case=True)
-    told = refusal(run_setup.set_up, options, one_device)
+    told = refusal(run.set_up, options, one_device)
     assert all(part in told for part in (vocab_file, "'Anna'", "records again with --do_lower_case=false")), told

@@ -1,0 +1,346 @@
+"""Pre-training from the options to the report, in the order in which it happens. Read this file first.
+
+set_up      checks the options, the records and the folder's earlier run; builds the model, its optimizer and its step
+restore     gives the model its weights: its own checkpoint, --init_checkpoint, counts of the records, or random ones
+train       phase after phase, call after call: K steps on the devices, then log, evaluation, checkpoint and stop
+evaluation  on held-out records, during training and at the end
+report      run.json and the model card
+"""
+
+import dataclasses
+import os
+import time
+from typing import Any
+
+from official_bert.checkpoints import run_checkpoints
+from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.checkpoints.model_files import write_contents
+from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
+from official_bert.optimization import distribution
+from official_bert.optimization.choices import DTYPES
+from official_bert.optimization.schedules import PhasedSchedule, WarmupPolynomialDecay
+from official_bert.pretraining import checks, corpus_initialization, cost, initial_checkpoint, run_metadata
+from official_bert.pretraining.evaluation import HeldOutEvaluation
+from official_bert.pretraining.model_card import write_model_card
+from official_bert.pretraining.monitor import Monitor, Profile
+from official_bert.pretraining.options import Options, Phase
+from official_bert.pretraining.record_files import RecordFiles
+from official_bert.pretraining.run_records import RunRecords
+from official_bert.pretraining.train_step import Pretrainer
+from official_bert.runs.run_file import Changes
+from official_bert.runs.stop_request import StopRequest
+from official_bert.runs.training_log import EVAL, TrainingLog, read_log
+from official_bert.runs.training_run import open_training_run
+from official_bert.utils.allocator import retune_allocator
+from official_bert.utils.counting import counted
+
+_MAX_CALL_SECONDS = 10.0  # One call to the devices should take no longer, so that a stop request is met in time.
+
+
+def pretrain(options: Options) -> int:
+    """Trains, evaluates or both, as the options specify. Returns the process's exit code.
+
+    The code is 0 when everything is done, and 128 plus the signal's number if SIGTERM or Ctrl-C stopped training, which
+    saves first.
+
+    Raises:
+        UserError: If an option, a file or the output folder is wrong. Saved checkpoints stay intact.
+    """
+    with open_training_run(options) as strategy:
+        parts = set_up(options, strategy)
+        options = parts.options
+        restore(parts)
+        if parts.is_chief:
+            if options.do_train and not parts.resumed_from:
+                parts.checkpoints.remove_all()  # They cannot be read: see --begin_anew.
+            write_contents(options.output_dir, parts.model_files)
+            # Changed options are written after the first step with them, so that an earlier kill changes nothing.
+            if options.do_train and not (parts.resumed_from and parts.changes):
+                run_metadata.write_run_metadata(options.output_dir, parts.metadata)
+        first_step = parts.pretrainer.step if options.do_train else None
+        log = TrainingLog(options.output_dir if parts.is_chief else None, first_step)
+        evaluation = HeldOutEvaluation(options, parts.pretrainer, parts.records, parts.model_files, log, parts.is_chief)
+        if options.do_train and (exit_code := train(parts, log, evaluation)):
+            return exit_code
+        if options.do_eval:
+            evaluation.at_the_end()
+        if parts.is_chief:
+            write_report(options, parts.metadata)
+        return 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunParts:
+    """Everything that a run consists of."""
+
+    options: Options
+    strategy: Any
+    config: BertConfig
+    model_files: dict[str, str]  # Contents of the small files next to the checkpoints, by name.
+    records: RunRecords
+    metadata: dict[str, Any]  # The content of run.json.
+    changes: Changes  # See run_metadata.check_resume_compatibility.
+    pretrainer: Pretrainer
+    data_position: list[Any]  # Variables, saved with the weights.
+    checkpoints: run_checkpoints.RunCheckpoints
+    resumed_from: str | None  # The checkpoint that the run resumes from; None for a new run.
+    initial: LoadedModel | None  # --init_checkpoint; None if the run is resumed.
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the run's files. One of several workers does."""
+        return bool(self.strategy.extended.should_checkpoint)
+
+
+def set_up(options: Options, strategy: Any) -> RunParts:
+    """Checks everything and builds the model with random weights, so that mistakes show in seconds, not after hours.
+
+    Raises:
+        UserError: If something is inconsistent, or does not fit the run in the folder.
+    """
+    replicas = strategy.num_replicas_in_sync
+    checks.check_replicas(options, replicas)
+    config = checks.read_config(options)
+    records = RunRecords(options, config, replicas)
+    resumed_from = checks.find_checkpoint(options)
+    steps_done = run_checkpoints.step_of(resumed_from) if resumed_from else 0
+    phases = [phase for phase in options.phases if options.do_train and phase.last_step > steps_done]
+    initial = None
+    if options.init_checkpoint and not resumed_from:
+        initial = initial_checkpoint.open_initial_checkpoint(options, config)
+    options, model_files, changes = checks.check_run(options, config, records, phases, resumed_from, initial)
+    metadata = run_metadata.collect_run_metadata(options, config, strategy, records, phases)
+    for phase in phases:
+        cost.print_memory_estimate(options, config, replicas, phase, records.rows(phase))
+    pretrainer = Pretrainer(
+        config=config,
+        strategy=strategy,
+        schedule=make_schedule(options),
+        seed=options.random_seed,
+        dtype=DTYPES[options.dtype],
+        jit_compile=options.jit_compile,
+        compile_parts=options.compile_parts and distribution.compiles_parts(strategy),
+        optimizer=options.optimizer,
+        adam_bias_correction=options.adam_bias_correction,
+        next_sentence=options.next_sentence_prediction,
+        frozen=options.freeze,
+        micro_batches=options.gradient_accumulation_steps,
+        rematerialize=options.rematerialize,
+        skip_nonfinite=options.on_nonfinite == "skip",
+        packed=options.pack_sequences,
+        times_input=not options.deterministic,
+    )
+    metadata["parameters"] = pretrainer.model.count_params()
+    data_position = run_checkpoints.data_position()
+    checkpoints = run_checkpoints.RunCheckpoints(
+        options.output_dir, {**pretrainer.variables, "place": data_position}, options.keep_checkpoint_max
+    )
+    return RunParts(
+        options=options, strategy=strategy, config=config, model_files=model_files, records=records, metadata=metadata,
+        changes=changes, pretrainer=pretrainer, data_position=data_position, checkpoints=checkpoints,
+        resumed_from=resumed_from, initial=initial,
+    )  # fmt: skip
+
+
+def make_schedule(options: Options) -> PhasedSchedule:
+    """Returns the learning rate by step: one schedule over all steps, as in the paper, or one for each phase."""
+    phases, schedules = options.phases, []
+    if options.phase2_learning_rate is None:
+        phases = [dataclasses.replace(phases[0], last_step=options.total_steps)]
+    for phase in phases:
+        schedule = WarmupPolynomialDecay(
+            phase.learning_rate,
+            phase.last_step - phase.first_step,
+            phase.num_warmup_steps,
+            jump=options.warmup_jump,
+            power=options.decay_power,
+            end_rate=options.end_learning_rate,
+        )
+        schedules.append((phase.first_step, schedule))
+    return PhasedSchedule(schedules)
+
+
+def restore(parts: RunParts) -> None:
+    """Gives the model its weights.
+
+    Raises:
+        UserError: If a checkpoint does not fit, or there is nothing to evaluate.
+    """
+    # The order of restoring:
+    # 1. The run's own checkpoint comes first, so that the same command starts a run and resumes it.
+    # 2. The workers compare their steps before weights are read from elsewhere. Reading may fail on one worker alone,
+    #    and then the others would wait for it.
+    # 3. --init_checkpoint.
+    # 4. Initial weights counted from the records.
+    # 5. Random weights, which the model has already. They are not evaluated.
+    options, pretrainer = parts.options, parts.pretrainer
+    if parts.resumed_from:
+        _restore_checkpoint(parts, parts.resumed_from)
+    distribution.check_same_step(parts.strategy, pretrainer.step, options.output_dir)
+    if parts.resumed_from:
+        print(f"going on from {parts.resumed_from}, step {pretrainer.step:,}")
+    elif parts.initial is not None:
+        print(f"weights from {options.init_checkpoint}:")
+        lines = initial_checkpoint.assign_initial_weights(pretrainer.model, parts.initial, options.init_allow)
+        print("\n".join([*(f"note: {note}" for note in parts.initial.notes), *lines]), flush=True)
+        parts.initial.weights.clear()  # Frees their memory for the run.
+    elif options.init_from_records and options.do_train:
+        records, seed = parts.records.training(options.phases[0]), options.random_seed
+        summary = corpus_initialization.initialize_from_records(
+            pretrainer.model, parts.config, records, seed, options.next_sentence_prediction
+        )
+        print(summary, flush=True)
+    elif not options.do_train:
+        raise UserError(
+            f"{options.output_dir} has no checkpoint to evaluate. Pass the --output_dir of a training run, or weights "
+            "as --init_checkpoint."
+        )
+
+
+def _restore_checkpoint(parts: RunParts, checkpoint: str) -> None:
+    """Restores the run's checkpoint except for what the options leave out."""
+    unwanted: set[str] = set()
+    if not parts.options.do_train:
+        unwanted = {"optimizer", "loss_scale", "place"}
+    elif {"optimizer", "freeze"} & parts.changes.keys():
+        print("the optimizer's moments start from 0")
+        unwanted = {"optimizer"}
+    if "float16" in parts.changes.get("dtype", ()):
+        unwanted.add("loss_scale")
+    parts.checkpoints.restore(checkpoint, unwanted)
+    if "optimizer" in unwanted:
+        parts.pretrainer.optimizer.iterations.assign(run_checkpoints.step_of(checkpoint))
+
+
+def train(parts: RunParts, log: TrainingLog, evaluation: HeldOutEvaluation) -> int:
+    """Trains up to the last step. Returns the exit code, which is not 0 if a signal stopped it."""
+    options, pretrainer = parts.options, parts.pretrainer
+    if parts.resumed_from:
+        log.note(pretrainer.step, f"went on from {os.path.basename(parts.resumed_from)}")
+    if parts.is_chief:
+        parts.checkpoints.remove_unfinished()
+    if pretrainer.step >= options.total_steps:
+        print(f"nothing to do: {counted(options.total_steps, 'step')} of {options.total_steps:,} done already")
+        return 0
+    monitor = Monitor(options, parts.config, pretrainer, parts.records, log, parts.is_chief)
+    with StopRequest(parts.strategy) as stop:
+        # A run may have been stopped between a step and its evaluation. Only the chief has the log, but all workers
+        # must evaluate together.
+        if _is_evaluated(options, pretrainer.step):
+            is_missing = parts.is_chief and all(
+                line["step"] != pretrainer.step for line in read_log(options.output_dir, EVAL)
+            )
+            if distribution.mean_over_workers(parts.strategy, float(is_missing)) > 0:
+                evaluation.on_the_way(stop.is_pending)
+        for phase in options.phases:
+            if pretrainer.step < phase.last_step:
+                records = parts.records.training(phase)
+                with records.naming_damage():
+                    exit_code = _train_phase(parts, phase, records, log, monitor, evaluation, stop)
+                if exit_code:
+                    return exit_code
+    return 0
+
+
+def _train_phase(
+    parts: RunParts,
+    phase: Phase,
+    records: RecordFiles,
+    log: TrainingLog,
+    monitor: Monitor,
+    evaluation: HeldOutEvaluation,
+    stop: StopRequest,
+) -> int:
+    options, pretrainer, metadata = parts.options, parts.pretrainer, parts.metadata
+    step = pretrainer.step
+    print(
+        f"training {metadata['parameters']:,} parameters from step {step:,} to {phase.last_step:,}, "
+        f"batches of {phase.train_batch_size} x {phase.max_seq_length} on {', '.join(metadata['devices'])}",
+        flush=True,
+    )
+    if records.damaged:
+        log.note(step, f"{records.damaged:,} damaged records of phase {phase.number} are left out")
+    # The saved position counts records of one phase and one set of files. Other records are read from the beginning.
+    saved_phase, saved_position, fingerprint = (int(each.numpy()) for each in parts.data_position)
+    position = saved_position if (saved_phase, fingerprint) == (phase.number, records.fingerprint) else 0
+    data = records.training(phase.train_batch_size, options.random_seed, position, parts.records.packing(phase))
+    batches = iter(parts.strategy.experimental_distribute_dataset(data))
+    retune_allocator()
+    profile = Profile(options.profile_steps, options.output_dir)
+    monitor.start_interval(step)
+    seconds_per_step: float | None = None  # Mean over the workers. Unknown until a call was timed.
+    is_compiled = False
+    saved_at = step
+    while step < phase.last_step:
+        # Some steps on the devices.
+        first, step = step, _end_of_call(options, phase, profile, step, seconds_per_step)
+        profile.at(first)
+        since, used = time.monotonic(), time.process_time()
+        sums = pretrainer.train(batches, step - first)
+        seconds, processor_seconds = time.monotonic() - since, time.process_time() - used
+        profile.at(step)
+        if is_compiled:  # The first call compiles, so its duration is not representative.
+            seconds_per_step = distribution.mean_over_workers(parts.strategy, seconds / (step - first))
+        is_compiled = True
+        monitor.check_finite(sums, first, step, position, phase, records)
+        monitor.add(sums, seconds, processor_seconds)
+        position += (step - first) * phase.train_batch_size
+
+        # Log, evaluation, checkpoint, stop.
+        stopping = stop.is_pending()
+        saving = stopping or step == phase.last_step or step % options.save_checkpoints_steps == 0
+        # A line at each save too, so that the log of a resumed run has the same lines.
+        if saving or step % options.log_interval == 0:
+            monitor.write(step, phase)
+        if _is_evaluated(options, step) and not stopping:
+            stopping = not evaluation.on_the_way(stop.is_pending)
+        # If every step since the last save was skipped, the weights are not saved again: that would only remove older
+        # checkpoints, which may be needed.
+        is_changed = monitor.skipped_in_a_row < step - saved_at
+        if (saving or stopping) and (is_changed or step == phase.last_step):
+            _save(parts, step, (phase.number, position, records.fingerprint))
+            saved_at = step
+        if stopping:
+            profile.stop()
+            print(f"stopped at step {step:,}; the same command goes on from there")
+            return stop.exit_code
+    profile.stop()
+    return 0
+
+
+def _end_of_call(options: Options, phase: Phase, profile: Profile, step: int, seconds_per_step: float | None) -> int:
+    """Returns the step at which to return from the devices to log, evaluate, save or look for a stop request."""
+    intervals = (options.log_interval, options.save_checkpoints_steps, options.eval_steps)
+    due = [(step // interval + 1) * interval for interval in intervals if interval]
+    due += [end for end in profile.steps if end > step]
+    max_steps = 1
+    if seconds_per_step is not None:
+        max_steps = min(options.iterations_per_loop, max(1, int(_MAX_CALL_SECONDS / seconds_per_step)))
+    return min(step + max_steps, phase.last_step, *due)
+
+
+def _is_evaluated(options: Options, step: int) -> bool:
+    """Returns whether the weights of a step are evaluated during training. Random weights are not."""
+    if not options.eval_steps or not (step or options.init_checkpoint):
+        return False
+    return step % options.eval_steps == 0 or step in {phase.last_step for phase in options.phases}
+
+
+def _save(parts: RunParts, step: int, data_position: tuple[int, int, int]) -> None:
+    if not parts.is_chief:
+        return
+    for variable, value in zip(parts.data_position, data_position, strict=True):
+        variable.assign(value)
+    print(f"saved {parts.checkpoints.save(step)}", flush=True)
+    if parts.changes:
+        run_metadata.write_run_metadata(parts.options.output_dir, parts.metadata)
+
+
+def write_report(options: Options, metadata: dict[str, Any]) -> None:
+    """Writes the model card, and run.json with the evaluation records."""
+    if not options.do_train:  # An evaluation alone keeps the description of the training.
+        before = run_metadata.read_run_metadata(options.output_dir)
+        metadata = {**metadata, **before, "evaluation_data": metadata["evaluation_data"]}
+    run_metadata.write_run_metadata(options.output_dir, metadata)
+    print(f"model card: {write_model_card(options.output_dir, metadata)}")
