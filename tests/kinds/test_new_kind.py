@@ -1,0 +1,69 @@
+"""A new kind is one folder, one public class and a line in each list, as docs/extending.md describes it."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.make import VOCAB
+
+TRAIN_AND_PREDICT = """
+import sys
+import keras
+import official_bert
+from official_bert.checkpoints import finetuned
+from official_bert.kinds.all_kinds import create_spec
+
+config = official_bert.BertConfig(len(sys.argv[1].splitlines()), 8, 1, 2, 16, max_position_embeddings=16)
+model = official_bert.OrdinalClassifier(config, sys.argv[1], labels=["low", "middle", "high"], max_seq_length=8)
+model.compile()
+texts, labels = ["the cat", "the dog", "the mat", "the sun"] * 2, ["low", "high", "middle", "low"] * 2
+model.fit(texts, labels, batch_size=4, epochs=2, verbose=0)
+predictions = model.predict(texts)
+assert predictions.shape == (8, 3)
+examples = model.head.examples(texts, labels)
+print(*model.head.scores(predictions, examples))
+print(model.head.task_spec("stars", 8)["kind"], create_spec(model.head.task_spec("stars", 8)) == model.head)
+model.save("model.keras")
+print((keras.saving.load_model("model.keras").predict(texts) == predictions).all())
+"""
+
+
+def code_blocks(language: str) -> list[str]:
+    """Returns the code blocks of a language in the section on kinds."""
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    section = page.partition("\n## A kind\n")[2].partition("\n## ")[0]
+    return [textwrap.dedent(block) for block in re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)]
+
+
+def insert(path: pathlib.Path, before: str, lines: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count(before) == 1, f"{before!r} in {path}"
+    path.write_text(text.replace(before, lines + before), encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_kind_is_added_by_copying_a_folder(tmp_path: pathlib.Path):
+    shutil.copytree(ROOT / "official_bert", tmp_path / "official_bert", ignore=shutil.ignore_patterns("__pycache__"))
+    (copy_folder,) = code_blocks("bash")
+    subprocess.run(["bash", "-e", "-c", copy_folder], cwd=tmp_path, check=True)
+    score, public_class = code_blocks("python")
+    package = tmp_path / "official_bert"
+    insert(package / "kinds" / "ordinal" / "spec.py", "        return values\n", textwrap.indent(score, " " * 8))
+    (package / "keras_models" / "ordinal_classifier.py").write_text(public_class, encoding="utf-8")
+    insert(package / "keras_models" / "__init__.py", "    text_encoder,\n", "    ordinal_classifier,\n")
+    name = "official_bert.keras_models.ordinal_classifier"
+    insert(package / "__init__.py", "}\n_MODULE_OF", f'    "{name}": "OrdinalClassifier",\n')
+    command = [sys.executable, "-c", TRAIN_AND_PREDICT, VOCAB]
+    environment = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    *_, scores, spec, is_equal = done.stdout.splitlines()
+    assert "mean_rank_error" in scores.split()
+    assert spec == "ordinal True"
+    assert is_equal == "True"
