@@ -154,6 +154,42 @@ def test_only_files_that_build_graphs_import_the_tokenizer_for_graphs():
             assert not re.search(r"^(import|from) tensorflow", path.read_text(encoding="utf-8"), re.MULTILINE), path
 
 
+# Where modules outside kinds/ may name a kind: the public classes, the reader of each kind's files, and the tables of
+# names of layers and of foreign formats. The rest asks the spec.
+MAY_NAME_KINDS = (
+    "official_bert.__init__",
+    "official_bert.keras_models",
+    "official_bert.tasks",
+    "official_bert.checkpoints.checkpoint",
+    "official_bert.checkpoints.formats",
+    "official_bert.modeling",
+    "official_bert.export.onnx_graph",
+)
+
+
+def named_kinds(path: pathlib.Path) -> set[str]:
+    """The kinds that a module names: in a string, by a constant of kinds.names, or by importing their modules."""
+    kinds = {folder.parent.name for folder in (ROOT / "official_bert" / "kinds").glob("*/spec.py")}
+    assert len(kinds) > 6
+    named = {name.split(".")[2] for name in imports_of(path) if name.startswith("official_bert.kinds.")}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named.add(node.value)
+        elif isinstance(node, ast.Name | ast.Attribute):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            named |= {name.lower()} if name.isupper() else set()
+    return named & kinds
+
+
+def test_no_module_outside_kinds_names_a_kind():
+    named = {name: named_kinds(path) for name, path in NAMES.items() if not name.startswith("official_bert.kinds.")}
+    naming = {name for name, kinds in named.items() if kinds}
+    for name in naming:
+        assert name.startswith(MAY_NAME_KINDS), f"{name} names {', '.join(sorted(named[name]))}; ask the spec instead"
+    for prefix in MAY_NAME_KINDS[1:]:
+        assert any(name.startswith(prefix) for name in naming), f"{prefix} names no kind; remove it from the list"
+
+
 def test_flags_are_read_in_scripts_alone():
     for path in (path for tree in LAYERS for path in (ROOT / tree).rglob("*.py")):
         if path.name != "command_line.py":

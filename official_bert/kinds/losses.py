@@ -3,12 +3,27 @@
 B batch, S sequence, C classes
 """
 
+import abc
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from official_bert.kinds.features import NO_LABEL
+
+
+class BatchLoss(keras.losses.Loss, abc.ABC):
+    """A loss whose rows depend on the other rows of the batch."""
+
+    @abc.abstractmethod
+    def losses_of_rows(self, y_true: Any, y_pred: Any, is_row: Any) -> Any:
+        """Returns the loss of each row, float32 [B].
+
+        Args:
+            y_true: As for `call`.
+            y_pred: The outputs of the whole batch.
+            is_row: 1 for each row, 0 for padding, which no row is compared with; float32 [B].
+        """
 
 
 @keras.saving.register_keras_serializable(package="official_bert")

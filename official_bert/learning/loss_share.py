@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import NO_LABEL
-from official_bert.kinds.losses import TaggingLoss, by_token
-from official_bert.kinds.vectors.model import VectorLoss
+from official_bert.kinds.losses import BatchLoss, TaggingLoss, by_token
 from official_bert.learning.replica_step import all_gather
 
 # From inputs, targets, outputs and weights, the last three a tensor or a dict by output, to Keras' mean over B.
@@ -96,7 +95,7 @@ class BatchLossShare(LossShare):
         loss: of vectors.
     """
 
-    def __init__(self, loss: VectorLoss) -> None:
+    def __init__(self, loss: BatchLoss) -> None:
         super().__init__(loss)
 
     def share(self, inputs: Mapping[str, Any], targets: Any, outputs: Any, weights: Any, count: tf.Tensor) -> tf.Tensor:
@@ -134,7 +133,7 @@ class BatchLossShare(LossShare):
 
 def share_of(loss: Any, mean_loss: MeanLoss | None = None, **settings: Any) -> LossShare:
     """Returns the share of a loss of any kind; arguments as of LossShare."""
-    return BatchLossShare(loss) if isinstance(loss, VectorLoss) else LossShare(loss, mean_loss, **settings)
+    return BatchLossShare(loss) if isinstance(loss, BatchLoss) else LossShare(loss, mean_loss, **settings)
 
 
 def are_rows(inputs: Mapping[str, Any]) -> tf.Tensor:

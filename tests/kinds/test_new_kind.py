@@ -15,8 +15,9 @@ from tests.make import VOCAB
 TRAIN_AND_PREDICT = """
 import sys
 import keras
+import numpy as np
 import official_bert
-from official_bert.checkpoints import finetuned
+from official_bert.inference import predictor
 from official_bert.kinds.all_kinds import create_spec
 
 config = official_bert.BertConfig(len(sys.argv[1].splitlines()), 8, 1, 2, 16, max_position_embeddings=16)
@@ -31,6 +32,9 @@ print(*model.head.scores(predictions, examples))
 print(model.head.task_spec("stars", 8)["kind"], create_spec(model.head.task_spec("stars", 8)) == model.head)
 model.save("model.keras")
 print((keras.saving.load_model("model.keras").predict(texts) == predictions).all())
+model.export("export")
+answers = predictor.load("export/1").run({"text": np.array(texts, object)})
+print(np.abs(answers["probabilities"] - predictions).max() < 1e-6)
 """
 
 
@@ -63,7 +67,7 @@ def test_a_kind_is_added_by_copying_a_folder(tmp_path: pathlib.Path):
     environment = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin", "TF_CPP_MIN_LOG_LEVEL": "2"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    *_, scores, spec, is_equal = done.stdout.splitlines()
+    *_, scores, spec, is_loaded_equal, is_export_equal = done.stdout.splitlines()
     assert "mean_rank_error" in scores.split()
     assert spec == "ordinal True"
-    assert is_equal == "True"
+    assert (is_loaded_equal, is_export_equal) == ("True", "True")

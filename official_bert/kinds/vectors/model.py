@@ -12,6 +12,7 @@ from keras import ops
 
 from official_bert.errors import UserError
 from official_bert.kinds import model
+from official_bert.kinds.losses import BatchLoss
 from official_bert.kinds.names import COSINE, TRIPLET
 from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.pooling import build_vector_model, normalized
@@ -20,7 +21,7 @@ _NO_ROW = -1e9  # the score of a candidate that is padding
 _DISTANCE_OFFSET = 1e-6  # added to differences, so that equal vectors have a distance with a gradient
 
 
-class VectorLoss(keras.losses.Loss):
+class VectorLoss(BatchLoss):
     """What the losses of vectors share.
 
     y_true is [B] float32, which graded pairs alone read: what their cosine should be; y_pred is vectors, [B, N, D];
@@ -39,17 +40,8 @@ class VectorLoss(keras.losses.Loss):
     def call(self, y_true: Any, y_pred: Any) -> Any:
         return self.losses_of_rows(y_true, y_pred, ops.ones(ops.shape(y_pred)[:1]))
 
-    def losses_of_rows(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
-        """Returns the loss of each row, float32 [B].
-
-        Args:
-            y_true: as for `call`.
-            vectors: those of the whole batch.
-            is_row: 1 for each row, 0 for padding, which is nobody's negative; float32 [B].
-
-        Raises:
-            UserError: the rows are single texts.
-        """
+    def losses_of_rows(self, y_true: Any, y_pred: Any, is_row: Any) -> Any:
+        vectors = y_pred
         if len(vectors.shape) != 3:
             raise UserError("vectors are learned from pairs of texts or triplets; ids of single texts were given")
         if not self.dimensions:
