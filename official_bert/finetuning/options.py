@@ -111,12 +111,18 @@ class Options(ValidatedOptions):
     teacher_weight: float = option(
         1.0, "The share of the loss that is the teacher's; the rest is the labels'.", group=TRAINING, min=0, max=1
     )
-    random_seeds: list[str] = option([], "Several seeds: a run with each, and one table.", group=TRAINING)
-    grid_batch_sizes: list[str] = option([], "Several batch sizes: a run with each, and one table.", group=TRAINING)
-    grid_learning_rates: list[str] = option(
-        [], "Several learning rates, likewise; the paper's are 5e-5,3e-5,2e-5.", group=TRAINING
+    random_seeds: list[str] = option(
+        [], "Several seeds: a run with each, and one table.", group=TRAINING, items=int, min=0
     )
-    grid_epochs: list[str] = option([], "Several numbers of epochs, likewise; the paper's are 2,3,4.", group=TRAINING)
+    grid_batch_sizes: list[str] = option(
+        [], "Several batch sizes: a run with each, and one table.", group=TRAINING, items=int, min=1
+    )
+    grid_learning_rates: list[str] = option(
+        [], "Several learning rates, likewise; the paper's are 5e-5,3e-5,2e-5.", group=TRAINING, items=float, above=0
+    )
+    grid_epochs: list[str] = option(
+        [], "Several numbers of epochs, likewise; the paper's are 2,3,4.", group=TRAINING, items=float, above=0
+    )
 
     do_eval: bool = option(
         False, "Whether to score the best model on the task's evaluation data.", group=EVALUATION, resumable=True

@@ -38,14 +38,14 @@ def run_sweep(options: Options) -> list[dict[str, Any]]:
     A sweep that was stopped goes on where it was. With --do_predict the best run of the best setting predicts.
 
     Raises:
-        UserError: as finetuning.run; or a value of the grid is none, or there is nothing to compare by.
+        UserError: If there is nothing to evaluate on, or as of finetuning.run.
     """
     is_chief = make_strategy(options).extended.should_checkpoint  # of several workers, one writes
     task = task_of(options)
     if not task.eval_splits:
         raise UserError(f"{task.name} has nothing to evaluate on, so that runs cannot be compared; see --eval_file")
     deciding = deciding_score(task)
-    seeds = [_number("random_seeds", text, int) for text in options.random_seeds] or [options.random_seed]
+    seeds = [int(text) for text in options.random_seeds] or [options.random_seed]
     rows: list[dict[str, Any]] = []
     for setting in _settings(options):
         scores: dict[str, list[float]] = {}
@@ -75,18 +75,11 @@ def run_sweep(options: Options) -> list[dict[str, Any]]:
 
 def _settings(options: Options) -> list[dict[str, Any]]:
     axes = [
-        [(name, _number(flag, text, kind)) for text in getattr(options, flag)]
+        [(name, kind(text)) for text in getattr(options, flag)]
         for flag, (name, kind) in _AXES.items()
         if getattr(options, flag)
     ]
     return [dict(setting) for setting in itertools.product(*axes)]
-
-
-def _number(flag: str, text: str, kind: Callable[[str], Any]) -> Any:
-    try:
-        return kind(text)
-    except ValueError:
-        raise UserError(f"--{flag} has {text!r}; expected numbers, separated by commas") from None
 
 
 def _single(options: Options, setting: dict[str, Any], seed: int) -> Options:

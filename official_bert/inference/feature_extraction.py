@@ -78,7 +78,7 @@ def make_extractor(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:
     """Returns what turns texts into vectors as the options say."""
     return FeatureExtractor(
         loaded,
-        _numbers(options.layers),
+        list(map(int, options.layers)),
         options.pooling,
         align=options.align,
         normalize=options.normalize,
@@ -108,13 +108,6 @@ def as_trained(options: FeatureOptions) -> FeatureOptions:
         options, pooling=spec["pooling"], layers=layers, normalize=spec["normalize"],
         max_seq_length=spec["max_seq_length"],
     )  # fmt: skip
-
-
-def _numbers(layers: list[str]) -> list[int]:
-    try:
-        return [int(layer) for layer in layers]
-    except ValueError as error:
-        raise UserError(f"--layers={','.join(layers)}: expected numbers, such as -1,-2") from error
 
 
 def trained_with(init: str) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class FeatureOptions(ValidatedOptions):
     output_format: str = option(
         AUTO, 'The file\'s format; "original" is the JSON lines of the original.', FEATURE_FORMATS
     )
-    layers: list[str] = option(["-1", "-2", "-3", "-4"], "The layers: 1 is the first, -1 the last.")
+    layers: list[str] = option(["-1", "-2", "-3", "-4"], "The layers: 1 is the first, -1 the last.", items=int)
     pooling: str = option(
         NONE,
         "One vector for a text, of [CLS], or the mean or maximum over all tokens; trained: as a model of "

@@ -7,7 +7,6 @@ import TensorFlow.
 
 import dataclasses
 import functools
-import re
 
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -27,31 +26,42 @@ _run = functools.partial(option, group="the run", resumable=True)
 _hardware = functools.partial(option, group=HARDWARE, resumable=True)
 
 _LOG_STEPS = 100  # between lines of the log, unless the run is short
-# The flags that each phase has for itself: those of the second begin with phase2_.
-_PHASE_SETTINGS = "input_file max_seq_length max_predictions_per_seq train_batch_size learning_rate num_warmup_steps"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A part of training, on records of one length."""
+    """A part of training on records of one length. Each field after `last_step` is a flag, with the phase's prefix."""
 
     number: int  # 1 or 2
-    first_step: int  # the number of steps done before it
-    last_step: int  # the number of steps done at its end
-    input_file: list[str]  # TFRecord files or glob patterns
+    prefix: str  # of its flags
+    first_step: int  # Number of steps done before it.
+    last_step: int  # Number of steps done at its end.
+    input_file: list[str]  # TFRecord files or glob patterns.
     max_seq_length: int
     max_predictions_per_seq: int
-    train_batch_size: int  # records in a step, over all devices
-    learning_rate: float  # the highest
-    num_warmup_steps: int  # in which the rate rises from 0
+    train_batch_size: int  # Records in a step, over all devices.
+    learning_rate: float  # The highest.
+    num_warmup_steps: int  # Steps in which the rate rises from 0.
+
+    def followed_by(self, options: "Options", prefix: str, num_steps: int) -> "Phase":
+        """Returns the next phase. Flags with the prefix that are None have the values of this phase."""
+        values = {field.name: getattr(options, prefix + field.name, None) for field in dataclasses.fields(self)}
+        return dataclasses.replace(
+            self,
+            number=self.number + 1,
+            prefix=prefix,
+            first_step=self.last_step,
+            last_step=self.last_step + num_steps,
+            **{name: value for name, value in values.items() if value is not None},
+        )
 
     def predictions(self, config: BertConfig) -> int:
         """Returns the number of predictions per record: all tokens but the first if next tokens are predicted."""
         return self.max_predictions_per_seq if config.predicts_masked_tokens else self.max_seq_length - 1
 
     def flag(self, name: str) -> str:
-        """Returns the flag that sets one of these."""
-        return f"--{name}" if self.number == 1 else f"--phase2_{name}"
+        """Returns the flag that sets a field."""
+        return f"--{self.prefix}{name}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -186,7 +196,9 @@ class Options(ValidatedOptions):
     log_steps: int | None = _run(
         None, "Steps between lines of the log; 100, of a short run a twentieth of its steps.", min=1
     )
-    profile_steps: list[str] = _run([], "First and last step of a profile for TensorBoard, as in 100,110.")
+    profile_steps: list[str] = _run(
+        [], "First and last step of a profile for TensorBoard, as in 100,110.", items=int, min=0
+    )
 
     distribution_strategy: str = _hardware(
         choices.ONE_DEVICE, "Where to run: one device, all of this machine, many machines, a TPU.", choices.STRATEGIES
@@ -245,7 +257,7 @@ class Options(ValidatedOptions):
                 f"--end_learning_rate is {self.end_learning_rate}; it must be at most the peak learning rate, {lowest}."
             )
         steps = self.profile_steps
-        if steps and not (re.fullmatch(r"\d+,\d+", ",".join(steps)) and int(steps[0]) < int(steps[1])):
+        if steps and not (len(steps) == 2 and int(steps[0]) < int(steps[1])):
             raise UserError(f"--profile_steps is {','.join(steps)}; expected two steps, as in 100,110")
 
     def _check_initialization(self) -> None:
@@ -275,21 +287,19 @@ class Options(ValidatedOptions):
         """The parts of training, in order."""
         first = Phase(
             number=1,
+            prefix="",
             first_step=0,
             last_step=self.num_train_steps,
-            **{name: getattr(self, name) for name in _PHASE_SETTINGS.split()},
+            input_file=self.input_file,
+            max_seq_length=self.max_seq_length,
+            max_predictions_per_seq=self.max_predictions_per_seq,
+            train_batch_size=self.train_batch_size,
+            learning_rate=self.learning_rate,
+            num_warmup_steps=self.num_warmup_steps,
         )
         if not self.phase2_num_train_steps:
             return [first]
-        of_second = {name: getattr(self, f"phase2_{name}") for name in _PHASE_SETTINGS.split()}
-        second = dataclasses.replace(
-            first,
-            number=2,
-            first_step=first.last_step,
-            last_step=first.last_step + self.phase2_num_train_steps,
-            **{name: value for name, value in of_second.items() if value is not None},  # None: as in the first phase
-        )
-        return [first, second]
+        return [first, first.followed_by(self, "phase2_", self.phase2_num_train_steps)]
 
     @property
     def total_steps(self) -> int:

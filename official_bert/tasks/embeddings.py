@@ -42,8 +42,8 @@ class EmbeddingsTask(Task):
         objective = options.objective or (COSINE if options.score_column in of_training else RANKING)
         head = VectorSpec(
             pooling=options.pooling, normalize=options.normalize, objective=objective, scale=options.scale,
-            margin=options.margin, dimensions=tuple(_whole(text) for text in options.dimensions),
-            score_range=tuple(_number(text) for text in options.score_range),
+            margin=options.margin, dimensions=tuple(map(int, options.dimensions)),
+            score_range=tuple(map(float, options.score_range)),
             graded=options.score_column in self._columns(options.eval_file) if options.eval_file else None,
         )  # fmt: skip
         super().__init__(EMBEDDINGS, head)
@@ -112,7 +112,7 @@ class EmbeddingsTask(Task):
         value = values.get(name)
         if value in (None, ""):
             return None, f"no score in {name}"
-        score, problem = self.head.scaled(_number(str(value)) if isinstance(value, str) else value)
+        score, problem = self.head.scaled(_number(value) if isinstance(value, str) else value)
         return score, problem and f"{problem} (in {name})"
 
     def write_predictions(
@@ -132,15 +132,8 @@ class EmbeddingsTask(Task):
         return [path]
 
 
-def _whole(text: Any) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise UserError(f"--dimensions has {text!r}; expected whole numbers, such as 256,128,64") from error
-
-
-def _number(text: Any) -> float:
-    """A number of a text; one that is none for what is no number."""
+def _number(text: str) -> float:
+    """Parses a number. Returns NaN for other text."""
     try:
         return float(text)
     except ValueError:

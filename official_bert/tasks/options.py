@@ -182,7 +182,7 @@ class EmbeddingsOptions(RowsOptions):
     )
     score_column: str = option("score", "The column, where there is one, of how near a pair's texts are.")
     score_range: list[str] = option(
-        ["0", "1"], "The least and the greatest score, which stand for cosines of 0 and 1; of STS-B 0,5."
+        ["0", "1"], "The least and the greatest score, which stand for cosines of 0 and 1; of STS-B 0,5.", items=float
     )
     objective: str | None = option(
         None,
@@ -195,7 +195,10 @@ class EmbeddingsOptions(RowsOptions):
     scale: float = option(20.0, "Of ranking: what cosines are multiplied by.", group=TRAINING)
     margin: float = option(5.0, "Of triplet: the margin, in Euclidean distance.", group=TRAINING)
     dimensions: list[str] = option(
-        [], "How many of the first dimensions are to be vectors too, each: such as 256,128,64.", group=TRAINING
+        [],
+        "How many of the first dimensions are to be vectors too, each: such as 256,128,64.",
+        group=TRAINING,
+        items=int,
     )
     pooling: str = option(
         MEAN,

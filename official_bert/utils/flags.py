@@ -39,6 +39,7 @@ def option(
     above: float | None = None,
     below: float | None = None,
     repeated: bool = False,
+    items: type[int] | type[float] | None = None,
     group: str | None = None,
     resumable: bool = False,
     shown_default: str | None = None,
@@ -54,13 +55,14 @@ def option(
         above: Limit that the value must exceed.
         below: Limit that the value must stay below.
         repeated: For a list: whether the flag is repeated for each value, instead of separating values by commas.
+        items: For a list of texts: the type of number that each item must be. The limits apply to each of them.
         group: Heading in --help: DATA, MODEL, TRAINING, EVALUATION, HARDWARE, or another.
         resumable: Whether a run may be resumed with another value (see runs.run_file).
         shown_default: Description of the default for --help, where the default itself (such as None) has no meaning.
     """
     limits = {"at least": min, "greater than": above, "at most": max, "less than": below}
     metadata = {
-        "help": help, "choices": choices, "repeated": repeated, "group": group, "resumable": resumable,
+        "help": help, "choices": choices, "repeated": repeated, "items": items, "group": group, "resumable": resumable,
         "shown_default": shown_default, "limits": {name: limit for name, limit in limits.items() if limit is not None},
     }  # fmt: skip
     if isinstance(default, list):
@@ -87,15 +89,20 @@ class ValidatedOptions:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            value, choices = getattr(self, field.name), field.metadata.get("choices")
+            value = getattr(self, field.name)
             for item in value if isinstance(value, list) else [value]:
-                expected = _describe_violation(item, choices, field.metadata.get("limits", {}))
-                if expected:
+                if expected := _describe_violation(item, field.metadata):
                     raise UserError(f"--{field.name.removesuffix('_')} is {item}; it must be {expected}.")
 
 
-def _describe_violation(value: Any, choices: Sequence[str] | None, limits: Mapping[str, float]) -> str | None:
-    """Returns what the value of an option must be, or None if it is allowed."""
+def _describe_violation(value: Any, metadata: Mapping[str, Any]) -> str | None:
+    """Returns what the value of an option must be, or None if it is allowed. `metadata` is from `option`."""
+    choices, limits, items = metadata.get("choices"), metadata.get("limits", {}), metadata.get("items")
+    if items and value is not None:
+        try:
+            value = items(value)
+        except (ValueError, OverflowError):
+            return "a whole number" if items is int else "a number"
     if isinstance(value, int | float) and not isinstance(value, bool):
         if not math.isfinite(value):
             return "a finite number"

@@ -96,7 +96,7 @@ def test_bad_rows_are_said_in_one_line(text, options, message, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dimensions": ["64", "x"]}, "--dimensions has 'x'; expected whole numbers"),
+        ({"dimensions": ["64", "x"]}, "--dimensions is x; it must be a whole number"),
         ({"head": "bilstm"}, "--head=bilstm is for tasks with labels"),
     ],
 )

@@ -24,8 +24,8 @@ class Options(ValidatedOptions):
 
     text: list[str] = option([], "Text files or glob patterns; default: Python's documentation.")
     vocab_file: str | None = option(None, "The vocabulary; required with --text.")
-    sizes_mb: list[str] = option(["5", "10", "20"], "Sizes of the corpus in MB, separated by commas.")
-    workers: list[str] = option(["1", "2"], "Numbers of worker processes, separated by commas.")
+    sizes_mb: list[str] = option(["5", "10", "20"], "Sizes of the corpus in MB, separated by commas.", items=int, min=1)
+    workers: list[str] = option(["1", "2"], "Numbers of worker processes, separated by commas.", items=int, min=1)
     dupe_factor: int = option(10, "How often the text is used.")
     rounds: int = option(3, "Number of rounds.", min=1)
 
@@ -33,10 +33,8 @@ class Options(ValidatedOptions):
         super().__post_init__()
         if bool(self.text) != bool(self.vocab_file):
             raise UserError("--text and --vocab_file go together; pass both or neither")
-        for name in ("sizes_mb", "workers"):
-            values = getattr(self, name)
-            if not values or not all(value.isdigit() and int(value) for value in values):
-                raise UserError(f"--{name} is {','.join(values)!r}; expected whole numbers, separated by commas")
+        if not (self.sizes_mb and self.workers):
+            raise UserError("--sizes_mb and --workers need one or more numbers, separated by commas")
 
 
 def write_corpus(text: bytes, path: str, megabytes: int) -> None:
