@@ -12,7 +12,7 @@ import keras
 from official_bert.checkpoints import finetuned
 from official_bert.errors import UserError
 from official_bert.keras_models.text_model import TextModel
-from official_bert.kinds import python_data
+from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.classification.spec import NO_ANSWER, ClassificationSpec
 from official_bert.kinds.label_spec import DECISIONS, LabelSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
@@ -68,7 +68,7 @@ class TextClassifier(TextModel):
         min_confidence: float = 0.0,
         **settings: Any,
     ) -> None:
-        names = python_data.label_names(labels, least=1 if multi_label else 2, settings=settings)
+        names = class_labels.check_label_names(labels, least=1 if multi_label else 2, settings=settings)
         common: dict[str, Any] = {
             "labels": names, "pair": pair, "doc_stride": doc_stride
         }  # fmt: skip
@@ -195,7 +195,7 @@ class TextClassifier(TextModel):
 def _check_by_label(head: LabelSpec, name: str, values: Any) -> None:
     if not isinstance(head, MultiLabelSpec) or len(values) != len(head.labels):
         raise UserError(
-            f"{name} is {python_data.shown(values)}; expected a number for each of {len(head.labels)} labels, and "
+            f"{name} is {input_adapters.shown(values)}; expected a number for each of {len(head.labels)} labels, and "
             "multi_label=True"
         )
 
@@ -213,10 +213,10 @@ def _with_decision(head: LabelSpec, name: str, value: Any) -> LabelSpec:
             raise UserError(f"min_confidence is {value}; with multi_label expected thresholds in its place")
         return head
     if name == "thresholds":
-        value = [python_data.as_number(each) for each in python_data.as_list(value, name)]
+        value = [input_adapters.as_number(each) for each in input_adapters.as_list(value, name)]
         _check_by_label(head, name, value)
     else:
-        value = python_data.as_number(value)
+        value = input_adapters.as_number(value)
     finetuned.check_setting(name, value)
     settings: dict[str, Any] = {name: tuple(value) if name == "thresholds" else value}
     return dataclasses.replace(head, **settings)

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.kinds.python_data import is_data_set, shown
+from official_bert.kinds.input_adapters import is_data_set, shown
 
 
 def is_batched(texts: Any) -> bool:

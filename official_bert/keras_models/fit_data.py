@@ -17,7 +17,7 @@ from official_bert.keras_models import data_sets
 from official_bert.keras_models.cut_texts import CutTexts
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import takes_own_steps
-from official_bert.kinds import python_data
+from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.features import EXAMPLE, LABELS, TEXTS, Array, Features
 from official_bert.kinds.model import check_values, model_for
 from official_bert.kinds.spec import KindSpec
@@ -27,7 +27,7 @@ from official_bert.learning.replicas import static_lengths
 from official_bert.tokenization.fast import FastTokenizer
 
 _NOT_COUNTED = (
-    f"class_weight is {python_data.BALANCED!r}, for which all labels are counted, and they come in a data set; give a "
+    f"class_weight is {class_labels.BALANCED!r}, for which all labels are counted, and they come in a data set; give a "
     "dict of weights by class"
 )
 
@@ -83,9 +83,9 @@ class FitData:
         examples = self.head.training_examples(x, y)
         weights = None
         if sample_weight is not None:
-            weights = python_data.weights_of(sample_weight, "sample_weight")
-            python_data.check_same_length(len(examples), weights, "sample_weight")
-        is_balanced = python_data.is_balanced(class_weight)
+            weights = input_adapters.check_weights(sample_weight, "sample_weight")
+            input_adapters.check_same_length(len(examples), weights, "sample_weight")
+        is_balanced = class_labels.is_balanced(class_weight)
         if is_balanced:
             self.head.weights_by_class({})  # an error where an example is not of one class
         elif class_weight is not None:
@@ -101,14 +101,14 @@ class FitData:
         Raises:
             UserError: a weight cannot be, or all labels are to be counted, and y is None.
         """
-        if not python_data.is_balanced(class_weight):
+        if not class_labels.is_balanced(class_weight):
             return self.head.weights_by_class(class_weight)
         if y is None:
             raise UserError(_NOT_COUNTED)
         self.head.weights_by_class({})  # an error where an example is not of one class
         labels = self.head.labels or ()
-        return python_data.balanced_weights(
-            np.array(python_data.numbers_of(python_data.as_list(y, "y"), labels)), len(labels)
+        return class_labels.balanced_weights(
+            np.array(class_labels.class_numbers(input_adapters.as_list(y, "y"), labels)), len(labels)
         )
 
     def labels_of_ids(self, x: Any, y: Any) -> Any:
@@ -126,10 +126,10 @@ class FitData:
                 return y
             y = self.head.targets(self.head.labels_from(y))
         if isinstance(y, np.ndarray):
-            python_data.check_same_length(len(x["input_ids"]), y, "y")
-            if y.dtype.kind == "f" and not np.all(is_right := np.abs(y) <= python_data.LARGEST):
-                wrong = python_data.shown(y[~is_right][0])
-                raise UserError(f"y has {wrong}; expected finite numbers, at most {python_data.LARGEST:g}")
+            input_adapters.check_same_length(len(x["input_ids"]), y, "y")
+            if y.dtype.kind == "f" and not np.all(is_right := np.abs(y) <= input_adapters.LARGEST):
+                wrong = input_adapters.shown(y[~is_right][0])
+                raise UserError(f"y has {wrong}; expected finite numbers, at most {input_adapters.LARGEST:g}")
         return y
 
     def training(
@@ -184,7 +184,7 @@ class FitData:
         if not examples.is_balanced:
             return weights
         labels = features.targets[LABELS]
-        balanced = python_data.balanced_weights(labels, len(self.head.labels or ()))[labels].astype(np.float32)
+        balanced = class_labels.balanced_weights(labels, len(self.head.labels or ()))[labels].astype(np.float32)
         return balanced if weights is None else weights * balanced
 
     def _batch(
@@ -214,7 +214,7 @@ class FitData:
         self._check_data_set(data.element_spec)
         if not int(data.cardinality()):
             raise UserError("there are no examples: the data set is empty")
-        if python_data.is_balanced(class_weight):
+        if class_labels.is_balanced(class_weight):
             raise UserError(_NOT_COUNTED)
         spec = data.element_spec
         is_batched = data_sets.is_batched(spec[0] if isinstance(spec, tuple) else spec)
@@ -236,7 +236,7 @@ class FitData:
             labels = numbers(y)
             if weights:
                 weight = tf.reshape(tf.cast(weights[0], tf.float32), [-1])  # also of a column [B, 1]
-                is_right, most = (weight >= 0) & (weight <= python_data.LARGEST), f"{python_data.LARGEST:g}"
+                is_right, most = (weight >= 0) & (weight <= input_adapters.LARGEST), f"{input_adapters.LARGEST:g}"
                 expected = f"a finite number, 0 or more, at most {most}"
                 weights = (check_values(weight, weight, is_right, "weight", expected),)
             if by_class is not None:

@@ -16,7 +16,7 @@ from official_bert.errors import UserError
 from official_bert.inference import fill_mask
 from official_bert.inference.fill_mask import Candidate
 from official_bert.keras_models.text_model import TextModel
-from official_bert.kinds import python_data, text_spec
+from official_bert.kinds import input_adapters, text_spec
 from official_bert.kinds.features import NO_LABEL, Array, Features
 from official_bert.kinds.losses import TaggingLoss
 from official_bert.kinds.metrics import TagAccuracy
@@ -53,7 +53,7 @@ class MaskedLMHead(KindSpec):
     def examples(self, x: Any, y: Any) -> list[TextExample]:
         if y is not None:
             raise UserError("a masked LM hides tokens itself; leave out y")
-        return [TextExample(str(number), text) for number, text in enumerate(python_data.as_texts(x))]
+        return [TextExample(str(number), text) for number, text in enumerate(input_adapters.as_texts(x))]
 
     def featurize(self, examples: Sequence[TextExample], tokenizer: Tokenizer, max_seq_length: int) -> Features:
         return text_spec.featurize(examples, tokenizer, max_seq_length)
@@ -165,4 +165,6 @@ class MaskedLM(TextModel):
             return {_LOGITS: self(features, training=training)}
 
         exact = self._tokenizer.exact
-        return [fill_mask.fill_mask(forward, exact, self.bert_config, text, top_k) for text in python_data.as_texts(x)]
+        return [
+            fill_mask.fill_mask(forward, exact, self.bert_config, text, top_k) for text in input_adapters.as_texts(x)
+        ]

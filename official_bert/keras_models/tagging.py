@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.keras_models.text_model import TextModel
-from official_bert.kinds import python_data
+from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.tagging.spec import Sentence, Span, TaggingSpec, joined, sentence_of
 from official_bert.modeling.config import BertConfig
 
@@ -44,7 +44,7 @@ class TokenTagger(TextModel):
         doc_stride: int | None = None,
         **settings: Any,
     ) -> None:
-        names = python_data.label_names(labels, least=1, settings=settings)
+        names = class_labels.check_label_names(labels, least=1, settings=settings)
         super().__init__(TaggingSpec(labels=names, doc_stride=doc_stride), config, vocab, **settings)
 
     def _own_config(self) -> dict[str, Any]:
@@ -73,11 +73,11 @@ class TokenTagger(TextModel):
         """
         if isinstance(x, tf.data.Dataset):
             x = self._fit_data().texts_in(x)
-        sentences = [self._sentence(row, number) for number, row in enumerate(python_data.as_list(x), start=1)]
+        sentences = [self._sentence(row, number) for number, row in enumerate(input_adapters.as_list(x), start=1)]
         return self.head.spans(self._predictions(sentences, batch_size), sentences)
 
     def _sentence(self, row: Any, number: int) -> Sentence:
         name = f"x[{number - 1}]"
         if isinstance(row, str | bytes):
-            return sentence_of(python_data.as_text(row, name), self._tokenizer.exact, number)
-        return joined(Sentence(tuple(python_data.as_texts(row, name)), None, number))
+            return sentence_of(input_adapters.as_text(row, name), self._tokenizer.exact, number)
+        return joined(Sentence(tuple(input_adapters.as_texts(row, name)), None, number))

@@ -33,7 +33,7 @@ from official_bert.keras_models.fit_data import EpochCounter, Examples, FitData
 from official_bert.keras_models.logits import losses_of_logits, metrics_of_logits
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import SteppedModel, shared_out
-from official_bert.kinds import python_data, scores
+from official_bert.kinds import input_adapters, scores
 from official_bert.kinds.constant_answers import describe_constant_answers
 from official_bert.kinds.features import check_length
 from official_bert.kinds.losses import TaggingLoss
@@ -141,13 +141,15 @@ class TextModel(SteppedModel):
         rematerialize: bool = False,
     ) -> None:
         if not isinstance(gradient_accumulation_steps, int | np.integer) or gradient_accumulation_steps < 1:
-            given = python_data.shown(gradient_accumulation_steps)
+            given = input_adapters.shown(gradient_accumulation_steps)
             raise UserError(f"gradient_accumulation_steps is {given}; expected a whole number, 1 or more")
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
         if max_seq_length is None:
             max_seq_length = min(head.default_max_seq_length, config.max_position_embeddings)
         if not isinstance(max_seq_length, int | np.integer):
-            raise UserError(f"max_seq_length is {python_data.shown(max_seq_length)}; expected a whole number of tokens")
+            raise UserError(
+                f"max_seq_length is {input_adapters.shown(max_seq_length)}; expected a whole number of tokens"
+            )
         check_length(max_seq_length, 4 if head.pair else 3)
         if max_seq_length > config.max_position_embeddings:
             raise UserError(
@@ -484,13 +486,13 @@ class TextModel(SteppedModel):
         """
         is_rate = _is_number(learning_rate) and not isinstance(learning_rate, bool)
         if not (is_rate and 0 < learning_rate < 1e38):  # what float32 holds
-            raise UserError(f"learning_rate is {python_data.shown(learning_rate)}; expected a positive number")
+            raise UserError(f"learning_rate is {input_adapters.shown(learning_rate)}; expected a positive number")
         if not (_is_number(warmup_proportion) and 0 <= warmup_proportion <= 1):
             raise UserError(
-                f"warmup_proportion is {python_data.shown(warmup_proportion)}; expected a share from 0 to 1"
+                f"warmup_proportion is {input_adapters.shown(warmup_proportion)}; expected a share from 0 to 1"
             )
         if not (_is_number(layer_decay) and 0 < layer_decay <= 1):
-            raise UserError(f"layer_decay is {python_data.shown(layer_decay)}; expected a factor over 0, up to 1")
+            raise UserError(f"layer_decay is {input_adapters.shown(layer_decay)}; expected a factor over 0, up to 1")
         with self._scope():  # so that the metrics' sums are those of all workers
             metrics = model_for(self.head).metrics() if metrics is None else metrics_of_logits(metrics, self.head)
             if settings.get("weighted_metrics"):
@@ -679,10 +681,10 @@ class TextModel(SteppedModel):
         self._compile_if_needed()
         data, counter = self._fit_data(), EpochCounter()
         cut, cut_in_validation = CutInTraining(steps_per_epoch), CutInEvaluation()
-        if python_data.are_ids(x):
+        if input_adapters.are_ids(x):
             for weights in sample_weight.values() if isinstance(sample_weight, Mapping) else [sample_weight]:
                 if weights is not None:
-                    python_data.weights_of(np.ravel(weights), "sample_weight")
+                    input_adapters.check_weights(np.ravel(weights), "sample_weight")
             if class_weight is not None:
                 class_weight = dict(enumerate(data.weights_by_class(class_weight, y).tolist()))
             y = data.labels_of_ids(x, y)
@@ -722,7 +724,7 @@ class TextModel(SteppedModel):
     def _evaluation_data(self, data: Any, batch_size: int, cut: CutTexts | None = None) -> Any:
         """Batches of data to evaluate on in any form; those of texts in the order of length; `cut` counts data sets."""
         first = data[0] if isinstance(data, tuple) and data else data
-        if data is None or python_data.are_ids(first):
+        if data is None or input_adapters.are_ids(first):
             return data
         fit_data = self._fit_data()
         if isinstance(data, tf.data.Dataset):
@@ -775,13 +777,13 @@ class TextModel(SteppedModel):
         batch_size = _checked_count(batch_size, "batch_size", 32)
         steps = _checked_count(steps, "steps", None)
         common = {"verbose": verbose, "steps": steps, "callbacks": callbacks, "return_dict": return_dict, **settings}
-        are_ids = python_data.are_ids(x) or isinstance(x, tf.distribute.DistributedDataset)
+        are_ids = input_adapters.are_ids(x) or isinstance(x, tf.distribute.DistributedDataset)
         if confusion_matrix and (are_ids or not self.head.has_one_class):
             raise UserError(
                 "confusion_matrix is of texts that have one class each, which TextClassifier takes; leave it out"
             )
         if are_ids:  # also what Keras' fit has made of its validation data
-            if python_data.are_ids(x):
+            if input_adapters.are_ids(x):
                 y = self._fit_data().labels_of_ids(x, y)
             with errors_of_data.in_one_line():
                 return super().evaluate(x, y, batch_size=batch_size, sample_weight=sample_weight, **common)
@@ -836,7 +838,7 @@ class TextModel(SteppedModel):
             UserError: texts have another form, or there are none; or what is for ids is given with them.
         """
         batch_size = _checked_count(batch_size, "batch_size", 32)
-        if python_data.are_ids(x):
+        if input_adapters.are_ids(x):
             with errors_of_data.in_one_line():
                 return super().predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
         if steps is not None or callbacks is not None:
@@ -891,7 +893,7 @@ def _checked_count(value: Any, name: str, default: int | None = 1, least: int = 
     if value is None:
         return default
     if not isinstance(value, int | np.integer) or not least <= value < 2**31:
-        shown = python_data.shown(value)
+        shown = input_adapters.shown(value)
         raise UserError(f"{name} is {shown}; expected a whole number, {least} or more, below 2**31")
     return int(value)
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds import calibration
+from official_bert.kinds.class_labels import BALANCED
 from official_bert.kinds.features import Array
-from official_bert.kinds.python_data import BALANCED, LARGEST
+from official_bert.kinds.input_adapters import LARGEST
 from official_bert.kinds.spec import Decisions
 from official_bert.kinds.text_spec import TextExample, TextSpec
 

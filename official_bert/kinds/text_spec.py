@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.kinds import python_data
+from official_bert.kinds import input_adapters
 from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.tokenization.exact import CLS, SEP
@@ -55,9 +55,9 @@ class TextSpec(KindSpec):
         return {"doc_stride": self.doc_stride} if self.doc_stride else {}
 
     def examples(self, x: Any, y: Any) -> list[TextExample]:
-        first, second = python_data.as_pairs(x) if self.pair else (python_data.as_texts(x), None)
+        first, second = input_adapters.as_pairs(x) if self.pair else (input_adapters.as_texts(x), None)
         labels = [None] * len(first) if y is None else self.labels_from(y)
-        python_data.check_same_length(len(first), labels, "y")
+        input_adapters.check_same_length(len(first), labels, "y")
         return [
             TextExample(str(number), text, None if second is None else second[number], labels[number])
             for number, text in enumerate(first)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
-from official_bert.kinds.python_data import numbers_by_name
+from official_bert.kinds.class_labels import numbers_by_name
 from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks.options import TABLE, RowsOptions, TableOptions
 from official_bert.tasks.table_labels import COLUMNS, LabelColumn, find_similar_classes, is_number

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.kinds import python_data
+from official_bert.kinds import input_adapters
+from official_bert.kinds.class_labels import class_name
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
-from official_bert.kinds.python_data import class_name
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.text_spec import TextSpec
 from official_bert.tasks.options import TableOptions
@@ -148,8 +148,8 @@ class ValueColumn(LabelColumn):
         if value in (None, ""):
             return None, f"no label in {self._name}"
         is_value = not isinstance(value, bool | list | dict) and is_number(str(value))
-        if not is_value or abs(float(value)) > python_data.LARGEST:
-            return None, f"label {value!r}; expected a number, at most {python_data.LARGEST:g}"
+        if not is_value or abs(float(value)) > input_adapters.LARGEST:
+            return None, f"label {value!r}; expected a number, at most {input_adapters.LARGEST:g}"
         return float(value), ""
 
 

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from official_bert.kinds import model, python_data
+from official_bert.kinds import class_labels, model
 from official_bert.kinds.classification.spec import ClassificationSpec
 
 
@@ -52,11 +52,11 @@ class Model(model.TextKindModel[ClassificationSpec]):
         if not self.has_simple_labels(element_spec, is_batched):
             return None
         labels, is_text = self.spec.labels, element_spec.dtype == tf.string
-        are_whole_numbers = python_data.are_whole_numbers(labels)
-        if not is_text and python_data.are_values(labels) and not are_whole_numbers:
+        are_whole_numbers = class_labels.are_whole_numbers(labels)
+        if not is_text and class_labels.are_values(labels) and not are_whole_numbers:
             return None  # Python compares a value with names
         expected = f"one of {', '.join(labels)}"
-        names = [python_data.class_name(label) for label in labels]
+        names = [class_labels.class_name(label) for label in labels]
         if not is_text and are_whole_numbers:
             return self._looked_up(tf.constant([int(name) for name in names], tf.int64), expected)
         if not is_text:
@@ -69,7 +69,7 @@ class Model(model.TextKindModel[ClassificationSpec]):
 
             return checked
         by_name = self._looked_up(tf.constant(names), expected)
-        # As python_data.class_name.
+        # As class_labels.class_name.
         return lambda y: by_name(tf.strings.regex_replace(y, r"^(-?[0-9]+)\.0+$", r"\1"))
 
     def _looked_up(self, names: tf.Tensor, expected: str) -> Callable[[Any], Any]:

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.kinds import calibration, python_data, scores
+from official_bert.kinds import calibration, class_labels, input_adapters, scores
+from official_bert.kinds.class_labels import BALANCED, balanced_weights
 from official_bert.kinds.features import LABELS, Array, Features, Outputs
 from official_bert.kinds.label_spec import LabelSpec
 from official_bert.kinds.names import CLASSIFICATION
 from official_bert.kinds.probabilities import margins_of_rows, softmax
-from official_bert.kinds.python_data import BALANCED, balanced_weights
 from official_bert.kinds.spec import Decisions
 from official_bert.kinds.text_spec import TextExample
 
@@ -55,7 +55,9 @@ class ClassificationSpec(LabelSpec):
         return predictions.max(axis=-1), np.argmax(predictions, axis=-1) == expected
 
     def labels_from(self, y: Any) -> list[int]:
-        return python_data.numbers_of(python_data.as_list(python_data.of_classes(y, self.labels), "y"), self.labels)
+        return class_labels.class_numbers(
+            input_adapters.as_list(class_labels.order_class_columns(y, self.labels), "y"), self.labels
+        )
 
     def targets(self, labels: Sequence[int]) -> Array:
         return np.array(labels, np.int32)
@@ -82,7 +84,7 @@ class ClassificationSpec(LabelSpec):
         return self, np.asarray(weights[numbers], np.float32)
 
     def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
-        return python_data.weights_by_class(class_weight, self.labels)
+        return class_labels.weights_by_class(class_weight, self.labels)
 
     def activated(self, logits: Array) -> Array:
         return softmax(logits / self.temperature)

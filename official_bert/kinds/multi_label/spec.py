@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.kinds import calibration, python_data, scores
+from official_bert.kinds import calibration, class_labels, input_adapters, scores
+from official_bert.kinds.class_labels import BALANCED
 from official_bert.kinds.features import LABELS, Array, Features, Outputs
 from official_bert.kinds.label_spec import LabelSpec
 from official_bert.kinds.names import MULTI_LABEL
-from official_bert.kinds.python_data import BALANCED
 from official_bert.kinds.spec import Decisions
 from official_bert.kinds.text_spec import TextExample
 
@@ -93,7 +93,7 @@ class MultiLabelSpec(LabelSpec):
         return np.asarray(predictions > (np.array(self.thresholds) if self.thresholds else 0.5))
 
     def labels_from(self, y: Any) -> list[tuple[int, ...]]:
-        rows = python_data.as_list(python_data.of_classes(y, self.labels), "y")
+        rows = input_adapters.as_list(class_labels.order_class_columns(y, self.labels), "y")
         return [self._label_from(row, f"y[{number}]") for number, row in enumerate(rows)]
 
     def _label_from(self, row: Any, name: str) -> tuple[int, ...]:
@@ -102,16 +102,16 @@ class MultiLabelSpec(LabelSpec):
         is_list = isinstance(row, Iterable) and not isinstance(row, str | bytes)
         if not is_list or (is_array and (row.shape != (len(self.labels),) or not np.isin(row, (0, 1)).all())):
             raise UserError(
-                f"{name} is {python_data.shown(row)}; expected a list of names or numbers, or an array of 0 and 1 "
+                f"{name} is {input_adapters.shown(row)}; expected a list of names or numbers, or an array of 0 and 1 "
                 f"for each of {', '.join(self.labels)}"
             )
         if is_array:
             return tuple(np.flatnonzero(row).tolist())
-        numbers = python_data.numbers_of(row, self.labels, name)
+        numbers = class_labels.class_numbers(row, self.labels, name)
         if len(set(numbers)) < len(numbers):  # most likely 0 and 1 for each class
             raise UserError(
-                f"{name} is {python_data.shown(row)}, which names a class twice; expected each once; give 0 and 1 for "
-                "each class as a NumPy array"
+                f"{name} is {input_adapters.shown(row)}, which names a class twice; expected each once; give 0 and 1 "
+                "for each class as a NumPy array"
             )
         return tuple(numbers)
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.kinds import python_data
+from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length, from_rows
 from official_bert.kinds.names import MULTIPLE_CHOICE
 from official_bert.kinds.probabilities import margins_of_rows, softmax
@@ -52,28 +52,28 @@ class MultipleChoiceSpec(KindSpec):
     def examples(self, x: Any, y: Any) -> list[Example]:
         is_columns = isinstance(x, tuple) and len(x) == 2 and not isinstance(x[0], tuple)  # and not rows of both
         if is_columns:
-            columns = [python_data.as_list(each, f"x[{number}]") for number, each in enumerate(x)]
-            python_data.check_same_length(len(columns[0]), columns[1], "x[1]")
+            columns = [input_adapters.as_list(each, f"x[{number}]") for number, each in enumerate(x)]
+            input_adapters.check_same_length(len(columns[0]), columns[1], "x[1]")
             rows: list[Any] = list(zip(*columns, strict=True))
         else:
-            rows = python_data.as_list(x)
+            rows = input_adapters.as_list(x)
         for number, row in enumerate(rows):
             if not isinstance(row, list | tuple | np.ndarray) or len(row) != 2:
                 raise UserError(
-                    f"x[{number}] is {python_data.shown(row)}; expected a prompt and its {self.num_choices} endings"
+                    f"x[{number}] is {input_adapters.shown(row)}; expected a prompt and its {self.num_choices} endings"
                 )
         numbers: list[Any] = [None] * len(rows)
         if y is not None:
-            numbers = python_data.numbers_of(
-                python_data.as_list(y, "y"), [str(number) for number in range(self.num_choices)]
+            numbers = class_labels.class_numbers(
+                input_adapters.as_list(y, "y"), [str(number) for number in range(self.num_choices)]
             )
-        python_data.check_same_length(len(rows), numbers, "y")
+        input_adapters.check_same_length(len(rows), numbers, "y")
         examples = []
         for number, ((prompt, endings), label) in enumerate(zip(rows, numbers, strict=True)):
-            texts = python_data.as_texts(endings, f"x[{number}]")
+            texts = input_adapters.as_texts(endings, f"x[{number}]")
             if len(texts) != self.num_choices:
                 raise UserError(f"x[{number}] has {len(texts)} endings; expected {self.num_choices}")
-            examples.append(Example(python_data.as_texts([prompt], f"x[{number}]")[0], tuple(texts), label))
+            examples.append(Example(input_adapters.as_texts([prompt], f"x[{number}]")[0], tuple(texts), label))
         return examples
 
     @property

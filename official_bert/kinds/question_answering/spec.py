@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.kinds import python_data
+from official_bert.kinds import input_adapters
 from official_bert.kinds.features import Array, Features, Outputs, cut_note
 from official_bert.kinds.names import QUESTION_ANSWERING
 from official_bert.kinds.question_answering import candidates, squad_scores
@@ -89,9 +89,9 @@ class QuestionAnsweringSpec(KindSpec):
         }
 
     def examples(self, x: Any, y: Any) -> list[Question]:
-        texts, contexts = python_data.as_pairs(x)
-        rows: list[Any] = [None] * len(texts) if y is None else python_data.as_list(y, "y")
-        python_data.check_same_length(len(texts), rows, "y")
+        texts, contexts = input_adapters.as_pairs(x)
+        rows: list[Any] = [None] * len(texts) if y is None else input_adapters.as_list(y, "y")
+        input_adapters.check_same_length(len(texts), rows, "y")
         return [
             Question(str(number), text, context, None if y is None else self._answers_from(row, number, context))
             for number, (text, context, row) in enumerate(zip(texts, contexts, rows, strict=True))
@@ -105,14 +105,14 @@ class QuestionAnsweringSpec(KindSpec):
         is_pair = isinstance(answer, list | tuple | np.ndarray) and len(answer) == 2
         if not is_pair and not isinstance(answer, str | bytes):
             raise UserError(
-                f"y[{number}] is {python_data.shown(answer)}; expected a text, or a tuple of it and the place of its "
-                "first character"
+                f"y[{number}] is {input_adapters.shown(answer)}; expected a text, or a tuple of it and the place of "
+                "its first character"
             )
         if not is_pair:
-            text = python_data.as_text(answer, f"y[{number}]")
+            text = input_adapters.as_text(answer, f"y[{number}]")
             start = context.find(text)
         else:
-            text, place = python_data.as_text(answer[0], f"y[{number}]"), python_data.as_number(answer[1])
+            text, place = input_adapters.as_text(answer[0], f"y[{number}]"), input_adapters.as_number(answer[1])
             start = int(place) if place.is_integer() else -1
         if start < 0 or context[start : start + len(text)] != text:
             raise UserError(f"y[{number}] is {answer!r}, which the context does not have there")

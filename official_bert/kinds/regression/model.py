@@ -12,7 +12,7 @@ from keras import ops
 
 from official_bert.errors import UserError
 from official_bert.kinds import model
-from official_bert.kinds.python_data import LARGEST
+from official_bert.kinds.input_adapters import LARGEST
 from official_bert.kinds.regression.spec import RegressionSpec
 
 

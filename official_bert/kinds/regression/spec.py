@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.kinds import python_data, scores
+from official_bert.kinds import input_adapters, scores
 from official_bert.kinds.features import LABELS, Array
 from official_bert.kinds.names import REGRESSION
 from official_bert.kinds.text_spec import TextExample, TextSpec
@@ -23,11 +23,11 @@ class RegressionSpec(TextSpec):
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"value": np.float32}
 
     def labels_from(self, y: Any) -> list[float]:
-        given = python_data.as_list(y, "y")
-        values = [python_data.as_number(value) for value in given]
-        wrong = next((number for number, value in enumerate(values) if not abs(value) <= python_data.LARGEST), None)
+        given = input_adapters.as_list(y, "y")
+        values = [input_adapters.as_number(value) for value in given]
+        wrong = next((number for number, value in enumerate(values) if not abs(value) <= input_adapters.LARGEST), None)
         if wrong is not None:
-            shown, most = python_data.shown(given[wrong]), python_data.LARGEST
+            shown, most = input_adapters.shown(given[wrong]), input_adapters.LARGEST
             raise UserError(f"y[{wrong}] is {shown}; expected a finite number, at most {most:g}")
         return values
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
-from official_bert.kinds import python_data, windows
+from official_bert.kinds import class_labels, input_adapters, windows
 from official_bert.kinds.features import EXAMPLE, LABELS, NO_LABEL, Array, Features, Outputs, from_rows
 from official_bert.kinds.names import TAGGING
 from official_bert.kinds.probabilities import margins_of_rows, softmax
@@ -122,22 +122,26 @@ class TaggingSpec(KindSpec):
         return {"doc_stride": self.doc_stride} if self.doc_stride else {}
 
     def examples(self, x: Any, y: Any) -> list[Sentence]:
-        rows = python_data.as_list(x)
+        rows = input_adapters.as_list(x)
         words = [
-            tuple(python_data.as_texts([row])[0].split() if isinstance(row, str | bytes) else python_data.as_texts(row))
+            tuple(
+                input_adapters.as_texts([row])[0].split()
+                if isinstance(row, str | bytes)
+                else input_adapters.as_texts(row)
+            )
             for row in rows
         ]
         if y is None:
             return [Sentence(each, None, number) for number, each in enumerate(words, start=1)]
-        tags = python_data.as_list(y, "y")
-        python_data.check_same_length(len(words), tags, "y")
+        tags = input_adapters.as_list(y, "y")
+        input_adapters.check_same_length(len(words), tags, "y")
         sentences = []
         for number, (each, row) in enumerate(zip(words, tags, strict=True)):
             is_text = isinstance(row, str | bytes)
-            names = python_data.as_text(row, "y").split() if is_text else python_data.as_list(row, f"y[{number}]")
+            names = input_adapters.as_text(row, "y").split() if is_text else input_adapters.as_list(row, f"y[{number}]")
             if len(names) != len(each):
                 raise UserError(f"x[{number}] has {len(each)} words and y[{number}] {len(names)} tags")
-            numbers = python_data.numbers_of(names, self.labels, f"y[{number}]")
+            numbers = class_labels.class_numbers(names, self.labels, f"y[{number}]")
             sentences.append(Sentence(each, tuple(self.labels[tag] for tag in numbers), number + 1))
         return sentences
 
@@ -166,7 +170,9 @@ class TaggingSpec(KindSpec):
         ]
 
     def examples_of(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Sentence]:
-        return [sentence_of(text, tokenizer, line) for line, text in enumerate(python_data.as_texts(texts["text"]), 1)]
+        return [
+            sentence_of(text, tokenizer, line) for line, text in enumerate(input_adapters.as_texts(texts["text"]), 1)
+        ]
 
     def texts_of(self, examples: Sequence[Sentence]) -> dict[str, list[Any]]:
         return {"text": [" ".join(example.words) if example.text is None else example.text for example in examples]}

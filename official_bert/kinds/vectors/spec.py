@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.kinds import python_data, text_spec
+from official_bert.kinds import input_adapters, text_spec
 from official_bert.kinds import scores as score_functions
 from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
 from official_bert.kinds.names import COSINE, OBJECTIVES, RANKING, TRIPLET, VECTORS
@@ -86,10 +86,10 @@ class VectorSpec(KindSpec):
     def scaled(self, score: Any) -> tuple[float | None, str]:
         """Returns a user's score from 0 to 1, and what is wrong with it."""
         least, greatest = self.score_range
-        value = python_data.as_number(score)
+        value = input_adapters.as_number(score)
         if not least <= value <= greatest:
             return None, (
-                f"score {python_data.shown(score)}; expected {least:g} to {greatest:g}; other scales are named by "
+                f"score {input_adapters.shown(score)}; expected {least:g} to {greatest:g}; other scales are named by "
                 "score_range, such as 0,5"
             )
         return (value - least) / (greatest - least), ""
@@ -130,7 +130,7 @@ class VectorSpec(KindSpec):
     # Learning.
 
     def examples(self, x: Any, y: Any) -> list[VectorExample]:
-        return [VectorExample(str(number), (text,)) for number, text in enumerate(python_data.as_texts(x))]
+        return [VectorExample(str(number), (text,)) for number, text in enumerate(input_adapters.as_texts(x))]
 
     def training_examples(self, x: Any, y: Any) -> list[VectorExample]:
         """Returns examples of pairs or, for TRIPLET, and for RANKING where they are given, of triplets.
@@ -145,8 +145,8 @@ class VectorSpec(KindSpec):
                 raise UserError(f"text {empty} of column {place} of x is empty; expected a text on each side")
         scores: list[float | None] = [None] * len(columns[0])
         if y is not None:
-            given = python_data.as_list(y, "y")
-            python_data.check_same_length(len(columns[0]), given, "y")
+            given = input_adapters.as_list(y, "y")
+            input_adapters.check_same_length(len(columns[0]), given, "y")
             for number, value in enumerate(given):
                 scores[number], problem = self.scaled(value)
                 if problem:
@@ -159,16 +159,16 @@ class VectorSpec(KindSpec):
         expected = "triplets" if fewest == 3 else "pairs or triplets" if most == 3 else "pairs"
         columns: Iterable[Any]
         if isinstance(x, list):
-            x = python_data.columns_as_tuple(x, most, "x")
+            x = input_adapters.columns_as_tuple(x, most, "x")
         if isinstance(x, tuple):
             columns = x
         else:
-            rows = [row if isinstance(row, str) else tuple(row) for row in python_data.as_list(x)]
+            rows = [row if isinstance(row, str) else tuple(row) for row in input_adapters.as_list(x)]
             sizes = {1 if isinstance(row, str) else len(row) for row in rows}
             if len(sizes) > 1 or 1 in sizes:
                 raise UserError(f"x has rows of {', '.join(map(str, sorted(sizes)))} texts; expected {expected}")
             columns = zip(*rows, strict=True)
-        found = [python_data.as_texts(column, f"x[{number}]") for number, column in enumerate(columns)]
+        found = [input_adapters.as_texts(column, f"x[{number}]") for number, column in enumerate(columns)]
         if not fewest <= len(found) <= most or len({len(column) for column in found}) > 1:
             sizes_shown = ", ".join(str(len(column)) for column in found) or "none"
             raise UserError(

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.kinds import python_data
+from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.model import model_for
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
@@ -35,8 +35,8 @@ class Frame:
 
 
 def test_a_frame_is_its_rows_and_of_one_column_its_values():
-    assert python_data.as_texts(Frame(text=["a", "b"])) == ["a", "b"]
-    assert python_data.as_pairs(Frame(text=["a", "b"], other=["c", "d"])) == (["a", "b"], ["c", "d"])
+    assert input_adapters.as_texts(Frame(text=["a", "b"])) == ["a", "b"]
+    assert input_adapters.as_pairs(Frame(text=["a", "b"], other=["c", "d"])) == (["a", "b"], ["c", "d"])
     head = ClassificationSpec(labels=("no", "yes"))
     assert head.labels_from(Frame(label=["yes", "no"])) == [1, 0]
     assert head.labels_from(Frame(no=[0, 1], yes=[1, 0])) == [1, 0]
@@ -53,7 +53,7 @@ def test_the_columns_of_a_frame_are_known_by_their_names():
     for either in (head, several):
         told = refusal(either.labels_from, Frame(yes=[1], **{"3": [0]}))
         assert "y has the columns yes, 3; expected one for each of no, yes, 3" in told
-    assert python_data.as_pairs(Frame(text_pair=["c", "d"], text=["a", "b"])) == (["a", "b"], ["c", "d"])
+    assert input_adapters.as_pairs(Frame(text_pair=["c", "d"], text=["a", "b"])) == (["a", "b"], ["c", "d"])
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -65,7 +65,7 @@ def test_two_columns_are_a_pair_whatever_the_number_of_rows(number):
         {"text": first, "text_pair": second},
     ]  # fmt: skip
     for x in (*columns, rows, np.array(rows), Frame(one=first, other=second)):
-        assert python_data.as_pairs(x) == (first, second)
+        assert input_adapters.as_pairs(x) == (first, second)
         examples = ClassificationSpec(labels=("no", "yes"), pair=True).examples(x, None)
         assert [(each.text_a, each.text_b) for each in examples] == rows
     for x in columns[:4]:
@@ -77,7 +77,7 @@ def test_two_columns_are_a_pair_whatever_the_number_of_rows(number):
 
 @pytest.mark.parametrize("rows", [[["a", "b"]], [["a", "b"]] * 3, [np.array(["a", "b"])] * 4])
 def test_rows_of_pairs_that_might_be_columns_are_refused(rows):
-    for read in (python_data.as_pairs, lambda x: QuestionAnsweringSpec().examples(x, None)):
+    for read in (input_adapters.as_pairs, lambda x: QuestionAnsweringSpec().examples(x, None)):
         assert re.search(rf"x is a list of {len(rows)} lists, .*columns; give rows as tuples", refusal(read, rows))
 
 
@@ -106,10 +106,10 @@ def test_labels_in_a_column_of_their_own_or_one_hot_are_classes(y):
 
 
 def test_a_whole_number_with_a_point_is_the_class_of_the_number():
-    assert python_data.numbers_of(["1.0", "3", "-2.0"], ["1", "3.0", "-2"]) == [0, 1, 2]
-    assert python_data.class_name(3.0) == python_data.class_name("3.00") == python_data.class_name("3") == "3"
+    assert class_labels.class_numbers(["1.0", "3", "-2.0"], ["1", "3.0", "-2"]) == [0, 1, 2]
+    assert class_labels.class_name(3.0) == class_labels.class_name("3.00") == class_labels.class_name("3") == "3"
     for name in ("3.5", "a.0", "3.", ".0", "v1.0", "01", "1e0", ""):
-        assert python_data.class_name(name) == name
+        assert class_labels.class_name(name) == name
 
 
 @pytest.mark.parametrize(("labels", "y", "numbers"), [
@@ -120,7 +120,7 @@ def test_a_whole_number_with_a_point_is_the_class_of_the_number():
     (["3", "1"], [1, 3], [1, 0]), (["no", "yes"], [True, 0], [1, 0]),
 ])  # fmt: skip
 def test_a_value_that_a_class_is_called_by_is_that_class(labels, y, numbers: list[int]):
-    assert python_data.numbers_of(y, labels) == numbers
+    assert class_labels.class_numbers(y, labels) == numbers
 
 
 @pytest.mark.parametrize(("labels", "value"), [
@@ -128,7 +128,7 @@ def test_a_value_that_a_class_is_called_by_is_that_class(labels, y, numbers: lis
 ])  # fmt: skip
 def test_a_number_is_refused_where_classes_are_called_by_others(labels, value):
     with pytest.raises(UserError, match=rf"^y\[0\] is {value}; expected one of {', '.join(labels)}$"):
-        python_data.numbers_of([value], labels)
+        class_labels.class_numbers([value], labels)
 
 
 @pytest.mark.parametrize("value", [
@@ -142,7 +142,7 @@ def test_a_value_that_is_no_class_is_named(value):
 @pytest.mark.parametrize("text", ["a\ud800", "\udc80"])
 def test_half_a_surrogate_is_no_text(text: str):
     with pytest.raises(UserError, match=r"^x\[1\] has half a surrogate, which is no character: '.*'; remove it$"):
-        python_data.as_texts(["a \U0001f600", text])
+        input_adapters.as_texts(["a \U0001f600", text])
 
 
 @pytest.mark.parametrize("value", [None, float("inf"), float("nan"), "a", [1.0, 2.0]])
@@ -158,31 +158,31 @@ def test_a_value_that_is_no_number_is_named(value):
     ("a text", "one text was given"),
 ])  # fmt: skip
 def test_what_is_no_list_is_refused(values, message: str):
-    assert re.search(message, refusal(python_data.as_texts, values))
+    assert re.search(message, refusal(input_adapters.as_texts, values))
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), -1.0, float("inf"), None, "a"])
 def test_a_weight_is_a_finite_number_from_0_on(wrong):
     with pytest.raises(UserError, match=r"sample_weight\[1\] is .*; expected a finite number, 0 or more"):
-        python_data.weights_of([1.0, wrong], "sample_weight")
+        input_adapters.check_weights([1.0, wrong], "sample_weight")
     with pytest.raises(UserError, match=r"class_weight\['yes'\] is .*; expected a finite number, 0 or more"):
-        python_data.weights_by_class({"no": 1.0, "yes": wrong}, ["no", "yes"])
-    np.testing.assert_array_equal(python_data.weights_of(np.array([2, 0]), "sample_weight"), [2.0, 0.0])
+        class_labels.weights_by_class({"no": 1.0, "yes": wrong}, ["no", "yes"])
+    np.testing.assert_array_equal(input_adapters.check_weights(np.array([2, 0]), "sample_weight"), [2.0, 0.0])
 
 
 def test_class_weights_are_a_dict():
     with pytest.raises(UserError, match="class_weight is .*; expected a dict of weights by class, or 'balanced'"):
-        python_data.weights_by_class([1.0, 2.0], ["no", "yes"])
+        class_labels.weights_by_class([1.0, 2.0], ["no", "yes"])
 
 
 def test_numbers_are_names_where_the_classes_are_called_by_numbers():
     stars = ("1", "2", "3")
-    assert python_data.numbers_of([1, 3.0, "2", np.int64(2), [1], [0, 0, 1]], stars) == [0, 2, 1, 1, 0, 2]
-    assert re.search(r"y\[1\] is 0; expected one of 1, 2, 3$", refusal(python_data.numbers_of, [1, 0], stars))
+    assert class_labels.class_numbers([1, 3.0, "2", np.int64(2), [1], [0, 0, 1]], stars) == [0, 2, 1, 1, 0, 2]
+    assert re.search(r"y\[1\] is 0; expected one of 1, 2, 3$", refusal(class_labels.class_numbers, [1, 0], stars))
     with pytest.raises(UserError, match=r"y\[0\] is .*expected one of 1, 2, 3$"):
-        python_data.numbers_of(np.zeros([2, 3, 4]), stars)
-    assert python_data.numbers_of([1, 0], ("1", "0")) == [0, 1]
-    assert python_data.numbers_of([1, 0, "b"], ("a", "b")) == [1, 0, 1]
+        class_labels.class_numbers(np.zeros([2, 3, 4]), stars)
+    assert class_labels.class_numbers([1, 0], ("1", "0")) == [0, 1]
+    assert class_labels.class_numbers([1, 0, "b"], ("a", "b")) == [1, 0, 1]
     spec = tf.TensorSpec([None], tf.float32)
     lookup = model_for(ClassificationSpec(labels=stars)).graph_labels(spec, True)
     assert lookup is not None
@@ -197,7 +197,7 @@ def test_numbers_are_names_where_the_classes_are_called_by_numbers():
 )
 def test_what_are_no_names_of_different_classes_is_refused(labels):
     with pytest.raises(UserError, match=r"labels is \[.*; expected the names of two or more different classes"):
-        python_data.label_names(labels, 2, {})
+        class_labels.check_label_names(labels, 2, {})
 
 
 def test_names_in_a_data_set_are_those_of_lists():

@@ -1,0 +1,165 @@
+"""Labels of classes that users pass to `fit`: by name, by number, one-hot, or as columns. And weights of classes.
+
+E examples, R rows, C classes
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from official_bert.errors import UserError
+from official_bert.kinds.features import Array
+from official_bert.kinds.input_adapters import as_list, as_number, check_weight, is_frame, is_row, shown, unwrap
+
+BALANCED = "balanced"  # in place of class weights: all classes have the same total weight
+_TRUTH = ("False", "True")
+
+
+def order_class_columns(y: Any, labels: Sequence[str]) -> Any:
+    """Returns labels. If a DataFrame has a column per class, puts them in the order of the classes, float64 [E, C].
+
+    Columns named 0 to C - 1 already have that order.
+
+    Raises:
+        UserError: If there is not one column per class.
+    """
+    if not is_frame(y) or len(y.columns) == 1:
+        return y
+    names, classes = [class_name(name) for name in y.columns], [class_name(label) for label in labels]
+    if sorted(names) == sorted(classes):
+        order = [names.index(each) for each in classes]
+    elif names == [str(number) for number in range(len(classes))]:
+        order = list(range(len(classes)))
+    else:
+        raise UserError(f"y has the columns {', '.join(names)}; expected one for each of {', '.join(labels)}")
+    rows = [[as_number(row[column]) for column in order] for row in y.to_numpy()]
+    return np.array(rows, np.float64).reshape(len(rows), len(order))
+
+
+def check_label_names(labels: Any, least: int, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of classes that a user passed to a model.
+
+    Args:
+        labels: Names or numbers.
+        least: Minimum number of classes.
+        settings: The other arguments, by name.
+
+    Raises:
+        UserError: If there are too few classes, a value cannot be a name, or two names are equal.
+    """
+    counts = [f"{name}={settings[name]!r}" for name in ("num_classes", "num_labels") if name in settings]
+    is_several = not counts and isinstance(labels, Iterable) and not isinstance(labels, str | bytes)
+    values = as_list(labels, "labels") if is_several else []
+    names = tuple(str(value) for value in values if _is_name(value))
+    if len(names) < max(least, len(values)) or len({class_name(name) for name in names}) < len(names):
+        received = f"{counts[0]} was given" if counts else f"labels is {shown(labels)}"
+        count = "two or more" if least > 1 else "one or more"
+        raise UserError(f"{received}; expected the names of {count} different classes, as labels=['no', 'yes']")
+    return names
+
+
+def _is_name(value: Any) -> bool:
+    """Returns whether a value can be the name of a class. A gap in a column, None or NaN, cannot."""
+    return isinstance(value, str | int | float | np.number | np.bool_) and value == value
+
+
+def class_name(value: Any) -> str:
+    """Returns the name of a class. 3.0 becomes 3, since columns with missing numbers are written with points."""
+    name = str(value)
+    return name.partition(".")[0] if re.fullmatch(r"-?[0-9]+\.0+", name) else name
+
+
+def numbers_by_name(labels: Sequence[str]) -> dict[str, int]:
+    """Returns the number of each class, by its label and by its `class_name`."""
+    numbers = {class_name(label): number for number, label in enumerate(labels)}
+    return numbers | {label: number for number, label in enumerate(labels)}
+
+
+def are_whole_numbers(labels: Sequence[str]) -> bool:
+    """Returns whether all classes are named by whole numbers. A number then is a name, never the index of a class."""
+    return all(re.fullmatch("-?[0-9]+", class_name(label)) for label in labels)
+
+
+def are_values(labels: Sequence[str]) -> bool:
+    """Returns whether a class is named by a number or a truth value. Such a value then is a name, as above."""
+    return any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", label) or label in _TRUTH for label in labels)
+
+
+def class_numbers(values: Iterable[Any], labels: Sequence[str], name: str = "y") -> list[int]:
+    """Returns the numbers of classes that are given by name or, unless one of the names is a number, by number.
+
+    For the classes False and True, in this order, 0 and 1 are numbers. A value may be in a list of its own, as in a
+    column [E, 1], or be one-hot, [C].
+
+    Raises:
+        UserError: If a value is not a class.
+    """
+    by_name = numbers_by_name(labels)
+    are_names = are_values(labels) and tuple(labels) != _TRUTH
+    numbers = []
+    for position, value in enumerate(values):
+        number = _one_hot_index(value, len(labels))
+        if number is None:
+            number = _find_number(unwrap(value), by_name, are_names)
+        if not 0 <= number < len(labels):
+            or_number = "" if are_names else f", or a number from 0 to {len(labels) - 1}"
+            raise UserError(f"{name}[{position}] is {shown(value)}; expected one of {', '.join(labels)}{or_number}")
+        numbers.append(number)
+    return numbers
+
+
+def _find_number(value: Any, by_name: Mapping[str, int], are_names: bool) -> int:
+    """Returns the number of a class that is given by name or by number, or -1 if it is unknown."""
+    if isinstance(value, bytes | np.bytes_):
+        value = bytes(value).decode("utf-8", "replace")
+    if isinstance(value, str):
+        return by_name.get(value, by_name.get(class_name(value), -1))
+    if are_names:
+        return by_name.get(str(value), by_name.get(class_name(value), -1))
+    number = as_number(value)
+    return int(number) if number.is_integer() else -1
+
+
+def _one_hot_index(value: Any, classes: int) -> int | None:
+    """Returns the index of the 1 in a one-hot row, [classes], or None for other values."""
+    if not is_row(value) or np.ndim(value) != 1 or len(value) != classes or classes == 1:
+        return None
+    is_one_hot = all(each in (0, 1) for each in np.ravel(value).tolist()) and sum(value) == 1
+    return int(np.argmax(value)) if is_one_hot else None
+
+
+def is_balanced(class_weight: Any) -> bool:
+    """Returns whether classes are weighted by how rare they are."""
+    return isinstance(class_weight, str) and class_weight == BALANCED
+
+
+def weights_by_class(class_weight: Mapping[Any, float] | str, labels: Sequence[str]) -> Array:
+    """Returns the weight of each class, float32 [C]. The default weight is 1.
+
+    Args:
+        class_weight: Weights by the name or number of a class.
+        labels: The names of the classes.
+
+    Raises:
+        UserError: If a class is unknown, or a weight is negative or not a finite number.
+    """
+    if not isinstance(class_weight, Mapping):
+        raise UserError(f"class_weight is {shown(class_weight)}; expected a dict of weights by class, or {BALANCED!r}")
+    by_class = np.ones(len(labels), np.float32)
+    keys = list(class_weight)
+    numbers = class_numbers(keys, labels, "class_weight")
+    by_class[numbers] = [check_weight(class_weight[key], f"class_weight[{key!r}]") for key in keys]
+    return by_class
+
+
+def balanced_weights(numbers: Array, classes: int) -> Array:
+    """Returns the weight of each class, float64 [C], with equal totals per class and a mean of 1 per row.
+
+    Args:
+        numbers: The class of each row, int [R].
+        classes: C.
+    """
+    counts = np.bincount(numbers, minlength=classes)
+    return np.asarray(len(numbers) / (np.maximum(counts, 1) * np.count_nonzero(counts)))

@@ -1,0 +1,187 @@
+"""Input adapters: convert the containers that users pass to `fit` and `predict`, such as arrays and DataFrames."""
+
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from official_bert.errors import UserError
+from official_bert.kinds.features import Array
+
+# Maximum magnitude of labels and weights. The sum of the squares of larger ones overflows float32.
+LARGEST = 1e18
+
+
+def is_data_set(x: Any) -> bool:
+    """Returns whether `x` is a tf.data.Dataset, without importing TensorFlow."""
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and isinstance(x, tf.data.Dataset)
+
+
+def are_ids(x: Any) -> bool:
+    """Returns whether `x` is the input of the network: a dict of ids, or a data set of dicts, maybe with labels."""
+    if is_data_set(x):
+        spec = x.element_spec
+        return are_ids(spec[0] if isinstance(spec, tuple) else spec)
+    return isinstance(x, Mapping) and "input_ids" in x
+
+
+def as_list(values: Any, name: str = "x") -> list[Any]:
+    """Returns the elements of a list, tuple, NumPy array, tensor, or object with to_list, such as a pandas column.
+
+    For a DataFrame, returns its rows, or the values of its only column.
+
+    Raises:
+        UserError: If the value is a single text, or has no order.
+    """
+    if isinstance(values, list):
+        return list(values)
+    if isinstance(values, str | bytes):
+        raise UserError(f"one text was given, {shown(values)}; expected several: put it into a list")
+    tf = sys.modules.get("tensorflow")
+    if tf is not None and tf.is_tensor(values):
+        values = values.numpy()
+    if is_frame(values):
+        rows = values.to_numpy()
+        return list(rows[:, 0] if rows.shape[1] == 1 else rows)
+    if hasattr(values, "to_list"):  # pandas; its tolist does the same
+        return list(values.to_list())
+    if isinstance(values, Mapping | Set) or not isinstance(values, Iterable):
+        raise UserError(f"{name} is {shown(values)}; expected several: a list, an array or a column")
+    return list(values)
+
+
+def is_frame(values: Any) -> bool:
+    """Returns whether the values are a table with named columns, such as a pandas DataFrame."""
+    return hasattr(values, "columns") and hasattr(values, "to_numpy")
+
+
+def as_texts(values: Any, name: str = "x") -> list[str]:
+    """Returns texts as str.
+
+    Raises:
+        UserError: If a value is not a text, or not UTF-8.
+    """
+    return [as_text(value, f"{name}[{number}]") for number, value in enumerate(as_list(values, name))]
+
+
+def as_text(value: Any, name: str) -> str:
+    """Returns a text as str.
+
+    Raises:
+        UserError: If the value is not a text, is not UTF-8, or contains half a surrogate pair.
+    """
+    if isinstance(value, bytes | np.bytes_):
+        try:
+            value = bytes(value).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{name} is not UTF-8: {shown(value)}") from error
+    if not isinstance(value, str):
+        raise UserError(f"{name} is {shown(value)}; expected a text")
+    if re.search("[\ud800-\udfff]", value):
+        raise UserError(f"{name} has half a surrogate, which is no character: {shown(value)}; remove it")
+    return str(value)
+
+
+def as_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
+    """Returns first and second texts, from two columns or from rows of two texts.
+
+    Columns are a tuple, list or dict of two. Rows are tuples in a list, an array [E, 2], or a DataFrame. Lists in a
+    list are always columns, regardless of their length.
+
+    Raises:
+        UserError: If the values have another form, or the columns differ in length.
+    """
+    if isinstance(values, Mapping) or (is_frame(values) and sorted(map(str, values.columns)) == ["text", "text_pair"]):
+        if set(values) != {"text", "text_pair"}:
+            raise UserError(f"{name} has the columns {', '.join(map(str, values))}; expected text and text_pair")
+        values = (values["text"], values["text_pair"])
+    if isinstance(values, list):
+        values = columns_as_tuple(values, 2, name)
+    if not isinstance(values, tuple):
+        rows = as_list(values, name)
+        wrong = next((number for number, row in enumerate(rows) if isinstance(row, str) or len(row) != 2), None)
+        if wrong is not None:
+            raise UserError(
+                f"{name}[{wrong}] is {shown(rows[wrong])}; expected a pair of texts, or a tuple of two columns"
+            )
+        values = ([row[0] for row in rows], [row[1] for row in rows])
+    elif len(values) != 2:
+        raise UserError(f"{name} is a tuple of {len(values)} columns; expected two, of first and of second texts")
+    first, second = as_texts(values[0], f"{name}[0]"), as_texts(values[1], f"{name}[1]")
+    if len(first) != len(second):
+        raise UserError(f"{name} has {len(first)} first texts and {len(second)} second ones")
+    return first, second
+
+
+def columns_as_tuple(values: list[Any], most: int, name: str) -> Any:
+    """Returns a list of columns as a tuple. A list of rows, which are tuples, stays unchanged.
+
+    Raises:
+        UserError: If there are fewer than two columns or more than `most`.
+    """
+    if not values or not all(_is_column(each) for each in values):
+        return values
+    if not 2 <= len(values) <= most:
+        raise UserError(
+            f"{name} is a list of {len(values)} lists, which are read as columns; give rows as tuples: "
+            f"{name} = [tuple(row) for row in {name}]"
+        )
+    return tuple(values)
+
+
+def _is_column(values: Any) -> bool:
+    """Returns whether the values are a list, an array or a column of a DataFrame, rather than a text or a row."""
+    return isinstance(values, list) or bool(getattr(values, "shape", ()))
+
+
+def check_same_length(examples: int, values: Sequence[Any] | Array, name: str) -> None:
+    """Raises a UserError unless there is one value per example."""
+    if len(values) != examples:
+        raise UserError(f"there are {examples} examples and {len(values)} values in {name}")
+
+
+def as_number(value: Any) -> float:
+    """Returns a value, or the only value of a row, as a number, or NaN if it is not a number."""
+    try:
+        return float(unwrap(value))
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def unwrap(value: Any) -> Any:
+    """Returns the only value of a row of one. Other values stay unchanged."""
+    return value[0] if is_row(value) and len(value) == 1 else value
+
+
+def is_row(value: Any) -> bool:
+    """Returns whether a value is a list, a tuple or an array with a dimension."""
+    return isinstance(value, list | tuple | np.ndarray) and bool(np.ndim(value))
+
+
+def check_weights(values: Any, name: str) -> Array:
+    """Returns the weights of examples, float32 [E].
+
+    Raises:
+        UserError: If a weight is negative or not a finite number.
+    """
+    return np.array(
+        [check_weight(value, f"{name}[{number}]") for number, value in enumerate(as_list(values, name))], np.float32
+    )
+
+
+def check_weight(value: Any, name: str) -> float:
+    """Returns a weight as a number. Raises a UserError unless it is finite and 0 or more."""
+    weight = as_number(value)
+    if not 0 <= weight <= LARGEST:
+        raise UserError(f"{name} is {shown(value)}; expected a finite number, 0 or more, at most {LARGEST:g}")
+    return weight
+
+
+def shown(value: Any) -> str:
+    """Returns a value for a message, on one line of at most 60 characters."""
+    text = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
