@@ -15,13 +15,12 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.export import conversion_score, replay
+from official_bert.export import proof
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, ExportOptions
 from official_bert.export.source import Source
-from official_bert.inference import exports
+from official_bert.inference import exports, replays
 from official_bert.inference.keras_model import compute_outputs
 from official_bert.inference.predictor import SpecPredictor
-from official_bert.kinds.all_kinds import SPECS, create_spec
 from official_bert.kinds.features import Features, Outputs
 from official_bert.kinds.label_spec import DECISIONS
 from official_bert.modeling.head_input import HeadInput
@@ -41,7 +40,7 @@ def check(source: Source, options: ExportOptions) -> None:
     Raises:
         UserError: If the model has no head or one that LiteRT does not support, or there is no evaluation file.
     """
-    if source.kind not in SPECS or not SPECS[source.kind].has_head:
+    if source.spec is None or not source.spec.has_head:
         raise UserError(
             f"--format={LITERT} needs a model that was fine-tuned on labels, but the kind of {options.model_dir} is "
             f"{source.kind}; export it as saved_model"
@@ -64,11 +63,10 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     path = os.path.join(folder, MODEL_FILE)
     files.write_bytes(path, convert(source, options.quantization == DYNAMIC_INT8))
     predictor = _LiteRtPredictor(source, load(path))
-    score = conversion_score.measure(source, options, predictor.compute_outputs, LITERT)
+    score = proof.compare_scores(source, options, predictor.compute_outputs, LITERT)
     if options.quantization == FLOAT32:
-        texts = replay.make(source, options.eval_file)
-        answers, _ = predictor.answer(exports.to_columns(texts.texts))
-        replay.prove(texts, [dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True)])
+        replay = proof.record_answers(source, options.eval_file)
+        proof.compare(replay, *replays.ask(predictor, replay.rows()))
     choices = source.task_spec["num_choices"]
     shape = "[1, S]" if choices is None else f"[1, {choices}, S]"
     report = {
@@ -88,8 +86,8 @@ class _LiteRtPredictor(SpecPredictor):
     """Answers texts with a converted model, one row at a time."""
 
     def __init__(self, source: Source, run: Run) -> None:
-        spec = create_spec({**source.task_spec, "kind": source.kind})
-        super().__init__(spec, FastTokenizer.of(source.tokenizer), source.task_spec["max_seq_length"])
+        assert source.spec
+        super().__init__(source.spec, FastTokenizer.of(source.tokenizer), source.task_spec["max_seq_length"])
         self._run = run
 
     def compute_outputs(self, features: Features, batch_size: int | None = None) -> Outputs:

@@ -1,4 +1,4 @@
-"""The operations of a SavedModel, and those that the servers of each release of TensorFlow have."""
+"""The operations that a SavedModel uses, compared with those of each TensorFlow Serving release."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ _LIST = "configs/serving_operations.json"  # made by tests/golden/make_serving_o
 
 @functools.cache
 def _operations() -> dict[str, dict[str, frozenset[str]]]:
-    """The attributes of all operations of each release, tensorflow-text's among them."""
+    """Returns the attributes by operation by release, including the operations of tensorflow-text."""
     releases: dict[str, dict[str, frozenset[str]]] = {}
     operations: dict[str, frozenset[str]] = {}
     for release, changes in json.loads(files.read_text(find_config(_LIST))).items():
@@ -29,12 +29,12 @@ def _operations() -> dict[str, dict[str, frozenset[str]]]:
 
 
 def releases() -> list[str]:
-    """Returns the releases of TensorFlow whose operations are known, oldest first."""
+    """Returns the TensorFlow releases whose operations are known, oldest first."""
     return list(_operations())
 
 
-def used_by(folder: str) -> dict[str, set[str]]:
-    """Returns the operations of a SavedModel's graph and functions, with the attributes that they have there."""
+def find_used(folder: str) -> dict[str, set[str]]:
+    """Returns the attributes by operation in a SavedModel's graph and functions."""
     model = saved_model_pb2.SavedModel()
     model.ParseFromString(files.read_bytes(os.path.join(folder, exports.GRAPH_FILE)))
     operations: dict[str, set[str]] = {}
@@ -42,7 +42,7 @@ def used_by(folder: str) -> dict[str, set[str]]:
     def add(nodes: Iterable[Any], functions: set[str]) -> None:
         for node in nodes:
             if node.op not in functions:
-                # Attributes that begin with _ are TensorFlow's notes, which every release passes over.
+                # Every release ignores attributes that start with _, which are TensorFlow's notes.
                 known = {name for name in node.attr if not name.startswith("_")}
                 operations.setdefault(node.op, set()).update(known)
 
@@ -54,24 +54,24 @@ def used_by(folder: str) -> dict[str, set[str]]:
     return operations
 
 
-def releases_for(folder: str) -> list[str]:
-    """Returns the releases, oldest first, whose servers have all operations of a SavedModel."""
-    used = used_by(folder)
-    return [release for release, known in _operations().items() if not _missing(used, known)]
+def compatible_releases(folder: str) -> list[str]:
+    """Returns the releases whose servers have all operations of a SavedModel, oldest first."""
+    used = find_used(folder)
+    return [release for release, known in _operations().items() if not _compare(used, known)]
 
 
-def lacking(folder: str, release: str) -> list[str]:
-    """Returns which operations, or attributes of them, of a SavedModel the servers of a release lack, in words.
+def find_missing(folder: str, release: str) -> list[str]:
+    """Returns the operations and attributes of a SavedModel that a release's servers lack, as text.
 
     Raises:
-        UserError: the release is not known.
+        UserError: If the release is unknown.
     """
     if release not in releases():
-        raise UserError(f"the operations of TensorFlow {release} are not known; known are {', '.join(releases())}")
-    return _missing(used_by(folder), _operations()[release])
+        raise UserError(f"the operations of TensorFlow {release} are not known; choose from {', '.join(releases())}")
+    return _compare(find_used(folder), _operations()[release])
 
 
-def _missing(used: dict[str, set[str]], known: dict[str, frozenset[str]]) -> list[str]:
+def _compare(used: dict[str, set[str]], known: dict[str, frozenset[str]]) -> list[str]:
     missing = []
     for name, attributes in sorted(used.items()):
         if name not in known:

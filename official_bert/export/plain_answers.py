@@ -1,6 +1,6 @@
-"""Answers texts with a SavedModel in a process that has TensorFlow and tensorflow-text and nothing of this package.
+"""Answers texts with a SavedModel in a process that can import TensorFlow and tensorflow-text, but not this package.
 
-`answers` starts it; the file itself is what runs there.
+`answers` starts the process, which runs this file.
 """
 
 import json
@@ -10,26 +10,26 @@ import sys
 import tempfile
 from typing import Any
 
-Answers = list[dict[str, Any]]  # of each row, by output
+Answers = list[dict[str, Any]]  # by output, for each row
 
 _TOGETHER = 12
-_WITHOUT = ("official_bert", "data_gen")
+_BLOCKED_PACKAGES = ("official_bert", "data_gen")
 
 
 def answers(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Returns what `ask` does, from a process of its own.
+    """Calls `ask` in a separate process.
 
     Raises:
-        UserError: the process fails; with the end of what it printed.
+        UserError: If the process fails. The message contains the end of its output.
     """
-    from official_bert.inference import exports  # here, as this file also runs where there is no such package
+    from official_bert.inference import exports  # Imported here: the process that runs this file cannot.
 
     with exports.loadable(folder) as path:
         return in_own_process(path, rows)
 
 
 def in_own_process(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Returns what `ask` does, from a process of its own; the folder is one whose name TensorFlow takes as it is."""
+    """Calls `ask` in a separate process. TensorFlow must not take the folder's name for a pattern."""
     from official_bert.errors import UserError
 
     with tempfile.TemporaryDirectory() as local:
@@ -45,8 +45,7 @@ def in_own_process(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, An
         )
         if done.returncode:
             raise UserError(
-                f"a process of its own cannot ask {folder} (exit status {done.returncode}): "
-                f"{done.stderr.strip()[-2000:]}"
+                f"a separate process cannot run {folder} (exit status {done.returncode}): {done.stderr.strip()[-2000:]}"
             )
         with open(answered, encoding="utf-8") as file:
             alone, together = json.load(file)
@@ -54,32 +53,30 @@ def in_own_process(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, An
 
 
 def ask(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Returns what a SavedModel's serving_default answers to each row alone, and to the first rows together.
-
-    The latter without the padding that they get beside others.
+    """Returns the answers of serving_default to each row alone, and to the first rows in one batch without padding.
 
     Args:
-        folder: of the SavedModel.
-        rows: the texts of each by input.
+        folder: The folder of the SavedModel.
+        rows: The texts by input, for each row.
     """
     import tensorflow as tf
-    import tensorflow_text  # noqa: F401  (the operations of the exported tokenizer)
+    import tensorflow_text  # noqa: F401  (registers the operations of the exported tokenizer)
 
     model = tf.saved_model.load(folder).signatures["serving_default"]
 
-    def run(some: list[dict[str, Any]]) -> dict[str, Any]:
-        outputs = model(**{name: tf.constant([row[name] for row in some]) for name in some[0]})
+    def run(some_rows: list[dict[str, Any]]) -> dict[str, Any]:
+        outputs = model(**{name: tf.constant([row[name] for row in some_rows]) for name in some_rows[0]})
         return {name: value.numpy() for name, value in outputs.items()}
 
-    def as_answer(outputs: dict[str, Any], number: int, shapes: dict[str, Any]) -> dict[str, Any]:
+    def remove_padding(outputs: dict[str, Any], number: int, shapes: dict[str, Any]) -> dict[str, Any]:
         unpadded = {name: (slice(number, number + 1), *map(slice, shapes[name].shape[1:])) for name in outputs}
         return {name: _as_json(value[unpadded[name]].tolist()[0]) for name, value in outputs.items()}
 
     alone = [run([row]) for row in rows]
     together = run(rows[:_TOGETHER])
     return (
-        [as_answer(outputs, 0, outputs) for outputs in alone],
-        [as_answer(together, number, outputs) for number, outputs in enumerate(alone[:_TOGETHER])],
+        [remove_padding(outputs, 0, outputs) for outputs in alone],
+        [remove_padding(together, number, outputs) for number, outputs in enumerate(alone[:_TOGETHER])],
     )
 
 
@@ -90,8 +87,8 @@ def _as_json(value: Any) -> Any:
 
 
 def _main(folder: str, questions: str, answered: str) -> None:
-    without: dict[str, Any] = dict.fromkeys(_WITHOUT)
-    sys.modules.update(without)  # None: to import them is an error
+    blocked: dict[str, Any] = dict.fromkeys(_BLOCKED_PACKAGES)
+    sys.modules.update(blocked)  # Importing a package whose module is None raises an error.
     with open(questions, encoding="utf-8") as file:
         rows = json.load(file)
     result = ask(folder, rows)

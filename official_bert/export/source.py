@@ -1,6 +1,8 @@
-"""The trained model that an export is made of, from any folder that holds one."""
+"""The trained model that an export is made from."""
 
 import dataclasses
+import functools
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -10,33 +12,65 @@ from official_bert.checkpoints.checkpoint import MASKED_LM
 from official_bert.checkpoints.formats import fine_tuned
 from official_bert.checkpoints.loading import assign_weights, build_loaded_encoder, open_model
 from official_bert.errors import UserError
+from official_bert.kinds.all_kinds import SPECS, create_spec
 from official_bert.kinds.names import ENCODER, FILL_MASK
+from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.exact import FullTokenizer
+from official_bert.version import __version__
 
-_LEAST_LENGTH = 8
+_MIN_LENGTH = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A trained model, and what it answers."""
+    """A trained model and its outputs.
 
-    model: keras.Model  # that TextModel takes
-    config: BertConfig  # the encoder's
+    Attributes:
+        model: A model that GraphModel takes.
+        config: The encoder's configuration.
+        tokenizer: The model's tokenizer.
+        vocab: The content of vocab.txt.
+        kind: The kind of the model's head, or ENCODER or FILL_MASK.
+        task_spec: The content of task.json. Without a head: task, labels and max_seq_length.
+    """
+
+    model: keras.Model
+    config: BertConfig
     tokenizer: FullTokenizer
-    vocab: str  # the text of the vocab.txt
-    kind: str  # what it answers
-    task_spec: dict[str, Any]  # what task.json holds; for models without one task, labels and max_seq_length
+    vocab: str
+    kind: str
+    task_spec: dict[str, Any]
+
+    @functools.cached_property
+    def spec(self) -> KindSpec | None:
+        """The spec of the model's kind, or None if it was not fine-tuned."""
+        return create_spec({**self.task_spec, "kind": self.kind}) if self.kind in SPECS else None
+
+    def metadata(self, inputs: Iterable[str]) -> dict[str, Any]:
+        """Returns the metadata of an export that takes these text inputs."""
+        labels = self.task_spec["labels"]
+        return {
+            # The columns that the model was trained on, which predict looks for too.
+            **({"table": self.task_spec["table"]} if "table" in self.task_spec else {}),
+            "kind": self.kind,
+            "task": self.task_spec["task"],
+            "inputs": list(inputs),
+            "labels": None if labels is None else list(labels),
+            "max_seq_length": self.task_spec["max_seq_length"],
+            **self.tokenizer.basic_tokenizer.casing.settings,
+            "version_of_official_bert": __version__,
+        }
 
 
 def read_source(folder: str, encoder: bool = False, max_seq_length: int | None = None) -> Source:
-    """Returns the model of a folder: a fine-tuned one, a masked-LM one, or an encoder.
+    """Reads a fine-tuned model, a masked-LM model or an encoder.
 
     Args:
         folder: A path or name that `open_model` takes.
-        encoder: Whether to return the encoder, whatever the head.
-        max_seq_length: The longest sequence. Defaults to that of fine-tuning or of the model.
+        encoder: Whether to return the encoder without its head.
+        max_seq_length: The maximum sequence length. Defaults to the length used in fine-tuning, or the model's maximum.
 
     Raises:
         UserError: If there is no such model, it has no vocabulary, or the length does not fit.
@@ -55,14 +89,15 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
         if encoder or MASKED_LM not in loaded.parts or not config.predicts_masked_tokens:
             model, kind = build_loaded_encoder(loaded), ENCODER
         else:
-            whole = build_pretraining_model(config)
-            model, kind = keras.Model(whole.input, whole.output["masked_lm_logits"], name="masked_lm"), FILL_MASK
+            pretraining_model = build_pretraining_model(config)
+            model = keras.Model(pretraining_model.input, pretraining_model.output["masked_lm_logits"], name="masked_lm")
+            kind = FILL_MASK
             assign_weights(model, loaded.weights)
     if max_seq_length is not None:
         task["max_seq_length"] = max_seq_length
-    if not _LEAST_LENGTH <= task["max_seq_length"] <= config.max_position_embeddings:
+    if not _MIN_LENGTH <= task["max_seq_length"] <= config.max_position_embeddings:
         raise UserError(
-            f"the longest sequence is {task['max_seq_length']} tokens; expected {_LEAST_LENGTH} to "
-            f"{config.max_position_embeddings}, the positions of the model"
+            f"max_seq_length is {task['max_seq_length']}; expected {_MIN_LENGTH} to {config.max_position_embeddings}, "
+            "the model's maximum"
         )
     return Source(model, config, tokenizer, loaded.require_vocab(), kind, task)

@@ -1,6 +1,6 @@
 """Texts with the answers that predict gives to them, by which an export proved itself.
 
-They are made when it is written (see export/replay.py) and stand beside the model, so that it can be asked again
+They are made when it is written (see export/proof.py) and stand beside the model, so that it can be asked again
 wherever it runs.
 """
 

@@ -81,7 +81,7 @@ def test_a_converted_model_that_answers_otherwise_is_not_written(monkeypatch, tm
     monkeypatch.setattr(litert, "convert", lambda source, quantized: b"")
     monkeypatch.setattr(litert, "load", lambda path: run)
     examples = write_examples(tmp_path, CLASSIFICATION)
-    with pytest.raises(UserError, match="the export would answer otherwise than predict, so it is not written: to "):
+    with pytest.raises(UserError, match="differently from predict and is not written: to "):
         export(model_dir, export_dir, LITERT, eval_file=examples, max_loss=1.0)
     assert not export_dir.exists()
 

@@ -3,19 +3,21 @@ import pathlib
 import re
 from typing import Any
 
+import keras
 import pytest
 import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.export import operations
-from official_bert.export.replay_texts import made_up_texts
+from official_bert.export.proof import synthetic_texts
+from official_bert.export.source import Source
 from official_bert.inference import exports as layout
 from official_bert.inference import replays
 from official_bert.inference.replays import Replay
 from official_bert.kinds import graph_inputs
 from official_bert.kinds.names import CLASSIFICATION, FILL_MASK, MULTIPLE_CHOICE, QUESTION_ANSWERING
 from official_bert.tokenization.exact import FullTokenizer
-from tests.export.exported_models import export, save_finetuned, save_run, task_spec_of
+from tests.export.exported_models import CONFIG, export, save_finetuned, save_run, task_spec_of
 from tests.make import VOCAB, refusal
 
 LENGTH = 20
@@ -39,20 +41,25 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FullTokenizer:
     return FullTokenizer(str(path))
 
 
+def texts_for(tokenizer: FullTokenizer, kind: str, **changes: Any) -> dict[str, list[Any]]:
+    """Returns the synthetic texts for a model of a kind, which needs no weights for that."""
+    task_spec = task_spec_of(kind, max_seq_length=LENGTH, **changes)
+    return synthetic_texts(Source(keras.Model(), CONFIG, tokenizer, "", kind, task_spec))
+
+
 def lengths(tokenizer: FullTokenizer, texts: list[str]) -> set[int]:
     return {len(tokenizer.tokenize(text)) for text in texts}
 
 
-def test_made_up_texts_reach_the_limit_to_the_token(tokenizer: FullTokenizer):
-    spec = task_spec_of(CLASSIFICATION, max_seq_length=LENGTH)
-    texts = made_up_texts(tokenizer, CLASSIFICATION, spec)["text"]
+def test_synthetic_texts_reach_the_limit_to_the_token(tokenizer: FullTokenizer):
+    texts = texts_for(tokenizer, CLASSIFICATION)["text"]
     room = LENGTH - 2
     assert {0, 1, room - 1, room, room + 1, 5 * room // 2} <= lengths(tokenizer, texts)
-    assert made_up_texts(tokenizer, CLASSIFICATION, spec)["text"] == texts
+    assert texts_for(tokenizer, CLASSIFICATION)["text"] == texts
 
 
-def test_made_up_pairs_reach_the_limit_to_the_token(tokenizer: FullTokenizer):
-    pairs = made_up_texts(tokenizer, CLASSIFICATION, task_spec_of(CLASSIFICATION, pair=True, max_seq_length=LENGTH))
+def test_synthetic_pairs_reach_the_limit_to_the_token(tokenizer: FullTokenizer):
+    pairs = texts_for(tokenizer, CLASSIFICATION, pair=True)
     counts = {
         tuple(len(tokenizer.tokenize(text)) for text in pair)
         for pair in zip(pairs["text"], pairs["text_pair"], strict=True)
@@ -62,18 +69,17 @@ def test_made_up_pairs_reach_the_limit_to_the_token(tokenizer: FullTokenizer):
     assert {(0, 0), (0, room), (room, 1), (2 * room, 2 * room)} <= counts
 
 
-def test_made_up_questions_reach_both_limits_to_the_token(tokenizer: FullTokenizer):
-    spec = task_spec_of(QUESTION_ANSWERING, max_seq_length=LENGTH, max_query_length=6)
-    texts = made_up_texts(tokenizer, QUESTION_ANSWERING, spec)
+def test_synthetic_questions_reach_both_limits_to_the_token(tokenizer: FullTokenizer):
+    texts = texts_for(tokenizer, QUESTION_ANSWERING, max_query_length=6)
     assert {0, 1, 6, 7} <= lengths(tokenizer, texts["question"])
     room = LENGTH - 3 - 7
     assert {room - 1, room, room + 1} <= lengths(tokenizer, texts["context"])
 
 
-def test_made_up_choices_and_masks_have_the_shape_that_is_asked(tokenizer: FullTokenizer):
-    choices = made_up_texts(tokenizer, MULTIPLE_CHOICE, task_spec_of(MULTIPLE_CHOICE))
+def test_synthetic_choices_and_masks_have_the_requested_shape(tokenizer: FullTokenizer):
+    choices = texts_for(tokenizer, MULTIPLE_CHOICE)
     assert {len(endings) for endings in choices["endings"]} == {4}
-    masks = made_up_texts(tokenizer, FILL_MASK, {"max_seq_length": LENGTH})["text"]
+    masks = texts_for(tokenizer, FILL_MASK)["text"]
     assert all("[MASK]" in text for text in masks)
     fitting = {len(tokenizer.tokenize(text, special_tokens=True)) for text in masks}
     assert LENGTH - 2 in fitting
@@ -138,9 +144,9 @@ def test_texts_of_an_evaluation_file_are_replayed(tmp_path: pathlib.Path):
     table.write_text("text,label\n" + "".join(f"the cat {'sat ' * number},yes\n" for number in range(50)))
     path = export(model_dir, str(tmp_path / "exports"), eval_file=str(table))
     texts = replays.read(path).texts["text"]
-    made_up = made_up_texts(FullTokenizer(f"{model_dir}/vocab.txt"), CLASSIFICATION, task_spec_of(CLASSIFICATION))
-    assert texts[: len(made_up["text"])] == made_up["text"]
-    assert len(texts) == len(made_up["text"]) + 32
+    synthetic = texts_for(FullTokenizer(f"{model_dir}/vocab.txt"), CLASSIFICATION)["text"]
+    assert texts[: len(synthetic)] == synthetic
+    assert len(texts) == len(synthetic) + 32
     assert "nothing.csv" in refusal(export, model_dir, str(tmp_path / "exports"), eval_file="nothing.csv")
 
 
@@ -153,24 +159,25 @@ def test_operations_that_a_release_lacks_are_named(monkeypatch: pytest.MonkeyPat
     module = tf.Module()
     module.add = tf.function(lambda x: tf.nn.relu(x) + 1.0, input_signature=[tf.TensorSpec([None])])
     tf.saved_model.save(module, str(tmp_path))
-    used = operations.used_by(str(tmp_path))
+    used = operations.find_used(str(tmp_path))
     assert "Relu" in used
     assert "PartitionedCall" in used or "StatefulPartitionedCall" in used
     assert not [name for name in used if name.startswith("__inference")]
-    assert [operations.lacking(str(tmp_path), release) for release in operations.releases()] == [[]] * 5
+    assert [operations.find_missing(str(tmp_path), release) for release in operations.releases()] == [[]] * 5
     known = dict(operations._operations()["2.19"])
     known["AddV2"] = frozenset()
     del known["Relu"]
     monkeypatch.setattr(operations, "_operations", lambda: {"2.19": known})
-    assert operations.lacking(str(tmp_path), "2.19") == ["AddV2 with T", "Relu"]
-    message = refusal(operations.lacking, str(tmp_path), "2.3")
-    assert "the operations of TensorFlow 2.3 are not known; known are 2.19" in message
+    assert operations.find_missing(str(tmp_path), "2.19") == ["AddV2 with T", "Relu"]
+    message = refusal(operations.find_missing, str(tmp_path), "2.3")
+    assert "TensorFlow 2.3" in message
+    assert "2.19" in message
 
 
 def test_an_export_for_a_release_that_lacks_its_operations_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(operations, "lacking", lambda folder, release: ["Softmax"])
+    monkeypatch.setattr(operations, "find_missing", lambda folder, release: ["Softmax"])
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
-    with pytest.raises(UserError, match=r"TensorFlow Serving 2\.19 lacks what the export uses: Softmax"):
+    with pytest.raises(UserError, match=r"TensorFlow Serving 2\.19 lacks .*: Softmax"):
         export(model_dir, tmp_path / "x", for_serving="2.19")
 
 

@@ -56,7 +56,7 @@ def test_export_moves_and_loads_without_this_package(exported, tmp_path, answers
     alone, together = answers_of_own_process(moved, texts.rows())
     assert not list(texts.differences(alone, "alone")) + list(texts.differences(together, "together"))
     assert len(alone) == len(texts) > len(together) > 5
-    with pytest.raises(UserError, match=r"a process of its own cannot ask .*: [^$]*none"):
+    with pytest.raises(UserError, match=r"a separate process cannot run .*: [^$]*none"):
         answers_of_own_process(str(tmp_path / "none"), texts.rows())
 
 
@@ -222,8 +222,8 @@ def test_an_encoder_of_which_the_head_reads_a_part_is_refused(tmp_path: pathlib.
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"max_seq_length": 65}, "longest sequence is 65 tokens; expected 8 to 64"),
-    ({"max_seq_length": 2}, "longest sequence is 2 tokens; expected 8 to 64"),
+    ({"max_seq_length": 65}, "max_seq_length is 65; expected 8 to 64"),
+    ({"max_seq_length": 2}, "max_seq_length is 2; expected 8 to 64"),
     ({"model_dir": "nowhere"}, "nowhere"),
 ])  # fmt: skip
 def test_what_cannot_be_exported_is_said(options: dict[str, Any], message: str, classifier: str, tmp_path):

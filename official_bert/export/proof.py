@@ -1,0 +1,190 @@
+"""Proves an export when it is written: compares its answers, and the score of a quantized model, with the model's own.
+
+The reference inputs and the model's answers to them are stored with the export (see inference/replays.py).
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from official_bert.errors import UserError
+from official_bert.export.graph_models import TOP_K
+from official_bert.export.options import ExportOptions
+from official_bert.export.source import Source
+from official_bert.inference import exports
+from official_bert.inference.fill_mask import fill_mask
+from official_bert.inference.keras_model import KerasPredictor, KerasRunner
+from official_bert.inference.replays import Replay
+from official_bert.kinds import text_spec
+from official_bert.kinds.features import Features, Outputs
+from official_bert.kinds.model import model_for
+from official_bert.kinds.names import FILL_MASK, IS_TRUNCATED
+from official_bert.kinds.synthetic_texts import ODD_TEXTS, SHORT, SyntheticTexts
+from official_bert.kinds.text_spec import TextExample
+from official_bert.tasks.evaluation_files import read_evaluation_file
+from official_bert.tokenization.exact import MASK, FullTokenizer
+from official_bert.tokenization.fast import FastTokenizer
+from official_bert.utils.counting import counted
+
+# The largest difference of a number due to rounding: a + a share of its size. Numbers of 8 or 16 bits are less exact.
+_FLOAT32_TOLERANCE, _COARSE_TOLERANCE = 5e-4, 3e-2
+_EVALUATION_TEXTS = 32
+_BATCH_SIZE = 8
+_SCORING_BATCH_SIZE = 32
+
+# The answers by output, the names of the discrete outputs, and the margin by which each text's answer was decided.
+Answers = tuple[dict[str, list[Any]], tuple[str, ...], list[float]]
+
+
+def record_answers(source: Source, eval_file: str | None = None) -> Replay:
+    """Returns the model's answers to synthetic texts, and to some texts of an evaluation file.
+
+    Args:
+        source: The model.
+        eval_file: Labelled examples, whose labels are not used.
+
+    Raises:
+        UserError: If the file cannot be read, or the model was not fine-tuned.
+    """
+    texts = synthetic_texts(source)
+    if eval_file:
+        if source.spec is None:
+            raise UserError(f"--eval_file={eval_file}: the model has no task to evaluate; remove --eval_file.")
+        task, examples = read_evaluation_file(source.task_spec, eval_file)
+        step = max(1, len(examples) // _EVALUATION_TEXTS)
+        further = task.head.texts_of(examples[::step][:_EVALUATION_TEXTS])
+        texts = {name: column + further[name] for name, column in texts.items()}
+    if source.spec is not None:
+        answers, discrete_outputs, margins = _answer_with_head(texts, source)
+    elif source.kind == FILL_MASK:
+        answers, discrete_outputs, margins = _fill_masks(texts["text"], source)
+    else:
+        answers, discrete_outputs, margins = _encode(texts["text"], source)
+    is_exact = all(layer.compute_dtype == "float32" for layer in source.model.layers) and not any(
+        getattr(layer, "quantization_mode", None) for layer in source.model._flatten_layers()
+    )
+    return Replay(texts, answers, discrete_outputs, margins, _FLOAT32_TOLERANCE if is_exact else _COARSE_TOLERANCE)
+
+
+def synthetic_texts(source: Source) -> dict[str, list[Any]]:
+    """Returns the same texts on every call, in a column for each input of the model."""
+    synthetic, max_seq_length = SyntheticTexts(source.tokenizer), int(source.task_spec["max_seq_length"])
+    if source.spec is not None:
+        return source.spec.synthetic_texts(synthetic, max_seq_length)
+    if source.kind == FILL_MASK:
+        return {"text": _write_masked_texts(synthetic, source.tokenizer, max_seq_length - 2)}
+    return {"text": synthetic.single(max_seq_length - 2)}
+
+
+def _write_masked_texts(synthetic: SyntheticTexts, tokenizer: FullTokenizer, room: int) -> list[str]:
+    """Returns texts with masks of at most `room` tokens."""
+    texts = [MASK, f"{MASK}{MASK} , {MASK} .", *(f"{odd} {MASK}" for odd in ODD_TEXTS)]
+    for tokens in (SHORT, room - 1, room):
+        words = synthetic.text(tokens).split(" ")
+        for position in synthetic.random.sample(range(tokens), 3):
+            words[position] = MASK
+        texts.append(" ".join(words))
+    return [text for text in texts if len(tokenizer.tokenize(text, special_tokens=True)) <= room]
+
+
+def _answer_with_head(texts: dict[str, list[Any]], source: Source) -> Answers:
+    assert source.spec
+    model, tokenizer = model_for(source.spec).answering_model(source.model), FastTokenizer.of(source.tokenizer)
+    predictor = KerasPredictor(source.spec, tokenizer, int(source.task_spec["max_seq_length"]), model)
+    answers, margins = predictor.answer(exports.to_columns(texts), _BATCH_SIZE)
+    return answers, source.spec.decisions, margins
+
+
+def _encode(texts: Sequence[str], source: Source) -> Answers:
+    examples = [TextExample(str(number), text) for number, text in enumerate(texts)]
+    max_seq_length = int(source.task_spec["max_seq_length"])
+    features = text_spec.featurize(examples, FastTokenizer.of(source.tokenizer), max_seq_length)
+    answers: dict[str, list[Any]] = {name: [] for name in source.model.output}
+    for start, end in itertools.pairwise(features.splits):
+        ids = features.input_ids[None, start:end]
+        inputs = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+        outputs = source.model(inputs, training=False)
+        for name, column in answers.items():
+            column.append(np.asarray(outputs[name], np.float32)[0].tolist())
+    answers[IS_TRUNCATED] = features.is_cut.tolist()
+    return answers, (), [math.inf] * len(examples)
+
+
+def _fill_masks(texts: Sequence[str], source: Source) -> Answers:
+    def pretraining_model(inputs: Any, training: bool) -> dict[str, Any]:
+        return {"masked_lm_logits": source.model(inputs, training=training)}
+
+    top_k = min(TOP_K + 1, len(source.tokenizer.vocab))  # the next one shows by how much the last one was chosen
+    answers: dict[str, list[Any]] = {"tokens": [], "probabilities": [], IS_TRUNCATED: [False] * len(texts)}
+    margins = []
+    for text in texts:
+        masks = fill_mask(pretraining_model, source.tokenizer, source.config, text, top_k)
+        answers["tokens"].append([[each.token for each in candidates[:TOP_K]] for candidates in masks])
+        answers["probabilities"].append([[each.probability for each in candidates[:TOP_K]] for candidates in masks])
+        pairs = [pair for candidates in masks for pair in itertools.pairwise(candidates)]
+        margins.append(min(better.probability - worse.probability for better, worse in pairs))
+    return answers, ("tokens",), margins
+
+
+def compare(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]]) -> None:
+    """Compares the answers of an export with the model's.
+
+    Args:
+        replay: The texts and the model's answers.
+        alone: The export's answers to each text alone.
+        together: The export's answers to the first texts in one batch.
+
+    Raises:
+        UserError: If an answer differs by more than rounding.
+    """
+    different = [
+        *replay.differences(alone, "the export"),
+        *replay.differences(together, "the export, of several texts"),
+    ]
+    if different:
+        more = f" ({len(different) - 1} more answers differ)" if len(different) > 1 else ""
+        raise UserError(
+            f"The export answers differently from predict and is not written: {different[0]}{more}. This is an error "
+            "of official-bert or of a package that it uses. Please report it."
+        )
+
+
+def compare_scores(
+    source: Source, options: ExportOptions, compute_outputs: Callable[[Features], Outputs], format_name: str
+) -> dict[str, Any]:
+    """Scores a model and its converted form on the evaluation file, and prints both scores.
+
+    Args:
+        source: The model before the conversion.
+        options: The options of the export, with the evaluation file and the largest loss allowed.
+        compute_outputs: The converted model, from features to outputs.
+        format_name: The format of the converted model, for messages.
+
+    Returns:
+        The metric's name, its value `before` and `after`, and the number of examples.
+
+    Raises:
+        UserError: If the evaluation file cannot be read, or the converted model loses more than allowed.
+    """
+    assert options.eval_file
+    task, examples = read_evaluation_file(source.task_spec, options.eval_file)
+    length = source.task_spec["max_seq_length"]
+    features = task.head.featurize(examples, FastTokenizer.of(source.tokenizer), length)
+    before, after = (
+        task.metrics(task.head.decode(outputs, features, examples), examples)[task.best_metric]
+        for outputs in (
+            KerasRunner(source.model, None, length).compute_outputs(features, _SCORING_BATCH_SIZE),
+            compute_outputs(features),
+        )
+    )
+    name = f"{options.quantization} {format_name} model"
+    if (before - after) / task.head.perfect > options.max_loss:
+        raise UserError(
+            f"the {name} loses {before - after:.4f} (from {before:.4f} to {after:.4f}) on {options.eval_file}, more "
+            f"than --max_loss={options.max_loss}; nothing is written"
+        )
+    print(f"{name}: {task.best_metric} {before:.4f} before, {after:.4f} after, on {counted(len(examples), 'example')}")
+    return {"metric": task.best_metric, "before": before, "after": after, "examples": len(examples)}
