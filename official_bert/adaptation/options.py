@@ -5,7 +5,7 @@ import dataclasses
 from data_gen.options import EXCLUDE_TEXTS, NO_WHOLE_WORDS, TEXT, WORD_BOUNDARIES, TextOptions
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.optimization.choices import DTYPES, MIRRORED, ONE_DEVICE
+from official_bert.optimization.choices import MIRRORED, ONE_DEVICE, dtype_option
 from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils import files
 from official_bert.utils.flags import HARDWARE, MODEL, TRAINING, option
@@ -104,9 +104,7 @@ class Options(TextOptions):
         group=HARDWARE,
         resumable=True,
     )
-    dtype: str = option(
-        "float32", "Of the computation; weights, softmax and losses are float32.", tuple(DTYPES), group=HARDWARE
-    )
+    dtype: str = dtype_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()

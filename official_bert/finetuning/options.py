@@ -7,11 +7,11 @@ from typing import Any, Self
 from official_bert.errors import UserError
 from official_bert.kinds.names import MEASURES
 from official_bert.optimization.choices import (
-    DTYPES,
     ONE_DEVICE,
     STRATEGIES,
     TPU,
     deterministic_option,
+    dtype_option,
     worker_hosts_option,
     worker_index_option,
 )
@@ -167,12 +167,7 @@ class Options(ValidatedOptions):
         0, "Stop after so many evaluations without a better score; 0 never does.", group=EVALUATION, min=0
     )
 
-    dtype: str = option(
-        "float32",
-        "What the layers compute in; weights are float32. With float16 the loss is scaled.",
-        tuple(DTYPES),
-        group=HARDWARE,
-    )
+    dtype: str = dtype_option()
     gradient_accumulation_steps: int = option(
         1, "Micro-batches that each device takes one after the other in a step, for less memory.", group=HARDWARE, min=1
     )

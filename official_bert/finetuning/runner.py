@@ -13,8 +13,10 @@ from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.evaluation import Scores, evaluate_and_predict
 from official_bert.finetuning.options import Options
-from official_bert.finetuning.training import train
+from official_bert.finetuning.training import OPTIONS_FILE, train
 from official_bert.learning.initial_model import describe_initial_model, head_weights, read_initial_model
+from official_bert.optimization.precision import resolve_dtype
+from official_bert.runs import run_file
 from official_bert.runs.training_run import open_training_run
 from official_bert.tasks.all_tasks import make_task
 from official_bert.tasks.options import TableOptions
@@ -57,6 +59,7 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
     initial_model = read_initial_model(
         init, options.vocab_file, options.do_lower_case, options.strip_accents, bert_config_file
     )
+    options = _with_resolved_dtype(options, initial_model, strategy)
     weights = head_weights(initial_model, task.head)
     print(describe_initial_model(initial_model, init, has_head=weights is not None))
     for note in (*initial_model.notes, *task.notes()):
@@ -86,6 +89,15 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
         folder = shlex.quote(options.output_dir)
         print(f"a model that takes text: official-bert export --model_dir={folder} --export_dir={folder}/export")
     return scores
+
+
+def _with_resolved_dtype(options: Options, initial_model: LoadedModel, strategy: tf.distribute.Strategy) -> Options:
+    """Returns the options with the precision that --dtype=auto selects, or selected when the run was started."""
+    earlier = run_file.read_run_file(os.path.join(options.output_dir, OPTIONS_FILE)).get("dtype")
+    settings = options.settings()
+    tokens = settings.train_batch_size * settings.max_seq_length // strategy.num_replicas_in_sync
+    dtype = resolve_dtype(options.dtype, earlier, strategy, initial_model.config, tokens)
+    return dataclasses.replace(options, dtype=dtype)
 
 
 def task_of(options: Options) -> Task:

@@ -19,6 +19,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.optimization.choices import DTYPES
+from official_bert.optimization.precision import resolve_dtype
 from official_bert.optimization.schedules import PhasedSchedule, WarmupPolynomialDecay
 from official_bert.pretraining import checks, corpus_initialization, cost, initial_checkpoint, run_metadata
 from official_bert.pretraining.evaluation import HeldOutEvaluation
@@ -102,6 +103,11 @@ def set_up(options: Options, strategy: Any) -> RunParts:
     replicas = strategy.num_replicas_in_sync
     checks.check_replicas(options, replicas)
     config = checks.read_config(options)
+    # --dtype=auto is measured once: run.json has the result, with which the run is resumed.
+    earlier = run_metadata.read_run_metadata(options.output_dir).get("flags", {}).get("dtype")
+    tokens = options.train_batch_size * options.max_seq_length // replicas
+    dtype = resolve_dtype(options.dtype, earlier, strategy, config, tokens, options.jit_compile)
+    options = dataclasses.replace(options, dtype=dtype)
     records = RunRecords(options, config, replicas)
     resumed_from = checks.find_checkpoint(options)
     steps_done = run_checkpoints.step_of(resumed_from) if resumed_from else 0

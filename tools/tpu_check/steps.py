@@ -23,7 +23,7 @@ from official_bert.kinds.features import Features, from_rows
 from official_bert.kinds.spec import KindSpec
 from official_bert.learning import batches
 from official_bert.modeling.config import BertConfig
-from official_bert.optimization.choices import DTYPES
+from official_bert.optimization.choices import AUTO, DTYPES
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.tasks.all_tasks import make_task
@@ -58,6 +58,11 @@ class ReplicaStep:
     strategy: tf.distribute.Strategy
     arguments: Callable[[int], tuple[Any, ...]]
     repeats: int = 1
+
+
+def _policy(dtype: str) -> str:
+    """Returns the Keras dtype policy that --dtype selects on a TPU."""
+    return DTYPES["bfloat16" if dtype == AUTO else dtype]
 
 
 @contextlib.contextmanager
@@ -102,7 +107,7 @@ def pretraining_step(config: BertConfig, options: PretrainingStepOptions, replic
             strategy=strategy,
             schedule=WarmupPolynomialDecay(RATE, num_steps=STEPS, warmup_steps=STEPS // 100),
             seed=0,
-            dtype=DTYPES[options.dtype],
+            dtype=_policy(options.dtype),
             optimizer=options.optimizer,
             next_sentence=options.next_sentence_prediction,
             frozen=options.freeze,
@@ -172,7 +177,7 @@ def finetuning_steps(
             train_batch_size=options.train_batch_size or 0, learning_rate=RATE, num_steps=STEPS,
             steps_per_epoch=STEPS, warmup_proportion=0.1, eval_steps=STEPS,
             max_seq_length=options.max_seq_length or 0, random_seed=0, freeze=tuple(options.freeze),
-            layer_decay=options.layer_decay, dtype=DTYPES[options.dtype],
+            layer_decay=options.layer_decay, dtype=_policy(options.dtype),
             micro_batches=options.gradient_accumulation_steps, rematerialize=options.rematerialize,
         )  # fmt: skip
         trainer = Trainer(head, LoadedModel(config, {}, ""), training, strategy=strategy, is_compiled=True)
