@@ -1,5 +1,6 @@
-"""A trained model goes on learning from text of one's own: the command adapt, and official_bert.adapt.
+"""Continues the training of a model on text of the user's own: the command adapt and `official_bert.adapt`.
 
-It composes what both sides have, and stands above them: records and vocabulary of `data_gen`, weights and pre-training
-of `official_bert`. Nothing imports it but the commands, and `official_bert` when `adapt` is first used.
+The stages are words and weights (words.py), records (records.py) and training (training.py). adapting.py runs them.
+
+This is the only package of official_bert that imports data_gen.
 """

@@ -1,6 +1,7 @@
 """The flags of adapt."""
 
 import dataclasses
+import functools
 
 from data_gen.options import EXCLUDE_TEXTS, NO_WHOLE_WORDS, TEXT, WORD_BOUNDARIES, TextOptions
 from official_bert.errors import UserError
@@ -10,96 +11,77 @@ from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils import files
 from official_bert.utils.flags import HARDWARE, MODEL, TRAINING, option
 
-VOCABULARY, RECORDS = "vocabulary", "records"  # headings of --help
-
 OBJECTIVES = AUTO, PAIRS, MASKED_LM = ("auto", "pairs", "mlm")
 
-# The default rate for this width; of other widths it is larger or smaller in inverse proportion.
-_RATE, _WIDTH = 5e-5, 768
-_PARTS = 10  # of the training: warm-up is one of them, and after each there is an evaluation
+_model = functools.partial(option, group=MODEL)
+_text = functools.partial(option, group=TEXT)
+_words = functools.partial(option, group="vocabulary")
+_records = functools.partial(option, group="records")
+_training = functools.partial(option, group=TRAINING)
+
+# The default learning rate for this hidden size. For other sizes it is in inverse proportion.
+_LEARNING_RATE, _HIDDEN_SIZE = 5e-5, 768
+_PARTS = 10  # Warm-up takes one of ten parts of the training, and an evaluation follows each part.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TextOptions):
-    """What is adapted to which text, and how."""
+    """The model, the text that it is adapted to, and the settings of the training."""
 
-    init: str = option(
-        dataclasses.MISSING, "The weights: a checkpoint of any format, or a name (hf://, google://).", group=MODEL
-    )
-    vocab_file: str | None = option(None, "The vocabulary, where --init has none.", group=MODEL)
-    do_lower_case: bool | None = option(
-        None, "Whether the vocabulary is uncased, where --init does not say it.", group=MODEL
-    )
-    strip_accents: bool | None = option(None, STRIP_ACCENTS, group=MODEL)
-    output_dir: str = option(
-        dataclasses.MISSING, "Folder of the adapted model; given again, goes on.", group=MODEL, resumable=True
-    )
+    init: str = _model(dataclasses.MISSING, "Weights: a checkpoint of any format, or a name (hf://, google://).")
+    vocab_file: str | None = _model(None, "Vocabulary, if --init has none.")
+    do_lower_case: bool | None = _model(None, "Whether the vocabulary is uncased, if --init does not state it.")
+    strip_accents: bool | None = _model(None, STRIP_ACCENTS)
+    output_dir: str = _model(dataclasses.MISSING, "Folder of the model; pass it again to resume.", resumable=True)
 
-    input_file: list[str] = option(dataclasses.MISSING, "Text, as make-records takes it: the domain.", group=TEXT)
-    general_file: list[str] = option(
-        [], "Likewise: other text, to see what is forgotten of it, and to mix in.", group=TEXT
-    )
-    general_share: float = option(0.0, "The share of general text in what is trained on.", group=TEXT, min=0, below=1)
-    exclude_texts: list[str] = option([], EXCLUDE_TEXTS, group=TEXT)
-    heldout_share: float = option(
-        0.05, "The share of the text, by document, that is held out to be evaluated on.", group=TEXT, above=0, below=1
-    )
-    new_words: int = option(
-        0, "How many words to add to the vocabulary: those that save most tokens.", group=VOCABULARY, min=0
-    )
-    new_words_file: str | None = option(None, "The words to add, one a line, instead.", group=VOCABULARY)
+    input_file: list[str] = _text(dataclasses.MISSING, "Text of your domain, in any format that make-records reads.")
+    general_file: list[str] = _text([], "General text, to measure what the model forgets of it, and to mix in.")
+    general_share: float = _text(0.0, "Share of general text in the training text.", min=0, below=1)
+    exclude_texts: list[str] = _text([], EXCLUDE_TEXTS)
+    heldout_share: float = _text(0.05, "Share of the documents held out for evaluation.", above=0, below=1)
+    new_words: int = _words(0, "Number of words to add to the vocabulary: those that save most tokens.", min=0)
+    new_words_file: str | None = _words(None, "File of the words to add instead, one per line.")
 
-    objective: str = option(
+    objective: str = _records(
         AUTO,
-        "pairs: masked tokens and next sentences, as in pre-training; mlm: masked tokens alone; auto: pairs where most "
-        "of the text is in documents of several sentences.",
+        "pairs: masked tokens and next sentences; mlm: masked tokens; auto: pairs if most of the text is in documents "
+        "of several sentences.",
         OBJECTIVES,
-        group=RECORDS,
     )
-    max_seq_length: int = option(128, "Length of the records, in tokens.", group=RECORDS, min=1)
-    max_predictions_per_seq: int = option(20, "The most tokens to predict in a record.", group=RECORDS, min=1)
-    masked_lm_prob: float = option(0.15, "The share of tokens to predict.", group=RECORDS, above=0, below=1)
-    do_whole_word_mask: bool = option(False, "Whether all pieces of a word are masked together.", group=RECORDS)
-    word_boundaries: str | None = option(None, WORD_BOUNDARIES, group=RECORDS)
-    dupe_factor: int | None = option(
+    max_seq_length: int = _records(128, "Length of the records, in tokens.", min=1)
+    max_predictions_per_seq: int = _records(20, "Maximum number of predicted tokens per record.", min=1)
+    masked_lm_prob: float = _records(0.15, "Share of tokens to predict.", above=0, below=1)
+    do_whole_word_mask: bool = _records(False, "Whether all pieces of a word are masked together.")
+    word_boundaries: str | None = _records(None, WORD_BOUNDARIES)
+    dupe_factor: int | None = _records(
         None,
-        "How often the text is used, with other masks and cuts each time; by default as often as the training reads "
-        "it, at most 10 times.",
-        group=RECORDS,
+        "How often the text is used, with new masks each time. Defaults to what the training reads, at most 10.",
         min=1,
     )
 
-    train_batch_size: int = option(32, "Records in a step, over all devices and micro-batches.", group=TRAINING, min=1)
-    learning_rate: float | None = option(
+    train_batch_size: int = _training(32, "Records per step, over all devices and micro-batches.", min=1)
+    learning_rate: float | None = _training(
         None,
-        f"The highest learning rate; by default {_RATE:g} for a model of width {_WIDTH}, and in inverse proportion to "
-        "the width.",
-        group=TRAINING,
+        f"Peak learning rate. Defaults to {_LEARNING_RATE:g} x {_HIDDEN_SIZE} / the model's hidden size.",
         above=0,
     )
-    num_train_steps: int = option(2000, "Steps in all.", group=TRAINING, min=1)
-    num_warmup_steps: int | None = option(
-        None, "Steps in which the learning rate rises from 0; by default a tenth of all.", group=TRAINING, min=0
+    num_train_steps: int = _training(2000, "Number of training steps.", min=1)
+    num_warmup_steps: int | None = _training(None, "Warm-up steps. Defaults to a tenth of all steps.", min=0)
+    gradient_accumulation_steps: int = _training(
+        1, "Parts that each device's share of a batch is cut into: less memory, the same step.", min=1
     )
-    gradient_accumulation_steps: int = option(
-        1, "Parts that each device's share of a batch is cut into: less memory, the same step.", group=TRAINING, min=1
+    random_seed: int = _training(12345, "Random seed.", min=0)
+    eval_steps: int | None = _training(
+        None, "Steps between evaluations. Defaults to a tenth of all steps.", resumable=True, min=1
     )
-    random_seed: int = option(12345, "The seed of everything random.", group=TRAINING, min=0)
-    eval_steps: int | None = option(
-        None,
-        "Steps between evaluations on what is held out; by default a tenth of all.",
-        group=TRAINING,
-        resumable=True,
-        min=1,
+    save_checkpoints_steps: int | None = _training(
+        None, "Steps between checkpoints. Defaults to --eval_steps.", resumable=True, min=1
     )
-    save_checkpoints_steps: int | None = option(
-        None, "Steps between checkpoints; by default as --eval_steps.", group=TRAINING, resumable=True, min=1
-    )
-    log_steps: int = option(100, "Steps between lines of the log.", group=TRAINING, resumable=True, min=1)
+    log_steps: int = _training(100, "Steps between lines of the log.", resumable=True, min=1)
 
     distribution_strategy: str = option(
         ONE_DEVICE,
-        "Where to run: one device, or all of this machine.",
+        "Where to run: one device, or all devices of this machine.",
         (ONE_DEVICE, MIRRORED),
         group=HARDWARE,
         resumable=True,
@@ -120,11 +102,17 @@ class Options(TextOptions):
         if self.new_words and self.new_words_file:
             raise UserError("--new_words and --new_words_file exclude each other; give one")
 
-    def resolved(self, config: BertConfig) -> "Options":
-        """Returns the options with the defaults for a model in place of None, but for dupe_factor.
+    @property
+    def text_files(self) -> dict[str, list[str]]:
+        """The files or patterns of each flag that names text, for the flags that are set."""
+        patterns = {name: getattr(self, name) for name in ("input_file", "general_file", "exclude_texts")}
+        return {flag: value for flag, value in patterns.items() if value}
+
+    def with_defaults(self, config: BertConfig) -> "Options":
+        """Returns the options with the model's defaults in place of None, except for dupe_factor.
 
         Raises:
-            UserError: the model cannot read records of this length.
+            UserError: If the model cannot read records of this length.
         """
         if self.max_seq_length > config.max_position_embeddings:
             raise UserError(
@@ -133,9 +121,10 @@ class Options(TextOptions):
             )
         part = max(1, self.num_train_steps // _PARTS)
         eval_steps = self.eval_steps or part
+        scaled_rate = _LEARNING_RATE * _HIDDEN_SIZE / config.hidden_size
         return dataclasses.replace(
             self,
-            learning_rate=_RATE * _WIDTH / config.hidden_size if self.learning_rate is None else self.learning_rate,
+            learning_rate=scaled_rate if self.learning_rate is None else self.learning_rate,
             num_warmup_steps=part if self.num_warmup_steps is None else self.num_warmup_steps,
             eval_steps=eval_steps,
             save_checkpoints_steps=self.save_checkpoints_steps or eval_steps,

@@ -1,73 +1,280 @@
-"""Records of the texts, by the command that makes them for pre-training."""
+"""Second stage: records of the text. A part of it is held out by document, and general text is mixed in."""
 
 import dataclasses
+import hashlib
+import itertools
+import json
 import math
 import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import IO, NamedTuple
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine
-from official_bert.adaptation import texts
-from official_bert.adaptation.options import Options
-from official_bert.adaptation.texts import Texts
+from data_gen.text import exclusion, formats
+from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
+from official_bert.adaptation.options import AUTO, PAIRS, Options
+from official_bert.checkpoints.checkpoint import VOCAB_FILE
+from official_bert.checkpoints.model_files import find_tokenizer
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE
-from official_bert.tokenization.casing import Casing
+from official_bert.errors import UserError
+from official_bert.tokenization.casing import UNCASED
+from official_bert.utils import files, row_files
+from official_bert.utils.counting import counted
 
-_MOST_PASSES = 10  # as make-records makes by itself
-_HELDOUT_PASSES = 3  # so that little text gives enough to predict
+# The folder of texts and its files, with one sentence per line and an empty line after each document.
+TEXTS = "texts"
+DOMAIN, HELDOUT, GENERAL, GENERAL_HELDOUT = "domain.txt", "heldout.txt", "general.txt", "general_heldout.txt"
+_FACTS_FILE = "texts.json"
+RECORDS = "records"
+
+_MAX_HELDOUT_CHARACTERS = 2_000_000  # More than an evaluation reads.
+_MAX_PASSES = 10  # The default of make-records.
+_HELDOUT_PASSES = 3  # So that a small text has enough predictions.
+_MASKING_OPTIONS = ("masked_lm_prob", "do_whole_word_mask", "word_boundaries")
+_SIZE_OPTIONS = ("max_seq_length", "max_predictions_per_seq", "random_seed")
 
 
 @dataclasses.dataclass(frozen=True)
-class Records:
-    """The files of records; None where there is no such text."""
+class Texts:
+    """What a folder of texts contains.
+
+    Attributes:
+        characters: Number of characters of the domain to train on, without line breaks.
+        heldout_characters: Number of held-out characters of the domain.
+        general_heldout_characters: Number of held-out characters of general text; 0 without general text.
+        general_share: Share of general text in the training text.
+        pairs: Whether the records contain pairs of sentences.
+    """
+
+    characters: int
+    heldout_characters: int
+    general_heldout_characters: int
+    general_share: float
+    pairs: bool
+
+
+class Records(NamedTuple):
+    """Paths of record files; None without such text."""
 
     train: str | None
     heldout: str
     general: str | None
 
 
-def passes(options: Options, tokens: float) -> int:
-    """Returns how often the text, of so many tokens, is used: as often as the training reads it."""
-    if options.dupe_factor is not None:
-        return options.dupe_factor
-    wanted = options.num_train_steps * options.train_batch_size * (options.max_seq_length - 3)
-    return max(1, min(_MOST_PASSES, math.ceil(wanted / max(tokens, 1.0))))
+class _Document(NamedTuple):
+    """Position, size and digest of a document in a file of documents."""
+
+    digest: bytes
+    start: int
+    end: int
+    characters: int
+    sentences: int
 
 
-def make(
-    options: Options, facts: Texts, text_folder: str, vocab_file: str, casing: Casing, number: int, folder: str
-) -> Records:
-    """Makes records to train on, for which the text is used so many times (0 for none), and records to evaluate on.
+def prepare_texts(options: Options, folder: str) -> Texts:
+    """Reads the text and writes training text and held-out text into a folder.
 
-    What is done is skipped, what is half done goes on.
+    Which documents are held out depends on their contents only, so that equal documents are on the same side.
 
     Raises:
-        UserError: as of make-records.
+        UserError: If the text cannot be read or is too short, or the general text is that of the domain.
     """
+    paths = row_files.expand(options.input_file, "input_file")
+    general_paths = row_files.expand(options.general_file, "general_file") if options.general_file else []
+    for path, other in itertools.product(general_paths, paths):
+        if files.is_same_file(path, other):
+            raise UserError(
+                f"--general_file names {path}, text of the domain (--input_file names {other}); give other text"
+            )
+    _, excluded = exclusion.load_described(options.exclude_texts)
+    with tempfile.TemporaryFile(dir=folder) as corpus:
+        documents = _read_documents("reading text", paths, options, excluded, corpus)
+        held, kept = _hold_out(documents, options.heldout_share, corpus)
+        if not held or not kept:
+            raise UserError(
+                f"--input_file holds {counted(sum(each.sentences for each in documents), 'sentence')}: that is too "
+                "little to hold some out; give more text"
+            )
+        _copy(corpus, held, os.path.join(folder, HELDOUT))
+        _copy(corpus, kept, os.path.join(folder, DOMAIN))
+    print(f"domain: {_describe(kept)} to train on, {_describe(held)} held out", flush=True)
+    pairs = options.objective == PAIRS
+    if options.objective == AUTO:
+        pairs = 2 * _sum_characters(each for each in documents if each.sentences > 1) >= _sum_characters(documents)
+        if not pairs:
+            print("most of the text is not in documents of several sentences: --objective=mlm, masked tokens alone")
+    characters, general_held, general_share = _sum_characters(kept), 0, 0.0
+    if general_paths:
+        with tempfile.TemporaryFile(dir=folder) as corpus:
+            general = _read_documents("reading general text", general_paths, options, excluded, corpus)
+            held_general, mixed = _split_general(options, general, {each.digest for each in documents}, kept, corpus)
+            _copy(corpus, held_general, os.path.join(folder, GENERAL_HELDOUT))
+            if mixed:
+                _copy(corpus, mixed, os.path.join(folder, GENERAL))
+        general_held = _sum_characters(held_general)
+        general_share = _sum_characters(mixed) / (_sum_characters(mixed) + characters)
+    texts = Texts(characters, _sum_characters(held), general_held, general_share, pairs)
+    files.write_text(os.path.join(folder, _FACTS_FILE), json.dumps(dataclasses.asdict(texts)))
+    return texts
 
-    def made(name: str, names: list[str], dupe_factor: int) -> str:
+
+def read_texts(folder: str) -> Texts:
+    """Returns what `prepare_texts` returned for the folder."""
+    return Texts(**files.read_json_object(os.path.join(folder, _FACTS_FILE)))
+
+
+def read_sentences(path: str) -> Iterator[str]:
+    """Yields the sentences of a file that `prepare_texts` wrote."""
+    with open(path, encoding="utf-8") as reader:
+        yield from filter(None, (line.rstrip("\n") for line in reader))
+
+
+def make_records(options: Options, work: str, model: str, passes: int) -> Records:
+    """Makes training and evaluation records, or continues after a stop.
+
+    Args:
+        options: The options of adapt.
+        work: The working folder, with the texts and models.
+        model: Name of the model in the working folder whose vocabulary is used.
+        passes: How often the training text is used; 0 makes no training records.
+
+    Raises:
+        UserError: See make-records.
+    """
+    folder, model_folder = os.path.join(work, RECORDS, model), os.path.join(work, model)
+    texts = read_texts(os.path.join(work, TEXTS))
+    casing = find_tokenizer(model_folder).casing or UNCASED
+    files.make_folder(folder)
+
+    def make(name: str, names: list[str], dupe_factor: int) -> str:
         output = os.path.join(folder, f"{name}.tfrecord")
         one_machine.create_pretraining_data(
             RecordOptions(
-                input_file=[os.path.join(text_folder, each) for each in names],
+                input_file=[os.path.join(work, TEXTS, each) for each in names],
                 output_file=[output],
-                vocab_file=vocab_file,
-                **casing.settings,
-                do_whole_word_mask=options.do_whole_word_mask,
-                word_boundaries=options.word_boundaries,
-                max_seq_length=options.max_seq_length,
-                max_predictions_per_seq=options.max_predictions_per_seq,
-                masked_lm_prob=options.masked_lm_prob,
-                random_seed=options.random_seed,
+                vocab_file=os.path.join(model_folder, VOCAB_FILE),
                 dupe_factor=dupe_factor,
-                sentence_objective=NEXT_SENTENCE if facts.pairs else NONE,
+                sentence_objective=NEXT_SENTENCE if texts.pairs else NONE,
                 input_format="sentences",
+                **casing.settings,
+                **{option: getattr(options, option) for option in (*_MASKING_OPTIONS, *_SIZE_OPTIONS)},
             )
         )
         return output
 
-    trained_on = [texts.DOMAIN, *([texts.GENERAL] if facts.general_share else [])]
     return Records(
-        train=made("train", trained_on, number) if number else None,
-        heldout=made("heldout", [texts.HELDOUT], _HELDOUT_PASSES),
-        general=made("general", [texts.GENERAL_HELDOUT], _HELDOUT_PASSES) if facts.general_heldout_characters else None,
+        train=make("train", [DOMAIN, *([GENERAL] if texts.general_share else [])], passes) if passes else None,
+        heldout=make("heldout", [HELDOUT], _HELDOUT_PASSES),
+        general=make("general", [GENERAL_HELDOUT], _HELDOUT_PASSES) if texts.general_heldout_characters else None,
     )
+
+
+def count_passes(options: Options, tokens: float) -> int:
+    """Returns how often a text of this many tokens is used: as often as the training reads it."""
+    if options.dupe_factor is not None:
+        return options.dupe_factor
+    wanted = options.num_train_steps * options.train_batch_size * (options.max_seq_length - 3)
+    return max(1, min(_MAX_PASSES, math.ceil(wanted / max(tokens, 1.0))))
+
+
+def _split_general(
+    options: Options, documents: list[_Document], domain: set[bytes], trained_on: list[_Document], corpus: IO[bytes]
+) -> tuple[list[_Document], list[_Document]]:
+    """Returns the documents of general text to hold out and those to mix in, without those of the domain."""
+    general = [each for each in documents if each.digest not in domain]
+    shared = len(documents) - len(general)
+    if 2 * len(general) <= len(documents):
+        raise UserError(
+            f"{shared:,} of the {counted(len(documents), 'document')} of --general_file are in the domain's text too; "
+            "give other text"
+        )
+    if shared:
+        print(f"left out of the general text, as the domain has them: {counted(shared, 'document')}")
+    is_mixed, share = bool(options.general_share), options.general_share
+    held, kept = _hold_out(general, options.heldout_share if is_mixed else 1.0, corpus)
+    if not held or (is_mixed and not kept):
+        raise UserError("--general_file holds too little text to hold some out; give more text")
+    characters = _sum_characters(trained_on)
+    wanted = characters * share / (1 - share)
+    ends = itertools.accumulate(document.characters for document in kept)
+    mixed = [each for each, end in zip(kept, ends, strict=True) if end - each.characters < wanted]
+    taken = _sum_characters(mixed)
+    percent = 100 * taken / (taken + characters)
+    print(f"general: {_describe(mixed)} mixed in ({percent:.0f} %), {_describe(held)} held out", flush=True)
+    if taken < 0.9 * wanted:
+        print(f"warning: that is all there is; --general_share={share} would take more text")
+    return held, mixed
+
+
+def _read_documents(
+    title: str, paths: list[str], options: Options, excluded: ExcludedTexts | None, corpus: IO[bytes]
+) -> list[_Document]:
+    """Copies documents to one file and returns their positions. Leaves out those that contain an excluded text."""
+    documents = []
+    document_filter = DocumentFilter(excluded)
+    for document in document_filter(formats.read_files(title, paths, options)):
+        content = "".join(f"{sentence}\n" for sentence in document).encode()
+        digest, start = hashlib.blake2b(content, digest_size=8).digest(), corpus.tell()
+        corpus.write(content)
+        documents.append(_Document(digest, start, corpus.tell(), sum(map(len, document)), len(document)))
+    if excluded:
+        print(f"left out, as they hold a text of --exclude_texts: {counted(document_filter.left_out, 'document')}")
+    return documents
+
+
+def _hold_out(documents: list[_Document], share: float, corpus: IO[bytes]) -> tuple[list[_Document], list[_Document]]:
+    """Returns the held-out documents and the others, in the order of their digests.
+
+    If every document is longer than the share, the last sentences of the longest document are held out.
+    """
+    budget = min(share * _sum_characters(documents), _MAX_HELDOUT_CHARACTERS)
+    held: list[_Document] = []
+    kept: list[_Document] = []
+    for _, group in itertools.groupby(sorted(documents, key=lambda each: each.digest), lambda each: each.digest):
+        equal = list(group)
+        fits = _sum_characters(equal) <= budget
+        budget -= _sum_characters(equal) if fits else 0
+        (held if fits else kept).extend(equal)
+    if held or not kept:
+        return held, kept
+    longest, shortest = (choose(kept, key=lambda each: each.characters) for choose in (max, min))
+    if longest.sentences == 1:
+        return ([shortest], [each for each in kept if each is not shortest]) if len(kept) > 1 else ([], kept)
+    print(f"every document is longer than {100 * share:g} % of the text: the end of the longest is held out")
+    first, last = _split_document(longest, budget, corpus)
+    return [last], [*(each for each in kept if each is not longest), first]
+
+
+def _split_document(document: _Document, budget: float, corpus: IO[bytes]) -> tuple[_Document, _Document]:
+    """Splits off the last sentences of a document: at least one, and about `budget` characters."""
+    lines = _read_document(corpus, document).splitlines(keepends=True)
+    lengths = [len(line.decode()) - 1 for line in lines]
+    number = 1
+    while number < len(lines) - 1 and sum(lengths[-number:]) < budget:
+        number += 1
+    middle = document.end - sum(map(len, lines[-number:]))
+    first, last = sum(lengths[:-number]), sum(lengths[-number:])
+    return (
+        document._replace(end=middle, characters=first, sentences=len(lines) - number),
+        document._replace(start=middle, characters=last, sentences=number),
+    )
+
+
+def _read_document(corpus: IO[bytes], document: _Document) -> bytes:
+    corpus.seek(document.start)
+    return corpus.read(document.end - document.start)
+
+
+def _copy(corpus: IO[bytes], documents: Iterable[_Document], path: str) -> None:
+    with open(path, "wb") as writer:
+        writer.writelines(_read_document(corpus, document) + b"\n" for document in documents)
+
+
+def _sum_characters(documents: Iterable[_Document]) -> int:
+    return sum(each.characters for each in documents)
+
+
+def _describe(documents: list[_Document]) -> str:
+    return f"{counted(len(documents), 'document')} of {_sum_characters(documents):,} characters"

@@ -1,89 +1,238 @@
-"""The training of an adaptation: a run of pre-training from the initial weights, and evaluations beside it."""
+"""Third stage: a run of pre-training from the initial weights, and what it changed: adapt.json and the model card."""
 
+import dataclasses
+import json
 import os
+import random
+from collections.abc import Mapping
 
+from official_bert.adaptation import records
 from official_bert.adaptation.options import Options
-from official_bert.adaptation.records import Records
-from official_bert.adaptation.texts import Texts
+from official_bert.adaptation.records import Records, Texts
+from official_bert.adaptation.words import INITIAL, ORIGINAL, WORDS_FILE
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE
-from official_bert.checkpoints.loading import assign_weights, open_model
+from official_bert.checkpoints.loading import assign_weights, load_pretraining_model, open_model
+from official_bert.inference.fill_mask import fill_mask
 from official_bert.optimization import distribution
 from official_bert.pretraining.evaluation import evaluate
+from official_bert.pretraining.model_card import write_model_card
 from official_bert.pretraining.options import Options as PretrainingOptions
 from official_bert.pretraining.run import pretrain, set_up
+from official_bert.pretraining.run_metadata import read_run_metadata
+from official_bert.runs.training_log import EVAL, GENERAL, read_log
+from official_bert.tokenization.exact import MASK, FullTokenizer
+from official_bert.utils import files
+from official_bert.utils.markdown import Table
 
-_EVALUATED, _KEPT = 1600, 2  # records an evaluation, and checkpoints
+RESULT_FILE, LOSSES_FILE = "adapt.json", "original_losses.json"
+
+_EVALUATION_RECORDS, _CHECKPOINTS_KEPT = 1600, 2
+# Options of adapt that pretrain has with the same meaning.
+_INPUT_OPTIONS = {"input_file", "output_dir", "vocab_file", "do_lower_case", "strip_accents"}
+_SHARED_OPTIONS = {
+    field.name for field in dataclasses.fields(Options) if hasattr(PretrainingOptions, field.name)
+} - _INPUT_OPTIONS
+_SAMPLES, _MIN_SAMPLE_WORDS, _MAX_SAMPLE_WORDS = 8, 6, 25
+_MAX_NEW_WORDS_SHOWN = 100
 
 
-def train(options: Options, facts: Texts, records: Records, model_folder: str) -> int:
-    """Trains into the output folder, from the weights of a folder; returns the process's exit code (see pretrain).
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A value before the first step, and of the adapted model."""
 
-    Raises:
-        UserError: as of pre-training.
+    before: float
+    after: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Adaptation:
+    """What an adaptation gained and what it forgot. adapt.json has the same content.
+
+    Attributes:
+        domain: Masked-LM losses (nats per prediction) on held-out text of the domain.
+        general: Masked-LM losses on held-out general text; None without general text.
+        tokens_per_word: Tokens per held-out word, without and with the new words.
+        new_words: The words that were added to the vocabulary.
     """
-    return pretrain(
-        _options(
-            options,
-            facts,
-            records,
-            model_folder,
-            output_dir=options.output_dir,
-            do_train=True,
-            eval_steps=options.eval_steps,
-            input_file=[records.train],
-            allow_changes=["init_checkpoint"],  # it is in the folder, which may have been moved
-        )
-    )
 
+    domain: Change
+    general: Change | None
+    tokens_per_word: Change
+    new_words: list[str]
 
-def losses(options: Options, facts: Texts, records: Records, model_folder: str, folder: str) -> dict[str, float]:
-    """Returns the masked-LM losses of a folder's weights on the held-out records: heldout and, if it is there, general.
+    def write(self, folder: str) -> None:
+        """Writes adapt.json into a folder."""
+        values = dataclasses.asdict(self)
+        files.write_text(os.path.join(folder, RESULT_FILE), json.dumps(values, indent=1, ensure_ascii=False) + "\n")
 
-    Nothing is written; `folder` is one that holds no run.
-    """
-    settings = _options(
-        options, facts, records, model_folder, output_dir=folder, do_eval=True, input_file=[records.heldout]
-    )
-    setup = set_up(settings, distribution.get_strategy(settings.strategy))
-    assign_weights(setup.pretrainer.model, open_model(model_folder).weights)
-    found = {"heldout": setup.records.held_out, "general": setup.records.general}
-    losses = {}
-    for name, files_of in found.items():
-        if files_of:
-            result = evaluate(
-                setup.pretrainer, files_of, settings.eval_batch_size, settings.max_eval_steps, lambda: False
+    @classmethod
+    def read(cls, folder: str) -> "Adaptation":
+        """Reads the adapt.json of a folder."""
+        values = files.read_json_object(os.path.join(folder, RESULT_FILE))
+        general = values["general"] and Change(**values["general"])
+        return cls(Change(**values["domain"]), general, Change(**values["tokens_per_word"]), values["new_words"])
+
+    def __str__(self) -> str:
+        lines = [f"domain   {_describe(self.domain)} {self.domain.before - self.domain.after:+.4f} gained"]
+        if self.general:
+            lines.append(
+                f"general  {_describe(self.general)} {self.general.after - self.general.before:+.4f} forgotten"
             )
+        tokens = f"{self.tokens_per_word.before:.3f} a word before, {self.tokens_per_word.after:.3f} after"
+        return "\n".join([*lines, f"tokens   {tokens}, {len(self.new_words):,} words added"])
+
+
+def _describe(losses: Change) -> str:
+    return f"masked LM loss {losses.before:.4f} before, {losses.after:.4f} after:"
+
+
+def train(options: Options, texts: Texts, made: Records, model_folder: str) -> int:
+    """Trains into the output folder, from the weights of a folder. Returns the process's exit code (see pretrain)."""
+    settings = {
+        "output_dir": options.output_dir,
+        "do_train": True,
+        "input_file": [made.train],
+        "allow_changes": ["init_checkpoint"],  # It is in the output folder, which may have been moved.
+    }
+    return pretrain(_make_pretraining_options(options, texts, made, model_folder, settings))
+
+
+def write_original_losses(options: Options, texts: Texts, work: str) -> None:
+    """Writes the held-out losses that the model has with its own vocabulary.
+
+    Args:
+        options: The options of adapt.
+        texts: Description of the texts.
+        work: The working folder.
+    """
+    made = records.make_records(options, work, ORIGINAL, 0)
+    model_folder = os.path.join(work, ORIGINAL)
+    # No run is started: nothing is written to this output folder.
+    settings = {
+        "output_dir": os.path.join(work, "no_run"),
+        "do_eval": True,
+        "input_file": [made.heldout],
+        "eval_steps": 0,
+    }
+    evaluation = _make_pretraining_options(options, texts, made, model_folder, settings)
+    run = set_up(evaluation, distribution.get_strategy(evaluation.strategy))
+    assign_weights(run.pretrainer.model, open_model(model_folder).weights)
+    losses = {}
+    for name, held in (("heldout", run.records.held_out), ("general", run.records.general)):
+        if held:
+            size, most = evaluation.eval_batch_size, evaluation.max_eval_steps
+            result = evaluate(run.pretrainer, held, size, most, is_stopping=lambda: False)
             assert result is not None
             losses[name] = result[0]["masked_lm_loss"]
-    return losses
+            print(
+                f"with its own vocabulary the model has a masked LM loss of {losses[name]:.4f} on {name} text",
+                flush=True,
+            )
+    files.write_text(os.path.join(work, LOSSES_FILE), json.dumps(losses))
 
 
-def _options(
-    options: Options, facts: Texts, records: Records, model_folder: str, **changes: object
+def _make_pretraining_options(
+    options: Options, texts: Texts, made: Records, model_folder: str, settings: Mapping[str, object]
 ) -> PretrainingOptions:
-    batch_size = options.train_batch_size
     values = {
         "bert_config_file": os.path.join(model_folder, CONFIG_FILE),
         "vocab_file": os.path.join(model_folder, VOCAB_FILE),
         "init_checkpoint": model_folder,
-        "eval_input_file": [records.heldout],
-        "general_eval_file": [records.general] if records.general else [],
-        "max_eval_steps": max(1, _EVALUATED // batch_size),
-        "eval_batch_size": batch_size,
-        "next_sentence_prediction": facts.pairs,
-        "max_seq_length": options.max_seq_length,
-        "max_predictions_per_seq": options.max_predictions_per_seq,
-        "train_batch_size": batch_size,
-        "learning_rate": options.learning_rate,
-        "num_train_steps": options.num_train_steps,
-        "num_warmup_steps": options.num_warmup_steps,
-        "gradient_accumulation_steps": options.gradient_accumulation_steps,
-        "random_seed": options.random_seed,
-        "save_checkpoints_steps": options.save_checkpoints_steps,
-        "keep_checkpoint_max": _KEPT,
-        "log_steps": options.log_steps,
-        "distribution_strategy": options.distribution_strategy,
-        "dtype": options.dtype,
-        **changes,
+        "eval_input_file": [made.heldout],
+        "general_eval_file": [made.general] if made.general else [],
+        "max_eval_steps": max(1, _EVALUATION_RECORDS // options.train_batch_size),
+        "eval_batch_size": options.train_batch_size,
+        "next_sentence_prediction": texts.pairs,
+        "keep_checkpoint_max": _CHECKPOINTS_KEPT,
+        **{name: getattr(options, name) for name in _SHARED_OPTIONS},
+        **settings,
     }
-    return PretrainingOptions(**values)  # type: ignore[arg-type]
+    return PretrainingOptions(**values)
+
+
+def write_result(options: Options, work: str) -> None:
+    """Writes the model card and adapt.json of a finished training."""
+    folder = options.output_dir
+    texts = records.read_texts(os.path.join(work, records.TEXTS))
+    words = files.read_json_object(os.path.join(work, WORDS_FILE))
+    losses_file = os.path.join(work, LOSSES_FILE)
+    original_losses = files.read_json_object(losses_file) if files.exists(losses_file) else {}
+    result = Adaptation(
+        domain=_read_change(folder, EVAL),
+        general=_read_change(folder, GENERAL) if texts.general_heldout_characters else None,
+        tokens_per_word=Change(*(words[f"heldout_{when}"] / words["heldout_words"] for when in ("before", "after"))),
+        new_words=words["new_words"],
+    )
+    tables = _make_tables(result, texts, words, original_losses)
+    samples = _fill_masks(os.path.join(work, records.TEXTS, records.HELDOUT), work, folder, options.random_seed)
+    tables["Masks filled in"] = [["sentence", "hidden", "before", "after"], *samples]
+    write_model_card(folder, read_run_metadata(folder), tables)
+    result.write(folder)
+
+
+def _read_change(folder: str, kind: str) -> Change:
+    lines = read_log(folder, kind)
+    return Change(lines[0]["masked_lm_loss"], lines[-1]["masked_lm_loss"])
+
+
+def _make_tables(
+    result: Adaptation, texts: Texts, words: Mapping[str, float], original_losses: Mapping[str, float]
+) -> dict[str, Table]:
+    """Returns tables for the model card, by title.
+
+    Args:
+        result: The content of adapt.json.
+        texts: Description of the texts.
+        words: Number of words of each held-out text, and its tokens without and with the new words.
+        original_losses: Losses of the model with its own vocabulary, if words were added.
+    """
+    losses = [["held-out text", "characters", "before", "after", "a character before", "a character after"]]
+    for name, title, change, characters in (
+        ("heldout", "the domain", result.domain, texts.heldout_characters),
+        ("general", "general", result.general, texts.general_heldout_characters),
+    ):
+        if change:
+            # Losses per character compare two vocabularies, losses per token do not.
+            per_character = [
+                loss * (words[f"{name}_{when}"] / characters)
+                for loss, when in ((original_losses.get(name, change.before), "before"), (change.after, "after"))
+            ]
+            losses.append(
+                [title, f"{characters:,}", *(f"{loss:.4f}" for loss in [change.before, change.after, *per_character])]
+            )
+    pieces = result.tokens_per_word
+    tables: dict[str, Table] = {
+        "Masked-LM losses, in nats: of a prediction, and of the text by character": losses,
+        "Tokens a word": [["before", "after"], [f"{pieces.before:.3f}", f"{pieces.after:.3f}"]],
+    }
+    if result.new_words:
+        shown = ", ".join(result.new_words[:_MAX_NEW_WORDS_SHOWN])
+        left = len(result.new_words) - _MAX_NEW_WORDS_SHOWN
+        more = f" and {left:,} more" if left > 0 else ""
+        tables["New words"] = [["number", "words"], [f"{len(result.new_words):,}", shown + more]]
+    return tables
+
+
+def _fill_masks(heldout_file: str, work: str, output_dir: str, seed: int) -> list[list[str]]:
+    """Returns sentences with a masked word, that word, and the best candidates before and after the training."""
+    rows: list[list[str]] = []
+    for folder in (os.path.join(work, INITIAL), output_dir):
+        model, config, tokenizer = load_pretraining_model(folder)
+        rows = rows or _mask_words(heldout_file, tokenizer, seed)
+        for row in rows:
+            (candidates,) = fill_mask(model, tokenizer, config, row[0], top_k=3)
+            row.append(", ".join(f"{each.token} {100 * each.probability:.0f} %" for each in candidates))
+    return rows
+
+
+def _mask_words(path: str, tokenizer: FullTokenizer, seed: int) -> list[list[str]]:
+    """Returns sentences of usual length with one word masked, and that word, which is a token of the vocabulary."""
+    rng = random.Random(seed)
+    found = []
+    for sentence in records.read_sentences(path):
+        words = tokenizer.basic_tokenizer.tokenize(sentence)
+        places = [index for index, word in enumerate(words) if word.isalpha() and word in tokenizer.vocab]
+        if _MIN_SAMPLE_WORDS <= len(words) <= _MAX_SAMPLE_WORDS and places and "[" not in sentence:
+            place = rng.choice(places)
+            found.append([" ".join([*words[:place], MASK, *words[place + 1 :]]), words[place]])
+    return rng.sample(found, min(_SAMPLES, len(found)))

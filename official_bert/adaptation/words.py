@@ -1,122 +1,220 @@
-"""What a tokenizer makes of the text, and the words that would gain most from a piece of their own."""
+"""First stage: the words of the text, and the weights that training starts from."""
 
 import collections
 import dataclasses
 import heapq
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from data_gen.vocabulary.report import Figures, measure
 from data_gen.vocabulary.word_counts import WordCounts
-from official_bert.adaptation import texts
+from official_bert.adaptation import records
+from official_bert.adaptation.options import Options
+from official_bert.checkpoints import resize
+from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, LoadedModel, LoadOverrides, only
+from official_bert.checkpoints.formats import own
+from official_bert.checkpoints.formats.all_formats import FORMATS
+from official_bert.checkpoints.loading import open_model
+from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
+from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import CONTINUATION, MAX_CHARACTERS_PER_WORD, UNK, WordpieceTokenizer, parse_vocab
 from official_bert.utils import files
 from official_bert.utils.progress import waiting
 
-_MOST_WORDS = 1_000_000  # different ones, counted at once
-_FEWEST = 5  # of a word in the text, to be proposed: what is rarer is hardly learned
-_SHOWN, _SHOWN_CHARACTERS = 20, 10
+INITIAL, ORIGINAL, WORDS_FILE = "initial", "original", "words.json"
+
+_MAX_WORDS = 1_000_000  # Different words counted at the same time.
+_MIN_COUNT = 5  # A rarer word is not proposed, because training hardly changes its embedding.
+_MAX_PROPOSED = 3000
+_MAX_PROPOSALS_SHOWN, _MAX_CHARACTERS_SHOWN = 20, 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Proposal:
-    """A word that might be a piece."""
+    """A word that could be added to the vocabulary."""
 
     word: str
-    count: int  # how often it was counted
-    pieces: list[str]  # what it is cut into
-    saved: int  # tokens that it would save, after the words proposed before it
+    count: int  # Occurrences in the text.
+    pieces: list[str]  # The pieces that the vocabulary cuts it into now.
+    saved: int  # Tokens that it would save, after the words proposed before it.
 
 
-def count(path: str, casing: Casing) -> WordCounts:
-    """Counts the words of a file of texts, as the tokenizer separates them."""
-    counts = WordCounts(casing, _MOST_WORDS)
+def read_checkpoint(options: Options) -> tuple[LoadedModel, list[str]]:
+    """Returns the checkpoint of --init without heads for tasks, and lines that describe it.
+
+    Raises:
+        UserError: If it cannot be read, has no vocabulary, or is no masked LM.
+    """
+    overrides = LoadOverrides(
+        vocab_file=options.vocab_file, do_lower_case=options.do_lower_case, strip_accents=options.strip_accents
+    )
+    checkpoint = only(open_model(options.init, overrides), PRETRAINING, "pre-training")
+    checkpoint.require_vocab()
+    config = checkpoint.config
+    config.require_masked_lm()
+    new = [part for part in PARTS if part in PRETRAINING and part not in checkpoint.parts]
+    first = (
+        f"weights from {options.init}, a {FORMATS[checkpoint.source.format].title} checkpoint: "
+        f"{config.num_hidden_layers} layers of {config.hidden_size}, {checkpoint.casing.kind} vocabulary of "
+        f"{config.vocab_size:,}"
+    )
+    lines = [first, *(f"note: {note}" for note in checkpoint.notes)]
+    if new:
+        lines.append(f"it has no {', no '.join(new)}: new weights are used")
+    return dataclasses.replace(checkpoint, labels=None, kind=None, task=None, notes=()), lines
+
+
+def make_initial_model(options: Options, checkpoint: LoadedModel, new_words: list[str], work: str) -> None:
+    """Counts words, adds new ones and writes the initial weights, and the original ones if words are added.
+
+    Args:
+        options: The options of adapt.
+        checkpoint: The checkpoint of --init.
+        new_words: The words of --new_words_file.
+        work: The working folder, with the texts.
+
+    Raises:
+        UserError: If the text contains no words.
+    """
+    vocab, casing = str(checkpoint.vocab), checkpoint.casing
+    counted = count_words(os.path.join(work, records.TEXTS, records.DOMAIN), casing)
+    counts = counted.counts
+    if not counts:
+        raise UserError("the text holds no words; give other text")
+    print(describe_words(vocab, counts), flush=True)
+    if not options.new_words_file:
+        proposals = propose_words(vocab, counts, max(options.new_words, _MAX_PROPOSED))
+        print(describe_proposals(proposals, count_tokens(vocab, counts)), flush=True)
+        new_words = [each.word for each in proposals[: options.new_words]]
+        if len(new_words) < options.new_words:
+            print(f"warning: {options.new_words:,} words were to be added, but there are only {len(new_words):,}")
+    grown = add_words(checkpoint, new_words)
+    facts: dict[str, object] = {"new_words": new_words}
+    for name, file in (("heldout", records.HELDOUT), ("general", records.GENERAL_HELDOUT)):
+        path = os.path.join(work, records.TEXTS, file)
+        if files.exists(path):
+            held = count_words(path, casing).counts
+            facts[f"{name}_words"] = sum(held.values())
+            facts[f"{name}_before"] = count_tokens(vocab, held)
+            facts[f"{name}_after"] = count_tokens(str(grown.vocab), held)
+    facts["tokens"] = count_tokens(str(grown.vocab), counts) * 2**counted.halvings
+    files.write_text(os.path.join(work, WORDS_FILE), json.dumps(facts))
+    if new_words:
+        replaced = len(new_words) - (len(lines_of(str(grown.vocab))) - len(lines_of(vocab)))
+        print(f"{len(new_words):,} words added, {replaced:,} of them in the places of unused pieces", flush=True)
+        _write_model(checkpoint, options.random_seed, os.path.join(work, ORIGINAL))
+    _write_model(grown, options.random_seed, os.path.join(work, INITIAL))
+
+
+def add_words(checkpoint: LoadedModel, words: Sequence[str]) -> LoadedModel:
+    """Returns the checkpoint with new words, which replace unused pieces first (see resize.add_tokens)."""
+    return resize.add_tokens(checkpoint, words, "unused_first") if words else checkpoint
+
+
+def _write_model(checkpoint: LoadedModel, seed: int, folder: str) -> None:
+    """Writes a complete pre-training model, with new weights for the parts that the checkpoint lacks."""
+    if files.exists(folder):
+        return
+    model = build_pretraining_model(checkpoint.config, seed=seed)
+    new = {variable.path: np.asarray(variable) for variable in model.variables}
+    with files.folder_written_whole(folder) as temporary:
+        own.write(dataclasses.replace(checkpoint, weights={**new, **checkpoint.weights}, step=None), temporary)
+
+
+def count_words(path: str, casing: Casing) -> WordCounts:
+    """Counts the words of a text file of the working folder, as the tokenizer separates them."""
+    counts = WordCounts(casing, _MAX_WORDS)
     with waiting("counting words"):
-        counts.add(texts.sentences(path))
+        counts.add(records.read_sentences(path))
     return counts
 
 
-def propose(vocab: str, counts: dict[str, int], number: int) -> list[Proposal]:
-    """Returns at most so many words, those first that save most tokens.
+def count_tokens(vocab: str, counts: dict[str, int]) -> float:
+    """Returns the number of tokens that a vocabulary cuts words into; `counts` has at least one word."""
+    return measure(parse_vocab(vocab), counts).pieces_per_word * sum(counts.values())
 
-    A word of n pieces saves n - 1 tokens each time; one that is [UNK] counts as two, as that token tells nothing. What
-    words proposed earlier save of a word, which may begin with one of them, counts no more.
+
+def propose_words(vocab: str, counts: Mapping[str, int], number: int) -> list[Proposal]:
+    """Returns at most `number` words for the vocabulary, those that save most tokens first.
+
+    A word of n pieces saves n - 1 tokens per occurrence. One that is [UNK] counts as two pieces, because that token
+    carries no information. Tokens that an earlier proposal saves, because the word begins with it, do not count again.
     """
     pieces = parse_vocab(vocab)
-    cutter = WordpieceTokenizer(pieces)
+    tokenizer = WordpieceTokenizer(pieces)
 
-    def saved(word: str) -> int:
-        cut = cutter.pieces(word)
+    def count_saved(word: str) -> int:
+        cut = tokenizer.pieces(word)
         return counts[word] * (1 if cut == [UNK] else len(cut) - 1)
 
-    candidates = [word for word, count in counts.items() if count >= _FEWEST and len(word) <= MAX_CHARACTERS_PER_WORD]
-    heap = [(-saved(word), word) for word in candidates if saved(word)]
-    before = {word: cutter.pieces(word) for _, word in heap}
+    candidates = [
+        word for word, count in counts.items() if count >= _MIN_COUNT and len(word) <= MAX_CHARACTERS_PER_WORD
+    ]
+    heap = [(-count_saved(word), word) for word in candidates if count_saved(word)]
+    before = {word: tokenizer.pieces(word) for _, word in heap}
     heapq.heapify(heap)
     proposals: list[Proposal] = []
     while heap and len(proposals) < number:
         expected, word = heapq.heappop(heap)
-        now = saved(word)
-        if now < -expected:
-            if now:
-                heapq.heappush(heap, (-now, word))
+        saved = count_saved(word)
+        if saved < -expected:
+            if saved:
+                heapq.heappush(heap, (-saved, word))
             continue
-        proposals.append(Proposal(word, counts[word], before[word], now))
+        proposals.append(Proposal(word, counts[word], before[word], saved))
         pieces[word] = len(pieces)
-        cutter = WordpieceTokenizer(pieces)
+        tokenizer = WordpieceTokenizer(pieces)
     return proposals
 
 
 def read_new_words(path: str) -> list[str]:
-    """Returns the words of a file, one a line, empty lines left out.
+    """Returns the words of a file with one word per line; empty lines are ignored.
 
     Raises:
-        UserError: there is none, or one holds white space.
+        UserError: If the file contains no word.
     """
     words = [line.strip() for line in files.read_text(path).splitlines() if line.strip()]
     if not words:
         raise UserError(f"{path} holds no word; write one on each line")
-    for word in words:
-        if len(word.split()) > 1:
-            raise UserError(f"{path} has {word!r}, which holds white space; write one word on each line")
     return words
 
 
-def describe(vocab: str, counts: dict[str, int]) -> str:
-    """Returns what a tokenizer makes of words that occur so often: pieces, words cut to bits, unknown characters."""
+def describe_words(vocab: str, counts: dict[str, int]) -> str:
+    """Returns lines about the pieces per word, words cut into many pieces, and unknown characters."""
     pieces = parse_vocab(vocab)
-    figures = measure(pieces, counts)
-    cutter = WordpieceTokenizer(pieces)
+    figures: Figures = measure(pieces, counts)
+    tokenizer = WordpieceTokenizer(pieces)
     unknown: collections.Counter[str] = collections.Counter()
     for word, number in counts.items():
-        if cutter.pieces(word) == [UNK]:
-            unknown.update(
-                {each: number for each in set(word) if each not in pieces and CONTINUATION + each not in pieces}
-            )
+        if tokenizer.pieces(word) == [UNK]:
+            unknown.update({each: number for each in set(word) if not {each, CONTINUATION + each} & pieces.keys()})
     described = (
         f"the tokenizer makes of the text {figures.pieces_per_word:.3f} pieces a word; {100 * figures.shattered:.2f} % "
         f"of the words are cut into three or more, {100 * figures.unknown:.3f} % are {UNK}"
     )
     if unknown:
-        shown = ", ".join(f"{each!r} {number:,}" for each, number in unknown.most_common(_SHOWN_CHARACTERS))
-        more = f" and {len(unknown) - _SHOWN_CHARACTERS:,} more" if len(unknown) > _SHOWN_CHARACTERS else ""
+        shown = ", ".join(f"{each!r} {number:,}" for each, number in unknown.most_common(_MAX_CHARACTERS_SHOWN))
+        more = f" and {len(unknown) - _MAX_CHARACTERS_SHOWN:,} more" if len(unknown) > _MAX_CHARACTERS_SHOWN else ""
         described += f"\ncharacters that make words {UNK}, with the number of words: {shown}{more}"
     return described
 
 
-def describe_proposals(proposals: list[Proposal], figures: Figures, words: int) -> str:
-    """Returns a table of the first proposals; `figures` and the number of words are of the text they are for."""
+def describe_proposals(proposals: list[Proposal], tokens: float) -> str:
+    """Returns a table of the first proposals for a text of this many tokens."""
     if not proposals:
-        return f"no word of several pieces occurs {_FEWEST} times: there is none to add"
+        return f"no word of several pieces occurs {_MIN_COUNT} times: there is none to add"
     lines = ["words that would save most tokens as pieces of their own (--new_words=N adds the first N):"]
-    for each in proposals[:_SHOWN]:
-        lines.append(f"  {each.word:<20} {each.count:9,} times  {' '.join(each.pieces)}")
-    tokens = figures.pieces_per_word * words
+    lines += [
+        f"  {each.word:<20} {each.count:9,} times  {' '.join(each.pieces)}" for each in proposals[:_MAX_PROPOSALS_SHOWN]
+    ]
     shares = [
         f"the first {number:,} {100 * sum(each.saved for each in proposals[:number]) / tokens:.1f} %"
         for number in (100, 300, 1000, 3000)
         if number <= len(proposals)
     ]
-    if shares:
-        lines.append(f"of the text's tokens would be saved by {', '.join(shares)}")
-    return "\n".join(lines)
+    return "\n".join(lines + ([f"of the text's tokens would be saved by {', '.join(shares)}"] if shares else []))

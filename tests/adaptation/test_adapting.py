@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import official_bert
-from official_bert.adaptation import adapting, weights
+from official_bert.adaptation import adapting, training, words
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
@@ -104,7 +104,7 @@ def test_a_folder_that_was_moved_goes_on(
     source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     text = write_text(tmp_path / "text.txt")
-    monkeypatch.setattr(adapting, "_finish", lambda *_: 1 / 0)
+    monkeypatch.setattr(training, "write_result", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         adapting.run(options_for(source, text, tmp_path / "here"))
     monkeypatch.undo()
@@ -136,8 +136,8 @@ def test_text_of_single_sentences_is_learned_without_pairs(
 
 
 def test_new_words_begin_as_the_mean_of_their_pieces_in_table_and_bias(source: pathlib.Path):
-    checkpoint, _ = weights.read(options_for(source, "text.txt", pathlib.Path("none")))
-    grown = weights.with_words(checkpoint, ["sunny", "catdog"])
+    checkpoint, _ = words.read_checkpoint(options_for(source, "text.txt", pathlib.Path("none")))
+    grown = words.add_words(checkpoint, ["sunny", "catdog"])
     numbers = [lines_of(checkpoint.vocab).index(piece) for piece in ("sun", "##n", "##y")]
     for name in ("word_embeddings/embeddings", "masked_lm_output/bias"):
         expected = checkpoint.weights[name][numbers].mean(axis=0)
@@ -153,10 +153,11 @@ def test_new_words_begin_as_the_mean_of_their_pieces_in_table_and_bias(source: p
     ({"max_seq_length": 64}, "--max_seq_length is 64, but the model of --init reads 32 tokens; give at most that"),
     ({"general_share": 0.1}, "--general_share mixes in --general_file, which is not given"),
     ({"new_words": 2, "new_words_file": "words.txt"}, "--new_words and --new_words_file exclude each other"),
-    ({"new_words_file": "new:two words"}, "has 'two words', which holds white space; write one word on each line"),
+    ({"new_words_file": "new:two words"}, "'two words' could never be found in a text"),
     ({"new_words_file": "new:cat"}, "the new token 'cat' is in the vocabulary already"),
     ({"new_words_file": "new:Sunny"}, "'Sunny' could never be found in a text"),
     ({"new_words_file": "new:"}, "holds no word; write one on each line"),
+    ({"do_lower_case": False}, "--nodo_lower_case contradicts .*official-bert convert --nodo_lower_case"),
     ({"word_boundaries": "jieba"}, "--word_boundaries says what is masked together; it goes with --do_whole_word_mask"),
     ({"word_boundaries": "none.txt", "do_whole_word_mask": True}, "--word_boundaries is 'none.txt': there is no such"),
     ({"output_dir": "gs://bucket/model"}, "gs://bucket/model is not on this machine"),

@@ -4,9 +4,9 @@ import pathlib
 
 import pytest
 
-from official_bert.adaptation import texts
+from official_bert.adaptation import records
 from official_bert.adaptation.options import Options
-from official_bert.adaptation.texts import Texts
+from official_bert.adaptation.records import Texts
 from official_bert.errors import UserError
 from tests.adaptation.adapted_models import write_text
 
@@ -14,7 +14,7 @@ from tests.adaptation.adapted_models import write_text
 def prepared(folder: pathlib.Path, text: str, **changes: object) -> Texts:
     options = Options(init="none", input_file=[text], output_dir="none", **changes)  # type: ignore[arg-type]
     (folder / "texts").mkdir()
-    return texts.prepare(options, str(folder / "texts"))
+    return records.prepare_texts(options, str(folder / "texts"))
 
 
 def documents(path: pathlib.Path) -> set[str]:
@@ -24,12 +24,12 @@ def documents(path: pathlib.Path) -> set[str]:
 def test_documents_are_held_out_whole_and_none_is_lost(tmp_path: pathlib.Path):
     text = write_text(tmp_path / "text.txt", documents=100)
     facts = prepared(tmp_path, text, heldout_share=0.1)
-    held, kept = (documents(tmp_path / "texts" / name) for name in (texts.HELDOUT, texts.DOMAIN))
+    held, kept = (documents(tmp_path / "texts" / name) for name in (records.HELDOUT, records.DOMAIN))
     assert not held & kept
     assert held | kept == documents(tmp_path / "text.txt")
     total = facts.characters + facts.heldout_characters
     assert 0.05 * total < facts.heldout_characters <= 0.1 * total
-    assert facts == texts.read(str(tmp_path / "texts"))
+    assert facts == records.read_texts(str(tmp_path / "texts"))
     assert facts.pairs
 
 
@@ -37,7 +37,7 @@ def test_equal_documents_are_on_one_side(tmp_path: pathlib.Path):
     text = pathlib.Path(write_text(tmp_path / "text.txt", documents=30))
     text.write_text("\n".join([text.read_text()] * 3))
     prepared(tmp_path, str(text), heldout_share=0.2)
-    held, kept = (documents(tmp_path / "texts" / name) for name in (texts.HELDOUT, texts.DOMAIN))
+    held, kept = (documents(tmp_path / "texts" / name) for name in (records.HELDOUT, records.DOMAIN))
     assert held
     assert not held & kept
 
@@ -49,8 +49,8 @@ def test_of_one_long_document_the_end_is_held_out(tmp_path: pathlib.Path, capsys
     assert (
         "every document is longer than 10 % of the text: the end of the longest is held out" in capsys.readouterr().out
     )
-    assert (tmp_path / "texts" / texts.HELDOUT).read_text().split("\n")[:-2] == lines[-10:]
-    assert (tmp_path / "texts" / texts.DOMAIN).read_text().split("\n")[:-2] == lines[:-10]
+    assert (tmp_path / "texts" / records.HELDOUT).read_text().split("\n")[:-2] == lines[-10:]
+    assert (tmp_path / "texts" / records.DOMAIN).read_text().split("\n")[:-2] == lines[:-10]
 
 
 def test_a_text_of_one_sentence_is_too_little(tmp_path: pathlib.Path):
@@ -68,7 +68,7 @@ def test_general_text_is_mixed_in_by_its_share_without_documents_of_the_domain(
     general.write_text(f"{general.read_text()}\n{shared}\n")
     facts = prepared(tmp_path, str(text), general_file=[str(general)], general_share=0.2)
     assert facts.general_share == pytest.approx(0.2, abs=0.02)
-    held, mixed = (documents(tmp_path / "texts" / name) for name in (texts.GENERAL_HELDOUT, texts.GENERAL))
+    held, mixed = (documents(tmp_path / "texts" / name) for name in (records.GENERAL_HELDOUT, records.GENERAL))
     assert held
     assert not held & mixed
     assert shared.strip() not in held | mixed
@@ -78,9 +78,9 @@ def test_general_text_is_mixed_in_by_its_share_without_documents_of_the_domain(
 def test_general_text_that_is_not_mixed_in_is_all_there_to_judge_by(tmp_path: pathlib.Path):
     text, general = (write_text(tmp_path / f"{name}.txt", seed=name) for name in (0, 1))
     facts = prepared(tmp_path, text, general_file=[general])
-    assert documents(tmp_path / "texts" / texts.GENERAL_HELDOUT) == documents(tmp_path / "1.txt")
+    assert documents(tmp_path / "texts" / records.GENERAL_HELDOUT) == documents(tmp_path / "1.txt")
     assert facts.general_share == 0
-    assert not (tmp_path / "texts" / texts.GENERAL).exists()
+    assert not (tmp_path / "texts" / records.GENERAL).exists()
 
 
 def test_documents_that_hold_a_text_of_an_evaluation_file_are_left_out(
@@ -95,7 +95,7 @@ def test_documents_that_hold_a_text_of_an_evaluation_file_are_left_out(
         tmp_path, text, heldout_share=0.2, general_file=[str(general)], general_share=0.2,
         exclude_texts=[str(tmp_path / "dev.txt")],
     )  # fmt: skip
-    names = (texts.HELDOUT, texts.DOMAIN, texts.GENERAL, texts.GENERAL_HELDOUT)
+    names = (records.HELDOUT, records.DOMAIN, records.GENERAL, records.GENERAL_HELDOUT)
     left = set.union(*(documents(tmp_path / "texts" / name) for name in names))
     assert of_domain not in left
     assert documents(tmp_path / "text.txt") - left == {of_domain}

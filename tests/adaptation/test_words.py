@@ -11,31 +11,31 @@ VOCAB = "".join(f"{word}\n" for word in WORDS)
 
 def test_words_that_save_most_tokens_come_first():
     counts = {"catdog": 10, "running": 6, "sunny": 5, "cat": 100, "rare": 4}
-    proposals = words.propose(VOCAB, counts, 10)
+    proposals = words.propose_words(VOCAB, counts, 10)
     # c ##a ##t ... is how a word begins here that is not one of the pieces: cat ##d ##o ##g saves 3.
     assert [(each.word, each.saved) for each in proposals] == [("catdog", 30), ("running", 24), ("sunny", 10)]
     assert proposals[0].pieces == ["cat", "##d", "##o", "##g"]
-    assert [each.word for each in words.propose(VOCAB, counts, 1)] == ["catdog"]
+    assert [each.word for each in words.propose_words(VOCAB, counts, 1)] == ["catdog"]
 
 
 def test_what_an_earlier_word_saves_of_another_counts_once():
     # un ##aff ##able, then un ##aff ##able ##s: of the second one token is left to save.
-    proposals = words.propose(VOCAB, {"unaffable": 50, "unaffables": 20, "playing": 25}, 3)
+    proposals = words.propose_words(VOCAB, {"unaffable": 50, "unaffables": 20, "playing": 25}, 3)
     assert [(each.word, each.saved) for each in proposals] == [("unaffable", 100), ("playing", 25), ("unaffables", 20)]
 
 
 def test_an_unknown_word_gains_a_token_that_tells_something():
-    (proposal,) = words.propose(VOCAB, {"日": 5}, 3)
+    (proposal,) = words.propose_words(VOCAB, {"日": 5}, 3)
     assert (proposal.word, proposal.pieces, proposal.saved) == ("日", ["[UNK]"], 5)
 
 
 def test_pieces_shattered_words_and_unknown_characters_are_told():
-    told = words.describe(VOCAB, {"cat": 6, "running": 2, "ca日": 2})
+    told = words.describe_words(VOCAB, {"cat": 6, "running": 2, "ca日": 2})
     assert "1.800 pieces a word; 20.00 % of the words are cut into three or more, 20.000 % are [UNK]" in told
     assert told.endswith("characters that make words [UNK], with the number of words: '日' 2")
 
 
 def test_words_are_counted_as_the_tokenizer_separates_them(tmp_path: pathlib.Path):
     (tmp_path / "text.txt").write_text("The cat-dog sat.\nthe cat\n\nThe sun\n")
-    counts = words.count(str(tmp_path / "text.txt"), UNCASED).counts
+    counts = words.count_words(str(tmp_path / "text.txt"), UNCASED).counts
     assert counts == {"the": 3, "cat": 2, "-": 1, "dog": 1, "sat": 1, ".": 1, "sun": 1}
