@@ -20,6 +20,7 @@ from official_bert.inference.options import BatchPredictionOptions
 from official_bert.inference.predictor import Predictor
 from official_bert.inference.shards import ALL_ROWS, Shard
 from official_bert.kinds.constant_answers import ConstantAnswers
+from official_bert.kinds.names import IS_TRUNCATED
 from official_bert.runs import run_file
 from official_bert.runs.locks import lock_file
 from official_bert.utils import files, tables
@@ -110,7 +111,7 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
         for answers in answer_groups(model, rows, options.batch_size):
             _append(part, answers)
             answered += len(answers)
-            cut += sum(answer.get(exports.IS_TRUNCATED, False) for answer in answers)
+            cut += sum(answer.get(IS_TRUNCATED, False) for answer in answers)
             for answer in answers:
                 constant.add(answer)
             progress.update(answered)

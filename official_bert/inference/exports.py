@@ -20,9 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
-from official_bert.kinds.names import DEFAULT_SIGNATURE as DEFAULT_SIGNATURE
-from official_bert.kinds.names import IS_TRUNCATED as IS_TRUNCATED
-from official_bert.kinds.names import TOKENIZE_SIGNATURE as TOKENIZE_SIGNATURE
+from official_bert.kinds.names import IS_TRUNCATED
 from official_bert.utils import files, tables
 
 GRAPH_FILE, ONNX_FILE, LITERT_FILE = "saved_model.pb", "model.onnx", "model.tflite"

@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from official_bert.inference import exports, replays
-from official_bert.inference.exports import DEFAULT_SIGNATURE, Columns
+from official_bert.inference.exports import Columns
 from official_bert.kinds import rows
 from official_bert.kinds.features import Features, Outputs
+from official_bert.kinds.names import DEFAULT_SIGNATURE, IS_TRUNCATED
 from official_bert.kinds.spec import KindSpec
 from official_bert.tokenization.fast import Tokenizer
 from official_bert.utils import extras
@@ -271,7 +272,7 @@ class SpecPredictor(Predictor):
         return self._decode(examples, features, joined)
 
     def join(self, answers: Sequence[dict[str, list[Any]]]) -> Columns:
-        dtypes = {**self.spec.answer_dtypes, exports.IS_TRUNCATED: np.bool_}
+        dtypes = {**self.spec.answer_dtypes, IS_TRUNCATED: np.bool_}
         return {
             name: _as_array(name, [value for columns in answers for value in columns[name]], dtypes[name])
             for name in sorted(answers[0])
@@ -292,7 +293,7 @@ class SpecPredictor(Predictor):
 
     def _decode(self, examples: Sequence[Any], features: Features, outputs: Outputs) -> dict[str, list[Any]]:
         answers = self.spec.named_answers(self.spec.decode(outputs, features, examples), examples)
-        return {**answers, exports.IS_TRUNCATED: features.is_cut.tolist()}
+        return {**answers, IS_TRUNCATED: features.is_cut.tolist()}
 
 
 def load(folder: str, threads: int | None = None, num_workers: int = 1) -> Predictor:

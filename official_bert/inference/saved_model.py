@@ -16,8 +16,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports, warmup
-from official_bert.inference.exports import DEFAULT_SIGNATURE, Columns
+from official_bert.inference.exports import Columns
 from official_bert.inference.predictor import Predictor, Prepared, Row, Signature, Tensor, count_bytes
+from official_bert.kinds.names import DEFAULT_SIGNATURE, TOKENIZE_SIGNATURE
 from official_bert.kinds.rows import batches_by_length
 from official_bert.utils import files
 
@@ -53,7 +54,7 @@ class SavedModelPredictor(Predictor):
         if not self._signatures:
             raise UserError(f"{folder} has no signatures; make the SavedModel with official-bert export")
         self.metadata = exports.read_metadata(folder)
-        tokenize = self._signatures.get(exports.TOKENIZE_SIGNATURE)
+        tokenize = self._signatures.get(TOKENIZE_SIGNATURE)
         if tokenize and "text_index" in tokenize.outputs:  # It reads long texts in windows.
             self.quick_bytes = int(self.metadata["max_seq_length"])
 
@@ -163,7 +164,7 @@ class SavedModelPredictor(Predictor):
             return [choices] * count  # ids
         num_bytes = np.sum([count_bytes(value) for value in columns.values()], axis=0)
         if max(num_bytes) > self.quick_bytes:
-            windows = self.call(exports.TOKENIZE_SIGNATURE, columns)
+            windows = self.call(TOKENIZE_SIGNATURE, columns)
             per_window = windows["input_ids"].shape[1]
             return [int(each) * per_window for each in np.bincount(windows["text_index"], minlength=count)]
         longest = self.metadata["max_seq_length"]

@@ -16,7 +16,7 @@ from tensorflow.core.framework import tensor_pb2
 
 from official_bert.data.dataset_options import dataset_options
 from official_bert.errors import UserError
-from official_bert.inference.exports import DEFAULT_SIGNATURE
+from official_bert.kinds.names import DEFAULT_SIGNATURE
 from official_bert.tokenization.exact import MASK
 from official_bert.utils import files
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
-from official_bert.inference.exports import DEFAULT_SIGNATURE
 from official_bert.inference.predictor import Predictor
+from official_bert.kinds.names import DEFAULT_SIGNATURE
 from official_bert.serving import json_api, logs, openapi
 from official_bert.serving.access import Access
 from official_bert.serving.connections import SERVER_NAME, TOO_MANY_CONNECTIONS, Connection

@@ -20,6 +20,7 @@ import numpy as np
 from official_bert.inference import exports
 from official_bert.inference.exports import Columns
 from official_bert.inference.predictor import Predictor, Prepared, count_bytes
+from official_bert.kinds.names import IS_TRUNCATED
 from official_bert.serving import logs
 from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
@@ -123,7 +124,7 @@ class Batcher:
             for row in rows:
                 row.answer.cancel()
         answer = self._model.join(answers)
-        self._texts_cut.inc(int(np.sum(answer.get(exports.IS_TRUNCATED, 0))))
+        self._texts_cut.inc(int(np.sum(answer.get(IS_TRUNCATED, 0))))
         return answer
 
     @property

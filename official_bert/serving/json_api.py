@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 import numpy as np
 import orjson
 
-from official_bert.inference.exports import DEFAULT_SIGNATURE, Columns, read_row, trained_columns
+from official_bert.inference.exports import Columns, read_row, trained_columns
 from official_bert.inference.predictor import BOOL, STRING, Signature, Tensor, count_text_bytes
+from official_bert.kinds.names import DEFAULT_SIGNATURE
 from official_bert.serving.options import Options
 
 

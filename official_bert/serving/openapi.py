@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from official_bert.inference.exports import DEFAULT_SIGNATURE, trained_columns
+from official_bert.inference.exports import trained_columns
 from official_bert.inference.predictor import BOOL, STRING, Tensor
+from official_bert.kinds.names import DEFAULT_SIGNATURE
 from official_bert.serving.models import Models, Version
 from official_bert.serving.options import Options
 from official_bert.version import __version__

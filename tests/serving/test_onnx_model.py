@@ -19,7 +19,7 @@ from official_bert.export.options import ONNX, SAVED_MODEL
 from official_bert.inference import exports, predictor
 from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.inference.predictor import Predictor, Row
-from official_bert.kinds.names import MULTIPLE_CHOICE, TAGGING
+from official_bert.kinds.names import DEFAULT_SIGNATURE, MULTIPLE_CHOICE, TAGGING
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Models
 from official_bert.serving.options import Options
@@ -61,7 +61,7 @@ print(sorted({name.split(".")[0] for name in sys.modules} & {"tensorflow", "kera
 
 def answers_of(model: Predictor, inputs: dict[str, Any]) -> dict[str, Any]:
     """The answers of a model whose rows are all computed together."""
-    instances = model.prepare(exports.DEFAULT_SIGNATURE, inputs)
+    instances = model.prepare(DEFAULT_SIGNATURE, inputs)
     outputs = iter(model.compute([(each, number) for each in instances for number in range(len(each.tokens))]))
     return model.join([model.finish(each, [next(outputs) for _ in each.tokens]) for each in instances])
 
@@ -93,7 +93,7 @@ def test_it_has_the_answers_and_the_signature_of_a_saved_model(tmp_path: pathlib
     folders = [export(model_dir, tmp_path / format_name, format_name) for format_name in (ONNX, SAVED_MODEL)]
     onnx, tensorflow = (predictor.load(folder, None) for folder in folders)
     assert (onnx.parallel_batches, tensorflow.parallel_batches) == (1, 2)  # each takes all cores
-    name = exports.DEFAULT_SIGNATURE
+    name = DEFAULT_SIGNATURE
     prompts, endings = np.array(["the cat", "a dog"], object), np.array([["sat", "ran", "a", ""]] * 2, object)
     assert endings.shape[1] == CHOICES
     for model in (onnx, tensorflow):
