@@ -112,8 +112,8 @@ def check_resume_compatibility(options: Options, records: Mapping[int, RecordFil
     run_file.refuse_changes(
         options.output_dir,
         {name: change for name, change in changes.items() if name not in options.allow_changes},
-        "Pass the same options and records, or another --output_dir, or resume with the changes by "
-        f"--allow_changes={','.join(changes)}.",
+        f"Pass the same options and records, pass --allow_changes={','.join(changes)} to resume with the changes, or "
+        "pass another --output_dir.",
         {RECORDS: "the records differ"},
     )
     for name, change in changes.items():
