@@ -127,7 +127,7 @@ def detect_format(path: str, language: str = "en") -> str:
         UserError: the file is missing, unreadable, truncated or corrupt, or the language is no language code.
     """
     check_language(language)
-    return row_files.kind_of(path) or _format_of(_head(streams.read_lines(path)), language)
+    return row_files.kind_of(path) or _format_of(path, _head(streams.read_lines(path)), language)
 
 
 def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None]]:
@@ -196,7 +196,7 @@ def _documents(
     if format == "auto":
         # The head is kept, not read again, because the file may be a pipe.
         head = list(_head(lines))
-        format = _format_of(head, language)
+        format = _format_of(path, head, language)
         lines = itertools.chain(head, lines)
     texts = map(str.strip, streams.decode_lines(path, lines, drop_invalid_utf8, at_start=not start))
     if format in ("sentences", "paragraphs"):
@@ -217,8 +217,8 @@ def _head(lines: Iterator[bytes]) -> Iterator[bytes]:
             break
 
 
-def _format_of(head: Iterable[bytes], language: str) -> str:
-    stripped = (line[:_HEAD].decode("utf-8", "ignore").removeprefix("\ufeff").strip() for line in head)
+def _format_of(path: str, head: Iterable[bytes], language: str) -> str:
+    stripped = (line[:_HEAD].strip() for line in streams.decode_lines(path, head, drop_invalid_utf8=True))
     not_empty = filter(None, stripped)
     first = next(not_empty, None)
     if first is None:
