@@ -181,7 +181,7 @@ def compare_scores(
         )
     )
     name = f"{options.quantization} {format_name} model"
-    if (before - after) / task.head.perfect > options.max_loss:
+    if (before - after) / task.head.best_possible_score > options.max_loss:
         raise UserError(
             f"the {name} loses {before - after:.4f} (from {before:.4f} to {after:.4f}) on {options.eval_file}, more "
             f"than --max_loss={options.max_loss}; nothing is written"

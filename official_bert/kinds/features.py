@@ -1,4 +1,4 @@
-"""Examples as the model reads them, and what it gives for them.
+"""The inputs of a model for examples, and its outputs.
 
 E examples, R rows (what the model reads at once), N sequences in a row, T tokens of all sequences, C classes,
 S sequence
@@ -17,26 +17,27 @@ from official_bert.utils.counting import counted
 Array = npt.NDArray[Any]
 
 LABELS = "labels"  # the name of the targets of models with one output
-EXAMPLE = "example"  # in Features.details: the number of the example that a row was made of
-TEXTS = "texts"  # likewise: int64 [R, N], equal for equal texts; rows that have one in common are not to share a batch
-NO_LABEL = -1  # the tag of a token that is neither learned nor scored
+EXAMPLE = "example"  # in Features.details: the number of the example of each row
+# In Features.details: int64 [R, N], equal for equal texts. Rows with a text in common may not share a batch.
+TEXTS = "texts"
+NO_LABEL = -1  # the tag of a token that is neither trained on nor scored
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """Examples as the model reads them, unpadded: the rows lie one after the other.
+    """The inputs of the model for examples, without padding, one row after the other.
 
     Attributes:
         input_ids: int32 [T].
         segment_ids: int32 [T].
         splits: int64 [R * N + 1]; sequence i is input_ids[splits[i] : splits[i + 1]].
-        targets: what the model should give, by output; empty where the examples have no labels. Models with one output
-            have LABELS: int32 [R] for classification and multiple choice, float32 [R, C] of 0 and 1 for multi_label,
-            float32 [R] for regression, int32 [T] for tagging, with NO_LABEL where there is none. question_answering has
-            start_logits and end_logits, int32 [R], positions within the sequence.
-        details: further arrays, of any shape, that the task's `decode` needs, such as EXAMPLE, int64 [R].
-        choices: N, 1 for all but multiple choice.
-        is_cut: bool [E], of which examples something was left out, as it did not fit.
+        targets: Targets by output, empty if the examples have no labels. Models with one output have LABELS: int32 [R]
+            for classification and multiple choice, float32 [R, C] of 0 and 1 for multi_label, float32 [R] for
+            regression, float32 [R] scores for vectors, and int32 [T] for tagging, with NO_LABEL for tokens without a
+            tag. question_answering has start_logits and end_logits, int32 [R], positions within the sequence.
+        details: Further arrays, of any shape, that `decode` needs, such as EXAMPLE, int64 [R].
+        choices: N, 1 for all kinds except multiple choice.
+        is_cut: bool [E], whether an example was truncated.
     """
 
     input_ids: Array
@@ -49,7 +50,7 @@ class Features:
 
     @property
     def cut(self) -> int:
-        """Of how many examples something was left out."""
+        """Number of truncated examples."""
         return int(np.sum(self.is_cut))
 
     def __len__(self) -> int:
@@ -69,7 +70,7 @@ def from_rows(
     choices: int = 1,
     is_cut: Sequence[bool] = (),
 ) -> Features:
-    """Returns Features of a list of sequences; tagging's targets must be flat already."""
+    """Returns the Features of a list of sequences. The targets of tokens must already be flat."""
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     empty = [np.empty(0, np.int32)]
@@ -85,7 +86,7 @@ def from_rows(
 
 
 def check_length(max_seq_length: int, least: int) -> None:
-    """Raises a UserError if a sequence of that length has no room for a token beside the special ones."""
+    """Raises a UserError if a sequence of that length has no room for a token besides the special ones."""
     if max_seq_length < least:
         raise UserError(
             f"max_seq_length is {max_seq_length}; expected at least {least}: the special tokens and one more"
@@ -93,5 +94,5 @@ def check_length(max_seq_length: int, least: int) -> None:
 
 
 def cut_note(cut: int, examples: int, noun: str, length: int, setting: str) -> str | None:
-    """Returns a line on how many of so many examples were cut to a length; None where that is none."""
+    """Returns a line on the number of examples that were truncated to a length, or None if there are none."""
     return f"cut to {length} tokens ({setting}): {cut:,} of {counted(examples, noun)}" if cut else None

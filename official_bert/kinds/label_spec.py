@@ -1,4 +1,4 @@
-"""What classification and multi_label share.
+"""The base class of classification and multi_label.
 
 E examples, R rows, C classes
 """
@@ -18,17 +18,17 @@ from official_bert.kinds.input_adapters import LARGEST
 from official_bert.kinds.spec import Decisions
 from official_bert.kinds.text_spec import TextExample, TextSpec
 
-# What is chosen after training, of which the features do not depend.
+# Settings that are chosen after training. Features do not depend on them.
 DECISIONS = ("temperature", "thresholds", "min_confidence")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelSpec(TextSpec):
-    """What the kinds with classes share; predictions are probabilities.
+    """A kind of text with classes. Predictions are probabilities.
 
     Attributes:
-        labels: the classes' names.
-        temperature: what logits are divided by before they become probabilities (see `calibrated`).
+        labels: Names of the classes.
+        temperature: Divisor of the logits before they become probabilities (see `calibrated`).
     """
 
     labels: tuple[str, ...] = ()
@@ -41,11 +41,11 @@ class LabelSpec(TextSpec):
     @staticmethod
     @abc.abstractmethod
     def rescaled(probabilities: Array, temperature: float) -> Array:
-        """Returns probabilities as if their logits had been divided by a temperature."""
+        """Returns the probabilities of the same logits, divided by a temperature."""
 
     @abc.abstractmethod
     def certainties(self, predictions: Array, examples: Sequence[TextExample]) -> tuple[Array, Array]:
-        """Returns how sure the decisions are, and which of them are right, of one shape; the examples have labels."""
+        """Returns the confidence of each decision and whether it is right, in arrays of the same shape."""
 
     def calibrated(self, predictions: Array, examples: Sequence[TextExample]) -> Self:
         """Returns the spec with the temperature at which the examples' labels are likeliest.

@@ -1,4 +1,4 @@
-"""Probabilities of logits, and how near a decision was to another one."""
+"""Probabilities of logits, and the margins of decisions."""
 
 import numpy as np
 
@@ -12,6 +12,6 @@ def softmax(logits: Array) -> Array:
 
 
 def margins_of_rows(rows: Array) -> list[float]:
-    """Returns by how much the greatest number of each row is above the next one."""
+    """Returns the difference between the two largest numbers of each row."""
     ordered = np.sort(rows, axis=-1)
     return [float(row[-1] - row[-2]) if len(row) > 1 else np.inf for row in ordered]

@@ -22,13 +22,13 @@ from official_bert.tokenization.fast import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """An example, what was expected and what was predicted, for a person to read."""
+    """An example with its expected and its predicted answer, as text for the model card."""
 
-    text: str  # the example
-    expected: str  # the label or answer that is right
-    predicted: str  # the model's
-    correct: bool  # whether they agree
-    certainty: float | None = None  # the probability that the model gave to what it predicted; None where it gives none
+    text: str
+    expected: str  # the right label or answer
+    predicted: str  # the label or answer of the model
+    correct: bool
+    certainty: float | None = None  # the probability of the prediction, or None if the kind has no probabilities
 
 
 class Decisions(NamedTuple):
@@ -43,19 +43,19 @@ class Decisions(NamedTuple):
 class KindSpec(abc.ABC):
     """A kind with its settings: its examples, features, predictions and scores.
 
-    Models that are not fine-tuned, such as those that fill in masks, have no scores.
+    Models without fine-tuning, such as masked LMs, have no scores.
 
     Attributes:
-        kind: as task.json and exports name it.
-        head_input: What the head's own layer reads.
-        labels: the classes' names in the order of the logits; None where there are none.
+        kind: Name of the kind in task.json and exports.
+        head_input: Input of the head: the encoder, or a BiLSTM on it.
+        labels: Names of the classes in the order of the logits, or None for kinds without classes.
         num_choices: Number of choices, or None for kinds without choices.
-        decisions: the named answers that are chosen by a number, so that rounding may change them.
-        pair: whether an example has two texts.
-        weighs_examples: whether examples may weigh differently in training.
-        has_tokens: whether every token has outputs and targets of its own.
-        perfect: the best score: 1, or 100 where scores are in percent.
-        has_one_class: whether an example is of one of the classes.
+        decisions: Outputs chosen by comparing numbers (such as labels), which rounding may flip.
+        pair: Whether an example has two texts.
+        weighs_examples: Whether training supports weights of examples.
+        has_tokens: Whether each token has its own outputs and targets.
+        best_possible_score: 1.0, or 100.0 for scores in percent.
+        has_one_class: Whether each example has exactly one label.
         has_head: Whether the kind has weights on top of the encoder.
         answer_dtypes: NumPy dtypes of the outputs of `named_answers`, object for strings.
         required_settings: Keys of task.json that may not be null.
@@ -65,7 +65,7 @@ class KindSpec(abc.ABC):
     kind: ClassVar[str]
     weighs_examples: ClassVar[bool] = True
     has_tokens: ClassVar[bool] = False
-    perfect: ClassVar[float] = 1.0
+    best_possible_score: ClassVar[float] = 1.0
     has_one_class: ClassVar[bool] = False
     has_head: ClassVar[bool] = True
     answer_dtypes: ClassVar[Mapping[str, Any]] = {}
@@ -85,36 +85,36 @@ class KindSpec(abc.ABC):
 
     @property
     def best_metric(self) -> str:
-        """Which of `scores` says which model is best; the greater the better."""
+        """The name of the score that selects the best model. Higher is better."""
         raise NotImplementedError
 
     @property
     def needs_labels(self) -> bool:
-        """Whether training needs labels beside the texts."""
+        """Whether training needs labels in addition to the texts."""
         return True
 
     @property
     def is_value(self) -> bool:
-        """Whether a prediction is a number, which is near the right one or not."""
+        """Whether a prediction is a number, which can be close to the right one."""
         return False
 
     @property
     def has_own_scores(self) -> bool:
-        """Whether `scores` says of its answers what no metric of logits does."""
+        """Whether `scores` computes figures that no Keras metric of the logits can compute."""
         return False
 
     @property
     def reads_windows(self) -> bool:
-        """Whether a text that is too long is read in windows, and not cut."""
+        """Whether long texts are read in windows instead of being truncated."""
         return False
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What task.json holds beside what every kind has there."""
+        """The keys of task.json that only this kind has."""
         return {}
 
     def task_spec(self, task: str | None, max_seq_length: int) -> dict[str, Any]:
-        """Returns what task.json and exports hold (see checkpoints.finetuned.save)."""
+        """Returns the contents of task.json, which exports store too (see checkpoints.finetuned.save)."""
         return {
             "task": task,
             "kind": self.kind,
@@ -126,15 +126,15 @@ class KindSpec(abc.ABC):
             **self.head_input.to_dict(),
         }
 
-    # Texts by the names that exports know them by.
+    # Texts and answers, by their names in exports.
 
     @property
     def text_inputs(self) -> tuple[str, ...]:
-        """Returns the names of an example's texts."""
+        """The names of the texts of an example."""
         return ("text", "text_pair") if self.pair else ("text",)
 
     def examples_of(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Any]:
-        """Returns examples without labels of texts, a column for each of `text_inputs`."""
+        """Returns examples without labels, given a column of texts for each of `text_inputs`."""
         columns = tuple(list(texts[name]) for name in self.text_inputs)
         return self.examples(columns if len(columns) > 1 else columns[0], None)
 
@@ -154,55 +154,55 @@ class KindSpec(abc.ABC):
         raise NotImplementedError
 
     def named_answers(self, predictions: Any, examples: Sequence[Any]) -> dict[str, list[Any]]:
-        """Returns predictions as exports answer them: a list with an element for each example by output."""
+        """Returns predictions as exports return them: a list by output, with an element per example."""
         raise NotImplementedError
 
     def margins(self, outputs: Outputs, features: Features, examples: Sequence[Any]) -> list[float]:
-        """Returns for each example by how much probability what `decisions` name was decided; see `decode`."""
+        """Returns the margin of probability by which the `decisions` of each example were made (see `decode`)."""
         return [math.inf] * len(examples)
 
     # Learning.
 
     @abc.abstractmethod
     def examples(self, x: Any, y: Any) -> list[Any]:
-        """Returns the examples of what a user of the Keras models gave, without labels where y is None.
+        """Returns the examples of the x and y that users pass to Keras models, without labels if y is None.
 
         Raises:
-            UserError: a text or a label has another form.
+            UserError: If a text or a label has the wrong form.
         """
 
     def training_examples(self, x: Any, y: Any) -> list[Any]:
-        """Returns what is learned from or scored, where that has another form than what is answered."""
+        """Returns the examples to train on or to score, if they have another form than those to predict."""
         return self.examples(x, y)
 
     @abc.abstractmethod
     def featurize(self, examples: Sequence[Any], tokenizer: Tokenizer, max_seq_length: int) -> Features:
-        """Returns the examples as the model reads them, with targets if all of them have labels."""
+        """Returns the inputs of the model, with targets if all examples have labels."""
 
     def drawn(self, batch: tuple[Any, ...], keys: Sequence[int]) -> tuple[Any, ...]:
-        """Returns a padded batch with what is drawn at random in each epoch, by a key for each row."""
+        """Returns a padded batch with the random changes of an epoch, such as masks, drawn from a key per row."""
         return batch
 
     def cut_note(self, cut: int, examples: int, max_seq_length: int) -> str | None:
-        """Returns a line on how many of so many examples `featurize` has cut; None where it is none."""
+        """Returns a line on the number of examples that `featurize` truncated, or None if there are none."""
         return cut_note(cut, examples, "text", max_seq_length, "max_seq_length")
 
     def loss_weights(self) -> dict[str, float] | None:
-        """Returns the weights of several losses."""
+        """Returns the weight of each output in the loss, or None for one output."""
         return None
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
-        """Returns targets of one row of so many tokens, all 0, as `featurize` makes them."""
+        """Returns the targets of a row with a number of tokens, all 0, in the format of `featurize`."""
         raise NotImplementedError
 
     def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
-        """Returns the weight of each class, float32 [C]; classes that are not named weigh 1.
+        """Returns the weight of each class, float32 [C]. The default weight is 1.
 
         Args:
-            class_weight: by name or by number.
+            class_weight: Weights by the name or number of a class.
 
         Raises:
-            UserError: an example is not of one class.
+            UserError: If examples do not have exactly one label.
         """
         raise UserError(f"{self.kind.replace('_', ' ')} has no classes to weigh; leave out class_weight")
 
@@ -254,17 +254,17 @@ class KindSpec(abc.ABC):
     # Predictions.
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[Any]) -> Any:
-        """Returns a prediction for each example from the model's outputs for the features."""
+        """Returns a prediction for each example, given the outputs of the model for the features."""
         raise NotImplementedError
 
     def answers(self, predictions: Any) -> Any:
-        """Returns predictions in the form that `predict` of the Keras models gives."""
+        """Returns predictions in the form that `predict` of the Keras models returns."""
         return predictions
 
     def scores(self, predictions: Any, examples: Sequence[Any]) -> dict[str, float]:
-        """Returns scores by name; the examples must have labels."""
+        """Returns scores by name. The examples must have labels."""
         raise NotImplementedError
 
     def outcomes(self, predictions: Any, examples: Sequence[Any]) -> list[Outcome]:
-        """Returns an Outcome for each example; the examples must have labels."""
+        """Returns an Outcome for each example. The examples must have labels."""
         raise NotImplementedError

@@ -24,24 +24,23 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TextExample:
-    """A text or a pair, and what is known of it."""
+    """A text or a pair, with its label if it is known."""
 
-    id: str  # what the file calls it, or its number
+    id: str  # its name in the file, or its number
     text_a: str  # the text, or the first one
     text_b: str | None = None  # the second one, or None
-    # the number of its class; a tuple of such numbers for multi_label; a number for regression; None where it is not
-    # known
+    # The number of its class, a tuple of numbers of classes, or a value. None if it is not known.
     label: Any = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextSpec(KindSpec):
-    """What the kinds of whole texts share.
+    """The base class of kinds that answer a whole text or pair.
 
     A prediction is float64, [C] or []; a label is as in TextExample.
 
     Attributes:
-        doc_stride: see `featurize`.
+        doc_stride: Tokens from one window of a long text to the next, or None to truncate (see `featurize`).
     """
 
     doc_stride: int | None = None
@@ -69,7 +68,7 @@ class TextSpec(KindSpec):
 
     @abc.abstractmethod
     def labels_from(self, y: Any) -> list[Any]:
-        """Returns labels from what a user gave as y."""
+        """Returns the labels in the y that a user passed."""
 
     def featurize(self, examples: Sequence[TextExample], tokenizer: Tokenizer, max_seq_length: int) -> Features:
         features = featurize(examples, tokenizer, max_seq_length, self.doc_stride)
@@ -80,10 +79,10 @@ class TextSpec(KindSpec):
 
     @abc.abstractmethod
     def targets(self, labels: Sequence[Any]) -> Array:
-        """Returns labels as the loss reads them, [E, ...]."""
+        """Returns labels in the format of the loss, [E, ...]."""
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> Array:
-        """Returns predictions: the logits of each example's windows are averaged, and become probabilities."""
+        """Returns predictions from the mean logits of the windows of each example."""
         return self.activated(pooled(outputs, features, len(examples)))
 
     @abc.abstractmethod
@@ -96,14 +95,14 @@ class TextSpec(KindSpec):
 
     @abc.abstractmethod
     def name_of(self, label: Any) -> str:
-        """Returns a label as people read it."""
+        """Returns a label as text."""
 
     def prediction_names(self, predictions: Array) -> list[str]:
-        """Returns the names of the predicted labels, as prediction files and exports have them."""
+        """Returns the names of the predicted labels, for prediction files and exports."""
         return [self.name_of(label) for label in self.predicted_labels(predictions)]
 
     def certainty(self, prediction: Any) -> float | None:
-        """Returns the probability of the predicted label; None where there is none."""
+        """Returns the probability of the predicted label, or None for numbers."""
         return float(max(prediction))
 
     def outcomes(self, predictions: Array, examples: Sequence[TextExample]) -> list[Outcome]:
@@ -115,11 +114,11 @@ class TextSpec(KindSpec):
             outcomes.append(Outcome(text, expected, predicted, expected == predicted, self.certainty(prediction)))
         return outcomes
 
-    # Distillation: what a teacher's answers are learned by.
+    # Distillation.
 
     @abc.abstractmethod
     def soft_targets(self, targets: Array, classes: int) -> Array:
-        """Returns the labels of rows as a teacher would answer them: probabilities or values, [R, C]."""
+        """Returns the labels of rows in the format of a teacher: probabilities or values, [R, C]."""
 
 
 def featurize(

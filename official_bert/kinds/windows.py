@@ -1,4 +1,4 @@
-"""Overlapping windows over a text that is longer than the model reads, and the window that sees most around a token."""
+"""Overlapping windows over a long text, and the window with the most context around each token."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ _PER_TOKEN = 0.01
 
 
 def starts(num_tokens: int, room: int, stride: int) -> list[int]:
-    """Returns where windows begin, so that they cover all tokens.
+    """Returns the first token of each window, so that the windows cover all tokens.
 
     Args:
-        num_tokens: the tokens of the whole text.
-        room: the tokens of a window, at least 1.
-        stride: from one window's first token to the next one's; no more than `room` is used, so that none is left out.
+        num_tokens: Number of tokens of the whole text.
+        room: Number of tokens of a window, at least 1.
+        stride: Number of tokens from the start of a window to the next. At most `room` is used, to cover all tokens.
     """
     firsts = [0]
     while firsts[-1] + room < num_tokens:
@@ -30,8 +30,8 @@ def with_most_context(spans: Sequence[tuple[int, int]], num_tokens: int) -> npt.
     longer, then the first.
 
     Args:
-        spans: first token and the one after the last of each window; every token is in one at least.
-        num_tokens: the tokens of the whole text.
+        spans: The first token of each window and the one after its last. Every token is in at least one window.
+        num_tokens: Number of tokens of the whole text.
     """
     owners, best = np.zeros(num_tokens, np.int64), np.full(num_tokens, -np.inf)
     for number, (start, end) in enumerate(spans):

@@ -29,7 +29,7 @@ _LEAST_LENGTH = 4  # [CLS], two [SEP] and one more
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A prompt, its endings, and the number of the right one, from 0; None if it is not known."""
+    """A prompt, its endings, and the number of the right one, from 0, or None if it is not known."""
 
     prompt: str
     endings: tuple[str, ...]
@@ -134,7 +134,7 @@ def pack(
 ) -> tuple[list[tuple[list[int], list[int]]], bool]:
     """Returns for each ending the ids and segment ids of prompt and ending, without padding, and whether one was cut.
 
-    What is too long loses its end, the longer of the two first, as in the original's pairs.
+    Long pairs are truncated at the end, the longer text first, as in the original.
     """
     cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
     prompt = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(example.prompt))

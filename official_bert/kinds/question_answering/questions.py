@@ -1,7 +1,7 @@
 """Questions about a context, and the windows in which the model reads them.
 
-An answer is a span of characters of the context. Each piece of the context has its characters beside it, so that an
-answer becomes positions, and positions an answer, without any guessing.
+An answer is a span of characters of the context. Each piece of the context is stored with its characters, so that
+answers and positions of tokens convert into each other exactly.
 
 R windows, T tokens of all windows
 """
@@ -21,14 +21,14 @@ from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.utils.progress import Progress
 
 START_LOGITS, END_LOGITS = "start_logits", "end_logits"
-# In Features.details, for each token [T]: the characters of the context that it stands for, both 0 for those that are
-# not of the context; and whether this is the window that sees most around it.
+# In Features.details, for each token [T]: its characters in the context, both 0 for tokens outside of the context, and
+# whether this window has the most context around it.
 _STARTS, _ENDS, _HAS_MOST_CONTEXT = "starts", "ends", "has_most_context"
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A text, and the number of the context's character at which it begins."""
+    """A text, and the position of its first character in the context."""
 
     text: str
     start: int
@@ -38,19 +38,19 @@ class Answer:
 class Question:
     """A question about a context."""
 
-    id: str  # what predictions are named by
+    id: str  # the key of its prediction
     text: str  # the question
-    context: str  # where to look
-    # any of them is right; empty if there is none in the context, None if they are not known
+    context: str  # the text that may contain the answer
+    # The right answers. Empty if the context has no answer, None if the answers are not known.
     answers: tuple[Answer, ...] | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How much a window holds; the defaults are the original's.
+    """The size of a window. The defaults are those of the original.
 
     Raises:
-        UserError: they leave no room for context.
+        UserError: If the limits leave no room for context.
     """
 
     max_seq_length: int = 384  # tokens of a window, with the question, [CLS] and two [SEP]
@@ -71,7 +71,7 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """A context's pieces, and the characters text[starts[i]:ends[i]] that each stands for; arrays of one length."""
+    """The pieces of a context, and the characters text[starts[i]:ends[i]] of each."""
 
     text: str
     ids: npt.NDArray[np.int32]
@@ -83,19 +83,22 @@ class Context:
 class Window:
     """[CLS] question [SEP] some of the context [SEP], without padding."""
 
-    question: int  # the question's number
-    input_ids: list[int]  # the tokens
+    question: int  # the number of the question
+    input_ids: list[int]
     segment_ids: list[int]  # 0 up to the first [SEP], 1 after it
     offset: int  # the position in `input_ids` of the first token of context
-    starts: npt.NDArray[np.int32]  # for each token of context here, the character of the context at which it begins
-    ends: npt.NDArray[np.int32]  # the character after its last one, likewise
-    has_most_context: npt.NDArray[np.bool_]  # whether no other window sees more on both sides of it, likewise
-    start_position: int = 0  # where the answer begins in `input_ids`; 0, for [CLS], if there is none or not here
-    end_position: int = 0  # where its last token stands, likewise
+    # For each token of context in the window: the positions of its first character and of the one after its last, and
+    # whether no other window has more context on both sides of it.
+    starts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
+    has_most_context: npt.NDArray[np.bool_]
+    # The positions of the first and the last token of the answer in `input_ids`. 0, for [CLS], if it is not here.
+    start_position: int = 0
+    end_position: int = 0
 
 
 def tokenize_context(text: str, tokenizer: FullTokenizer) -> Context:
-    """Cuts a context into pieces with their characters."""
+    """Returns the pieces of a context with their characters."""
     pieces = tokenizer.tokenize_with_offsets(text)
     return Context(
         text,
@@ -106,9 +109,9 @@ def tokenize_context(text: str, tokenizer: FullTokenizer) -> Context:
 
 
 def cut_into_windows(questions: Sequence[Question], tokenizer: FullTokenizer, limits: Limits) -> list[Window]:
-    """Returns the windows of all questions, those of one after those of the other.
+    """Returns the windows of all questions, in the order of the questions.
 
-    A context is cut into pieces once, however many questions are about it, if they follow each other.
+    Consecutive questions about the same context tokenize it once.
     """
     cut: list[Window] = []
     context = None
@@ -189,7 +192,7 @@ def _same_tokens(tokenizer: FullTokenizer, answer: Answer, context: Context) -> 
 
 
 def features_of(cut: Sequence[Window], questions: Sequence[Question]) -> Features:
-    """Returns windows as the model reads them; without targets if a question's answers are not known."""
+    """Returns the inputs of the model for windows, without targets if the answers of a question are not known."""
     targets = {}
     if all(question.answers is not None for question in questions):
         targets = {
@@ -218,7 +221,7 @@ def features_of(cut: Sequence[Window], questions: Sequence[Question]) -> Feature
 
 
 def windows_of(features: Features) -> list[Window]:
-    """Returns the windows that features were made of."""
+    """Returns the windows of features."""
     cut = []
     splits = features.splits.tolist()
     for row, (first, last) in enumerate(itertools.pairwise(splits)):

@@ -32,7 +32,7 @@ _OUTPUTS = (START_LOGITS, END_LOGITS)
 class TextAnswer(NamedTuple):
     """An answer: the context's characters from `start` to `end`, and how likely it is among the candidates.
 
-    The text is empty, and start and end are 0, where there is no answer.
+    Without an answer, the text is empty, and start and end are 0.
     """
 
     text: str
@@ -46,7 +46,7 @@ class QuestionAnsweringSpec(KindSpec):
     """Answers that are part of a context. A prediction is the best candidates."""
 
     kind: ClassVar[str] = QUESTION_ANSWERING
-    perfect: ClassVar[float] = 100.0
+    best_possible_score: ClassVar[float] = 100.0
     default_max_seq_length: ClassVar[int] = 384
     decisions: ClassVar[tuple[str, ...]] = ("answer", "start", "end", "probability")
     answer_dtypes: ClassVar[Mapping[str, Any]] = {
@@ -59,7 +59,7 @@ class QuestionAnsweringSpec(KindSpec):
 
     pair: bool = True
     version_2: bool = False  # whether a context may hold no answer, as in SQuAD v2.0
-    null_score_diff_threshold: float = 0.0  # by how much the score of "no answer" must be above that of the best answer
+    null_score_diff_threshold: float = 0.0  # how far "no answer" must score above the best answer
     doc_stride: int = 128  # tokens from one window of a long context to the next
     max_query_length: int = 64  # tokens of a question that are kept
     max_answer_length: int = 30  # tokens of the longest answer

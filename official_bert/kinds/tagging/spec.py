@@ -35,9 +35,10 @@ Tagged = tuple[list[str], list[float]]
 
 
 class Span(NamedTuple):
-    """What the characters of a text from `start` to `end` are, and how certain that is: 0 to 1, of its least sure word.
+    """An entity or a word: the characters of a text from `start` to `end`.
 
-    The label is an entity's type, empty where tags have none; or, where they are not those of entities, a word's tag.
+    The label is the type of the entity, or empty if the tags have no types. For other tags it is the tag of the word.
+    The probability, 0 to 1, is the lowest of its words.
     """
 
     text: str
@@ -49,15 +50,15 @@ class Span(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words, their tags (None if they are not known), and the number of its first line or its row, from 1.
+    """Words, their tags (None if they are not known), and the number of the first line or the row, from 1.
 
-    Of words that were cut out of a text, `starts` and `ends` say which of its characters they are.
+    For words of a text, `starts` and `ends` are the positions of their characters in the text.
     """
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
     line: int
-    # Not in the repr, by which a run knows its data: what is learned does not depend on them.
+    # Excluded from the repr, whose digest identifies the data of a run: training does not depend on them.
     text: str | None = dataclasses.field(default=None, repr=False)
     starts: tuple[int, ...] = dataclasses.field(default=(), repr=False)
     ends: tuple[int, ...] = dataclasses.field(default=(), repr=False)
@@ -70,19 +71,20 @@ class Window:
     sentence: int  # the sentence's number
     input_ids: list[int]  # the tokens; the segment is 0 for all
     words: list[int]  # the numbers of the words that are tagged here
-    positions: list[int]  # where their first pieces stand in `input_ids`
+    positions: list[int]  # the positions of their first pieces in `input_ids`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggingSpec(KindSpec):
-    """A tag for each word (paper, section 5.3). A prediction is a sentence's tags, and how certain each is, 0 to 1.
+    """A tag for each word (paper, section 5.3). A prediction is the tags of a sentence and their probabilities.
 
-    The score is the F1 of entities if the tags are those of entities (see entity_scores), else the share of words with
-    the right tag.
+    The score is the F1 of entities if the tags mark entities (see entity_scores), else the share of words with the
+    right tag.
 
     Attributes:
-        labels: the tags.
-        doc_stride: tokens from one window of a long sentence to the next, about; None for half a window.
+        labels: The tags.
+        doc_stride: Approximate number of tokens from one window of a long sentence to the next, or None for half a
+            window.
     """
 
     kind: ClassVar[str] = TAGGING
@@ -102,7 +104,7 @@ class TaggingSpec(KindSpec):
 
     @property
     def scheme(self) -> entity_scores.Scheme | None:
-        """The scheme of entities that the tags are of; None where they are of none."""
+        """The scheme of the entities that the tags mark, or None for other tags."""
         return entity_scores.scheme_of(self.labels)
 
     @property
@@ -259,7 +261,7 @@ def joined(sentence: Sentence) -> Sentence:
 def cut_into_windows(
     sentences: Iterable[Sequence[str]], tokenizer: FullTokenizer, max_seq_length: int, stride: int | None = None
 ) -> list[Window]:
-    """Returns the windows of all sentences, those of one after those of the other.
+    """Returns the windows of all sentences, in the order of the sentences.
 
     Args:
         sentences: the words of each.

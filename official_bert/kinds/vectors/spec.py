@@ -27,9 +27,9 @@ from official_bert.tokenization.pairs import PAIR_SEPARATOR
 class VectorExample:
     """A text; or, to learn from, a text with one that belongs to it, and maybe one that does not."""
 
-    id: str  # what the file calls it, or its number
+    id: str  # its name in the file, or its number
     texts: tuple[str, ...]  # one, two or three; each may be a pair with " ||| " between
-    score: float | None = None  # how near two texts are, from 0 to 1; None where that is not known
+    score: float | None = None  # the similarity of two texts, from 0 to 1, or None if it is not known
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,16 +39,15 @@ class VectorSpec(KindSpec):
     A prediction is float32, [D], or of an example of several texts [N, D].
 
     Attributes:
-        pooling: see modeling.pooling.build_vector_model, as for `layers` and `normalize`.
-        layers: the encoder's blocks.
-        normalize: whether vectors have length 1.
-        objective: by what they are learned, one of kinds.names.OBJECTIVES.
-        scale: what cosines are multiplied by before the softmax of RANKING.
-        margin: by how much TRIPLET wants the negative to be farther away.
-        dimensions: how many of the first dimensions are to be vectors too, each.
-        score_range: the least and the greatest score that a user gives to a pair.
-        graded: whether what it is scored on are pairs with scores, rather than texts to be found; None for whether the
-            objective needs them.
+        pooling: See modeling.pooling.build_vector_model, also for `layers` and `normalize`.
+        layers: Numbers of the blocks of the encoder that are pooled.
+        normalize: Whether vectors have length 1.
+        objective: The training objective, one of kinds.names.OBJECTIVES.
+        scale: Factor of the cosines before the softmax of RANKING.
+        margin: How much farther away TRIPLET wants the negative.
+        dimensions: Sizes of the prefixes that are trained to be vectors too.
+        score_range: The lowest and the highest score of a pair.
+        graded: Whether evaluation uses pairs with scores instead of retrieval. None takes what the objective needs.
     """
 
     kind: ClassVar[str] = VECTORS
@@ -67,7 +66,7 @@ class VectorSpec(KindSpec):
     graded: bool | None = None
 
     def check(self, width: int) -> None:
-        """Raises a UserError for settings that cannot be; `width` is D."""
+        """Raises a UserError for invalid settings. `width` is D."""
         if self.objective not in OBJECTIVES:
             raise UserError(f"objective is {self.objective!r}; expected one of {', '.join(OBJECTIVES)}")
         for name in ("scale", "margin"):
@@ -84,7 +83,7 @@ class VectorSpec(KindSpec):
             raise UserError(f"score_range is {shown}; expected the least and the greatest score, such as 0,5")
 
     def scaled(self, score: Any) -> tuple[float | None, str]:
-        """Returns a user's score from 0 to 1, and what is wrong with it."""
+        """Returns a score scaled to 0 to 1, and a description of the problem, or an empty string."""
         least, greatest = self.score_range
         value = input_adapters.as_number(score)
         if not least <= value <= greatest:
@@ -178,7 +177,7 @@ class VectorSpec(KindSpec):
         return found
 
     def featurize(self, examples: Sequence[VectorExample], tokenizer: Tokenizer, max_seq_length: int) -> Features:
-        """Returns the examples as the model reads them: a row has a sequence for each text."""
+        """Returns the inputs of the model. A row has a sequence for each text."""
         number = len(examples[0].texts) if examples else 1
         parts = [text.rsplit(PAIR_SEPARATOR, 1) for example in examples for text in example.texts]
         is_pair = any(len(part) > 1 and part[1] for part in parts)
