@@ -1,0 +1,189 @@
+"""Counts the files that a reader enters to follow four paths through the code: `python tools/walks.py [WALK ...]`.
+
+- pretrain: a flag of run_pretraining to the training step: the files that parse the flags, and those on the call stack
+  when the step is traced.
+- fit: a text through TextClassifier.fit to the loss.
+- finetune: a row of a CSV file through `official-bert finetune` to a metric.
+- serve: a text through `official-bert serve`, once with a SavedModel and once with ONNX Runtime.
+
+Files count if one of their functions is called (sys.setprofile). Commands and public names are used only: run this file
+by its path, with PYTHONPATH set to a checkout, to count the files of another commit.
+"""
+
+import contextlib
+import functools
+import http.client
+import inspect
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import official_bert_cli
+
+_ROOT = pathlib.Path(official_bert_cli.__file__).resolve().parent
+_VOCAB = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on a mat dog ran".split()
+_SIZES = {
+    "vocab_size": len(_VOCAB), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 16, "max_position_embeddings": 32,
+}  # fmt: skip
+_PORT = re.compile(r"127\.0\.0\.1:(\d+)")
+
+
+class Walk:
+    """The files whose functions are called while `active` is true, in the order of their first calls."""
+
+    def __init__(self, stop_at: str | None = None) -> None:
+        self.files: dict[str, None] = {}
+        self.stack: list[str] = []  # files on the stack at the first call of the function `stop_at`
+        self.active = True
+        self._stop_at = stop_at
+
+    def _note(self, frame: Any, event: str, argument: Any) -> None:
+        if event != "call" or not self.active:
+            return
+        name = _name_file(frame)
+        if name:
+            self.files.setdefault(name)
+        if frame.f_code.co_name == self._stop_at and not self.stack:
+            while frame:
+                self.stack += [name] if (name := _name_file(frame)) else []
+                frame = frame.f_back
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        threading.setprofile(self._note)
+        sys.setprofile(self._note)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+
+def _name_file(frame: Any) -> str | None:
+    """Returns the path of a frame's file in the checkout, or None for other code, tools and tests."""
+    path = pathlib.Path(frame.f_code.co_filename)
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # the body of a module or class
+        return None
+    if not path.is_relative_to(_ROOT):
+        return None
+    name = str(path.relative_to(_ROOT))
+    return None if name.startswith((".venv", "tools", "tests")) else name
+
+
+def run_command(*arguments: str) -> None:
+    """Runs official-bert in this process."""
+    sys.argv = ["official-bert", *arguments]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr):
+        official_bert_cli.main()
+
+
+def pretrain(folder: pathlib.Path) -> list[str]:
+    (folder / "text.txt").write_text("the cat sat\non a mat\n\nthe dog ran\non a mat\n" * 9)
+    sizes = ["--max_seq_length=16", "--max_predictions_per_seq=3"]
+    records = f"{folder}/a.tfrecord"
+    run_command(
+        "make-records", f"--input_file={folder}/text.txt", f"--output_file={records}",
+        f"--vocab_file={folder}/vocab.txt", *sizes, "--num_workers=1",
+    )  # fmt: skip
+    parsing, walk = Walk(), Walk(stop_at="replica_step")
+    flags = [f"--input_file={records}", f"--output_dir={folder}/run", f"--bert_config_file={folder}/config.json"]
+    flags += [f"--vocab_file={folder}/vocab.txt", "--do_train", "--num_train_steps=1", "--train_batch_size=2", *sizes]
+    with parsing.counting():
+        official_bert_cli.load("pretrain").parse(flags)
+    with walk.counting():
+        run_command("pretrain", *flags)
+    return list(dict.fromkeys([*parsing.files, *reversed(walk.stack)]))
+
+
+def fit(folder: pathlib.Path) -> list[str]:
+    import official_bert
+
+    config = official_bert.BertConfig(**_SIZES)
+    model = official_bert.TextClassifier.from_checkpoint(
+        config, labels=["a", "b"], vocab_file=f"{folder}/vocab.txt", max_seq_length=16
+    )
+    walk = Walk()
+    with walk.counting():
+        model.fit(["the cat", "a dog"], [0, 1], batch_size=2, epochs=1, verbose=0)
+    return list(walk.files)
+
+
+def finetune(folder: pathlib.Path) -> list[str]:
+    (folder / "rows.csv").write_text("text,label\n" + "the cat,a\na dog,b\n" * 4)
+    walk = Walk()
+    flags = [f"--train_file={folder}/rows.csv", f"--eval_file={folder}/rows.csv", f"--init={folder}/config.json"]
+    flags += [f"--vocab_file={folder}/vocab.txt", f"--output_dir={folder}/model", "--task=table", "--do_train"]
+    with walk.counting():
+        run_command("finetune", *flags, "--do_eval", "--num_train_epochs=1", "--max_seq_length=16")
+    return list(walk.files)
+
+
+def serve(folder: pathlib.Path, name: str) -> list[str]:
+    finetune(folder)
+    run_command("export", f"--model_dir={folder}/model", f"--export_dir={folder}/{name}", f"--format={name}")
+    walk = Walk()
+    walk.active = False
+    reading, writing = os.pipe()
+    log = os.dup(sys.stderr.fileno())
+    os.dup2(writing, sys.stderr.fileno())
+    thread = threading.Thread(target=_ask, args=(walk, reading, log))
+    thread.start()
+    with walk.counting():
+        run_command("serve", f"--model=m={folder}/{name}", "--port=0")
+    os.dup2(log, sys.stderr.fileno())
+    thread.join()
+    return list(walk.files)
+
+
+def _ask(walk: Walk, reading: int, log: int) -> None:
+    """Waits for the server's log to name the port and the loaded model, sends one request, and stops the server."""
+    port = None
+    for line in os.fdopen(reading):
+        os.write(log, line.encode())
+        port = port or ((found := _PORT.search(line)) and int(found[1]))
+        if '"ready"' in line:
+            break
+    connection = http.client.HTTPConnection("127.0.0.1", port or 0, timeout=60)
+    walk.active = True
+    body = json.dumps({"instances": ["the cat sat"]})
+    try:
+        connection.request("POST", "/v1/models/m:predict", body, {"Content-Type": "application/json"})
+        os.write(log, connection.getresponse().read() + b"\n")
+    finally:
+        walk.active = False
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+WALKS: dict[str, Callable[[pathlib.Path], list[str]]] = {
+    "pretrain": pretrain,
+    "fit": fit,
+    "finetune": finetune,
+    "serve_saved_model": functools.partial(serve, name="saved_model"),
+    "serve_onnx": functools.partial(serve, name="onnx"),
+}
+
+
+def main() -> None:
+    for name in sys.argv[1:] or list(WALKS):
+        if len(sys.argv) != 2:  # each walk in a process of its own
+            subprocess.run([sys.executable, __file__, name], check=False)
+            continue
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = pathlib.Path(temporary)
+            (folder / "vocab.txt").write_text("\n".join(_VOCAB) + "\n")
+            (folder / "config.json").write_text(json.dumps(_SIZES))
+            files = WALKS[name](folder)
+        print(f"{name}: {len(files)} files", *files, sep="\n  ", flush=True)
+
+
+if __name__ == "__main__":
+    main()
