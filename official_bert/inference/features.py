@@ -15,6 +15,7 @@ import tensorflow as tf
 from official_bert.checkpoints.loading import Loaded, assign_weights
 from official_bert.errors import UserError
 from official_bert.inference.options import NONE, PIECES, WORDS
+from official_bert.kinds.rows import batches_by_length
 from official_bert.modeling import layer_names
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
 from official_bert.modeling.encoder import build_encoder
@@ -121,10 +122,9 @@ class FeatureExtractor:
         waiting = iter(texts)
         while some := list(itertools.islice(waiting, self.texts_at_a_time)):
             prepared = [self._prepare(text) for text in some]
-            order = sorted(range(len(prepared)), key=lambda number: len(prepared[number].input_ids))
+            lengths = np.array([len(each.input_ids) for each in prepared])
             extracted: dict[int, TextFeatures] = {}
-            for start in range(0, len(order), self._batch_size):
-                numbers = order[start : start + self._batch_size]
+            for numbers in batches_by_length(lengths, self._batch_size):
                 extracted |= zip(numbers, self._of_batch([prepared[number] for number in numbers]), strict=True)
             for number in range(len(prepared)):
                 yield extracted.pop(number)
