@@ -33,9 +33,13 @@ def main() -> None:
     arguments = parser.parse_args()
     width, blocks = _SIZES[arguments.model]
     config = BertConfig(
-        vocab_size=8000, hidden_size=width, num_hidden_layers=blocks, num_attention_heads=width // 64,
-        intermediate_size=4 * width, max_position_embeddings=128,
-    )  # fmt: skip
+        vocab_size=8000,
+        hidden_size=width,
+        num_hidden_layers=blocks,
+        num_attention_heads=width // 64,
+        intermediate_size=4 * width,
+        max_position_embeddings=128,
+    )
     dtype = DTYPES[arguments.dtype]
     features = _make_features(config)
     classifier = build_classifier(build_encoder(config, dtype=dtype), 3)
