@@ -30,7 +30,7 @@ import official_bert_cli
 
 _ROOT = pathlib.Path(official_bert_cli.__file__).resolve().parent
 _VOCAB = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on a mat dog ran".split()
-_SIZES = {
+_SIZES: dict[str, Any] = {
     "vocab_size": len(_VOCAB), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
     "intermediate_size": 16, "max_position_embeddings": 32,
 }  # fmt: skip
