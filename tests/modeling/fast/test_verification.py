@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from official_bert.modeling import encoder, encoder_block
@@ -114,6 +115,12 @@ def test_a_changed_function_that_a_form_calls_is_followed(tiny_config: BertConfi
     monkeypatch.setattr(AttentionProbabilities, "of_products", changed)
     assert is_compiled(tiny_config)
     assert is_flat()
+
+
+def test_forms_are_compared_while_a_function_is_traced_and_within_a_strategy():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        traced = tf.function(lambda: tf.constant(is_last_block_short()), autograph=False)
+        assert bool(traced())
 
 
 def test_another_layer_in_the_block_is_not_missed(tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch):
