@@ -12,6 +12,7 @@ from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.kinds.model import model_for
+from official_bert.modeling.fast import verification
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.casing import UNCASED
@@ -69,6 +70,11 @@ def test_the_command_and_fit_take_the_same_steps():
     np.testing.assert_allclose(seen, losses.reshape(2, 2).mean(axis=1), rtol=1e-5)
     for ours, expected in zip(model.variables, command.model.variables, strict=True):
         np.testing.assert_allclose(ours, expected, atol=1e-6, err_msg=ours.path)
+
+
+def test_a_model_that_has_not_learned_can_be_evaluated():
+    verification.is_faithful.cache_clear()  # a form is checked when a step with it is traced for the first time
+    assert np.isfinite(classifier().evaluate(TEXTS, LABELS, verbose=0)).all()
 
 
 def test_what_is_split_off_is_evaluated_and_not_learned():

@@ -51,7 +51,7 @@ def test_a_flipped_bit_anywhere_in_a_line_is_an_error_or_changes_no_value(tmp_pa
 
 def test_a_line_without_a_checksum_is_an_error(tmp_path: pathlib.Path):
     (tmp_path / "train.jsonl").write_text(line_of({"step": 1, "loss": 4}) + '{"step": 2, "loss": 5}\n')
-    assert_refused(r"train.jsonl, line 2, ", read_log, str(tmp_path), TRAIN)
+    assert_refused(r"train.jsonl, line 2, was changed after it was written", read_log, str(tmp_path), TRAIN)
 
 
 def test_a_notice_may_quote_a_checksum(tmp_path: pathlib.Path):
