@@ -320,13 +320,15 @@ def load(folder: str, threads: int | None = None, num_workers: int = 1) -> Predi
 
 def count_bytes(texts: np.ndarray) -> np.ndarray:
     """Returns the number of bytes in UTF-8 of each row's texts, int64 [B]. `texts` is [B] or [B, N]."""
-    counts = np.frompyfunc(count_text_bytes, 1, 1)(texts)
-    return np.asarray(counts, np.int64).reshape(len(texts), -1).sum(axis=1)
+    return np.asarray(_count_each(texts), np.int64).reshape(len(texts), -1).sum(axis=1)
 
 
 def count_text_bytes(text: str | bytes) -> int:
     """Returns the number of bytes of a text in UTF-8."""
     return len(text) if text.isascii() or isinstance(text, bytes) else len(text.encode())
+
+
+_count_each = np.frompyfunc(count_text_bytes, 1, 1)
 
 
 def _as_array(name: str, column: Sequence[Any], dtype: Any) -> Any:

@@ -204,7 +204,7 @@ def decode_strings(name: str, values: np.ndarray) -> np.ndarray:
     """Decodes strings from UTF-8. Bytes that are not text, or that the name says are bytes, stay as they are."""
     if values.dtype != object or name.endswith("_bytes"):
         return values
-    return np.asarray(np.frompyfunc(_decode_text, 1, 1)(values), object)
+    return np.asarray(_decode_texts(values), object)
 
 
 def _decode_text(value: bytes) -> str | bytes:
@@ -212,6 +212,9 @@ def _decode_text(value: bytes) -> str | bytes:
         return value.decode()
     except UnicodeDecodeError:
         return value
+
+
+_decode_texts = np.frompyfunc(_decode_text, 1, 1)
 
 
 def _shorten(message: str) -> str:

@@ -97,14 +97,11 @@ class Pretrainer:
             self.optimizer.build(self.model.trainable_variables)
             self._loss_scale = DynamicLossScale() if dtype == "mixed_float16" else None
         compile_parts = compile_parts and not jit_compile
-        self._call: Any = self.model
-        if rematerialize:
-            self._call = rematerialized(self.model)
-        elif compile_parts:
-            self._call = with_compiled_blocks(self.model) or self.model
-        self._masked_lm_losses: Any = functools.partial(losses.masked_lm_losses, compiled=compile_parts)
-        if compile_parts and not rematerialize and self._call is not self.model:
-            self._masked_lm_losses = losses.factored_masked_lm_losses
+        compiled = with_compiled_blocks(self.model) if compile_parts and not rematerialize else None
+        self._call: Any = compiled or (rematerialized(self.model) if rematerialize else self.model)
+        self._masked_lm_losses: Any = losses.factored_masked_lm_losses
+        if compiled is None:
+            self._masked_lm_losses = functools.partial(losses.masked_lm_losses, compiled=compile_parts)
         # Compiled once each; the number of steps is a tensor, so that another number does not compile again.
         self._update: Any = functools.partial(replica_update, self.optimizer, self._loss_scale, skip_nonfinite)
         if compile_parts:

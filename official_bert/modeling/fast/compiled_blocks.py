@@ -16,7 +16,7 @@ from keras import ops
 
 from official_bert.modeling import layer_names
 from official_bert.modeling.fast import verification
-from official_bert.modeling.fast.model_parts import BlockLayers, blocks_of, split_model
+from official_bert.modeling.fast.model_parts import BlockLayers, ModelParts, split_model
 
 _VECTORS = "masked_lm_layer_norm"  # whose output is multiplied with the table of word embeddings
 
@@ -39,14 +39,15 @@ def with_compiled_blocks(model: keras.Model) -> Callable[..., dict[str, Any]] | 
     `FactoredLogits`. The model itself and how it is saved do not change. Returns None if the encoder block was changed,
     so that this form does not compute it (see `verification`).
     """
-    attention = blocks_of(model)[0].attention_probabilities
-    is_faithful = verification.is_faithful(_compile_blocks, causal=attention.causal, packed=attention.packed)
-    return _compile_blocks(model) if is_faithful else None
-
-
-def _compile_blocks(model: keras.Model) -> Callable[..., dict[str, Any]]:
     parts = split_model(model)
     assert parts is not None
+    attention = parts.blocks[0].attention_probabilities
+    is_faithful = verification.is_faithful(_compile_blocks, causal=attention.causal, packed=attention.packed)
+    return _compile_blocks(parts) if is_faithful else None
+
+
+def _compile_blocks(parts: ModelParts) -> Callable[..., dict[str, Any]]:
+    model = parts.model
     embed = keras.Model(model.input, model.get_layer(layer_names.EMBEDDINGS_LAYER_NORM).input)
     heads = parts.heads({**model.output, "masked_lm_logits": model.get_layer(_VECTORS).output})
     words, masked_lm_output = model.get_layer(layer_names.WORD_EMBEDDINGS), model.get_layer("masked_lm_output")

@@ -16,7 +16,7 @@ import tensorflow as tf
 from official_bert.modeling import layer_names
 from official_bert.modeling.embeddings import PositionEmbedding
 from official_bert.modeling.fast import verification
-from official_bert.modeling.fast.model_parts import BlockLayers, split_model
+from official_bert.modeling.fast.model_parts import BlockLayers, ModelParts, split_model
 
 
 def with_flat_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
@@ -34,17 +34,15 @@ def with_flat_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
     causal = parts.blocks[0].attention_probabilities.causal
     if not verification.is_faithful(_flatten_blocks, causal=causal, training=False):
         return lambda features: model(features, training=False)
-    return _flatten_blocks(model)
+    return _flatten_blocks(parts)
 
 
-def _flatten_blocks(model: keras.Model) -> Callable[..., Any]:
-    parts = split_model(model)
-    assert parts
+def _flatten_blocks(parts: ModelParts) -> Callable[..., Any]:
     heads = parts.heads()
 
     def call(features: dict[str, Any], training: bool = False) -> Any:
         features = parts.features(features)
-        x = _embedded(model.get_layer, features["input_ids"], features["segment_ids"])  # [B, S, H]
+        x = _embedded(parts.model.get_layer, features["input_ids"], features["segment_ids"])  # [B, S, H]
         shape, width = tf.shape(x), x.shape[-1]
         encoded = [x]
         x = tf.reshape(x, (-1, width))  # [B * S, H]

@@ -15,7 +15,7 @@ from keras import ops
 
 from official_bert.modeling import layer_names
 from official_bert.modeling.fast import verification
-from official_bert.modeling.fast.model_parts import BlockLayers, split_model, with_inner_model
+from official_bert.modeling.fast.model_parts import BlockLayers, ModelParts, split_model, with_inner_model
 from official_bert.modeling.fast.rematerialization import rematerialized
 
 
@@ -33,16 +33,16 @@ def without_unread_positions(model: keras.Model, rematerialize: bool = False) ->
     parts = split_model(model)
     if parts is None:
         return with_inner_model(model, functools.partial(without_unread_positions, rematerialize=rematerialize))
-    if _head_of_first_position(model) is None or not verification.is_faithful(_read_first, first_position_only=True):
+    head = _head_of_first_position(model)
+    if head is None or not verification.is_faithful(_read_first, first_position_only=True):
         return rematerialized(model) if rematerialize else model
-    return _read_first(model, rematerialize)
+    return _read_first(parts, head, rematerialize)
 
 
-def _read_first(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
-    parts, head = split_model(model), _head_of_first_position(model)
-    assert parts
+def _read_first(parts: ModelParts, head: keras.Model | None = None, rematerialize: bool = False) -> Callable[..., Any]:
+    head = head or _head_of_first_position(parts.model)
     assert head
-    below: Any = keras.Model(model.input, parts.encoded[-2])
+    below: Any = keras.Model(parts.model.input, parts.encoded[-2])
     if rematerialize:
         below = rematerialized(below)
 

@@ -20,9 +20,10 @@ import tensorflow as tf
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.encoder import build_encoder
+from official_bert.modeling.fast.model_parts import ModelParts, split_model
 from official_bert.modeling.pretraining_model import build_pretraining_model
 
-Form = Callable[[keras.Model], Callable[..., Any]]  # from a model to a function that computes the model's outputs
+Form = Callable[[ModelParts], Callable[..., Any]]  # from a model's parts to a function that computes its outputs
 
 _TOLERANCE = 1e-3  # of the largest output, or the largest gradient of a variable; rounding is below 1e-4
 _LENGTH = 512  # S: attention windows and relative positions act on long sequences only
@@ -60,18 +61,17 @@ def is_faithful(
 
 def _compare(form: Form, causal: bool, packed: bool, first_position_only: bool, training: bool) -> bool:
     with tf.device("CPU"):
-        return _computes_the_same(form, _build_model(causal, packed, first_position_only), packed, training)
-
-
-def _computes_the_same(form: Form, model: keras.Model, packed: bool, training: bool) -> bool:
-    features = {name: tf.constant(values) for name, values in _make_features(packed).items() if name in model.input}
-    expected = _outputs_and_gradients(model, model, features, training)
-    try:
-        with _run_functions_eagerly():  # XLA would take seconds to compile them
-            found = _outputs_and_gradients(model, form(model), features, training)
-    except (TypeError, ValueError, AttributeError, tf.errors.OpError):
-        found = [None] * len(expected)
-    return all(map(_is_close, found, expected))
+        model = _build_model(causal, packed, first_position_only)
+        parts = split_model(model)
+        assert parts
+        features = {name: tf.constant(values) for name, values in _make_features(packed).items() if name in model.input}
+        expected = _outputs_and_gradients(model, model, features, training)
+        try:
+            with _run_functions_eagerly():  # XLA would take seconds to compile them
+                found = _outputs_and_gradients(model, form(parts), features, training)
+        except (TypeError, ValueError, AttributeError, tf.errors.OpError):
+            found = [None] * len(expected)
+        return all(map(_is_close, found, expected))
 
 
 @contextlib.contextmanager
