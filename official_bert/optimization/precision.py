@@ -22,7 +22,6 @@ def resolve_dtype(
     strategy: tf.distribute.Strategy,
     config: BertConfig,
     tokens: int,
-    jit_compile: bool = False,
 ) -> str:
     """Returns the precision of a run: `dtype`, or for "auto" the earlier or the faster one.
 
@@ -32,7 +31,6 @@ def resolve_dtype(
         strategy: The devices. A TPU computes in bfloat16.
         config: The model's sizes.
         tokens: Number of tokens in a step.
-        jit_compile: Whether XLA compiles the step, and therefore the products.
 
     Raises:
         UserError: If several machines would have to agree on a measured precision.
@@ -45,18 +43,29 @@ def resolve_dtype(
         return "bfloat16"
     if distribution.is_multi_worker(strategy):
         raise UserError("--dtype=auto measures one machine only. Pass --dtype=float32 or bfloat16 for multi_worker.")
-    seconds = _time_products(tokens, config.hidden_size, config.intermediate_size, jit_compile)
+    seconds = _time_products(tokens, config.hidden_size, config.intermediate_size)
     chosen = "bfloat16" if seconds["bfloat16"] < _WORTHWHILE * seconds["float32"] else "float32"
     timings = ", ".join(f"{1000 * value:.2f} ms in {name}" for name, value in seconds.items())
     print(f"--dtype=auto: a matrix product takes {timings}; using {chosen}", flush=True)
     return chosen
 
 
+def should_jit_compile(requested: bool, dtype: str, strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether XLA compiles the whole step: if requested, except for bfloat16 on a CPU.
+
+    On a CPU, XLA's matrix products do not use the processor's bfloat16 instructions, so such a step is slower.
+    """
+    if requested and dtype == "bfloat16" and distribution.compiles_parts(strategy):
+        print("note: --jit_compile is off, because XLA's bfloat16 products are slow on a CPU", flush=True)
+        return False
+    return requested
+
+
 @functools.cache  # All runs of a sweep use the same precision.
-def _time_products(tokens: int, hidden_size: int, intermediate_size: int, jit_compile: bool) -> dict[str, float]:
+def _time_products(tokens: int, hidden_size: int, intermediate_size: int) -> dict[str, float]:
     """Returns by dtype the shortest time, in seconds, of a block's input times its intermediate kernel."""
     rows = max(1, min(tokens, int(_MULTIPLICATIONS / (hidden_size * intermediate_size))))
-    multiply = tf.function(tf.matmul, jit_compile=jit_compile, autograph=False)
+    multiply = tf.function(tf.matmul, autograph=False)
     operands = {
         dtype: (tf.ones((rows, hidden_size), dtype), tf.ones((hidden_size, intermediate_size), dtype))
         for dtype in ("float32", "bfloat16")

@@ -206,7 +206,7 @@ class Options(ValidatedOptions):
     worker_hosts: list[str] = choices.worker_hosts_option()
     worker_index: int | None = choices.worker_index_option()
     dtype: str = choices.dtype_option()
-    jit_compile: bool = _hardware(False, "Whether XLA compiles the step (one device only; TPUs always do).")
+    jit_compile: bool = _hardware(False, "Compile the step with XLA (one device only; off for bfloat16 on a CPU).")
     compile_parts: bool = _hardware(
         True, "Whether XLA compiles all but the products of matrices on one CPU; --jit_compile compiles those too."
     )

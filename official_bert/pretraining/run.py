@@ -19,7 +19,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.optimization.choices import DTYPES
-from official_bert.optimization.precision import resolve_dtype
+from official_bert.optimization.precision import resolve_dtype, should_jit_compile
 from official_bert.optimization.schedules import PhasedSchedule, WarmupPolynomialDecay
 from official_bert.pretraining import checks, corpus_initialization, cost, initial_checkpoint, run_metadata
 from official_bert.pretraining.evaluation import HeldOutEvaluation
@@ -106,7 +106,7 @@ def set_up(options: Options, strategy: Any) -> RunParts:
     # --dtype=auto is measured once: run.json has the result, with which the run is resumed.
     earlier = run_metadata.read_run_metadata(options.output_dir).get("flags", {}).get("dtype")
     tokens = options.train_batch_size * options.max_seq_length // replicas
-    dtype = resolve_dtype(options.dtype, earlier, strategy, config, tokens, options.jit_compile)
+    dtype = resolve_dtype(options.dtype, earlier, strategy, config, tokens)
     options = dataclasses.replace(options, dtype=dtype)
     records = RunRecords(options, config, replicas)
     resumed_from = checks.find_checkpoint(options)
@@ -125,7 +125,7 @@ def set_up(options: Options, strategy: Any) -> RunParts:
         schedule=make_schedule(options),
         seed=options.random_seed,
         dtype=DTYPES[options.dtype],
-        jit_compile=options.jit_compile,
+        jit_compile=should_jit_compile(options.jit_compile, options.dtype, strategy),
         compile_parts=options.compile_parts and distribution.compiles_parts(strategy),
         optimizer=options.optimizer,
         adam_bias_correction=options.adam_bias_correction,

@@ -5,7 +5,7 @@ import pytest
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution, precision
-from official_bert.optimization.precision import resolve_dtype
+from official_bert.optimization.precision import resolve_dtype, should_jit_compile
 from official_bert.pretraining.run import pretrain
 from official_bert.pretraining.run_metadata import read_run_metadata
 
@@ -40,9 +40,18 @@ def test_workers_cannot_agree_on_a_measured_precision(tiny_config: BertConfig, m
         resolve("auto", None, tiny_config)
 
 
+def test_xla_does_not_compile_bfloat16_products_on_a_cpu(monkeypatch: pytest.MonkeyPatch):
+    strategy = distribution.get_strategy("one_device")
+    monkeypatch.setattr(distribution, "compiles_parts", lambda _: True)
+    assert [should_jit_compile(True, dtype, strategy) for dtype in ("float32", "bfloat16")] == [True, False]
+    assert not should_jit_compile(False, "float32", strategy)
+    monkeypatch.setattr(distribution, "compiles_parts", lambda _: False)  # As on a GPU.
+    assert should_jit_compile(True, "bfloat16", strategy)
+
+
 def test_both_precisions_are_timed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(precision, "_SECONDS", 0.01)
-    seconds = precision._time_products(64, 16, 64, False)
+    seconds = precision._time_products(64, 16, 64)
     assert set(seconds) == {"float32", "bfloat16"}
     assert min(seconds.values()) > 0
 
