@@ -15,8 +15,8 @@ from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
 from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
-from official_bert.tokenization.caching import CachingTokenizer
 from official_bert.tokenization.casing import describe_contradiction
+from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files, row_files
 
 
@@ -25,7 +25,7 @@ class Prepared(NamedTuple):
 
     paths: list[str]  # text files
     vocab: str  # the vocabulary's text
-    tokenizer: exact.FullTokenizer
+    tokenizer: FastTokenizer
     boundaries: WordBoundaries | None  # of words to be masked together
     excluded: ExcludedTexts | None  # that no document may hold
     flags: dict[str, Any]  # for the manifest: those that decide the records' bytes, and the names of the files
@@ -43,7 +43,7 @@ def check_options(options: RecordOptions) -> Prepared:
     exclude_files, excluded = exclusion.load_described(options.exclude_texts)
     outputs.check_outputs(options, [*paths, options.vocab_file, *lists, *exclude_files])
     vocab = files.read_text(options.vocab_file)
-    tokenizer = exact.FullTokenizer.from_vocab(vocab, source=options.vocab_file, **options.casing._asdict())
+    tokenizer = FastTokenizer.from_vocab(vocab, source=options.vocab_file, **options.casing._asdict())
     if problem := describe_contradiction(tokenizer.vocab, options.do_lower_case, options.vocab_file, "pass"):
         raise UserError(problem)
     _warn_of_too_few_predictions(options)
@@ -53,21 +53,20 @@ def check_options(options: RecordOptions) -> Prepared:
     return Prepared(paths, vocab, tokenizer, boundaries, excluded, flags)
 
 
-def encoder(tokenizer: exact.FullTokenizer, boundaries: WordBoundaries | None) -> CachingTokenizer | MarkingTokenizer:
-    """Returns what cuts the text."""
-    caching = CachingTokenizer(tokenizer)
-    return MarkingTokenizer(caching, boundaries) if boundaries else caching
+def encoder(tokenizer: FastTokenizer, boundaries: WordBoundaries | None) -> FastTokenizer | MarkingTokenizer:
+    """Returns the tokenizer, which marks words if there are word boundaries."""
+    return MarkingTokenizer(tokenizer, boundaries) if boundaries else tokenizer
 
 
 def write_part(
     folder: str,
     documents: Iterable[list[str]],
-    tokenizer: CachingTokenizer | MarkingTokenizer,
+    tokenizer: FastTokenizer | MarkingTokenizer,
     excluded: ExcludedTexts | None,
 ) -> None:
     """Tokenizes the documents that hold no excluded text into a part of the corpus: see token_store.write_part."""
     kept = DocumentFilter(excluded)
-    vocab, marked = tokenizer.exact.vocab, isinstance(tokenizer, MarkingTokenizer)
+    vocab, marked = tokenizer.vocab, isinstance(tokenizer, MarkingTokenizer)
     unknown = [vocab[exact.UNK] + mark for mark in (0, word_boundaries.mark_of(vocab))]
     dtype = token_store.id_dtype(vocab, marked)
     token_store.write_part(folder, kept(documents), tokenizer.encode, dtype, unknown, lambda: kept.counts)

@@ -22,7 +22,7 @@ from data_gen.text.word_boundaries import MarkingTokenizer, mark_of
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
-from official_bert.tokenization.caching import CachingTokenizer
+from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 from official_bert.utils.counting import counted
 from official_bert.utils.progress import Progress
@@ -32,7 +32,7 @@ def create(
     options: RecordOptions,
     source: dict[str, Any],
     states: dict[str, FileState],
-    tokenizer: CachingTokenizer | MarkingTokenizer,
+    tokenizer: FastTokenizer | MarkingTokenizer,
     excluded: ExcludedTexts | None,
 ) -> RecordSummary:
     """Makes the records and their manifest; options, source, states and excluded are as for fast.create.
@@ -48,7 +48,7 @@ def create(
         raise UserError(f"{no_text(kept.counts)}; {expected}")
     check_unchanged(states)
     ids = collections.Counter(itertools.chain.from_iterable(itertools.chain.from_iterable(corpus)))
-    vocab = tokenizer.exact.vocab
+    vocab = tokenizer.vocab
     unknown = ids[vocab[exact.UNK]] + ids[vocab[exact.UNK] + mark_of(vocab)]
     summary = RecordSummary(len(corpus), ids.total(), unknown, text_excluded=kept.counts.get("excluded"))
     config = preparation.instance_config(options, vocab)

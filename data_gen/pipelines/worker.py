@@ -33,8 +33,8 @@ from data_gen.text.word_boundaries import MarkingTokenizer
 from official_bert.data import record_codec
 from official_bert.data.manifest import sha256
 from official_bert.errors import UserError
-from official_bert.tokenization.caching import CachingTokenizer
-from official_bert.tokenization.exact import FullTokenizer, load_vocab
+from official_bert.tokenization.exact import load_vocab
+from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 from official_bert.utils.signals import end_with_parent
 
@@ -81,9 +81,9 @@ class Worker:
         return RecordOptions(**files.read_json_object(os.path.join(self._folder, OPTIONS), _MOST_PLAN_BYTES))
 
     @functools.cached_property
-    def _tokenizer(self) -> CachingTokenizer | MarkingTokenizer:
-        exact = FullTokenizer(os.path.join(self._folder, VOCAB), *self._options.casing)
-        return preparation.encoder(exact, word_boundaries.load(self._options.word_boundaries))
+    def _tokenizer(self) -> FastTokenizer | MarkingTokenizer:
+        tokenizer = FastTokenizer(os.path.join(self._folder, VOCAB), *self._options.casing)
+        return preparation.encoder(tokenizer, word_boundaries.load(self._options.word_boundaries))
 
     @functools.cached_property
     def _excluded(self) -> ExcludedTexts | None:

@@ -17,9 +17,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.tokenization.caching import CachingTokenizer
-from official_bert.tokenization.exact import CONTINUATION
-from official_bert.tokenization.fast import Ids, Numbers
+from official_bert.tokenization.exact import CONTINUATION, Ids, Splits
+from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import extras, files
 
 JIEBA = "jieba"
@@ -126,27 +125,28 @@ def mark_of(vocab: Mapping[str, int]) -> int:
 
 
 class MarkingTokenizer:
-    """Texts to the ids of a tokenizer, with the marks of tokens that go on with the word before.
+    """Encodes texts with marks on the tokens that continue the previous word.
 
-    Pieces that begin with "##" have no marks: they go on with the word before anyway.
+    Pieces that begin with "##" have no marks, because they always continue the previous word.
 
     Attributes:
-        exact: the FullTokenizer whose ids these are.
+        tokenizer: The tokenizer that computes the ids.
+        vocab: Its vocabulary.
     """
 
-    def __init__(self, tokenizer: CachingTokenizer, boundaries: WordBoundaries) -> None:
-        self.exact, self._tokenizer, self._boundaries = tokenizer.exact, tokenizer, boundaries
-        self._mark = mark_of(self.exact.vocab)
+    def __init__(self, tokenizer: FastTokenizer, boundaries: WordBoundaries) -> None:
+        self.tokenizer, self.vocab, self._boundaries = tokenizer, tokenizer.vocab, boundaries
+        self._mark = mark_of(self.vocab)
         self._continues = np.zeros(self._mark, bool)
-        self._continues[[i for token, i in self.exact.vocab.items() if token.startswith(CONTINUATION)]] = True
+        self._continues[[i for token, i in self.vocab.items() if token.startswith(CONTINUATION)]] = True
 
-    def encode(self, texts: list[str]) -> tuple[Ids, Numbers]:
-        """Returns ids and where each text's begin, as CachingTokenizer.encode."""
-        ids, splits = self._tokenizer.encode(texts)
+    def encode(self, texts: list[str]) -> tuple[Ids, Splits]:
+        """Returns ids and row splits like FastTokenizer.encode, with marks added to the ids."""
+        ids, splits = self.tokenizer.encode(texts)
         ids = ids.copy()
         spans = [list(self._boundaries.spans(text)) for text in texts]
         parts = [text[start:end] for text, some in zip(texts, spans, strict=True) for start, end, _ in some]
-        part_ids, part_splits = self._tokenizer.encode(parts)
+        part_ids, part_splits = self.tokenizer.encode(parts)
         # Usually no word of BERT's lies in several parts: then the parts, tokenized one by one, have the text's ids.
         joined = ~self._continues[part_ids]
         joined[part_splits[:-1][np.diff(part_splits) > 0]] = False
@@ -169,9 +169,9 @@ class MarkingTokenizer:
             owner[start:end] = number if is_word else -1
         numbers = []
         tokens, before = 0, -1  # so far, and the part in which the word before ends
-        for word, origins in self.exact.basic_tokenizer.tokenize_with_origins(text):
+        for word, origins in self.tokenizer.basic_tokenizer.tokenize_with_origins(text):
             if before >= 0 and owner[min(origins)] == before:
                 numbers.append(tokens)
             before = owner[max(origins)]
-            tokens += len(self.exact.wordpiece_tokenizer.pieces(word))
+            tokens += len(self.tokenizer.wordpiece_tokenizer.pieces(word))
         return numbers

@@ -5,8 +5,8 @@ import random
 from collections.abc import Iterable
 
 from official_bert.tokenization.casing import Casing
-from official_bert.tokenization.exact import MAX_CHARACTERS_PER_WORD
-from official_bert.tokenization.fast import FastBasicTokenizer
+from official_bert.tokenization.exact import MAX_CHARACTERS_PER_WORD, BasicTokenizer
+from official_bert.tokenization.fast import TEXT_END, FastBasicTokenizer
 
 # Sentences are counted together up to so many characters: few enough to stay in the processor's cache.
 _BATCH_CHARACTERS = 1 << 16
@@ -39,7 +39,7 @@ class WordCounts:
         self._counts: collections.Counter[str] = collections.Counter()
         self._occurrences = 0
         self._max_words = max_words
-        self._tokenizer = FastBasicTokenizer(*casing)
+        self._tokenizer = FastBasicTokenizer(BasicTokenizer(*casing))
         self._random = random.Random(0)
         self._waiting: list[str] = []
         self._waiting_characters = 0
@@ -65,7 +65,7 @@ class WordCounts:
                 self._count_waiting()
 
     def _count_waiting(self) -> None:
-        words = self._tokenizer.words(self._waiting)
+        words = [word for word in self._tokenizer.words(self._waiting) if word != TEXT_END]
         self._waiting, self._waiting_characters = [], 0
         if max(map(len, words), default=0) > MAX_CHARACTERS_PER_WORD:
             words = [word[: MAX_CHARACTERS_PER_WORD + 1] for word in words]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED, Casing
-from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tokenization.fast import FastTokenizer
 
 Array = npt.NDArray[Any]
 
@@ -131,14 +131,14 @@ class LoadedModel:
     source: ModelSource = ModelSource()
 
     @functools.cached_property
-    def tokenizer(self) -> FullTokenizer:
+    def tokenizer(self) -> FastTokenizer:
         """The tokenizer of the vocabulary.
 
         Raises:
             UserError: If there is no vocabulary, or it is damaged.
         """
         source = f"the vocabulary of {self.source.name}"
-        return FullTokenizer.from_vocab(self.require_vocab(), source=source, **self.casing._asdict())
+        return FastTokenizer.from_vocab(self.require_vocab(), source=source, **self.casing._asdict())
 
     def require_vocab(self) -> str:
         """Returns the text of the vocab.txt.

@@ -17,7 +17,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 
 _EXPORT_FILE = os.path.join("assets.extra", "official_bert.json")  # in each version of an export
@@ -28,7 +28,7 @@ class Loaded(NamedTuple):
 
     model: keras.Model
     config: BertConfig
-    tokenizer: FullTokenizer
+    tokenizer: FastTokenizer
 
 
 def open_model(path_or_name: str, overrides: LoadOverrides | None = None) -> LoadedModel:

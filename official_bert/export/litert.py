@@ -24,7 +24,6 @@ from official_bert.inference.predictor import SpecPredictor
 from official_bert.kinds.features import Features, Outputs
 from official_bert.kinds.label_spec import DECISIONS
 from official_bert.modeling.head_input import HeadInput
-from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import extras, files
 
 MODEL_FILE, REPORT_FILE = exports.LITERT_FILE, "report.json"
@@ -87,7 +86,7 @@ class _LiteRtPredictor(SpecPredictor):
 
     def __init__(self, source: Source, run: Run) -> None:
         assert source.spec
-        super().__init__(source.spec, FastTokenizer.of(source.tokenizer), source.task_spec["max_seq_length"])
+        super().__init__(source.spec, source.tokenizer, source.task_spec["max_seq_length"])
         self._run = run
 
     def compute_outputs(self, features: Features, batch_size: int | None = None) -> Outputs:

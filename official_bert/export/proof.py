@@ -26,7 +26,6 @@ from official_bert.kinds.synthetic_texts import ODD_TEXTS, SHORT, SyntheticTexts
 from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tokenization.exact import MASK, FullTokenizer
-from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.counting import counted
 
 # The largest difference of a number due to rounding: a + a share of its size. Numbers of 8 or 16 bits are less exact.
@@ -92,7 +91,7 @@ def _write_masked_texts(synthetic: SyntheticTexts, tokenizer: FullTokenizer, roo
 
 def _answer_with_head(texts: dict[str, list[Any]], source: Source) -> Answers:
     assert source.spec
-    model, tokenizer = model_for(source.spec).answering_model(source.model), FastTokenizer.of(source.tokenizer)
+    model, tokenizer = model_for(source.spec).answering_model(source.model), source.tokenizer
     predictor = KerasPredictor(source.spec, tokenizer, int(source.task_spec["max_seq_length"]), model)
     answers, margins = predictor.answer(exports.to_columns(texts), _BATCH_SIZE)
     return answers, source.spec.decisions, margins
@@ -101,7 +100,7 @@ def _answer_with_head(texts: dict[str, list[Any]], source: Source) -> Answers:
 def _encode(texts: Sequence[str], source: Source) -> Answers:
     examples = [TextExample(str(number), text) for number, text in enumerate(texts)]
     max_seq_length = int(source.task_spec["max_seq_length"])
-    features = text_spec.featurize(examples, FastTokenizer.of(source.tokenizer), max_seq_length)
+    features = text_spec.featurize(examples, source.tokenizer, max_seq_length)
     answers: dict[str, list[Any]] = {name: [] for name in source.model.output}
     for start, end in itertools.pairwise(features.splits):
         ids = features.input_ids[None, start:end]
@@ -172,7 +171,7 @@ def compare_scores(
     assert options.eval_file
     task, examples = read_evaluation_file(source.task_spec, options.eval_file)
     length = source.task_spec["max_seq_length"]
-    features = task.head.featurize(examples, FastTokenizer.of(source.tokenizer), length)
+    features = task.head.featurize(examples, source.tokenizer, length)
     before, after = (
         task.metrics(task.head.decode(outputs, features, examples), examples)[task.best_metric]
         for outputs in (

@@ -59,7 +59,7 @@ class Source:
             "inputs": list(inputs),
             "labels": None if labels is None else list(labels),
             "max_seq_length": self.task_spec["max_seq_length"],
-            **self.tokenizer.basic_tokenizer.casing.settings,
+            **self.tokenizer.casing.settings,
             "version_of_official_bert": __version__,
         }
 

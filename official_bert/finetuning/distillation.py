@@ -21,7 +21,6 @@ from official_bert.kinds.features import EXAMPLE, LABELS, Features
 from official_bert.kinds.model import model_for
 from official_bert.kinds.text_spec import TextSpec, pooled
 from official_bert.tasks.task import Task
-from official_bert.tokenization.fast import FastTokenizer
 
 
 class DistillationLoss(keras.losses.Loss):
@@ -93,7 +92,7 @@ def with_teacher(
     if teacher_weight < 1.0 and not features.targets:
         raise UserError("the examples have no labels; pass --teacher_weight=1 to learn from the teacher alone")
     length = spec["max_seq_length"]
-    read = head.featurize(examples, FastTokenizer.of(teacher.tokenizer), length)
+    read = head.featurize(examples, teacher.tokenizer, length)
     outputs = KerasRunner(model, strategy, length).compute_outputs(read, batch_size)
     logits = pooled(outputs, read, len(examples))  # [E, C] or [E]
     rows = logits.reshape(len(examples), -1)[features.details[EXAMPLE]]

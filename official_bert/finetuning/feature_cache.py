@@ -25,12 +25,11 @@ _ARRAYS = ("input_ids", "segment_ids", "splits", "is_cut")
 
 def digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> str:
     """Returns a name for the features of these examples: equal inputs have equal names, others another one."""
-    exact = tokenizer.exact
     made_from = [
         __version__,
         {key: value for key, value in task.task_spec(max_seq_length).items() if key not in _LEFT_OUT},
-        *exact.basic_tokenizer.casing.settings.values(),
-        list(exact.vocab.items()),
+        *tokenizer.casing.settings.values(),
+        list(tokenizer.vocab.items()),
     ]
     summed = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode())
     for example in examples:

@@ -21,7 +21,6 @@ from official_bert.runs.training_run import open_training_run
 from official_bert.tasks.all_tasks import make_task
 from official_bert.tasks.options import TableOptions
 from official_bert.tasks.task import Task
-from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows
 
 _CACHE_FOLDER = "features"
@@ -66,7 +65,7 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
         print(f"note: {note}")
     data = RunData(
         task=task,
-        tokenizer=FastTokenizer.of(initial_model.tokenizer),
+        tokenizer=initial_model.tokenizer,
         max_seq_length=_length(options, initial_model),
         bad_rows=BadRows(options.on_bad_row),
         cache_dir=options.cache_dir or os.path.join(options.output_dir, _CACHE_FOLDER),

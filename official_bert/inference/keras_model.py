@@ -18,7 +18,7 @@ from official_bert.learning.forward_pass import forward_pass
 from official_bert.learning.replica_step import all_gather
 from official_bert.learning.replicas import number_of_rows, say_compiling, shared_out, static_lengths
 from official_bert.optimization import distribution
-from official_bert.tokenization.fast import Tokenizer
+from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils.progress import Progress
 
 _POSITION = "position"  # Index of a row in its batch.
@@ -39,7 +39,7 @@ class KerasPredictor(SpecPredictor):
     def __init__(
         self,
         spec: KindSpec,
-        tokenizer: Tokenizer,
+        tokenizer: FullTokenizer,
         max_seq_length: int,
         model: keras.Model,
         strategy: tf.distribute.Strategy | None = None,

@@ -169,7 +169,7 @@ class _Extraction:
 
 def _digest(loaded: Loaded) -> str:
     """Returns a SHA-256 of everything in an encoder that the vectors depend on."""
-    settings = loaded.tokenizer.basic_tokenizer.casing.settings
+    settings = loaded.tokenizer.casing.settings
     described = [dataclasses.asdict(loaded.config), loaded.tokenizer.vocab, settings]
     digest = hashlib.sha256(json.dumps(described).encode())
     for variable in loaded.model.weights:

@@ -11,9 +11,8 @@ from official_bert.inference.predictor import PARALLEL_BATCHES, SpecPredictor
 from official_bert.kinds import rows
 from official_bert.kinds.all_kinds import create_spec
 from official_bert.kinds.features import Array, Features, Outputs
-from official_bert.tokenization.caching import CachingTokenizer
 from official_bert.tokenization.casing import casing_of
-from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import extras, files
 
 # Maximum number of tokens in a batch, with padding: larger batches are not faster, and need more memory and padding.
@@ -46,7 +45,7 @@ class OnnxPredictor(SpecPredictor):
                 f"{os.path.join(folder, exports.METADATA_FILE)} does not describe a model for ONNX Runtime "
                 f"({error!r}); export the model again"
             ) from error
-        tokenizer = CachingTokenizer(FullTokenizer(os.path.join(folder, exports.VOCAB_FILE), *casing))
+        tokenizer = FastTokenizer(os.path.join(folder, exports.VOCAB_FILE), *casing)
         super().__init__(spec, tokenizer, length)
         self._session = _start_session(os.path.join(folder, exports.ONNX_FILE), threads)
         self._inputs = [each.name for each in self._session.get_inputs()]

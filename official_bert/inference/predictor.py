@@ -23,7 +23,7 @@ from official_bert.kinds import rows
 from official_bert.kinds.features import Features, Outputs
 from official_bert.kinds.names import DEFAULT_SIGNATURE, IS_TRUNCATED
 from official_bert.kinds.spec import KindSpec
-from official_bert.tokenization.fast import Tokenizer
+from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import extras
 
 STRING, BOOL = "string", "bool"  # TensorFlow's names
@@ -215,7 +215,7 @@ class SpecPredictor(Predictor):
         max_seq_length: Maximum number of tokens of a row.
     """
 
-    def __init__(self, spec: KindSpec, tokenizer: Tokenizer, max_seq_length: int) -> None:
+    def __init__(self, spec: KindSpec, tokenizer: FullTokenizer, max_seq_length: int) -> None:
         self.spec, self.max_seq_length, self._tokenizer = spec, max_seq_length, tokenizer
 
     @abc.abstractmethod
@@ -288,7 +288,7 @@ class SpecPredictor(Predictor):
 
     def _featurize(self, columns: Columns) -> tuple[Sequence[Any], Features]:
         texts = {name: values.tolist() for name, values in columns.items()}
-        examples = self.spec.examples_of(texts, self._tokenizer.exact)
+        examples = self.spec.examples_of(texts, self._tokenizer)
         return examples, self.spec.featurize(examples, self._tokenizer, self.max_seq_length)
 
     def _decode(self, examples: Sequence[Any], features: Features, outputs: Outputs) -> dict[str, list[Any]]:

@@ -27,7 +27,6 @@ from official_bert.kinds.text_spec import TextExample
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.exact import FullTokenizer
-from official_bert.tokenization.fast import Tokenizer
 
 _LOGITS = "masked_lm_logits"
 
@@ -55,7 +54,7 @@ class MaskedLMHead(KindSpec):
             raise UserError("a masked LM hides tokens itself; leave out y")
         return [TextExample(str(number), text) for number, text in enumerate(input_adapters.as_texts(x))]
 
-    def featurize(self, examples: Sequence[TextExample], tokenizer: Tokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[TextExample], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         return text_spec.featurize(examples, tokenizer, max_seq_length)
 
     def drawn(self, batch: tuple[Any, ...], keys: Sequence[int]) -> tuple[Any, ...]:
@@ -164,7 +163,7 @@ class MaskedLM(TextModel):
         def forward(features: dict[str, Any], training: bool) -> dict[str, Any]:
             return {_LOGITS: self(features, training=training)}
 
-        exact = self._tokenizer.exact
         return [
-            fill_mask.fill_mask(forward, exact, self.bert_config, text, top_k) for text in input_adapters.as_texts(x)
+            fill_mask.fill_mask(forward, self._tokenizer, self.bert_config, text, top_k)
+            for text in input_adapters.as_texts(x)
         ]

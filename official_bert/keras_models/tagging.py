@@ -79,5 +79,5 @@ class TokenTagger(TextModel):
     def _sentence(self, row: Any, number: int) -> Sentence:
         name = f"x[{number - 1}]"
         if isinstance(row, str | bytes):
-            return sentence_of(input_adapters.as_text(row, name), self._tokenizer.exact, number)
+            return sentence_of(input_adapters.as_text(row, name), self._tokenizer, number)
         return joined(Sentence(tuple(input_adapters.as_texts(row, name)), None, number))

@@ -401,7 +401,7 @@ class TextModel(SteppedModel):
         )
         if options.format != [SAVED_MODEL]:
             self._check_not_quantized()
-        source = Source(self, self.bert_config, self._tokenizer.exact, self.vocab, self.head.kind, self._task_spec())
+        source = Source(self, self.bert_config, self._tokenizer, self.vocab, self.head.kind, self._task_spec())
         formats.write(source, options)
 
     def get_config(self) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from official_bert.kinds.features import Array, Features, Outputs, cut_note
 from official_bert.kinds.synthetic_texts import SyntheticTexts
 from official_bert.modeling.head_input import ENCODER_ITSELF, HeadInput
 from official_bert.tokenization.exact import FullTokenizer
-from official_bert.tokenization.fast import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +175,7 @@ class KindSpec(abc.ABC):
         return self.examples(x, y)
 
     @abc.abstractmethod
-    def featurize(self, examples: Sequence[Any], tokenizer: Tokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[Any], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         """Returns the inputs of the model, with targets if all examples have labels."""
 
     def drawn(self, batch: tuple[Any, ...], keys: Sequence[int]) -> tuple[Any, ...]:

@@ -14,8 +14,7 @@ from official_bert.errors import UserError
 from official_bert.kinds import input_adapters
 from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length
 from official_bert.kinds.spec import KindSpec, Outcome
-from official_bert.tokenization.exact import CLS, SEP
-from official_bert.tokenization.fast import Tokenizer
+from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.tokenization.pairs import lengths_truncated_at_the_end
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class TextSpec(KindSpec):
     def labels_from(self, y: Any) -> list[Any]:
         """Returns the labels in the y that a user passed."""
 
-    def featurize(self, examples: Sequence[TextExample], tokenizer: Tokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[TextExample], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         features = featurize(examples, tokenizer, max_seq_length, self.doc_stride)
         labels = [example.label for example in examples]
         if not labels or any(label is None for label in labels):
@@ -122,7 +121,7 @@ class TextSpec(KindSpec):
 
 
 def featurize(
-    examples: Sequence[TextExample], tokenizer: Tokenizer, max_seq_length: int, doc_stride: int | None = None
+    examples: Sequence[TextExample], tokenizer: FullTokenizer, max_seq_length: int, doc_stride: int | None = None
 ) -> Features:
     """Returns [CLS] a [SEP] or [CLS] a [SEP] b [SEP] of each example, without targets, cut as the original cuts them.
 
@@ -163,7 +162,7 @@ def featurize(
     else:
         numbers, offsets, lengths_a = _windows(lengths_a, room, doc_stride)
         starts_a, starts_b, lengths_b = starts_a[numbers] + offsets, starts_b[numbers], lengths_b[numbers]
-    cls, sep = tokenizer.exact.convert_tokens_to_ids([CLS, SEP])
+    cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
     ends_a = lengths_a + 2  # of [CLS] a [SEP]
     has_b = lengths_b > 0
     lengths = ends_a + lengths_b + has_b

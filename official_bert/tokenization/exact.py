@@ -1,26 +1,36 @@
-"""BERT's tokenizer, exactly: text to words (BasicTokenizer), words to pieces (WordpieceTokenizer).
+"""BERT's exact tokenizer: text to words (BasicTokenizer), and words to pieces (WordpieceTokenizer).
 
-The rules are the original's, to the character (Unicode data are Python's):
+The rules equal those of the original for every character, with Python's Unicode data:
 
-1. U+0000, U+FFFD and every control or format character (Cc, Cf) other than tab and line ends are deleted, not spaced.
+1. U+0000, U+FFFD and every control or format character (Cc, Cf) other than tab and line ends are deleted. No space
+   replaces them.
 2. Tab, line ends and space separators (Zs) become a space.
-3. Each character of eight blocks of Chinese ideographs gets a space on either side. Hangul and Kana do not.
-4. Uncased models only: lower case; and, unless accents are to stay, canonical decomposition (NFD), and non-spacing
-   marks (Mn) deleted.
-5. Each punctuation character (ASCII that is neither letter, digit nor space; any P* category) is a word of its own.
-6. A word is cut into the longest pieces of the vocabulary from left to right; pieces within a word begin with "##".
-   A word of over 200 characters, or with an end that no piece matches, is "[UNK]" as a whole.
+3. Each character in eight blocks of Chinese ideographs gets a space on either side. Hangul and Kana do not.
+4. In uncased models only, text is lower-cased. Unless accents are kept, it is also decomposed canonically (NFD) and
+   loses its non-spacing marks (Mn).
+5. Each punctuation character (ASCII other than letters, digits and spaces; any P* category) is a word of its own.
+6. A word is split into the longest pieces of the vocabulary from left to right. Pieces within a word begin with "##".
+   A word of over 200 characters, or with a remainder that no piece matches, becomes a single "[UNK]".
+
+FullTokenizer is the interface of a tokenizer. fast.py implements it for much text, and in_graph.py within TensorFlow
+graphs.
 """
 
 import dataclasses
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
+
+import numpy as np
+import numpy.typing as npt
 
 from official_bert.errors import UserError
 from official_bert.tokenization.casing import casing_of
 from official_bert.utils import files
+
+Ids = npt.NDArray[np.int32]
+Splits = npt.NDArray[np.int64]
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -33,13 +43,13 @@ _CJK_BLOCKS = (
     (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
 
-# The vocabulary is small and words repeat, so that most look-ups end in this cache; it is emptied when full.
+# Words repeat, so the pieces of this many words are cached. The cache is emptied when full.
 _CACHED_WORDS = 200_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A word piece and the characters of the source text that it stands for: text[start:end]."""
+    """A word piece and its position in the source text, text[start:end]."""
 
     token: str
     start: int
@@ -47,7 +57,7 @@ class Piece:
 
 
 def is_punctuation(character: str) -> bool:
-    """Whether the character is a word of its own (rule 5)."""
+    """Returns whether the character is a word of its own (rule 5)."""
     code = ord(character)
     if code < 128:
         return 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126
@@ -55,7 +65,7 @@ def is_punctuation(character: str) -> bool:
 
 
 class _Table(dict[int, str]):
-    """A table for str.translate, filled as characters are met."""
+    """A table for str.translate, filled on demand."""
 
     def __init__(self, replacement: Callable[[str], str]) -> None:
         super().__init__()
@@ -66,8 +76,8 @@ class _Table(dict[int, str]):
         return self[code]
 
 
-def _cleaned(character: str) -> str:
-    """Rules 1 to 3."""
+def _clean(character: str) -> str:
+    """Applies rules 1 to 3."""
     category = unicodedata.category(character)
     if character in "\t\n\r" or category == "Zs":
         return " "
@@ -79,36 +89,37 @@ def _cleaned(character: str) -> str:
 
 
 def _split(character: str) -> str:
-    """Rule 5."""
+    """Applies rule 5."""
     return f" {character} " if is_punctuation(character) else character
 
 
 def _split_without_mark(character: str) -> str:
-    """Rule 5, and the deletion of rule 4."""
+    """Applies rule 5 and the deletion of rule 4."""
     return "" if unicodedata.category(character) == "Mn" else _split(character)
 
 
 class BasicTokenizer:
-    """Cuts text into words and punctuation (rules 1 to 5).
+    """Splits text into words and punctuation (rules 1 to 5).
 
     Args:
-        do_lower_case: True for uncased models: lower case and no accents.
-        strip_accents: False for those uncased models that keep accents.
+        do_lower_case: True for uncased models. Lower-cases the text.
+        strip_accents: Whether accents are deleted. Defaults to do_lower_case. False is for uncased models that keep
+            accents.
 
     Raises:
-        UserError: strip_accents is true for a cased model.
+        UserError: If strip_accents is true for a cased model.
     """
 
     def __init__(self, do_lower_case: bool = True, strip_accents: bool | None = None) -> None:
         self.casing = casing_of(do_lower_case, strip_accents)
         self.do_lower_case, self.strip_accents = self.casing
-        self._clean = _Table(_cleaned)
+        self._clean = _Table(_clean)
         self._split = _Table(_split_without_mark if self.strip_accents else _split)
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        """Returns the words; bytes are read as UTF-8, and those that are not are dropped, as in the original."""
-        # The rules look at one character at a time, but for lower case (the final sigma) and NFD (the order of marks),
-        # whose contexts end at white space; so the whole text can be treated at once, whatever the order of splitting.
+        """Returns the words. Bytes are decoded as UTF-8 without invalid ones, as in the original."""
+        # The rules treat characters one by one, except for lower case (the final sigma) and NFD (the order of marks),
+        # whose contexts end at white space. So each rule can be applied to the whole text before it is split.
         text = convert_to_unicode(text).translate(self._clean)
         if self.do_lower_case:
             text = text.lower()
@@ -117,12 +128,12 @@ class BasicTokenizer:
         return text.translate(self._split).split()
 
     def tokenize_with_origins(self, text: str) -> list[tuple[str, list[int]]]:
-        """Returns each word with, for each of its characters, the index of the source character it came from."""
+        """Returns each word with the index in the text that each of its characters came from."""
         traced = [(new, index) for index, character in enumerate(text) for new in character.translate(self._clean)]
         if self.do_lower_case:
-            traced = _lowered(traced)
+            traced = _lower(traced)
         if self.strip_accents:
-            traced = _decomposed(traced)
+            traced = _decompose(traced)
         words: list[tuple[str, list[int]]] = []
         open_word = False
         for character, index in traced:
@@ -139,14 +150,14 @@ class BasicTokenizer:
         return words
 
 
-def _lowered(traced: list[tuple[str, int]]) -> list[tuple[str, int]]:
+def _lower(traced: list[tuple[str, int]]) -> list[tuple[str, int]]:
     lowered = "".join(character for character, _ in traced).lower()
-    # How a character is lowered may depend on its neighbours, how many characters it becomes does not.
+    # The lower case of a character may depend on its neighbors, but its length does not.
     origins = [index for character, index in traced for _ in character.lower()]
     return list(zip(lowered, origins, strict=True))
 
 
-def _decomposed(traced: list[tuple[str, int]]) -> list[tuple[str, int]]:
+def _decompose(traced: list[tuple[str, int]]) -> list[tuple[str, int]]:
     result: list[tuple[str, int]] = []
     marks: list[tuple[str, int]] = []
     for character, index in traced:
@@ -154,7 +165,7 @@ def _decomposed(traced: list[tuple[str, int]]) -> list[tuple[str, int]]:
             if unicodedata.combining(new):
                 marks.append((new, index))
             else:
-                # The canonical order: runs of combining marks, stably sorted by class.
+                # Canonical order: a stable sort of consecutive combining marks by class.
                 result += sorted(marks, key=lambda mark: unicodedata.combining(mark[0]))
                 marks.clear()
                 result.append((new, index))
@@ -162,12 +173,12 @@ def _decomposed(traced: list[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 class WordpieceTokenizer:
-    """Cuts words into pieces of a vocabulary, greedily, longest first (rule 6).
+    """Splits words into pieces of a vocabulary, greedily and longest first (rule 6).
 
     Args:
-        vocab: the pieces; only membership is asked for.
-        unk_token: what stands for a word that cannot be cut.
-        max_input_chars_per_word: words of more characters are not cut.
+        vocab: The pieces.
+        unk_token: Replaces words that cannot be split.
+        max_input_chars_per_word: Longer words are not split.
     """
 
     def __init__(
@@ -180,19 +191,20 @@ class WordpieceTokenizer:
         self._cache: dict[str, list[str]] = {}
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        """Returns the pieces of words separated by white space, as BasicTokenizer makes them."""
+        """Returns the pieces of words that are separated by white space."""
         return [piece for word in convert_to_unicode(text).split() for piece in self.pieces(word)]
 
     def pieces(self, word: str) -> list[str]:
-        """Returns the pieces of one word; the list is shared and must not be changed."""
+        """Returns the pieces of one word as a shared list, which must not be modified."""
         pieces = self._cache.get(word)
         if pieces is None:
             if len(self._cache) >= _CACHED_WORDS:
                 self._cache.clear()
-            pieces = self._cache[word] = self._cut(word)
+            pieces = self._cache[word] = self.split_word(word)
         return pieces
 
-    def _cut(self, word: str) -> list[str]:
+    def split_word(self, word: str) -> list[str]:
+        """Returns the pieces of one word without the cache."""
         if len(word) > self.max_input_chars_per_word:
             return [self.unk_token]
         pieces = []
@@ -211,16 +223,16 @@ class WordpieceTokenizer:
 
 
 class FullTokenizer:
-    """Text to word pieces and ids, as the original's class of the same name.
+    """Converts text to word pieces and ids, like the original's class of the same name.
 
     Args:
-        vocab_file: a vocab.txt, one piece a line; the line number, from 0, is the id.
+        vocab_file: A vocab.txt with one piece per line. The id of a piece is its line number, counted from 0.
         do_lower_case: True for uncased models, False for cased ones.
-        strip_accents: whether accents are deleted; None for the original's rule, in uncased models. False is for
-            uncased models that keep them.
+        strip_accents: Whether accents are deleted. Defaults to do_lower_case, as in the original. False is for uncased
+            models that keep accents.
 
     Raises:
-        UserError: the vocabulary is missing, unreadable or without the special tokens; or strip_accents is true for a
+        UserError: If the vocabulary is missing, unreadable or lacks special tokens, or strip_accents is true for a
             cased model.
     """
 
@@ -235,16 +247,16 @@ class FullTokenizer:
         source: str = "the vocabulary",
         strip_accents: bool | None = None,
     ) -> Self:
-        """Returns the tokenizer of a vocabulary that is at hand.
+        """Returns the tokenizer of a vocabulary in memory.
 
         Args:
-            vocab: the text of a vocab.txt, or token -> id.
-            do_lower_case: as of the class.
-            source: where the vocabulary is from, for errors.
-            strip_accents: as of the class.
+            vocab: The text of a vocab.txt, or a mapping from tokens to ids.
+            do_lower_case: As for the class.
+            source: Where the vocabulary is from, for error messages.
+            strip_accents: As for the class.
 
         Raises:
-            UserError: a special token is missing, or strip_accents is true for a cased model.
+            UserError: If a special token is missing, or strip_accents is true for a cased model.
         """
         tokenizer = cls.__new__(cls)
         tokens = parse_vocab(vocab) if isinstance(vocab, str) else dict(vocab)
@@ -254,6 +266,7 @@ class FullTokenizer:
     def _set_up(self, vocab: dict[str, int], basic_tokenizer: BasicTokenizer, source: str) -> None:
         check_special_tokens(vocab, source)
         self.vocab = vocab
+        self.casing = basic_tokenizer.casing
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
         self.basic_tokenizer = basic_tokenizer
         self.wordpiece_tokenizer = WordpieceTokenizer(vocab=self.vocab)
@@ -263,9 +276,9 @@ class FullTokenizer:
         """Returns the word pieces of the text.
 
         Args:
-            text: any text; bytes are read as UTF-8.
-            special_tokens: whether "[MASK]" and the other special tokens, written so, are taken as the tokens that they
-                name. By default they are text like any other and split into brackets and letters, as in the original.
+            text: Any text. Bytes are decoded as UTF-8.
+            special_tokens: Whether "[MASK]" and the names of the other special tokens in the text become these tokens.
+                By default they are ordinary text and are split into brackets and letters, as in the original.
         """
         text = convert_to_unicode(text)
         pieces: list[str] = []
@@ -277,11 +290,25 @@ class FullTokenizer:
                     pieces.extend(self.wordpiece_tokenizer.pieces(word))
         return pieces
 
-    def tokenize_with_offsets(self, text: str) -> list[Piece]:
-        """Returns the same pieces as `tokenize`, each with the characters of `text` that it stands for.
+    def encode(self, texts: Sequence[str]) -> tuple[Ids, Splits]:
+        """Returns the ids of many texts.
 
-        Deleted accents that follow a piece's last character belong to it, so that text[start:end] is never cut between
-        a letter and its accent.
+        Args:
+            texts: Any strings.
+
+        Returns:
+            The ids of the pieces of all texts, int32, and the row splits, int64, one more than texts. The ids of text i
+            are ids[row_splits[i] : row_splits[i + 1]].
+        """
+        rows = [self.convert_tokens_to_ids(self.tokenize(text)) for text in texts]
+        splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return np.array([index for row in rows for index in row], np.int32), splits
+
+    def tokenize_with_offsets(self, text: str) -> list[Piece]:
+        """Returns the same pieces as `tokenize`, with their positions in the text.
+
+        Deleted accents after a piece's last character belong to the piece, so that text[start:end] never separates a
+        letter from its accent.
         """
         traced_pieces = []
         for word, origins in self.basic_tokenizer.tokenize_with_origins(text):
@@ -298,16 +325,16 @@ class FullTokenizer:
         return traced_pieces
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Returns the ids of the tokens; one that is not in the vocabulary is an error that names it."""
+        """Returns the ids of the tokens. Raises a UserError if a token is not in the vocabulary."""
         try:
             return [self.vocab[token] for token in tokens]
         except KeyError as error:
             raise UserError(
-                f"token {error.args[0]!r} is not among the vocabulary's {len(self.vocab)}; make tokens with tokenize()"
+                f"token {error.args[0]!r} is not among the vocabulary's {len(self.vocab)}; get tokens from tokenize()"
             ) from None
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Returns the tokens of the ids; one that is out of range is an error that names it."""
+        """Returns the tokens of the ids. Raises a UserError if an id is not in the vocabulary."""
         try:
             return [self.inv_vocab[index] for index in ids]
         except KeyError as error:
@@ -315,7 +342,7 @@ class FullTokenizer:
 
 
 def convert_to_unicode(text: str | bytes) -> str:
-    """Returns the text as str; bytes are read as UTF-8, and those that are not are dropped, as in the original."""
+    """Returns the text as a str. Bytes are decoded as UTF-8 without invalid ones, as in the original."""
     if isinstance(text, str):
         return text
     if isinstance(text, bytes):
@@ -324,21 +351,21 @@ def convert_to_unicode(text: str | bytes) -> str:
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
-    """Reads a vocab.txt into token -> id, as `parse_vocab`."""
+    """Reads a vocab.txt. Returns the same as `parse_vocab`."""
     return parse_vocab(files.read_text(vocab_file))
 
 
 def parse_vocab(text: str) -> dict[str, int]:
-    """Returns token -> id of a vocab.txt's text, in its order; the id is the line number from 0.
+    """Returns a mapping from the tokens of a vocab.txt to their ids, which are line numbers counted from 0.
 
-    White space around a token is dropped and, of equal lines, the last one's number counts: both as in the original.
+    As in the original, white space around a token is removed, and the last of several equal lines determines the id.
     """
     lines = text.removesuffix("\n").split("\n") if text else []
     return {line.strip(): index for index, line in enumerate(lines)}
 
 
 def check_special_tokens(vocab: Mapping[str, int], source: str) -> None:
-    """Raises a UserError, naming the source, unless the vocabulary holds BERT's special tokens, with [PAD] as 0."""
+    """Raises a UserError unless the vocabulary contains BERT's special tokens, with [PAD] as id 0."""
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
         raise UserError(

@@ -31,7 +31,6 @@ from official_bert.kinds.names import (
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.text_spec import TextExample
 from official_bert.tokenization.exact import FullTokenizer
-from official_bert.tokenization.fast import FastTokenizer
 from tests.conftest import WORDS
 from tests.export.answers_in_python import (
     TEXTS_FOR,
@@ -90,7 +89,7 @@ def test_long_texts_are_read_in_the_windows_of_python(kind, pair, stride, tokeni
         labels=tuple(LABELS), doc_stride=stride
     )  # fmt: skip
     examples = [TextExample(str(row), *each) for row, each in enumerate(zip(texts, others, strict=True))]
-    features = head.featurize(examples, FastTokenizer.of(tokenizer), 20)
+    features = head.featurize(examples, tokenizer, 20)
     assert len(features) > 2 * len(texts)
     bounds = itertools.pairwise(features.splits.tolist())
     rows = [(features.input_ids[a:b].tolist(), features.segment_ids[a:b].tolist()) for a, b in bounds]

@@ -24,7 +24,7 @@ def token_losses(model, sentences, tags):
     of_sentences = []
     for sentence, row in zip(sentences, tags, strict=True):
         words = sentence.split()
-        ids = [model._tokenizer.exact.vocab[word] for word in ("[CLS]", *words, "[SEP]")]
+        ids = [model._tokenizer.vocab[word] for word in ("[CLS]", *words, "[SEP]")]
         inputs = {"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": [0] * len(ids)}
         logits = model({name: np.array([values], np.int32) for name, values in inputs.items()}).numpy()[0, 1:-1]
         log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))

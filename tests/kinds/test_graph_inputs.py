@@ -18,11 +18,11 @@ def test_pairs_are_packed_as_fine_tuning_packs_them(vocab_file: str):
     examples = [TextExample(str(number), *pair) for number, pair in enumerate(texts)]
     features = featurize(examples, tokenizer, 7)
     expected = padded_inputs(features, np.arange(len(texts)), 7, multiple=7)
-    ids = [[tokenizer.exact.convert_tokens_to_ids(tokenizer.exact.tokenize(each)) for each in pair] for pair in texts]
+    ids = [[tokenizer.convert_tokens_to_ids(tokenizer.tokenize(each)) for each in pair] for pair in texts]
     of_first, of_second = (
         graph_inputs.span_texts(tf.ragged.constant(each, tf.int32)) for each in zip(*ids, strict=True)
     )
-    cls, sep = tokenizer.exact.convert_tokens_to_ids([CLS, SEP])
+    cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
     first, second = graph_inputs.truncate(of_first, of_second, 7, drop_empty=True)
     packed = graph_inputs.pack(first, second, cls, sep, drop_empty=True)
     for name, values in expected.items():

@@ -24,13 +24,13 @@ def test_features_are_those_of_one_example_at_a_time(pair, vocab_file):
     examples = [TextExample(str(i), text(), text() if pair else None, i % 3) for i in range(40)]
     features = ClassificationSpec(labels=LABELS[:3]).featurize(examples, tokenizer, 12)
     for number, example in enumerate(examples):
-        a = tokenizer.exact.tokenize(example.text_a)
-        b = tokenizer.exact.tokenize(example.text_b) if pair else []
+        a = tokenizer.tokenize(example.text_a)
+        b = tokenizer.tokenize(example.text_b) if pair else []
         assert features.is_cut[number] == (len(a) + len(b) > 12 - (3 if b else 2))
         pairs.truncate_at_the_end(a, b, 12 - (3 if b else 2))
         tokens, segment_ids = pairs.join("[CLS]", "[SEP]", a, b or None)
         row = slice(features.splits[number], features.splits[number + 1])
-        assert tokenizer.exact.convert_ids_to_tokens(features.input_ids[row].tolist()) == tokens
+        assert tokenizer.convert_ids_to_tokens(features.input_ids[row].tolist()) == tokens
         assert features.segment_ids[row].tolist() == segment_ids
     assert features.targets["labels"].tolist() == [i % 3 for i in range(40)]
 
@@ -42,7 +42,7 @@ def test_a_second_text_without_tokens_is_none(doc_stride, vocab_file):
     examples = [TextExample(str(number), *pair, 0) for number, pair in enumerate(texts)]
     features = ClassificationSpec(labels=LABELS[:2], doc_stride=doc_stride).featurize(examples, tokenizer, 7)
     rows = np.split(features.input_ids, features.splits[1:-1])
-    tokens = [tokenizer.exact.convert_ids_to_tokens(row.tolist()) for row in rows]
+    tokens = [tokenizer.convert_ids_to_tokens(row.tolist()) for row in rows]
     last = "the cat sat on mat" if doc_stride is None else "the cat"  # with windows the first text keeps half
     assert [" ".join(each) for each in tokens] == [
         "[CLS] the cat [SEP] sat [SEP]", "[CLS] the cat [SEP]", f"[CLS] {last} [SEP]"
@@ -56,7 +56,7 @@ def test_windows_cover_a_long_text_and_are_pooled(vocab_file):
     examples = [TextExample("0", long, None, 1), TextExample("1", "a", None, 0), TextExample("2", "", None, 0)]
     features = ClassificationSpec(labels=LABELS[:2], doc_stride=3).featurize(examples, tokenizer, 6)
     texts = [
-        "".join(tokenizer.exact.convert_ids_to_tokens(features.input_ids[start + 1 : end - 1].tolist()))
+        "".join(tokenizer.convert_ids_to_tokens(features.input_ids[start + 1 : end - 1].tolist()))
         for start, end in zip(features.splits[:-1], features.splits[1:], strict=True)
     ]
     assert texts == ["abcd", "defg", "ghij", "a", ""]
@@ -68,7 +68,7 @@ def test_windows_cover_a_long_text_and_are_pooled(vocab_file):
     long_pairs = [TextExample("0", "k l", long, 1)]
     features = ClassificationSpec(labels=LABELS[:2], doc_stride=4).featurize(long_pairs, tokenizer, 9)
     rows = np.split(features.input_ids, features.splits[1:-1])
-    assert ["".join(tokenizer.exact.convert_ids_to_tokens(row[4:-1].tolist())) for row in rows] == [
+    assert ["".join(tokenizer.convert_ids_to_tokens(row[4:-1].tolist())) for row in rows] == [
         "abcd",
         "efgh",
         "ij",
@@ -78,7 +78,7 @@ def test_windows_cover_a_long_text_and_are_pooled(vocab_file):
         [TextExample("0", "k l m n", long, 1), TextExample("1", "k", long, 1)], tokenizer, 9
     )
     rows = np.split(crowded.input_ids, crowded.splits[1:-1])
-    texts = ["".join(tokenizer.exact.convert_ids_to_tokens(row.tolist())) for row in rows]
+    texts = ["".join(tokenizer.convert_ids_to_tokens(row.tolist())) for row in rows]
     assert crowded.is_cut.tolist() == [True, False]  # a first text that leaves no half to the second
     exact = ClassificationSpec(labels=LABELS[:2], doc_stride=6).featurize(
         [TextExample("0", "k l m", long, 1)], tokenizer, 9

@@ -1,18 +1,23 @@
 import pathlib
+import pickle
+import random
+import sys
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from official_bert.tokenization import fast
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, BasicTokenizer, FullTokenizer, parse_vocab
 from official_bert.tokenization.fast import FastBasicTokenizer, FastTokenizer, normal_form
 from tests.make import refusal, run_python, write_vocab
 from tests.tokenization.test_exact import ACCENTED, ASSIGNED, CASED, CASINGS, REAL_VOCABULARIES, with_code_points
 
-# The characters whose place among accents counts although they stay: none but these and unassigned ones are slow.
+# Marks that are sorted among accents but not deleted. Only these, capital sigma and unassigned characters are slow.
 STAYING_MARKS = {
     code
     for code in ASSIGNED
@@ -28,22 +33,22 @@ def assert_exact(tokenizer: FastTokenizer, texts: list[str]) -> None:
     assert row_splits.shape == (len(texts) + 1,)
     assert row_splits[0] == 0
     assert row_splits[-1] == len(ids)
-    exact = FullTokenizer.tokenize
     for text, start, end in zip(texts, row_splits[:-1].tolist(), row_splits[1:].tolist(), strict=True):
-        expected = tokenizer.exact.convert_tokens_to_ids(exact(tokenizer.exact, text))
+        expected = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
         assert ids[start:end].tolist() == expected, ascii(text)
 
 
 def slow_texts(tokenizer: FastTokenizer, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Those of the texts that the fast tokenizer hands to the exact one."""
+    """The texts that go through the exact rules as a whole."""
     found = []
 
     def tokenize(text: str) -> list[str]:
         found.append(text)
-        return FullTokenizer.tokenize(tokenizer.exact, text)
+        return BasicTokenizer.tokenize(tokenizer.basic_tokenizer, text)
 
+    tokenizer.encode(texts)  # looks up the characters
     with monkeypatch.context() as patch:
-        patch.setattr(tokenizer.exact, "tokenize", tokenize)
+        patch.setattr(tokenizer.basic_tokenizer, "tokenize", tokenize)
         tokenizer.encode(texts)
     return found
 
@@ -61,7 +66,7 @@ def in_contexts(codes: list[int], contexts: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def alphabet(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A vocabulary of all letters, so that no two characters have the same id and few words are unknown."""
+    """A vocabulary of all letters, so that every character has its own id and few words are unknown."""
     # Without those that white space about a line of the file would swallow.
     letters = [chr(code) for code in ASSIGNED if chr(code).strip()]
     lines = [*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters)]
@@ -82,39 +87,46 @@ def test_every_assigned_code_point_is_cut_exactly(
 
 
 @pytest.mark.parametrize("casing", CASINGS)
-def test_marks_that_stay_alone_need_the_exact_tokenizer(
+def test_only_marks_that_stay_and_capital_sigma_need_the_exact_rules(
     casing: Casing, tokenizers: dict[Casing, FastTokenizer], monkeypatch: pytest.MonkeyPatch
 ):
     slow = slow_texts(tokenizers[casing], [chr(code) for code in ASSIGNED], monkeypatch)
     assert 38 <= len(STAYING_MARKS) < 60  # more with the Unicode data of later versions of Python
-    assert set(map(ord, slow)) == (STAYING_MARKS if casing.strip_accents else set())
+    sigma = {ord("Σ")} if casing.do_lower_case else set()
+    assert set(map(ord, slow)) == sigma | (STAYING_MARKS if casing.strip_accents else set())
 
 
-def test_normal_form_is_what_a_character_becomes_wherever_it_stands():
-    uncased, cased = BasicTokenizer(do_lower_case=True), BasicTokenizer(do_lower_case=False)
-    assert [normal_form(character, uncased) for character in "aÉ,中\u3000\u200b"] == ["a", "e", ",", "中", " ", ""]
-    assert [normal_form(character, cased) for character in "aÉ,中\u3000\u200b"] == ["a", "É", ",", "中", " ", ""]
-    assert normal_form("각", uncased) == "\u1100\u1161\u11a8"
-    assert [normal_form(character, uncased) for character in "Σ\u302e\u0378\ud800"] == [None] * 4
-    accented = BasicTokenizer(strip_accents=False)
-    assert [normal_form(each, accented) for each in "É각Σ\u302e\u0378"] == ["é", "각", None, "\u302e", None]
-    assert [normal_form(character, cased) for character in "Σ\u302e\u0378\ud800"] == ["Σ", "\u302e", None, None]
+def test_normal_form_is_what_a_character_becomes_in_every_context():
+    def forms(characters: str, *casing: bool) -> list[str | None]:
+        return [normal_form(character, BasicTokenizer(*casing)) for character in characters]
+
+    assert forms("aÉ,中\u3000\u200b") == ["a", "e", " , ", " 中 ", " ", ""]
+    assert forms("aÉ,中\u3000\u200b", False) == ["a", "É", " , ", " 中 ", " ", ""]
+    assert forms("각") == ["\u1100\u1161\u11a8"]
+    assert forms("Σ\u302e\u0378\ud800") == [None] * 4
+    assert forms("É각Σ\u302e\u0378", True, False) == ["é", "각", None, "\u302e", None]
+    assert forms("Σ\u302e\u0378\ud800", False) == ["Σ", "\u302e", None, None]
 
 
 @with_code_points
 @pytest.mark.parametrize("casing", CASINGS)
 def test_fast_words_are_the_exact_ones_for_every_code_point(casing: Casing, codes: list[int]):
-    exact, fast = BasicTokenizer(*casing), FastBasicTokenizer(*casing)
+    exact = BasicTokenizer(*casing)
+    fast_tokenizer = FastBasicTokenizer(exact)
     texts = [CONTEXTS.format(chr(code)) for code in [*codes, 0x378, 0xD800]]
     for start in range(0, len(texts), 200):
         some = texts[start : start + 200]
-        assert sorted(fast.words(some)) == sorted(word for text in some for word in exact.tokenize(text)), start
+        assert fast_tokenizer.words(some) == exact_words(exact, some), start
+
+
+def exact_words(exact: BasicTokenizer, texts: list[str]) -> list[str]:
+    return [word for text in texts for word in [*exact.tokenize(text), fast.TEXT_END]][:-1]
 
 
 @given(st.lists(st.text()), st.sampled_from(CASINGS))
 def test_fast_words_are_the_exact_ones_of_any_text(texts: list[str], casing: Casing):
-    expected = sorted(word for text in texts for word in BasicTokenizer(*casing).tokenize(text))
-    assert sorted(FastBasicTokenizer(*casing).words(texts)) == expected
+    exact = BasicTokenizer(*casing)
+    assert FastBasicTokenizer(exact).words(texts) == exact_words(exact, texts)
 
 
 @with_code_points
@@ -172,17 +184,12 @@ def test_any_texts_are_cut_exactly(tokenizers: dict[Casing, FastTokenizer], text
 
 @pytest.mark.parametrize("letter", ["a", "é", "ก", "𐐀"])
 @pytest.mark.parametrize("length", [99, 100, 101, 200, 201, 800, 801])
-def test_words_of_up_to_200_characters_take_the_fast_way_and_longer_ones_are_unknown(
-    letter: str, length: int, tokenizers: dict[Casing, FastTokenizer], monkeypatch: pytest.MonkeyPatch
-):
+def test_words_of_over_200_characters_are_unknown(letter: str, length: int, tokenizers: dict[Casing, FastTokenizer]):
     tokenizer, texts = tokenizers[CASED], ["the", letter * length, "cat"]
     assert_exact(tokenizer, texts)
-    ids, splits = tokenizer.encode(texts)
-    if length <= 200:
-        assert splits.tolist() == [0, 3, 3 + length, 6 + length]
-        assert slow_texts(tokenizer, texts, monkeypatch) == []
-    else:
-        assert tokenizer.exact.convert_ids_to_tokens(ids.tolist()) == ["t", "##h", "##e", "[UNK]", "c", "##a", "##t"]
+    splits = tokenizer.encode(texts)[1].tolist()
+    pieces = length if length <= 200 else 1
+    assert splits == [0, 3, 3 + pieces, 6 + pieces]
 
 
 def test_no_texts_and_empty_texts_have_no_pieces(vocab_file: str):
@@ -193,14 +200,51 @@ def test_no_texts_and_empty_texts_have_no_pieces(vocab_file: str):
     assert_exact(tokenizer, ["", "the cat", "", "sat.", ""])
 
 
-def test_texts_of_many_batches_come_back_in_order(vocab_file: str):
-    tokenizer = FastTokenizer(vocab_file)
+def test_long_texts_many_texts_and_a_full_cache(vocab_file: str, monkeypatch: pytest.MonkeyPatch):
     texts = ["the cat sat " * (number % 7) + "\u0378 dog" * (number % 11 == 0) for number in range(20_000)]
     texts[5000] = "the dog ran on the mat. " * 20_000
-    assert_exact(tokenizer, texts)
+    assert_exact(FastTokenizer(vocab_file), texts)
+    monkeypatch.setattr(fast, "_BATCH_CHARACTERS", 40)
+    monkeypatch.setattr(fast, "_CACHED_WORDS", 10)
+    monkeypatch.setattr(fast, "_LONGEST_CACHED", 8)
+    rng = random.Random(2)
+    words = ["the", "cat.", "unaffable", "dogs", "playing", "of", "zebra", "ΣΑΣ", "\u0903"]
+    texts = [" ".join(rng.choices(words, k=rng.choice([0, 1, 3, 100]))) for _ in range(50)]
+    assert_exact(FastTokenizer(vocab_file), [*texts, "the" * 50, "cat" + " " * 200])
 
 
-# The kernel refuses equal lines, and finds pieces with a space in them where the exact tokenizer finds two words.
+def test_threads_share_the_caches_of_words_and_characters(vocab_file: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fast, "_CACHED_WORDS", 5)  # so that the cache is emptied during lookups
+    rng = random.Random(3)
+    words = [f"{first}{second}" for first in ("the", "cat", "mat", "dog") for second in ("s", "ing", "ed", "x", "y")]
+    letters = [chr(code) for code in ASSIGNED[::50]]
+    texts = [" ".join(rng.choices(words, k=rng.randrange(1, 9))) + rng.choice(letters) for _ in range(400)]
+    tokenizer = FastTokenizer(vocab_file)
+    expected = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)) for text in texts]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            ids = list(threads.map(lambda text: tokenizer.encode([text])[0].tolist(), texts))
+    finally:
+        sys.setswitchinterval(before)
+    assert ids == expected
+
+
+def test_a_tokenizer_that_was_pickled_gives_the_same_ids(vocab_file: str):
+    tokenizer, texts = FastTokenizer(vocab_file), ["the playing cat", "\u0378, Ⅳ"]
+    expected = [each.tolist() for each in tokenizer.encode(texts)]
+    assert [each.tolist() for each in pickle.loads(pickle.dumps(tokenizer)).encode(texts)] == expected
+
+
+def test_the_exact_tokenizer_encodes_the_same_ids(vocab_file: str):
+    for texts in ([], [""], ["the playing cat", "", "Σ, zebra"]):
+        fast_ids, exact_ids = FastTokenizer(vocab_file).encode(texts), FullTokenizer(vocab_file).encode(texts)
+        for one, other in zip(fast_ids, exact_ids, strict=True):
+            np.testing.assert_array_equal(one, other, strict=True)
+
+
+# Equal lines, and lines that no word equals.
 ODD_LINES = [
     *("a", "b", " a ", "##b\t", "", "##", "a b", "##b c", "a-b", "ab-", "##-", "--", "中文", "##中", "###", "##b##b"),
     *("a\x0bb", "\x0b", "a\u0301", "\u2028", "[CLS", "##[UNK]", "\ufffd", "c", "##c", "c", "", "\U0010ffff1", "dd"),
@@ -231,14 +275,9 @@ def test_odd_lines_of_a_vocabulary_leave_the_fast_way_open(
     assert slow_texts(odd_tokenizers[UNCASED], ["a b", "a-b", "中文", "[UNK]", "", "a\x0bb"], monkeypatch) == []
 
 
-def test_vocabulary_beyond_the_limits_of_the_kernel_is_served_by_the_exact_tokenizer(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_vocabulary_with_very_long_lines(tmp_path: pathlib.Path):
     tokenizer = FastTokenizer(write_vocab(tmp_path / "vocab.txt", [*SPECIAL_TOKENS, "a" * 2000, "a" * 200, "b"]))
-    texts = ["a" * 200, "b", "a", "", "the\nb", "a" * 2000]
-    assert_exact(tokenizer, texts)
-    assert slow_texts(tokenizer, texts, monkeypatch) == texts
-    assert_exact(tokenizer, [])
+    assert_exact(tokenizer, ["a" * 200, "b", "a", "", "the\nb", "a" * 2000])
 
 
 def test_vocabulary_may_be_text_or_a_mapping(vocab_file: str):

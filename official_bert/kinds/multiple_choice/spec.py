@@ -20,7 +20,6 @@ from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.synthetic_texts import SyntheticTexts
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
-from official_bert.tokenization.fast import Tokenizer
 
 NUM_CHOICES = 4
 
@@ -96,10 +95,10 @@ class MultipleChoiceSpec(KindSpec):
     def margins(self, outputs: Outputs, features: Features, examples: Sequence[Example]) -> list[float]:
         return margins_of_rows(self.decode(outputs, features, examples))
 
-    def featurize(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[Example], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         """Returns a sequence for each choice; without targets if a label is not known."""
         check_length(max_seq_length, _LEAST_LENGTH)
-        packed = [pack(example, tokenizer.exact, max_seq_length) for example in examples]
+        packed = [pack(example, tokenizer, max_seq_length) for example in examples]
         sequences = [sequence for sequences, _ in packed for sequence in sequences]
         labels = [example.label for example in examples]
         return from_rows(

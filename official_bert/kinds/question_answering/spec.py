@@ -24,7 +24,7 @@ from official_bert.kinds.question_answering.questions import (
 )
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.synthetic_texts import SyntheticTexts
-from official_bert.tokenization.fast import Tokenizer
+from official_bert.tokenization.exact import FullTokenizer
 
 _OUTPUTS = (START_LOGITS, END_LOGITS)
 
@@ -150,9 +150,9 @@ class QuestionAnsweringSpec(KindSpec):
             margins.append(margin)
         return margins
 
-    def featurize(self, examples: Sequence[Question], tokenizer: Tokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[Question], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         limits = Limits(max_seq_length, self.doc_stride, self.max_query_length)
-        features = features_of(cut_into_windows(examples, tokenizer.exact, limits), examples)
+        features = features_of(cut_into_windows(examples, tokenizer, limits), examples)
         lengths = np.diff(tokenizer.encode([example.text for example in examples])[1])
         return dataclasses.replace(features, is_cut=lengths > self.max_query_length)
 

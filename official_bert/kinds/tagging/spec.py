@@ -27,7 +27,6 @@ from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.tagging import entity_scores
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, FullTokenizer
-from official_bert.tokenization.fast import Tokenizer
 
 _WORD = "word"  # in Features.details, [T]: the number of the word that is tagged at this token, or -1
 
@@ -195,14 +194,12 @@ class TaggingSpec(KindSpec):
             margins[window.sentence] = min([margins[window.sentence], *margins_of_rows(rows)])
         return margins
 
-    def featurize(self, examples: Sequence[Sentence], tokenizer: Tokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[Sentence], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         words = [each.words for each in examples]
-        windows = cut_into_windows(words, tokenizer.exact, max_seq_length, self.doc_stride)
+        windows = cut_into_windows(words, tokenizer, max_seq_length, self.doc_stride)
         features = features_of(windows, examples, {label: number for number, label in enumerate(self.labels)})
         room = max_seq_length - 2
-        is_cut = [
-            any(len(word) > room and len(tokenizer.exact.tokenize(word)) > room for word in each) for each in words
-        ]
+        is_cut = [any(len(word) > room and len(tokenizer.tokenize(word)) > room for word in each) for each in words]
         return dataclasses.replace(features, is_cut=np.array(is_cut, bool))
 
     def cut_note(self, cut: int, examples: int, max_seq_length: int) -> str | None:

@@ -19,7 +19,7 @@ from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.text_spec import TextExample
 from official_bert.kinds.vectors import retrieval
 from official_bert.modeling.choices import MEAN
-from official_bert.tokenization.fast import Tokenizer
+from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
 
@@ -176,7 +176,7 @@ class VectorSpec(KindSpec):
             )
         return found
 
-    def featurize(self, examples: Sequence[VectorExample], tokenizer: Tokenizer, max_seq_length: int) -> Features:
+    def featurize(self, examples: Sequence[VectorExample], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         """Returns the inputs of the model. A row has a sequence for each text."""
         number = len(examples[0].texts) if examples else 1
         parts = [text.rsplit(PAIR_SEPARATOR, 1) for example in examples for text in example.texts]

@@ -9,8 +9,7 @@ import pytest
 
 from data_gen.pipelines import worker
 from data_gen.text import formats, token_store
-from official_bert.tokenization.caching import CachingTokenizer
-from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tokenization.fast import FastTokenizer
 from tests.data_gen.samples import Corpus, options_for
 from tests.make import run_python
 
@@ -18,8 +17,8 @@ from tests.make import run_python
 def test_workers_need_no_tensorflow(corpus: Corpus):
     code = (
         "import sys; from data_gen.pipelines import one_machine, worker;"
-        "from official_bert.tokenization import caching, exact;"
-        f"caching.CachingTokenizer(exact.FullTokenizer({corpus[1]!r})).encode(['the value']);"
+        "from official_bert.tokenization import fast;"
+        f"fast.FastTokenizer({corpus[1]!r}).encode(['the value']);"
         "print(sorted({'tensorflow', 'tensorflow_text', 'keras'} & set(sys.modules)))"
     )
     done = run_python("-c", code, check=True)
@@ -47,8 +46,8 @@ def test_a_large_file_is_shared_and_a_line_in_it_is_named(
     token_store.join_parts(str(folder / "joined"), parts)
     (tmp_path / "whole").mkdir()
     documents = list(formats.read_documents(str(text), "sentences"))
-    tokenizer = CachingTokenizer(FullTokenizer(corpus[1]))
-    ids = token_store.id_dtype(tokenizer.exact.vocab)
+    tokenizer = FastTokenizer(corpus[1])
+    ids = token_store.id_dtype(tokenizer.vocab)
     token_store.write_part(str(folder / "whole"), documents, tokenizer.encode, ids, [1])
     for name in (token_store.IDS, token_store.SENTENCES, token_store.DOCUMENTS):
         assert (folder / "joined" / name).read_bytes() == (folder / "whole" / name).read_bytes()

@@ -28,8 +28,8 @@ def test_a_very_long_line_takes_little_memory(corpus: Corpus, tmp_path: pathlib.
     text = write_text(tmp_path / "long.txt", words * (8_000_000 // len(words)) + "\n" + words + "\n")
     code = (
         "import numpy as np; from data_gen.text import formats, token_store;"
-        "from official_bert.tokenization import caching, exact;"
-        f"tokenizer = caching.CachingTokenizer(exact.FullTokenizer({corpus[1]!r}));"
+        "from official_bert.tokenization import fast;"
+        f"tokenizer = fast.FastTokenizer({corpus[1]!r});"
         f"documents = formats.read_documents({text!r}, formats.detect_format({text!r}));"
         f"token_store.write_part({str(tmp_path / 'part')!r}, documents, tokenizer.encode, np.dtype('<u2'), [1]);"
         "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"

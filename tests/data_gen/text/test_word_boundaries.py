@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries, load, mark_of
-from official_bert.tokenization.caching import CachingTokenizer
 from official_bert.tokenization.casing import Casing
-from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
+from official_bert.tokenization.exact import SPECIAL_TOKENS
+from official_bert.tokenization.fast import FastTokenizer
 from tests.make import assert_refused
 from tests.tokenization.test_exact import CASINGS
 
@@ -21,15 +21,14 @@ LETTERS = "我们用机器学习者模型 abdinst测序かなは文,+。étü\u0
 def tokenizer(words: str, casing: Casing = CASINGS[1]) -> MarkingTokenizer:
     letters = [letter for letter in dict.fromkeys(LETTERS + LETTERS.upper()) if letter.strip()]
     vocab = "\n".join([*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters)]) + "\n"
-    exact = FullTokenizer.from_vocab(vocab, **casing._asdict())
-    return MarkingTokenizer(CachingTokenizer(exact), WordBoundaries(None, words))
+    return MarkingTokenizer(FastTokenizer.from_vocab(vocab, **casing._asdict()), WordBoundaries(None, words))
 
 
 def words_of(cutter: MarkingTokenizer, text: str) -> list[list[str]]:
     """The tokens of a text, those together that are masked together."""
-    mark, words = mark_of(cutter.exact.vocab), []
+    mark, words = mark_of(cutter.tokenizer.vocab), []
     for index in cutter.encode(["学", text])[0][1:].tolist():
-        (token,) = cutter.exact.convert_ids_to_tokens([index % mark])
+        (token,) = cutter.tokenizer.convert_ids_to_tokens([index % mark])
         if index >= mark or token.startswith("##"):
             words[-1].append(token)
         else:
@@ -61,9 +60,9 @@ def test_ids_are_those_of_the_tokenizer_and_both_ways_to_find_words_agree(monkey
     texts = ["".join(rng.choices(pieces, k=rng.randrange(12))) for _ in range(2000)]
     for casing in CASINGS:
         cutter = tokenizer(WORDS, casing)
-        plain, splits = CachingTokenizer(cutter.exact).encode(texts)
+        plain, splits = cutter.tokenizer.encode(texts)
         ids, marked_splits = cutter.encode(texts)
-        mark = mark_of(cutter.exact.vocab)
+        mark = mark_of(cutter.tokenizer.vocab)
         assert np.array_equal(splits, marked_splits)
         assert np.array_equal(ids % mark, plain)
         assert 1000 < np.count_nonzero(ids >= mark) < len(ids) / 2
@@ -77,7 +76,7 @@ def test_ids_are_those_of_the_tokenizer_and_both_ways_to_find_words_agree(monkey
 
 def test_the_segmenter_finds_words(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("rjieba")
-    cutter = MarkingTokenizer(CachingTokenizer(tokenizer(WORDS).exact), load("jieba"))
+    cutter = MarkingTokenizer(tokenizer(WORDS).tokenizer, load("jieba"))
     assert [len(word) for word in words_of(cutter, "我们用机器学习模型。")] == [2, 1, 2, 2, 2, 1]
     assert len(words_of(cutter, "\ud800我们")) == 2
     assert load("jieba").identity.startswith("jieba: rjieba ")
