@@ -12,7 +12,7 @@ from data_gen.rules import masking
 from data_gen.text.documents import Document
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE
-from official_bert.tokenization import pairs
+from official_bert.tokenization import pairs, truncation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _random_segment(documents: list[Document], index: int, tokens: int, rng: ran
 def _finish(
     a: list[int], b: list[int] | None, is_random_next: bool, max_tokens: int, config: InstanceConfig, rng: random.Random
 ) -> Instance:
-    pairs.truncate_at_random_ends(a, b if b is not None else [], max_tokens, rng)
+    truncation.truncate_pair_at_random_ends(a, b if b is not None else [], max_tokens, rng)
     ids, segment_ids = pairs.join(config.cls, config.sep, a, b)
     budget = masking.number_to_predict(len(ids), config.masked_lm_prob, config.max_predictions_per_seq)
     masked, positions, labels = masking.mask(

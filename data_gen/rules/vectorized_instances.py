@@ -162,7 +162,7 @@ def _draw_random_segments(
 
 
 def _truncated(pairs: Pairs, max_tokens: int, random: Random) -> Pairs:
-    """Shortens pairs as tokenization.pairs.truncate_at_random_ends does, without its loop over single tokens.
+    """Shortens pairs as truncation.truncate_pair_at_random_ends does, without its loop over single tokens.
 
     That loop removes a token of the longer segment, or of b if both are equally long. So the longer segment first
     shrinks to the other's length, and then b and a lose a token in turn: the final lengths follow directly. Each token

@@ -19,7 +19,7 @@ from official_bert.kinds.rows import batches_by_length
 from official_bert.modeling import layer_names
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
 from official_bert.modeling.encoder import build_encoder
-from official_bert.tokenization import pairs
+from official_bert.tokenization import pairs, truncation
 from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, Piece
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
@@ -137,11 +137,9 @@ class FeatureExtractor:
         b = (self._pieces(second[0], len(first) + len(PAIR_SEPARATOR)) if second else None) or None
         room = self._max_seq_length - (3 if b else 2)
         is_truncated = len(a) + len(b or ()) > room
-        if b is None:
-            del a[room:]
-        else:
-            pairs.truncate_at_the_end(a, b, room)
-        pieces, segment_ids = pairs.join(Piece(CLS, _NOWHERE, _NOWHERE), Piece(SEP, _NOWHERE, _NOWHERE), a, b)
+        a, kept = truncation.truncate_pair(a, b or (), room)
+        cls, sep = (Piece(token, _NOWHERE, _NOWHERE) for token in (CLS, SEP))
+        pieces, segment_ids = pairs.join(cls, sep, a, kept if b else None)
         ids = self._tokenizer.convert_tokens_to_ids(piece.token for piece in pieces)
         return _Prepared(text, pieces, ids, segment_ids, is_truncated)
 
@@ -152,13 +150,12 @@ class FeatureExtractor:
         return [Piece(piece.token, piece.start + offset, piece.end + offset) for piece in pieces]
 
     def _of_batch(self, batch: list[_Prepared]) -> Iterator[TextFeatures]:
-        longest = max(len(each.input_ids) for each in batch)
-        features = {
-            "input_ids": [pairs.pad(each.input_ids, longest) for each in batch],
-            "input_mask": [pairs.pad([1] * len(each.input_ids), longest) for each in batch],
-            "segment_ids": [pairs.pad(each.segment_ids, longest) for each in batch],
+        inputs = {
+            "input_ids": tf.ragged.constant([each.input_ids for each in batch], tf.int32).to_tensor(),
+            "input_mask": tf.sequence_mask([len(each.input_ids) for each in batch], dtype=tf.int32),
+            "segment_ids": tf.ragged.constant([each.segment_ids for each in batch], tf.int32).to_tensor(),
         }
-        values = self._encode({name: tf.constant(rows, tf.int32) for name, rows in features.items()})  # [B, S, L, H]
+        values = self._encode(inputs)  # [B, S, L, H]
         for each, row in zip(batch, values.numpy(), strict=True):
             yield self._of_text(each, row[: len(each.input_ids)])
 

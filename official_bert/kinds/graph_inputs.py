@@ -1,4 +1,4 @@
-"""Builds a model's inputs in a TensorFlow graph, as tokenization/pairs.py and kinds/windows.py do in Python.
+"""Builds a model's inputs in a TensorFlow graph, as tokenization/pairs.py and tokenization/truncation.py do in Python.
 
 The tokens of all texts are concatenated to one vector. A span of tokens has a start in that vector and a length.
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from official_bert.tokenization import truncation
 from official_bert.tokenization.in_graph import row_positions, true_positions
 
 
@@ -74,9 +75,8 @@ def truncate(
     if second is None:
         return first._replace(lengths=tf.minimum(first.lengths, max_seq_length - 2)), None
     room = max_seq_length - (tf.where(second.lengths > 0, 3, 2) if drop_empty else 3)
-    # Each text may use half of the room, and what the other one leaves of its half.
-    kept = tf.minimum(first.lengths, tf.maximum(room - second.lengths, (room + 1) // 2))
-    return first._replace(lengths=kept), second._replace(lengths=tf.minimum(second.lengths, room - kept))
+    lengths = truncation.truncate_lengths(first.lengths, second.lengths, room, tf)
+    return first._replace(lengths=lengths[0]), second._replace(lengths=lengths[1])
 
 
 def have_lost_tokens(after: tuple[TokenSpans, TokenSpans | None], before: tuple[TokenSpans, TokenSpans | None]) -> Any:
@@ -143,8 +143,7 @@ def build_windows(lengths: Any, room: Any, stride: int) -> Windows:
         stride: Number of tokens from the start of a window to the start of the next one, limited by the room.
     """
     stride = tf.minimum(room, stride)
-    counts = 1 + tf.maximum(0, -tf.math.floordiv(room - lengths, stride))
-    texts, numbers = row_positions(counts)
+    texts, numbers = row_positions(truncation.count_windows(lengths, room, stride, tf))
     starts = numbers * tf.gather(stride, texts)
     return Windows(texts, numbers, starts, tf.minimum(tf.gather(room, texts), tf.gather(lengths, texts) - starts))
 
@@ -193,8 +192,7 @@ def build_word_windows(word_starts: Any, first_words: Any, room: int, stride: in
 def has_most_context(windows: Windows, rows: Any, positions: Any, tokens: Any, num_tokens: Any) -> Any:
     """Returns whether each occurrence of a token is in the window where this token is read, bool [N].
 
-    As in kinds/windows.py, this is the window where the token has most context: where the smaller of the numbers of
-    tokens to its left and right is greatest. Ties go to the longer window, then to the earlier one.
+    This is the window with the most context, by the rule of truncation.assign_tokens.
 
     Args:
         windows: All windows.
@@ -206,7 +204,7 @@ def has_most_context(windows: Windows, rows: Any, positions: Any, tokens: Any, n
     length = tf.gather(windows.lengths, rows)
     context = tf.minimum(positions, length - 1 - positions)
     count = tf.size(windows.lengths)
-    # The three rules as one integer. Lengths count hundredths of a token, as in kinds/windows.py, and with the
+    # The three rules as one integer. Lengths count hundredths of a token, as in truncation.assign_tokens, and with the
     # window's number no two windows of a text are equal.
     score = tf.cast(100 * context + length, tf.int64) * tf.cast(count, tf.int64)
     score += tf.cast(count - tf.gather(windows.numbers, rows), tf.int64)

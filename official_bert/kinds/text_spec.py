@@ -15,7 +15,7 @@ from official_bert.kinds import input_adapters
 from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
-from official_bert.tokenization.pairs import lengths_truncated_at_the_end
+from official_bert.tokenization.truncation import build_windows, concatenate_ranges, truncate_lengths
 
 if TYPE_CHECKING:
     pass
@@ -154,13 +154,13 @@ def featurize(
     if doc_stride is not None and doc_stride > most:
         raise UserError(f"doc_stride is {doc_stride}, but only {most} tokens of the text fit in a window; lower it")
     if doc_stride is None:
-        lengths_a, lengths_b = lengths_truncated_at_the_end(lengths_a, lengths_b, room)
+        lengths_a, lengths_b = truncate_lengths(lengths_a, lengths_b, room)
     elif pair:
         lengths_a = np.minimum(lengths_a, room // 2)
-        numbers, offsets, lengths_b = _windows(lengths_b, room - lengths_a, doc_stride)
+        numbers, offsets, lengths_b = build_windows(lengths_b, room - lengths_a, doc_stride)
         starts_a, lengths_a, starts_b = starts_a[numbers], lengths_a[numbers], starts_b[numbers] + offsets
     else:
-        numbers, offsets, lengths_a = _windows(lengths_a, room, doc_stride)
+        numbers, offsets, lengths_a = build_windows(lengths_a, room, doc_stride)
         starts_a, starts_b, lengths_b = starts_a[numbers] + offsets, starts_b[numbers], lengths_b[numbers]
     cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
     ends_a = lengths_a + 2  # of [CLS] a [SEP]
@@ -172,27 +172,12 @@ def featurize(
     ids[first] = cls
     ids[first + ends_a - 1] = sep
     ids[last] = sep
-    ids[_ranges(first + 1, lengths_a)] = ids_a[_ranges(starts_a, lengths_a)]
+    ids[concatenate_ranges(first + 1, lengths_a)] = ids_a[concatenate_ranges(starts_a, lengths_a)]
     segment_ids = np.zeros_like(ids)
     if pair:
-        ids[_ranges(first + ends_a, lengths_b)] = ids_b[_ranges(starts_b, lengths_b)]
-        segment_ids[_ranges(first + ends_a, lengths_b + has_b)] = 1
+        ids[concatenate_ranges(first + ends_a, lengths_b)] = ids_b[concatenate_ranges(starts_b, lengths_b)]
+        segment_ids[concatenate_ranges(first + ends_a, lengths_b + has_b)] = 1
     return Features(ids, segment_ids, splits, {}, {EXAMPLE: numbers}, is_cut=is_cut)
-
-
-def _windows(lengths: Array, room: Array, stride: int) -> tuple[Array, Array, Array]:
-    """Returns the text's number, the offset and the length of each window; every text has one, an empty one too."""
-    strides = np.minimum(room, stride)
-    counts = 1 + np.maximum(0, -(-(lengths - room) // strides))
-    numbers = np.repeat(np.arange(len(lengths)), counts)
-    offsets = strides[numbers] * _ranges(np.zeros_like(counts), counts)
-    return numbers, offsets, np.minimum(room[numbers], lengths[numbers] - offsets)
-
-
-def _ranges(starts: Array, lengths: Array) -> Array:
-    """Returns start, start + 1, ... of each range, one range after the other."""
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 
 
 def pooled(outputs: Outputs, features: Features, examples: int) -> Array:

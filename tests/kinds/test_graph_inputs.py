@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.kinds import graph_inputs, text_spec, windows
+from official_bert.kinds import graph_inputs
 from official_bert.kinds.text_spec import TextExample, featurize
 from official_bert.learning.batches import padded_inputs
+from official_bert.tokenization import truncation
 from official_bert.tokenization.exact import CLS, SEP
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.tokenization.in_graph import row_positions
@@ -33,7 +34,7 @@ def test_windows_over_texts_are_those_of_python():
     rng = np.random.default_rng(0)
     lengths, room = rng.integers(0, 30, 50), rng.integers(3, 9, 50)
     found = graph_inputs.build_windows(tf.constant(lengths, tf.int32), tf.constant(room, tf.int32), 5)
-    numbers, offsets, sizes = text_spec._windows(lengths, room, 5)
+    numbers, offsets, sizes = truncation.build_windows(lengths, room, 5)
     for one, other in ((found.texts, numbers), (found.starts, offsets), (found.lengths, sizes)):
         np.testing.assert_array_equal(one, other)
 
@@ -46,7 +47,7 @@ def test_a_token_is_read_in_the_window_that_python_reads_it_in():
         is_best = graph_inputs.has_most_context(found, rows, positions, tokens, count).numpy()
         owners = dict(zip(tokens.numpy()[is_best].tolist(), rows.numpy()[is_best].tolist(), strict=True))
         spans = list(zip(found.starts.numpy(), (found.starts + found.lengths).numpy(), strict=True))
-        assert owners == dict(enumerate(windows.with_most_context(spans, count).tolist()))
+        assert owners == dict(enumerate(truncation.assign_tokens(spans, count).tolist()))
         assert len(owners) == int(np.sum(is_best)) == count
 
 

@@ -7,7 +7,7 @@ from official_bert.errors import UserError
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.text_spec import TextExample
-from official_bert.tokenization import pairs
+from official_bert.tokenization import pairs, truncation
 from official_bert.tokenization.fast import FastTokenizer
 
 LABELS = ("a", "b", "c")
@@ -27,7 +27,7 @@ def test_features_are_those_of_one_example_at_a_time(pair, vocab_file):
         a = tokenizer.tokenize(example.text_a)
         b = tokenizer.tokenize(example.text_b) if pair else []
         assert features.is_cut[number] == (len(a) + len(b) > 12 - (3 if b else 2))
-        pairs.truncate_at_the_end(a, b, 12 - (3 if b else 2))
+        a, b = truncation.truncate_pair(a, b, 12 - (3 if b else 2))
         tokens, segment_ids = pairs.join("[CLS]", "[SEP]", a, b or None)
         row = slice(features.splits[number], features.splits[number + 1])
         assert tokenizer.convert_ids_to_tokens(features.input_ids[row].tolist()) == tokens

@@ -18,7 +18,7 @@ from official_bert.kinds.names import MULTIPLE_CHOICE
 from official_bert.kinds.probabilities import margins_of_rows, softmax
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.synthetic_texts import SyntheticTexts
-from official_bert.tokenization import pairs
+from official_bert.tokenization import pairs, truncation
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 
 NUM_CHOICES = 4
@@ -139,10 +139,9 @@ def pack(
     prompt = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(example.prompt))
     sequences, is_cut = [], False
     for text in example.endings:
-        a, b = list(prompt), tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
+        a, b = prompt, tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
         is_cut |= len(a) + len(b) > max_seq_length - 3
-        pairs.truncate_at_the_end(a, b, max_seq_length - 3)
-        sequences.append(pairs.join(cls, sep, a, b))
+        sequences.append(pairs.join(cls, sep, *truncation.truncate_pair(a, b, max_seq_length - 3)))
     return sequences, is_cut
 
 

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
-from official_bert.kinds import windows
 from official_bert.kinds.features import EXAMPLE, Features, from_rows
-from official_bert.tokenization import pairs
+from official_bert.tokenization import pairs, truncation
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.utils.progress import Progress
 
@@ -137,8 +136,9 @@ def _windows_of_question(
     cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
     room = limits.max_seq_length - len(query) - 3
     count = len(context.ids)
-    spans = [(start, min(start + room, count)) for start in windows.starts(count, room, limits.doc_stride)]
-    owners = windows.with_most_context(spans, count)
+    _, starts, lengths = truncation.build_windows(np.array([count]), np.array([room]), limits.doc_stride)
+    spans = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
+    owners = truncation.assign_tokens(spans, count)
     answer_first, answer_last = answer_tokens(question, context, tokenizer)
     for index, (start, end) in enumerate(spans):
         input_ids, segment_ids = pairs.join(cls, sep, query, context.ids[start:end].tolist())

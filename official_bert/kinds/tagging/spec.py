@@ -8,7 +8,6 @@ where it has most context, in training as in prediction, so that each counts onc
 T tokens of all windows, S sequence, C classes
 """
 
-import bisect
 import dataclasses
 import itertools
 import math
@@ -19,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
-from official_bert.kinds import class_labels, input_adapters, windows
+from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.features import EXAMPLE, LABELS, NO_LABEL, Array, Features, Outputs, from_rows
 from official_bert.kinds.names import TAGGING
 from official_bert.kinds.probabilities import margins_of_rows, softmax
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.tagging import entity_scores
-from official_bert.tokenization import pairs
+from official_bert.tokenization import pairs, truncation
 from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, FullTokenizer
 
 _WORD = "word"  # in Features.details, [T]: the number of the word that is tagged at this token, or -1
@@ -283,8 +282,8 @@ def cut_into_windows(
                 known[word] = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))[:room] or [unk]
             pieces.append(known[word])
         starts = np.cumsum([0, *map(len, pieces)]).tolist()  # of each word's pieces, and the end
-        spans = _spans(starts, room, stride or max(room // 2, 1))
-        owners = windows.with_most_context([(starts[first], starts[last]) for first, last in spans], starts[-1])
+        spans = truncation.build_word_windows(starts, room, stride or max(room // 2, 1))
+        owners = truncation.assign_tokens([(starts[first], starts[last]) for first, last in spans], starts[-1])
         for index, (first, last) in enumerate(spans):
             ids = [piece for word in pieces[first:last] for piece in word]
             here = [word for word in range(first, last) if owners[starts[word]] == index]
@@ -297,25 +296,6 @@ def cut_into_windows(
                 )
             )
     return cut
-
-
-def _spans(starts: list[int], room: int, stride: int) -> list[tuple[int, int]]:
-    """Returns the first word and the one after the last of windows that cover all words and cut none.
-
-    Args:
-        starts: where each word's pieces begin, and where the last ones end; a word has no more pieces than `room`.
-        room: pieces of a window.
-        stride: pieces from one window's first to the next one's, as near as whole words allow.
-    """
-    count = len(starts) - 1
-    first = 0
-    spans = []
-    while True:
-        last = bisect.bisect_right(starts, starts[first] + room) - 1
-        spans.append((first, last))
-        if last == count:
-            return spans
-        first = min(max(bisect.bisect_left(starts, starts[first] + stride), first + 1), last)
 
 
 def label_ids(window: Window, sentence: Sentence, number_of: dict[str, int]) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 from data_gen.rules import vectorized_instances
 from data_gen.rules.masking import MaskingVocabulary
 from data_gen.rules.random_numbers import Random
-from official_bert.tokenization import pairs
+from official_bert.tokenization import truncation
 from tests.data_gen.distributions import assert_alike
 from tests.data_gen.samples import instance_config, store_of
 
@@ -24,7 +24,7 @@ def test_truncation_at_once_leaves_what_truncation_step_by_step_leaves():
     cut = vectorized_instances._truncated(vectorized_pairs, 29, Random(1))
     for row, (long, short) in enumerate(sizes):
         first, second = list(range(long)), list(range(short))
-        pairs.truncate_at_random_ends(first, second, 29, rng)
+        truncation.truncate_pair_at_random_ends(first, second, 29, rng)
         assert (cut.a_length[row], cut.b_length[row]) == (len(first), len(second))
         assert 0 <= cut.a_start[row] <= long - len(first)
         assert 0 <= cut.b_start[row] <= short - len(second)

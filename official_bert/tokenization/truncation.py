@@ -1,0 +1,140 @@
+"""Truncation and windows: the rules that fit texts of any length into a model's sequences.
+
+All functions count tokens of the texts themselves, without [CLS] and [SEP]. Functions with an argument `xp` also run in
+a TensorFlow graph: pass tensorflow instead of numpy.
+
+E texts, R windows of all texts, T tokens of a text, W words of a text
+"""
+
+import bisect
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+# The weight of a window's length when windows are compared by context, as in the original's run_squad.py.
+_LENGTH_WEIGHT = 0.01
+
+
+def truncate_lengths(first: Any, second: Any, max_tokens: Any, xp: Any = np) -> tuple[Any, Any]:
+    """Returns how many tokens fine-tuning keeps from the start of each text of a pair.
+
+    This is the original's rule: remove the last token of the longer text, or of the second one if they are equally
+    long, until the pair fits.
+
+    Args:
+        first: int or int [E], the number of tokens of each first text.
+        second: The same for the second texts.
+        max_tokens: int or int [E], the maximum number of tokens of a pair.
+        xp: The array module, numpy or tensorflow.
+    """
+    # Each text may use half of the room (the first one gets the odd token) and what the other one leaves of its half.
+    first = xp.minimum(first, xp.maximum((max_tokens + 1) // 2, max_tokens - second))
+    return first, xp.minimum(second, max_tokens - first)
+
+
+def truncate_pair(first: Sequence[Any], second: Sequence[Any], max_tokens: int) -> tuple[list[Any], list[Any]]:
+    """Returns a pair truncated by the rule of `truncate_lengths`. A single text has an empty second one."""
+    kept_first, kept_second = truncate_lengths(len(first), len(second), max_tokens)
+    return list(first[:kept_first]), list(second[:kept_second])
+
+
+def truncate_pair_at_random_ends(first: list[Any], second: list[Any], max_tokens: int, rng: random.Random) -> None:
+    """Truncates a pair in place by the rule of pre-training.
+
+    Removes tokens of the longer text, or of the second one if they are equally long, until the pair fits. Each token is
+    taken from the front or the back with equal probability.
+    """
+    # Deletes all tokens in a single operation: deleting the first element of a list moves all others.
+    starts, ends = [0, 0], [len(first), len(second)]
+    num_first, num_second = ends
+    while num_first + num_second > max_tokens:
+        longer = 0 if num_first > num_second else 1
+        if rng.random() < 0.5:
+            starts[longer] += 1
+        else:
+            ends[longer] -= 1
+        num_first, num_second = ends[0] - starts[0], ends[1] - starts[1]
+    first[:], second[:] = first[starts[0] : ends[0]], second[starts[1] : ends[1]]
+
+
+class Windows(NamedTuple):
+    """Overlapping windows over texts, in the order of the texts, each int64 [R]."""
+
+    texts: npt.NDArray[np.int64]  # the index of the text
+    starts: npt.NDArray[np.int64]  # the position of the window's first token in the text
+    lengths: npt.NDArray[np.int64]
+
+
+def count_windows(lengths: Any, room: Any, stride: Any, xp: Any = np) -> Any:
+    """Returns the number of windows that cover each text, at least 1: int [E].
+
+    Args:
+        lengths: int [E], the number of tokens of each text.
+        room: int [E], the maximum number of tokens in a window, at least 1.
+        stride: int or int [E], the number of tokens between the starts of two windows, at most `room`.
+        xp: The array module, numpy or tensorflow.
+    """
+    return 1 + xp.maximum(0, -((room - lengths) // stride))
+
+
+def build_windows(lengths: Any, room: Any, stride: int) -> Windows:
+    """Returns windows that cover all tokens of each text. A text without tokens has one empty window.
+
+    Args:
+        lengths: int [E], the number of tokens of each text.
+        room: int [E], the maximum number of tokens in a window, at least 1.
+        stride: Number of tokens between the starts of two windows, limited by the room.
+    """
+    strides = np.minimum(room, stride)
+    counts = count_windows(lengths, room, strides)
+    texts = np.repeat(np.arange(len(lengths)), counts)
+    starts = strides[texts] * concatenate_ranges(np.zeros_like(counts), counts)
+    return Windows(texts, starts, np.minimum(room[texts], lengths[texts] - starts))
+
+
+def build_word_windows(word_starts: Sequence[int], room: int, stride: int) -> list[tuple[int, int]]:
+    """Returns windows of whole words that cover all words of a text, as (first word, word after the last one).
+
+    Args:
+        word_starts: [W + 1], the position of each word's first token, and the end of the text. No word has more than
+            `room` tokens.
+        room: The maximum number of tokens in a window.
+        stride: Number of tokens between the starts of two windows, as far as whole words allow.
+    """
+    num_words = len(word_starts) - 1
+    first, spans = 0, []
+    while True:
+        last = bisect.bisect_right(word_starts, word_starts[first] + room) - 1
+        spans.append((first, last))
+        if last == num_words:
+            return spans
+        first = min(max(bisect.bisect_left(word_starts, word_starts[first] + stride), first + 1), last)
+
+
+def assign_tokens(spans: Sequence[tuple[int, int]], num_tokens: int) -> npt.NDArray[np.int64]:
+    """Returns the index of the window in which each token of a text has the most context, [T].
+
+    The context of a token is the smaller of the numbers of tokens to its left and right. Ties go to the longer window,
+    then to the earlier one.
+
+    Args:
+        spans: The first token of each window and the token after its last one. The windows cover all tokens.
+        num_tokens: Number of tokens of the text.
+    """
+    windows, best = np.zeros(num_tokens, np.int64), np.full(num_tokens, -np.inf)
+    for index, (start, end) in enumerate(spans):
+        positions = np.arange(end - start)
+        score = np.minimum(positions, positions[::-1]) + _LENGTH_WEIGHT * (end - start)
+        is_better = score > best[start:end]
+        windows[start:end][is_better] = index
+        best[start:end][is_better] = score[is_better]
+    return windows
+
+
+def concatenate_ranges(starts: Any, lengths: Any) -> npt.NDArray[np.int64]:
+    """Returns start, start + 1, ... of each range of these lengths, one range after the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)

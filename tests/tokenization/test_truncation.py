@@ -1,0 +1,83 @@
+"""Truncation and windows in Python and in TensorFlow graphs."""
+
+import random
+
+import numpy as np
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from official_bert.tokenization import truncation
+
+
+def find_spans(num_tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+    windows = truncation.build_windows(np.array([num_tokens]), np.array([room]), stride)
+    return list(zip(windows.starts.tolist(), (windows.starts + windows.lengths).tolist(), strict=True))
+
+
+def test_lengths_equal_those_after_removing_single_tokens():
+    """The original's `_truncate_seq_pair` removes one token at a time."""
+    rng = random.Random(0)
+    for _ in range(300):
+        num_first, num_second, room = rng.randrange(12), rng.randrange(12), rng.randrange(14)
+        first, second = list(range(num_first)), list(range(num_second))
+        expected = first[:], second[:]
+        while len(expected[0]) + len(expected[1]) > room:
+            (expected[0] if len(expected[0]) > len(expected[1]) else expected[1]).pop()
+        assert truncation.truncate_pair(first, second, room) == expected
+        in_graph = truncation.truncate_lengths(tf.constant([num_first]), tf.constant([num_second]), room, tf)
+        assert [int(lengths[0]) for lengths in in_graph] == list(map(len, expected))
+
+
+def test_random_truncation_takes_the_steps_of_the_original_in_linear_time():
+    def truncate_seq_pair(a: list[int], b: list[int], max_tokens: int, rng: random.Random) -> None:
+        while len(a) + len(b) > max_tokens:
+            longer = a if len(a) > len(b) else b
+            longer.pop(0 if rng.random() < 0.5 else -1)
+
+    for seed in range(30):
+        sizes = random.Random(seed).choices(range(40), k=2)
+        expected, found = [[list(range(size)) for size in sizes] for _ in range(2)]
+        truncate_seq_pair(expected[0], expected[1], 20, random.Random(seed))
+        truncation.truncate_pair_at_random_ends(found[0], found[1], 20, random.Random(seed))
+        assert found == expected
+    # Quadratic time would be an hour for this list.
+    long = list(range(3_000_000))
+    truncation.truncate_pair_at_random_ends(long, [], 125, random.Random(0))
+    assert len(long) == 125
+
+
+def test_windows_follow_the_stride_and_end_with_the_text():
+    assert find_spans(10, 6, 2) == [(0, 6), (2, 8), (4, 10)]
+    assert find_spans(10, 6, 100) == [(0, 6), (6, 10)]
+    assert find_spans(6, 6, 2) == [(0, 6)]
+    assert find_spans(0, 6, 2) == [(0, 0)]
+
+
+def test_word_windows_contain_whole_words():
+    # Words of 2, 1, 3 and 2 tokens.
+    assert truncation.build_word_windows([0, 2, 3, 6, 8], 5, 3) == [(0, 2), (2, 4)]
+    assert truncation.build_word_windows([0, 2, 3, 6, 8], 5, 2) == [(0, 2), (1, 3), (2, 4)]
+    assert truncation.build_word_windows([0], 5, 3) == [(0, 0)]
+
+
+def test_tokens_belong_to_the_window_with_the_most_context():
+    assert truncation.assign_tokens([(0, 5), (3, 8), (6, 9)], 9).tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2]
+    # Token 27 has 2 tokens to its right in the first window, of 30 tokens, and 3 to its left in the second, of 10.
+    assert truncation.assign_tokens([(0, 30), (24, 34)], 34)[27] == 1
+
+
+def test_ties_go_to_the_longer_window_and_then_to_the_earlier_one():
+    assert truncation.assign_tokens([(0, 30), (25, 35)], 35)[27] == 0
+    assert truncation.assign_tokens([(0, 5), (2, 9)], 9).tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 1]
+    assert truncation.assign_tokens([(0, 7), (2, 9)], 9).tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
+def test_every_token_belongs_to_a_window_that_contains_it(count: int, room: int, stride: int):
+    spans = find_spans(count, room, stride)
+    for token, window in enumerate(truncation.assign_tokens(spans, count)):
+        start, end = spans[window]
+        assert start <= token < end
+        best = max(min(token - s, e - 1 - token) for s, e in spans if s <= token < e)
+        assert min(token - start, end - 1 - token) == best
