@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from official_bert.utils.signals import interruptible
+from official_bert.utils.signals import exit_on_interrupt
 
 if TYPE_CHECKING:
     from official_bert.utils.command_line import Command
@@ -47,7 +47,7 @@ def load(name: str) -> "Command":
 
 def main() -> NoReturn:
     """`official-bert NAME --flag=value ...`: runs the command that the first argument names, and ends the process."""
-    with interruptible():
+    with exit_on_interrupt():
         name, *arguments = sys.argv[1:] or [""]
         if name in _ABOUT:
             try:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, SENTENCE_OBJECTIVES
 from official_bert.errors import UserError
-from official_bert.tokenization.casing import Casing, casing_of
+from official_bert.tokenization.casing import Casing, make_casing
 from official_bert.utils import files
 from official_bert.utils.flags import ValidatedOptions, option
 
@@ -145,7 +145,7 @@ class RecordOptions(TextOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        casing_of(self.do_lower_case, self.strip_accents)
+        make_casing(self.do_lower_case, self.strip_accents)
         if self.dupe_factor is None:
             object.__setattr__(self, "dupe_factor", 1 if self.masking == "dynamic" else 10)
         MaskingRates.parse(self.masking_rates)
@@ -170,7 +170,7 @@ class RecordOptions(TextOptions):
     @property
     def casing(self) -> Casing:
         """What the text is brought to before it is cut."""
-        return casing_of(self.do_lower_case, self.strip_accents)
+        return make_casing(self.do_lower_case, self.strip_accents)
 
     @property
     def stem(self) -> str:
@@ -224,11 +224,11 @@ class VocabularyOptions(TextOptions):
     @property
     def casing(self) -> Casing:
         """What the text is brought to before it is cut."""
-        return casing_of(self.do_lower_case, self.strip_accents)
+        return make_casing(self.do_lower_case, self.strip_accents)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        casing_of(self.do_lower_case, self.strip_accents)
+        make_casing(self.do_lower_case, self.strip_accents)
         if self.max_words < self.vocab_size:
             raise UserError(
                 f"--max_words is {self.max_words:,}, but --vocab_size is {self.vocab_size:,}; give at least that many"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from official_bert.kinds.tagging.model import build_token_tagger
     from official_bert.modeling.config import BertConfig
     from official_bert.modeling.encoder import build_encoder
-    from official_bert.modeling.pretraining_model import build_pretraining_model, encoder_of
+    from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
     from official_bert.optimization.optimizers import BertAdamW, Lamb
     from official_bert.optimization.schedules import WarmupPolynomialDecay
     from official_bert.tokenization.exact import FullTokenizer
@@ -54,7 +54,7 @@ _NAMES = {
     "official_bert.kinds.tagging.model": "build_token_tagger",
     "official_bert.modeling.config": "BertConfig",
     "official_bert.modeling.encoder": "build_encoder",
-    "official_bert.modeling.pretraining_model": "build_pretraining_model encoder_of",
+    "official_bert.modeling.pretraining_model": "build_pretraining_model get_encoder",
     "official_bert.optimization.optimizers": "BertAdamW Lamb",
     "official_bert.optimization.schedules": "WarmupPolynomialDecay",
     "official_bert.tokenization.exact": "FullTokenizer",
@@ -67,7 +67,7 @@ __all__ = [
     "MultipleChoice", "QuestionAnswerer", "TextClassifier", "TextEncoder", "TextRegressor", "TokenTagger",
     "UserError", "WarmupPolynomialDecay", "__version__", "adapt", "build_classifier", "build_encoder",
     "build_multiple_choice_model", "build_pretraining_model", "build_regressor", "build_span_predictor",
-    "build_token_tagger", "encoder_of", "fill_mask", "load", "load_pretraining_model",
+    "build_token_tagger", "fill_mask", "get_encoder", "load", "load_pretraining_model",
 ]  # fmt: skip
 
 
@@ -75,10 +75,10 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'official_bert' has no attribute {name!r}")
     try:
-        with tensorflow_import.without_remarks():
+        with tensorflow_import.hide_startup_messages():
             value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     except ModuleNotFoundError as error:
-        raise extras.missing(error, "finetune") or error from error
+        raise extras.explain_missing_package(error, "finetune") or error from error
     globals()[name] = value  # so that the next use costs nothing
     return value
 

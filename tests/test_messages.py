@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-from official_bert.utils.flags import flags_of
+from official_bert.utils.flags import list_flags
 from official_bert_cli import COMMANDS, load
 from tests.test_structure import NAMES, ours_among, reachable_from
 
@@ -41,7 +41,7 @@ def test_messages_name_flags_of_a_command_that_can_print_them():
     flags: dict[str, set[str]] = {}  # by module
     for command in COMMANDS:
         variants = [options for variant in load(command).variants.values() for options in variant.options]
-        names = {flag.name for cls in (*load(command).options, *variants) for flag in flags_of(cls)}
+        names = {flag.name for cls in (*load(command).options, *variants) for flag in list_flags(cls)}
         for module in _reachable_modules(command):
             flags.setdefault(module, {"help", "flagfile"}).update(names | load(command).refused.keys())
     unknown = [

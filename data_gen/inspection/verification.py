@@ -20,7 +20,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
 from official_bert.tokenization.casing import describe_contradiction
 from official_bert.utils import files
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 # `validation.first_violation` of batches of a run's records.
 _Check = Callable[[batches.Batch], tuple[int, str] | None]
@@ -101,7 +101,7 @@ def _set_of_manifest(path: str, findings: Findings) -> _FileSet:
 
 def _sets_of_files(paths: list[str], findings: Findings) -> list[_FileSet]:
     # As os.path.join makes them of a folder and a manifest's names.
-    paths = list(map(files.normal, paths))
+    paths = list(map(files.normalize_path, paths))
     by_folder: dict[str, dict[str, None]] = {}
     for path in paths:
         by_folder.setdefault(os.path.dirname(path), {})[path] = None
@@ -337,8 +337,8 @@ def _describe_checks(
         rules.append("[CLS], [SEP] and the pieces of words")
     if limit:
         rules.append(f"ids below {limit:,}")
-    checked = [f"{counted(count, 'record')} of {length} positions, {about}: {', '.join(rules)}"]
+    checked = [f"{pluralize(count, 'record')} of {length} positions, {about}: {', '.join(rules)}"]
     if file_set.manifest_file:
         hashes = "lengths, numbers of records and sha256" + (" and the vocabulary's" if vocab else "")
-        checked.append(f"{counted(len(file_set.entries), 'file')}: {hashes} as in {file_set.manifest_file}")
+        checked.append(f"{pluralize(len(file_set.entries), 'file')}: {hashes} as in {file_set.manifest_file}")
     return checked

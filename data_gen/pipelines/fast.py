@@ -69,15 +69,15 @@ def create(
     with _write_errors_explained(options.work_folder):
         folder = _claim(options.work_folder, source)
         files.write_text(os.path.join(folder, worker.VOCAB), vocab_text)
-        worker_options = dataclasses.replace(options, input_file=list(map(files.absolute, states)))
+        worker_options = dataclasses.replace(options, input_file=list(map(files.make_absolute, states)))
         if boundaries and boundaries.words:
             words_file = os.path.join(folder, worker.WORDS)
             files.write_text(words_file, boundaries.words)
-            worker_options = dataclasses.replace(worker_options, word_boundaries=files.absolute(words_file))
+            worker_options = dataclasses.replace(worker_options, word_boundaries=files.make_absolute(words_file))
         if excluded:
             excluded_file = os.path.join(folder, worker.EXCLUDED)
             files.write_text(excluded_file, "\n".join(excluded.texts))
-            worker_options = dataclasses.replace(worker_options, exclude_texts=[files.absolute(excluded_file)])
+            worker_options = dataclasses.replace(worker_options, exclude_texts=[files.make_absolute(excluded_file)])
         files.write_text(os.path.join(folder, worker.OPTIONS), json.dumps(dataclasses.asdict(worker_options)))
         with pool(folder) as workers:
             try:

@@ -44,7 +44,7 @@ class DaskPool:
     """A pool of workers (see worker_pool.py) that runs the tasks of a working folder on a Dask cluster."""
 
     def __init__(self, cluster: dask_cluster.Cluster, folder: str) -> None:
-        self._cluster, self._folder = cluster, files.absolute(folder)
+        self._cluster, self._folder = cluster, files.make_absolute(folder)
         self._run = uuid.uuid4().hex
 
     def __enter__(self) -> "DaskPool":

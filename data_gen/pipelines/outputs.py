@@ -82,15 +82,15 @@ def check_outputs(options: RecordOptions, inputs: list[str]) -> None:
     """
     spellings: dict[str, str] = {}
     for path in options.output_file:
-        real = files.real(path)
+        real = files.resolve_links(path)
         if real in spellings:
             raise UserError(f"--output_file names one file twice, as {spellings[real]} and as {path}")
         spellings[real] = path
     for path in [*options.output_file, *manifest_files(options)]:
         files.refuse_overwriting(path, "output_file", inputs)
-    folder = files.real(options.work_folder) + os.sep
+    folder = files.resolve_links(options.work_folder) + os.sep
     for path in inputs:
-        if files.real(path).startswith(folder):
+        if files.resolve_links(path).startswith(folder):
             raise UserError(
                 f"{path} is in the working folder {options.work_folder}, which is removed at the end; move it"
             )

@@ -24,7 +24,7 @@ from official_bert.errors import UserError
 from official_bert.tokenization import exact
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 from official_bert.utils.progress import Progress
 
 
@@ -56,7 +56,7 @@ def create(
     writer.write(instances, options.output_file, options.max_seq_length, options.max_predictions_per_seq)
     if len(instances) < len(options.output_file):
         print(
-            f"warning: {counted(len(instances), 'instance')} for {len(options.output_file)} files; some are empty",
+            f"warning: {pluralize(len(instances), 'instance')} for {len(options.output_file)} files; some are empty",
             file=sys.stderr,
         )
     shards = []

@@ -35,7 +35,7 @@ def plan_run(options: RecordOptions, config: InstanceConfig, store: TokenStore) 
     outputs = shard_names(options, size)
     layout = shuffle.Layout(config.max_seq_length, config.max_predictions_per_seq, store.ids.dtype, 1)
     buckets = int(count * layout.row.itemsize / len(outputs) // _BUCKET_BYTES) + 1
-    return RunPlan([list(block) for block in blocks], list(map(files.absolute, outputs)), buckets)
+    return RunPlan([list(block) for block in blocks], list(map(files.make_absolute, outputs)), buckets)
 
 
 def _estimate(

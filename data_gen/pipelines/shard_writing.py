@@ -55,7 +55,7 @@ def write_shards(plan: RunPlan, folder: str, workers: WorkerPool, num_threads: i
         with waits.ending_at_errors():
             for number in pending:
                 # An error ends the waits before it takes the file away: others fail where it is missing.
-                with files.written_whole(plan.outputs[number]) as beside, waits.ending_at_errors():
+                with files.write_atomically(plan.outputs[number]) as beside, waits.ending_at_errors():
                     open(beside, "wb").close()
                     with waits.changing():
                         shards[number] = _Shard(beside, waits)

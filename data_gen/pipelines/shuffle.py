@@ -52,7 +52,7 @@ def keyed(instances: Instances, random: Random) -> np.ndarray:
 def spool(path: str, rows: np.ndarray, layout: Layout) -> None:
     """Writes a block's rows, which are sorted by their keys; the file appears whole."""
     starts = layout.bucket_starts(rows["key"])
-    with files.written_whole(path) as beside, open(beside, "wb") as writer:
+    with files.write_atomically(path) as beside, open(beside, "wb") as writer:
         writer.write(starts.data)
         writer.write(rows.data)
 

@@ -42,7 +42,7 @@ def _framed_length(length: int) -> bytes:
 @contextlib.contextmanager
 def open_shard(path: str, gzip: bool) -> Iterator[Any]:
     """Yields a writer of bytes; the file appears under its name whole, when the context is left without an error."""
-    with files.written_whole(path) as beside, open(beside, "wb") as raw:
+    with files.write_atomically(path) as beside, open(beside, "wb") as raw:
         # No name and no time in the header: equal records give equal bytes.
         zipped = GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) if gzip else None
         with zipped or contextlib.nullcontext(raw) as writer:

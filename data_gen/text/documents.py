@@ -27,7 +27,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
     progress = reading_progress("reading", paths)
 
     def undecoded(path: str) -> Iterator[bytes]:
-        with files.read_errors_explained(path), files.open_bytes(path) as reader:
+        with files.explain_read_errors(path), files.open_bytes(path) as reader:
             for number, line in enumerate(reader):
                 if number == 0 and streams.is_compressed(line):
                     raise UserError(
@@ -38,7 +38,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
                 progress(len(line))
 
     for path in paths:
-        if kind := row_files.kind_of(path):
+        if kind := row_files.detect_kind(path):
             raise UserError(
                 f"{path} is a {kind} file, which --algorithm=reference does not read; take --algorithm=fast"
             )

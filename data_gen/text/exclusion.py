@@ -15,7 +15,7 @@ import numpy as np
 from official_bert.errors import UserError
 from official_bert.utils import files, row_files, tables
 from official_bert.utils.bad_rows import NoBadRows
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 MIN_CHARACTERS = 20  # of a text without white space; shorter ones stand in documents by chance
 
@@ -120,7 +120,7 @@ def load_described(patterns: list[str]) -> tuple[list[str], ExcludedTexts | None
                 "space not counted; give another file, or none"
             )
         short = f"; {excluded.too_short:,} of fewer than {MIN_CHARACTERS} characters are not looked for"
-        print(f"--exclude_texts: {counted(len(excluded.texts), 'text')}; documents that hold one are left out{short}")
+        print(f"--exclude_texts: {pluralize(len(excluded.texts), 'text')}; documents that hold one are left out{short}")
     return paths, excluded
 
 

@@ -12,7 +12,7 @@ def file_state(path: str) -> FileState:
     """Returns what changes when a local file is written: its size and the time of the last change; None of others."""
     if files.is_remote(path):
         return None
-    with files.read_errors_explained(path):
+    with files.explain_read_errors(path):
         status = os.stat(path)
     return status.st_size, status.st_mtime_ns
 

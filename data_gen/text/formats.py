@@ -23,7 +23,7 @@ from data_gen.options import TEXT_FORMATS, TextOptions
 from data_gen.text.sentences import check_language, split_sentences
 from official_bert.errors import UserError
 from official_bert.utils import files, row_files, streams, tables
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 from official_bert.utils.progress import Progress
 
 Document = list[str]
@@ -107,7 +107,7 @@ def format_of(path: str, options: TextOptions) -> str:
     """
     if options.input_format == "auto":
         return detect_format(path, options.language)
-    if kind := row_files.kind_of(path):
+    if kind := row_files.detect_kind(path):
         raise UserError(
             f"{path} is a {kind} file, which --input_format={options.input_format} does not fit; leave that out"
         )
@@ -127,7 +127,7 @@ def detect_format(path: str, language: str = "en") -> str:
         UserError: the file is missing, unreadable, truncated or corrupt, or the language is no language code.
     """
     check_language(language)
-    return row_files.kind_of(path) or _format_of(path, _head(streams.read_lines(path)), language)
+    return row_files.detect_kind(path) or _format_of(path, _head(streams.read_lines(path)), language)
 
 
 def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None]]:
@@ -146,7 +146,7 @@ def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None
         return [(0, None)]
     starts = [0]
     last = "</doc>" if format == "wikiextractor" else ""  # line of a document
-    with files.read_errors_explained(path), open(path, "rb") as reader:
+    with files.explain_read_errors(path), open(path, "rb") as reader:
         if streams.is_compressed(reader.read(10)):
             return [(0, None)]
         length = files.size(path)
@@ -165,10 +165,10 @@ def describe_formats(formats: list[str], options: TextOptions) -> str:
     """Returns the formats that --input_format=auto detected with their numbers of files, and a note on long lines."""
     kept = [_keeps_lines(format, options) for format in formats]
     counts = collections.Counter("sentences" if keeps else name for name, keeps in zip(formats, kept, strict=True))
-    line = "format of the text: " + ", ".join(f"{name} ({counted(count, 'file')})" for name, count in counts.items())
+    line = "format of the text: " + ", ".join(f"{name} ({pluralize(count, 'file')})" for name, count in counts.items())
     if any(kept):
         line += (
-            f"\nnote: in {counted(sum(kept), 'file')} most of the text is on lines of several sentences; each line is "
+            f"\nnote: in {pluralize(sum(kept), 'file')} most of the text is on lines of several sentences; each is "
             "taken as one sentence; --input_format=paragraphs splits them"
         )
     return line
@@ -184,7 +184,7 @@ def _documents(
 ) -> Iterator[Document]:
     cut = partial(split_sentences, language=language)
     if format == "auto":
-        format = row_files.kind_of(path) or format
+        format = row_files.detect_kind(path) or format
     if format in row_files.KINDS:
         for position, row in row_files.read_rows(path, format, [text_field], (start, end), drop_invalid_utf8):
             if row[text_field] is None:

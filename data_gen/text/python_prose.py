@@ -16,7 +16,7 @@ import sentencex
 from data_gen.options import ProseOptions
 from official_bert.errors import UserError
 from official_bert.utils import files
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 # Other people's packages; and examples, tests and tools around the library, whose docstrings are few and odd.
 _LEFT_OUT = frozenset(
@@ -111,6 +111,6 @@ def write(options: ProseOptions) -> None:
         text = "\n".join("".join(sentence + "\n" for sentence in document) for document in documents)
         files.write_text(path, text)
         print(
-            f"{path}: {counted(len(documents), 'document')}, {counted(sum(map(len, documents)), 'sentence')}, "
+            f"{path}: {pluralize(len(documents), 'document')}, {pluralize(sum(map(len, documents)), 'sentence')}, "
             f"{len(text.encode()) / 1e6:.2f} MB"
         )

@@ -96,7 +96,7 @@ def load(name: str | None) -> WordBoundaries | None:
         try:
             import rjieba  # noqa: F401
         except ModuleNotFoundError as error:
-            raise extras.missing(error, JIEBA) or error from error
+            raise extras.explain_missing_package(error, JIEBA) or error from error
         return WordBoundaries(name)
     if not files.exists(name):
         raise UserError(

@@ -9,7 +9,7 @@ from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
 from official_bert.utils import files, row_files
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 # Without --heldout_file, every so many documents one is kept from learning.
 _HELDOUT_EVERY = 50
@@ -73,7 +73,9 @@ def _count(options: VocabularyOptions) -> tuple[WordCounts, WordCounts]:
 def _describe_counts(text: WordCounts) -> str:
     sample = f"one sentence in {2**text.halvings:,} of " if text.halvings else ""
     words = sum(text.counts.values())
-    return f"{sample}{counted(text.documents, 'document')}, {counted(words, 'word')}, {len(text.counts):,} different"
+    return (
+        f"{sample}{pluralize(text.documents, 'document')}, {pluralize(words, 'word')}, {len(text.counts):,} different"
+    )
 
 
 def _report(learned: Learned, options: VocabularyOptions, other: dict[str, int] | None) -> str:
@@ -111,7 +113,7 @@ def learn_and_report(options: VocabularyOptions) -> None:
         exact.check_special_tokens(other, options.compare_with)
     learned = learn(options)
     files.write_text(options.vocab_file, "".join(piece + "\n" for piece in learned.pieces))
-    print(f"{options.vocab_file}: {counted(len(learned.pieces), 'piece')}")
+    print(f"{options.vocab_file}: {pluralize(len(learned.pieces), 'piece')}")
     if len(learned.pieces) < options.vocab_size:
         print(
             f"{options.vocab_size:,} were asked for, but no more pieces occur {options.min_frequency} times in the text"

@@ -26,7 +26,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.runs import run_file
 from official_bert.runs.locks import lock_folder
 from official_bert.utils import files, row_files
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 _WORK = "adaptation"
 _OPTIONS_FILE, _CONTENTS_FILE = "options.json", "contents.json"  # In the folder of texts.
@@ -104,7 +104,7 @@ def _check_folder(options: Options, work: str) -> None:
         before, now = files.read_json_object(words_file)["new_words"], words.read_new_words(options.new_words_file)
         if before != now:
             raise UserError(
-                f"--new_words_file has changed since: {options.new_words_file} has {counted(len(now), 'word')}, "
+                f"--new_words_file has changed since: {options.new_words_file} has {pluralize(len(now), 'word')}, "
                 f"which are not the {len(before):,} of before; restore it, or give another --output_dir"
             )
 
@@ -141,10 +141,10 @@ def _prepare(options: Options, work: str) -> None:
     print("\n".join(lines), flush=True)
     folder = os.path.join(work, records.TEXTS)
     if not files.exists(folder):
-        with files.folder_written_whole(folder) as temporary:
+        with files.write_folder_atomically(folder) as temporary:
             records.prepare_texts(options, temporary)
             contents = {
-                flag: row_files.contents(row_files.expand(patterns, flag))
+                flag: row_files.fingerprint(row_files.expand(patterns, flag))
                 for flag, patterns in options.text_files.items()
             }
             files.write_text(os.path.join(temporary, _CONTENTS_FILE), json.dumps(contents))

@@ -21,7 +21,7 @@ from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE
 from official_bert.errors import UserError
 from official_bert.tokenization.casing import UNCASED
 from official_bert.utils import files, row_files
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 # The folder of texts and its files, with one sentence per line and an empty line after each document.
 TEXTS = "texts"
@@ -94,7 +94,7 @@ def prepare_texts(options: Options, folder: str) -> Texts:
         held, kept = _hold_out(documents, options.heldout_share, corpus)
         if not held or not kept:
             raise UserError(
-                f"--input_file holds {counted(sum(each.sentences for each in documents), 'sentence')}: that is too "
+                f"--input_file holds {pluralize(sum(each.sentences for each in documents), 'sentence')}: that is too "
                 "little to hold some out; give more text"
             )
         _copy(corpus, held, os.path.join(folder, HELDOUT))
@@ -187,11 +187,11 @@ def _split_general(
     shared = len(documents) - len(general)
     if 2 * len(general) <= len(documents):
         raise UserError(
-            f"{shared:,} of the {counted(len(documents), 'document')} of --general_file are in the domain's text too; "
+            f"{shared:,} of the {pluralize(len(documents), 'document')} of --general_file are also in the domain's text; "
             "give other text"
         )
     if shared:
-        print(f"left out of the general text, as the domain has them: {counted(shared, 'document')}")
+        print(f"left out of the general text, as the domain has them: {pluralize(shared, 'document')}")
     is_mixed, share = bool(options.general_share), options.general_share
     held, kept = _hold_out(general, options.heldout_share if is_mixed else 1.0, corpus)
     if not held or (is_mixed and not kept):
@@ -220,7 +220,7 @@ def _read_documents(
         corpus.write(content)
         documents.append(_Document(digest, start, corpus.tell(), sum(map(len, document)), len(document)))
     if excluded:
-        print(f"left out, as they hold a text of --exclude_texts: {counted(document_filter.left_out, 'document')}")
+        print(f"left out, as they hold a text of --exclude_texts: {pluralize(document_filter.left_out, 'document')}")
     return documents
 
 
@@ -277,4 +277,4 @@ def _sum_characters(documents: Iterable[_Document]) -> int:
 
 
 def _describe(documents: list[_Document]) -> str:
-    return f"{counted(len(documents), 'document')} of {_sum_characters(documents):,} characters"
+    return f"{pluralize(len(documents), 'document')} of {_sum_characters(documents):,} characters"

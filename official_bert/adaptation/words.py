@@ -24,7 +24,7 @@ from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import CONTINUATION, MAX_CHARACTERS_PER_WORD, UNK, WordpieceTokenizer, parse_vocab
 from official_bert.utils import files
-from official_bert.utils.progress import waiting
+from official_bert.utils.progress import report_elapsed_time
 
 INITIAL, ORIGINAL, WORDS_FILE = "initial", "original", "words.json"
 
@@ -122,14 +122,14 @@ def _write_model(checkpoint: LoadedModel, seed: int, folder: str) -> None:
         return
     model = build_pretraining_model(checkpoint.config, seed=seed)
     new = {variable.path: np.asarray(variable) for variable in model.variables}
-    with files.folder_written_whole(folder) as temporary:
+    with files.write_folder_atomically(folder) as temporary:
         own.write(dataclasses.replace(checkpoint, weights={**new, **checkpoint.weights}, step=None), temporary)
 
 
 def count_words(path: str, casing: Casing) -> WordCounts:
     """Counts the words of a text file of the working folder, as the tokenizer separates them."""
     counts = WordCounts(casing, _MAX_WORDS)
-    with waiting("counting words"):
+    with report_elapsed_time("counting words"):
         counts.add(records.read_sentences(path))
     return counts
 

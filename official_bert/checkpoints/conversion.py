@@ -11,7 +11,7 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
 from official_bert.utils import files
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 # A forward pass in another framework may differ by the order of its sums; more than this is another model.
 _TOLERANCE = 1e-3
@@ -49,7 +49,7 @@ def convert(options: ConversionOptions) -> list[str]:
     lines += changes
     if options.optimizer and not target_format.holds_optimizer:
         raise UserError(f"{target_format.title} checkpoints contain no optimizer state; remove --optimizer")
-    with files.folder_written_whole(options.to) as folder:
+    with files.write_folder_atomically(options.to) as folder:
         written = target_format.write(changed, folder)
         lines += _notes(written.notes[len(changed.notes) :])
         again = open_model(folder, LoadOverrides(optimizer=options.optimizer))
@@ -91,7 +91,7 @@ def _changed(checkpoint: LoadedModel, options: ConversionOptions) -> tuple[Loade
         starts = "each the mean of the pieces that it was cut into so far"
         if unknown:
             starts += f"; of all rows where that was [UNK]: {', '.join(unknown)}"
-        lines.append(f"changed: {counted(len(tokens), 'token')} in {where}, {starts}")
+        lines.append(f"changed: {pluralize(len(tokens), 'token')} in {where}, {starts}")
     if options.max_position_embeddings is not None:
         before = checkpoint.config.max_position_embeddings
         how = f"{options.position_init}, from {before} to {options.max_position_embeddings}"

@@ -100,7 +100,7 @@ def save(
     files.make_folder(folder)
     with tempfile.TemporaryDirectory() as local:  # HDF5 files are not written to remote file systems
         whole = keras.Model(model.input, model.output)  # without the optimizer's moments
-        with hdf5.written_whole(os.path.join(local, WEIGHTS_FILE), whole.variables) as path:
+        with hdf5.write_atomically(os.path.join(local, WEIGHTS_FILE), whole.variables) as path:
             whole.save_weights(path)
         names = write_model_files(LoadedModel(config, {}, vocab, casing), local)
         _write_task(local, task)

@@ -71,7 +71,7 @@ def local_folder(path: str) -> str:
     if not files.exists(folder):
         address = f"{ADDRESS}/{date}/{name}.zip"
         # The zip lies there too: what a process that is killed leaves is found, and removed, by the next one.
-        with files.write_errors_explained(folder), files.folder_beside(folder) as beside:
+        with files.explain_write_errors(folder), files.temporary_folder_beside(folder) as beside:
             zip_file = os.path.join(beside, f"{name}.zip")
             _download(address, zip_file, _SIZES.get(name), folder)
             _unpack(zip_file, address, beside)

@@ -76,18 +76,18 @@ def write_hdf5(path: str, tensors: Mapping[str, Array]) -> None:
     """Writes tensors by their names; the file appears whole."""
     import h5py
 
-    with written_whole(path, list(tensors.values())) as beside, h5py.File(beside, "w") as writer:
+    with write_atomically(path, list(tensors.values())) as beside, h5py.File(beside, "w") as writer:
         for name, value in tensors.items():
             writer[name] = value
 
 
 @contextlib.contextmanager
-def written_whole(path: str, values: Sequence[Any]) -> Iterator[str]:
-    """As files.written_whole, for a file of arrays or variables, with a UserError before HDF5 fails to write them.
+def write_atomically(path: str, values: Sequence[Any]) -> Iterator[str]:
+    """As files.write_atomically, for a file of arrays or variables, with a UserError before HDF5 fails to write them.
 
     On a full disk HDF5 does not only raise an error: it may end the process.
     """
-    with files.written_whole(path) as beside:
+    with files.write_atomically(path) as beside:
         if hasattr(os, "posix_fallocate"):
             with open(beside, "wb") as probe:
                 size = sum(math.prod(value.shape) * np.dtype(value.dtype).itemsize + _MOST_OVERHEAD for value in values)

@@ -22,7 +22,7 @@ from official_bert.checkpoints.formats.hugging_face_tokenizer import read_tokeni
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.casing import UNCASED, Casing, casing_of
+from official_bert.tokenization.casing import UNCASED, Casing, make_casing
 from official_bert.utils import files
 
 
@@ -77,7 +77,7 @@ def casing_in(settings_file: str) -> Casing:
             raise TypeError(f"do_lower_case is {lower!r}")
         if not isinstance(accents, bool | None):
             raise TypeError(f"strip_accents is {accents!r}")
-        return casing_of(lower, accents)
+        return make_casing(lower, accents)
     except (UserError, KeyError, TypeError) as error:
         raise UserError(
             f'{settings_file} is damaged ({error!r}); it should read {{"do_lower_case": true}} or false'

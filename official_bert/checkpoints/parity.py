@@ -13,7 +13,7 @@ from official_bert.checkpoints.formats.format import Framework
 from official_bert.checkpoints.tensors import assign_weights
 from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
-from official_bert.modeling.fast.model_parts import blocks_of
+from official_bert.modeling.fast.model_parts import find_blocks
 from official_bert.modeling.pretraining_model import build_pretraining_model
 
 _BATCH, _LONGEST = 2, 32
@@ -53,7 +53,7 @@ def our_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | None = 
     assign_weights(model, checkpoint.weights, allow_missing=True)
     batch, length = features["input_ids"].shape
     everywhere = np.broadcast_to(np.arange(length, dtype=np.int32), (batch, length))
-    blocks = [block.encoded for block in blocks_of(model)]
+    blocks = [block.encoded for block in find_blocks(model)]
     inner = {"pooled_output": model.get_layer(layer_names.POOLER).output, "encoder_outputs": blocks}
     computed = keras.Model(model.input, {**model.output, **inner})({**features, "masked_lm_positions": everywhere})
     outputs = {f"hidden_{number}": np.asarray(layer) for number, layer in enumerate(computed["encoder_outputs"])}

@@ -11,11 +11,11 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import (
     Casing,
-    casing_for,
-    casing_of,
     describe_contradiction,
     detect_lower_case,
     has_accents,
+    infer_casing,
+    make_casing,
 )
 from official_bert.tokenization.exact import check_special_tokens
 from official_bert.utils import files
@@ -64,7 +64,7 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
         given = files.read_text(path)
     elif not found.vocabularies:
         note = f"{found.folder} has no vocabulary; give it as --vocab_file to have it written with the model"
-        return Tokenizer(None, casing_of(overrides.do_lower_case is not False, overrides.strip_accents), (note,))
+        return Tokenizer(None, make_casing(overrides.do_lower_case is not False, overrides.strip_accents), (note,))
     if given is not None and found.vocabularies:
         problems = [vocabulary_difference(own, given) for own in found.vocabularies.values()]
         if all(problems):
@@ -99,17 +99,17 @@ def _resolve_casing(
                 f"{problem}, by which the model was trained; leave the flag out, or, if "
                 f"the file is wrong, write a corrected copy of the model with official-bert convert {flag}"
             )
-        return casing_of(bool(wanted), accents), (f"{problem}: the flag is taken",)
+        return make_casing(bool(wanted), accents), (f"{problem}: the flag is taken",)
     tokens = lines_of(vocab)
     if wanted is None:
-        casing = casing_for(tokens, None, accents)
+        casing = infer_casing(tokens, None, accents)
         note = f"the vocabulary looks {casing.kind}"
         if detect_lower_case(tokens)[0] is None:
             note = "the vocabulary may be cased: text is lower-cased, unless you pass --do_lower_case=false"
         if casing.do_lower_case and accents is None and has_accents(vocab):
             note += "; it has pieces with accents, which --nostrip_accents keeps in texts"
         return casing, (note,)
-    casing = casing_of(wanted, accents)
+    casing = make_casing(wanted, accents)
     contradiction = describe_contradiction(tokens, wanted, path, "pass")
     if not contradiction:
         return casing, ()

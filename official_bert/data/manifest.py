@@ -87,7 +87,7 @@ def read_beside(paths: list[str]) -> dict[str, Manifest]:
     Raises:
         UserError: one cannot be understood.
     """
-    folders = dict.fromkeys(os.path.dirname(files.normal(path)) for path in paths)
+    folders = dict.fromkeys(os.path.dirname(files.normalize_path(path)) for path in paths)
     return {path: Manifest.read(path) for folder in folders for path in beside(folder)}
 
 
@@ -105,7 +105,7 @@ def of_files(paths: list[str], manifests: dict[str, Manifest] | None = None) -> 
     """
     spellings: dict[str, list[str]] = {}
     for path in paths:
-        spellings.setdefault(files.normal(path), []).append(path)
+        spellings.setdefault(files.normalize_path(path), []).append(path)
     described_files = {}
     for described, manifest in (read_beside(paths) if manifests is None else manifests).items():
         for shard in manifest.shards:
@@ -135,7 +135,7 @@ def manifests_of(paths: list[str], stem: str) -> dict[str, list[int]]:
     """
     folders: dict[str, list[int]] = {}
     for index, path in enumerate(paths):
-        folders.setdefault(os.path.dirname(files.absolute(path)), []).append(index)
+        folders.setdefault(os.path.dirname(files.make_absolute(path)), []).append(index)
     first, *others = folders.values()
     stems = {stem: first} | {os.path.splitext(paths[indices[0]])[0]: indices for indices in others}
     return {manifest_path(stem): indices for stem, indices in stems.items()}
@@ -156,7 +156,7 @@ def manifest_path(stem: str) -> str:
 def sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
     """Returns the hash of a file's content; `progress` is called with the number of bytes of each piece."""
     digest = hashlib.sha256()
-    with files.read_errors_explained(path), files.open_bytes(path) as reader:
+    with files.explain_read_errors(path), files.open_bytes(path) as reader:
         while chunk := reader.read(_CHUNK):
             digest.update(chunk)
             if progress:
@@ -184,8 +184,8 @@ def missing_files(patterns: list[str], paths: list[str], manifests: dict[str, Ma
 
     The manifests are those of `read_beside(paths)`, the files that match the patterns.
     """
-    received = set(map(files.normal, paths))
-    wanted = [files.normal(pattern.strip()) for pattern in patterns if glob.has_magic(pattern)]
+    received = set(map(files.normalize_path, paths))
+    wanted = [files.normalize_path(pattern.strip()) for pattern in patterns if glob.has_magic(pattern)]
     missing = {}
     for path, manifest in manifests.items():
         for shard in manifest.shards:

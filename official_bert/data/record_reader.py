@@ -43,7 +43,7 @@ def compression(paths: Sequence[str]) -> str:
     """
     first_of: dict[str, str] = {}  # the first file of each kind
     for path in paths:
-        with files.read_errors_explained(path), files.open_bytes(path) as reader:
+        with files.explain_read_errors(path), files.open_bytes(path) as reader:
             # A record of 559,903 bytes would begin alike; those of BERT are far smaller.
             first_of.setdefault("GZIP" if reader.read(3) == b"\x1f\x8b\x08" else "", path)
     if len(first_of) > 1:
@@ -91,7 +91,7 @@ def read_file(path: str) -> Iterator[bytes]:
 
 def check_records(path: str) -> None:
     """Raises a UserError if a file, by its first bytes, is no TFRecord file at all, whole or damaged."""
-    with files.read_errors_explained(path), files.open_bytes(path) as reader:
+    with files.explain_read_errors(path), files.open_bytes(path) as reader:
         start = next(_decompressed(path), b"") if compression([path]) else reader.read(file_kinds.START)
     kind = file_kinds.describe(start)
     if kind != file_kinds.TFRECORD and (kind or b"\0" not in start):

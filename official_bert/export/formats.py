@@ -42,7 +42,7 @@ def write(source: Source, options: ExportOptions) -> dict[str, str]:
             _CHECKS[name](source, options)
     folders = {name: _folder(options, name) for name in options.format}
     with contextlib.ExitStack() as stack:
-        unfinished = {name: stack.enter_context(files.folder_written_whole(path)) for name, path in folders.items()}
+        unfinished = {name: stack.enter_context(files.write_folder_atomically(path)) for name, path in folders.items()}
         for name, folder in unfinished.items():
             _WRITERS[name](source, folder, options)
     return folders

@@ -130,6 +130,6 @@ def load(path: str) -> Run:
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ModuleNotFoundError as error:
-        raise extras.missing(error) or error from error
+        raise extras.explain_missing_package(error) or error from error
     runner = Interpreter(model_path=path).get_signature_runner()
     return lambda features: runner(**features)

@@ -48,7 +48,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     try:
         from official_bert.export import onnx_graph
     except ModuleNotFoundError as error:
-        raise extras.missing(error, "portable") or error from error
+        raise extras.explain_missing_package(error, "portable") or error from error
     assert source.spec
     quantized = options.quantization == DYNAMIC_INT8
     graph = onnx_graph.onnx_model(source.model, **source.spec.pooling_settings)

@@ -28,7 +28,7 @@ from official_bert.modeling.bilstm import BiLSTM
 from official_bert.modeling.choices import CLS_POOLING, MAX, POOLED
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.encoder_block import MASKED_SCORE
-from official_bert.modeling.fast.model_parts import BlockLayers, blocks_of
+from official_bert.modeling.fast.model_parts import BlockLayers, find_blocks
 from official_bert.modeling.heads import FirstPosition, LastToken
 from official_bert.modeling.initialization import gelu_exact, gelu_tanh
 from official_bert.utils import files
@@ -167,7 +167,7 @@ class _ModelWriter:
         self._graph, self._model = graph, model
         self._values = values  # of symbolic tensors, by their identity
         layers = {layer.name: layer for layer in model.layers}
-        self._block_layers = blocks_of(model)
+        self._block_layers = find_blocks(model)
         self._blocks = {id(block.encoded): number for number, block in enumerate(self._block_layers)}
         self._layers = {
             id(tensor): layer

@@ -26,7 +26,7 @@ from official_bert.kinds.synthetic_texts import ODD_TEXTS, SHORT, SyntheticTexts
 from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tokenization.exact import MASK, FullTokenizer
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 # The largest difference of a number due to rounding: a + a share of its size. Numbers of 8 or 16 bits are less exact.
 _FLOAT32_TOLERANCE, _COARSE_TOLERANCE = 5e-4, 3e-2
@@ -185,5 +185,7 @@ def compare_scores(
             f"the {name} loses {before - after:.4f} (from {before:.4f} to {after:.4f}) on {options.eval_file}, more "
             f"than --max_loss={options.max_loss}; nothing is written"
         )
-    print(f"{name}: {task.best_metric} {before:.4f} before, {after:.4f} after, on {counted(len(examples), 'example')}")
+    print(
+        f"{name}: {task.best_metric} {before:.4f} before, {after:.4f} after, on {pluralize(len(examples), 'example')}"
+    )
     return {"metric": task.best_metric, "before": before, "after": after, "examples": len(examples)}

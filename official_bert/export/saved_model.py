@@ -19,7 +19,7 @@ from official_bert.export.options import ExportOptions
 from official_bert.export.source import Source
 from official_bert.inference import exports, warmup
 from official_bert.utils import files
-from official_bert.utils.tensorflow_import import warnings_alone
+from official_bert.utils.tensorflow_import import show_warnings_only
 
 
 def write(source: Source, folder: str, options: ExportOptions) -> None:
@@ -38,7 +38,9 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         vocab_file = os.path.join(local, VOCAB_FILE)
         files.write_text(vocab_file, source.vocab)
         module.vocabulary = tf.saved_model.Asset(vocab_file)
-        with warnings_alone():  # The log line with the path of the assets would mislead: the folder is renamed later.
+        with (
+            show_warnings_only()
+        ):  # The log line with the path of the assets would mislead: the folder is renamed later.
             tf.saved_model.save(module, folder, signatures=signatures)
     release = options.for_serving
     if release is not None and (missing := operations.find_missing(folder, release)):

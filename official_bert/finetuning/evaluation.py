@@ -24,7 +24,7 @@ from official_bert.kinds.spec import Decisions, KindSpec
 from official_bert.optimization.choices import DTYPES
 from official_bert.tasks.task import Task
 from official_bert.utils import files
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 from official_bert.utils.flags import TRAINING
 
 RESULTS_FILE = "results.json"
@@ -119,7 +119,7 @@ def evaluate_and_predict(
         for split in task.test_splits:
             examples, predictions = decided_of(split)
             for path in task.write_predictions(options.output_dir, split, predictions, examples) if is_chief else ():
-                print(f"written {path}: {counted(len(examples), 'prediction')}")
+                print(f"written {path}: {pluralize(len(examples), 'prediction')}")
             if is_chief:
                 _warn_if_constant(split, task.head, predictions, examples)
     return results

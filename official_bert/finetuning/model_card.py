@@ -10,7 +10,7 @@ from official_bert.kinds.scores import of_class
 from official_bert.kinds.spec import Outcome
 from official_bert.tasks.task import Task
 from official_bert.utils import files, markdown
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 from official_bert.version import __version__
 
 CARD_FILE = "MODEL_CARD.md"
@@ -72,7 +72,7 @@ def model_card(task: Task, settings: Mapping[str, Any], evaluations: Mapping[str
     parts += ["## Scores", markdown.table(_score_table(task, evaluations))]
     for split, evaluation in evaluations.items():
         if evaluation.num_truncated:
-            examples = counted(len(evaluation.outcomes), "example")
+            examples = pluralize(len(evaluation.outcomes), "example")
             parts.append(f"{evaluation.num_truncated:,} of {examples} of {split} did not fit and lost tokens.")
     for split, evaluation in evaluations.items():
         parts += _details(task, split, evaluation)

@@ -24,7 +24,7 @@ from official_bert.runs.training_log import EVAL, TRAIN, TrainingLog, read_log
 from official_bert.runs.training_run import has_lost_checkpoints, refuse_nonfinite_loss
 from official_bert.tasks.task import Task
 from official_bert.utils import files
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 from official_bert.utils.progress import Progress, log_interval
 
 OPTIONS_FILE = "finetuning_options.json"
@@ -68,7 +68,7 @@ def train(
         )
     loss_function = None
     if options.teacher:
-        print(f"the teacher in {options.teacher} answers {counted(len(examples), 'example')}", flush=True)
+        print(f"the teacher in {options.teacher} answers {pluralize(len(examples), 'example')}", flush=True)
         features = with_teacher(
             task, examples, features, options.teacher, options.teacher_weight, options.eval_batch_size, strategy
         )
@@ -98,10 +98,10 @@ def train(
         state.remove_unfinished()
     distribution.check_same_step(strategy, step, options.output_dir)
     print(
-        f"fine-tuning {task.name}: {counted(len(examples), 'example')}, {counted(config.num_steps, 'step')} of "
-        f"{counted(min(config.train_batch_size, len(features)), 'row')} of up to {config.max_seq_length} tokens, "
+        f"fine-tuning {task.name}: {pluralize(len(examples), 'example')}, {pluralize(config.num_steps, 'step')} of "
+        f"{pluralize(min(config.train_batch_size, len(features)), 'row')} of up to {config.max_seq_length} tokens, "
         f"rate {config.learning_rate:g}, seed {config.random_seed}, "
-        f"on {counted(strategy.num_replicas_in_sync, 'replica')}"
+        f"on {pluralize(strategy.num_replicas_in_sync, 'replica')}"
     )
     if trainer.buckets:
         print(
@@ -178,7 +178,7 @@ def _loop(
                 raise SystemExit(stop.exit_code)
     if step < config.num_steps:
         print(
-            f"stopped early: {counted(options.early_stopping, 'evaluation')} without a better {monitor.deciding_score}"
+            f"stopped early: {pluralize(options.early_stopping, 'evaluation')} without a better {monitor.deciding_score}"
         )
 
 

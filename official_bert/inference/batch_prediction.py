@@ -24,8 +24,8 @@ from official_bert.kinds.names import IS_TRUNCATED
 from official_bert.runs import run_file
 from official_bert.runs.locks import lock_file
 from official_bert.utils import files, tables
-from official_bert.utils.bad_rows import NoBadRows, position
-from official_bert.utils.counting import counted
+from official_bert.utils.bad_rows import NoBadRows, format_position
+from official_bert.utils.counting import pluralize
 from official_bert.utils.progress import Progress
 from official_bert.utils.tensorflow_import import import_tensorflow
 
@@ -91,7 +91,9 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
     for path in (options.output_file, part, run):
         if files.is_folder(path):
             raise UserError(f"--output_file would write {path}, which is a folder; give the name of a file")
-        files.refuse_overwriting(path, "output_file", [*tables.files_of(options.input_file), *exports.files_of(folder)])
+        files.refuse_overwriting(
+            path, "output_file", [*tables.list_files(options.input_file), *exports.files_of(folder)]
+        )
     files.check_writable(part)
     local = files.local_copy(folder)
     inputs, table = check_export(local)
@@ -99,7 +101,7 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
     total, digests = _count_and_digest(options.input_file, inputs, table)
     first, end = shard.row_range(total, rows_per_group(options.batch_size))
     row_digests = digests[first // _ROWS_A_DIGEST : end // _ROWS_A_DIGEST]
-    identity = {"model": files.absolute(folder), "model_sha256": model_digest(local), "row_digests": row_digests}
+    identity = {"model": files.make_absolute(folder), "model_sha256": model_digest(local), "row_digests": row_digests}
     done = _answers_to_keep(part, run, identity) if files.exists(part) else 0
     run_file.write_run_file(run, identity)
     model = load_model(local)
@@ -124,12 +126,12 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
     if warning := constant.warning():
         print(f"warning: {options.output_file}: {warning}", flush=True)
     went_on = f", {done} of them from an earlier run" if done else ""
-    return f"written {options.output_file}: {counted(end - first, 'answer')}{went_on}{_cut_note(local, cut)}"
+    return f"written {options.output_file}: {pluralize(end - first, 'answer')}{went_on}{_cut_note(local, cut)}"
 
 
 def _cut_note(folder: str, cut: int) -> str:
     length = exports.read_metadata(folder).get("max_seq_length")
-    return f"; cut to {length} tokens (the export's max_seq_length): {counted(cut, 'text')}" if cut else ""
+    return f"; cut to {length} tokens (the export's max_seq_length): {pluralize(cut, 'text')}" if cut else ""
 
 
 def as_lines(answers: list[dict[str, Any]]) -> str:
@@ -220,7 +222,7 @@ def read_rows(
         if unexpected in row:
             bad_rows.add(path, line, f"it has {unexpected!r}, which the first row has not; give files of one kind")
         if _ENDINGS in inputs and _ENDINGS not in row:
-            row[_ENDINGS] = _join_endings(row, position(path, line))
+            row[_ENDINGS] = _join_endings(row, format_position(path, line))
         values, problem = exports.read_row(row, inputs, table)
         if not problem and len(values) < len(inputs):
             wanted = exports.trained_columns(table) or inputs
@@ -251,7 +253,7 @@ def _join_endings(row: Mapping[str, Any], where: str) -> list[Any]:
     expected = [f"ending{number}" for number in range(len(found))]
     if sorted(found) != sorted(expected):
         raise UserError(
-            f"{where}: the columns of endings are {tables.names_shown(found)}; expected {tables.names_shown(expected)}"
+            f"{where}: the columns of endings are {tables.format_names(found)}; expected {tables.format_names(expected)}"
         )
     return [row[name] for name in expected]
 

@@ -16,7 +16,7 @@ from official_bert.modeling.choices import POOLED
 from official_bert.runs.locks import lock_file
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import SKIP, BadRows, NoBadRows
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 from official_bert.utils.progress import Progress
 
 
@@ -32,7 +32,7 @@ def write_features(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
     """
     options = dataclasses.replace(as_trained(options), output_file=shard.path(options.output_file))
     format = feature_files.format_of(options.output_file, options.output_format)
-    read = tables.files_of(options.input_file)
+    read = tables.list_files(options.input_file)
     for path in read:
         if not files.exists(path):
             raise UserError(f"there is no file {path}")
@@ -52,7 +52,7 @@ def _write_features(options: FeatureOptions, format: str, shard: Shard) -> str:
         total = sum(1 for _ in read_texts(options.input_file, trained, silent=True))
         first, end = shard.row_range(total, extractor.texts_at_a_time)
         texts = itertools.islice(texts, first, end)
-    kilobytes = sum(map(files.size, tables.files_of(options.input_file))) / 1e3 / shard.count
+    kilobytes = sum(map(files.size, tables.list_files(options.input_file))) / 1e3 / shard.count
     progress = Progress("extracting", kilobytes, "kB")
     count = truncated = done = 0
     with feature_files.writer(options.output_file, format, extractor, options.pooling, first) as add:
@@ -62,7 +62,7 @@ def _write_features(options: FeatureOptions, format: str, shard: Shard) -> str:
             truncated += features.is_truncated
             done += len(features.text.encode()) + 1
             progress.update(done / 1e3)
-    return f"{counted(count, 'text')} in {options.output_file}; cut to {options.max_seq_length} tokens: {truncated:,}"
+    return f"{pluralize(count, 'text')} in {options.output_file}; cut to {options.max_seq_length} tokens: {truncated:,}"
 
 
 def load(options: FeatureOptions) -> Loaded:

@@ -58,7 +58,7 @@ def writer(path: str, format: str, extractor: FeatureExtractor, pooling: str, fi
     """
     if format == ORIGINAL and pooling != NONE:
         raise UserError(f"the original's format has a vector for each token; with --pooling={pooling} take another")
-    with files.written_whole(path) as local:
+    with files.write_atomically(path) as local:
         if format == NPY and pooling == NONE:
             with _npy(local, extractor) as add_values, _lines(path + _TOKENS_SUFFIX) as add_line:
 
@@ -79,7 +79,7 @@ def writer(path: str, format: str, extractor: FeatureExtractor, pooling: str, fi
 
 @contextlib.contextmanager
 def _lines(path: str) -> Iterator[Callable[[dict[str, Any]], None]]:
-    with files.written_whole(path) as local, open(local, "w", encoding="utf-8") as lines:
+    with files.write_atomically(path) as local, open(local, "w", encoding="utf-8") as lines:
         yield lambda row: _write_line(lines, row)
 
 

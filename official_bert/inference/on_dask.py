@@ -28,7 +28,7 @@ from official_bert.inference.shards import Shard
 from official_bert.runs.locks import lock_file
 from official_bert.runs.run_file import find_changes, read_run_file, refuse_changes, write_run_file
 from official_bert.utils import dask_cluster, files, row_files
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 _models: dict[str, Any] = {}  # In a worker: the model of the last run, shared by the threads.
 _loading = threading.Lock()
@@ -76,7 +76,7 @@ def predict(options: BatchPredictionOptions, num_shards: int, address: str) -> s
     Raises:
         UserError: If the input, the output, the export or the cluster cannot be used.
     """
-    folder = files.absolute(exports.newest_version(options.export_dir))
+    folder = files.make_absolute(exports.newest_version(options.export_dir))
     files.refuse_overwriting(options.output_file, "output_file", exports.files_of(folder))
     inputs, table = batch_prediction.check_export(folder)
     computation = _Prediction(folder, batch_prediction.model_digest(folder), inputs, table, options.batch_size)
@@ -90,8 +90,8 @@ def write_features(options: FeatureOptions, num_shards: int, address: str) -> st
     """
     options = feature_extraction.as_trained(options)
     feature_files.format_of(options.output_file, options.output_format)
-    vocab_file = files.absolute(options.vocab_file) if options.vocab_file else None
-    options = dataclasses.replace(options, init=files.absolute(options.init), vocab_file=vocab_file)
+    vocab_file = files.make_absolute(options.vocab_file) if options.vocab_file else None
+    options = dataclasses.replace(options, init=files.make_absolute(options.init), vocab_file=vocab_file)
     files.refuse_overwriting(options.output_file, "output_file", [options.init, *([vocab_file] if vocab_file else [])])
     loaded = feature_extraction.load(options)
     extractor = feature_extraction.make_extractor(options, loaded)  # Reports wrong options before the first task.
@@ -129,7 +129,7 @@ class _Prediction:
 
     def write(self, model: Any, first: int, rows: Iterator[dict[str, Any]], path: str) -> None:
         del first
-        with files.written_whole(path) as beside, open(beside, "wb") as writer:
+        with files.write_atomically(path) as beside, open(beside, "wb") as writer:
             for answers in batch_prediction.answer_groups(model, rows, self.batch_size):
                 writer.write(batch_prediction.as_lines(answers).encode())
 
@@ -183,8 +183,8 @@ def _run(computation: Computation, input_file: str, output_file: str, num_shards
     Raises:
         UserError: If a row, the output or the cluster cannot be used, or if existing shards belong to another run.
     """
-    inputs = list(map(files.absolute, row_files.expand([input_file], "input_file")))
-    output_file = files.absolute(output_file)
+    inputs = list(map(files.make_absolute, row_files.expand([input_file], "input_file")))
+    output_file = files.make_absolute(output_file)
     run_file = f"{output_file}.run.json"
     shards = [Shard(index, num_shards) for index in range(num_shards)]
     paths = [shard.path(output_file) for shard in shards]
@@ -215,8 +215,8 @@ def _run(computation: Computation, input_file: str, output_file: str, num_shards
         except OSError as error:
             raise UserError(f"A worker could not read or write a file: {error}") from error
     num_rows = sum(source["rows"] for source in sources)
-    kept = f"; {sum(is_complete)} of {counted(num_shards, 'file')} from an earlier run" if any(is_complete) else ""
-    return f"written {paths[0]}{' ...' if num_shards > 1 else ''}: {counted(num_rows, 'text')}{kept}"
+    kept = f"; {sum(is_complete)} of {pluralize(num_shards, 'file')} from an earlier run" if any(is_complete) else ""
+    return f"written {paths[0]}{' ...' if num_shards > 1 else ''}: {pluralize(num_rows, 'text')}{kept}"
 
 
 def _is_complete(computation: Computation, path: str) -> bool:

@@ -11,7 +11,7 @@ from official_bert.inference.predictor import PARALLEL_BATCHES, SpecPredictor
 from official_bert.kinds import rows
 from official_bert.kinds.all_kinds import create_spec
 from official_bert.kinds.features import Array, Features, Outputs
-from official_bert.tokenization.casing import casing_of
+from official_bert.tokenization.casing import make_casing
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import extras, files
 
@@ -39,7 +39,7 @@ class OnnxPredictor(SpecPredictor):
         self.folder, self.metadata = folder, exports.read_metadata(folder)
         try:
             spec, length = create_spec(self.metadata["task_spec"]), int(self.metadata["max_seq_length"])
-            casing = casing_of(self.metadata["do_lower_case"], self.metadata.get("strip_accents"))
+            casing = make_casing(self.metadata["do_lower_case"], self.metadata.get("strip_accents"))
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"{os.path.join(folder, exports.METADATA_FILE)} does not describe a model for ONNX Runtime "
@@ -70,7 +70,7 @@ def _start_session(path: str, threads: int | None) -> Any:
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
-        raise extras.missing(error, "serve-onnx") or error from error
+        raise extras.explain_missing_package(error, "serve-onnx") or error from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
     options.inter_op_num_threads = 1

@@ -314,7 +314,7 @@ def load(folder: str, threads: int | None = None, num_workers: int = 1) -> Predi
     try:
         from official_bert.inference.saved_model import SavedModelPredictor
     except ModuleNotFoundError as error:
-        raise extras.missing(error, "serve") or error from error
+        raise extras.explain_missing_package(error, "serve") or error from error
     return SavedModelPredictor(folder)
 
 

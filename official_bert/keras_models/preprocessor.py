@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.kinds.graph_model import TextGraph
-from official_bert.tokenization.casing import Casing, casing_of, resolve_casing
+from official_bert.tokenization.casing import Casing, make_casing, resolve_casing
 from official_bert.tokenization.exact import FullTokenizer, parse_vocab
 
 
@@ -85,7 +85,7 @@ class Preprocessor(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        casing = casing_of(config["do_lower_case"], config.get("strip_accents"))
+        casing = make_casing(config["do_lower_case"], config.get("strip_accents"))
         return cls(**{**config, "do_lower_case": casing, "strip_accents": None})
 
 

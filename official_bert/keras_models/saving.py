@@ -13,7 +13,9 @@ from official_bert.utils import files
 
 
 @contextlib.contextmanager
-def written_whole(filepath: Any, model: keras.Model, overwrite: bool = True, is_folder: bool = False) -> Iterator[str]:
+def write_atomically(
+    filepath: Any, model: keras.Model, overwrite: bool = True, is_folder: bool = False
+) -> Iterator[str]:
     """Yields a path for Keras to write a model to, whose file becomes `filepath` when all of it is written.
 
     Raises:
@@ -23,12 +25,12 @@ def written_whole(filepath: Any, model: keras.Model, overwrite: bool = True, is_
     if not overwrite and files.exists(path):
         raise UserError(f"{path} is there already; give another name, or overwrite=True")
     if is_folder:
-        whole = files.folder_written_whole(path)
+        whole = files.write_folder_atomically(path)
     elif path.endswith((".h5", ".hdf5", ".weights.json")):
         optimizer = getattr(model, "optimizer", None)  # a model that was never compiled has none
-        whole = hdf5.written_whole(path, [*model.variables, *(optimizer.variables if optimizer else ())])
+        whole = hdf5.write_atomically(path, [*model.variables, *(optimizer.variables if optimizer else ())])
     else:
-        whole = files.written_whole(path)
+        whole = files.write_atomically(path)
     with whole as beside:
         yield beside
 

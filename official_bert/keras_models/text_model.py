@@ -48,10 +48,10 @@ from official_bert.optimization.finetuning_optimizer import bert_optimizer
 from official_bert.optimization.freezing import freeze
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import BertAdamW
-from official_bert.tokenization.casing import Casing, casing_of, resolve_casing
+from official_bert.tokenization.casing import Casing, make_casing, resolve_casing
 from official_bert.tokenization.exact import parse_vocab
 from official_bert.tokenization.fast import FastTokenizer
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 _OF_FIT = "bert_optimizer_of_fit"  # what a saved model's configuration calls BERT's optimizer
 _ITS_SETTINGS = "bert_optimizer"  # where it has what compile was told of it
@@ -262,7 +262,7 @@ class TextModel(SteppedModel):
                 notes += (NO_POOLER,)
         for note in notes:
             print(f"note: {note}")
-        encoder = f"{counted(initial.config.num_hidden_layers, 'layer')} of {initial.config.hidden_size}"
+        encoder = f"{pluralize(initial.config.num_hidden_layers, 'layer')} of {initial.config.hidden_size}"
         print(f"{model.name}: {encoder}, {model.count_params():,} parameters; {model._head_note(has_head)}")
         return model
 
@@ -338,12 +338,12 @@ class TextModel(SteppedModel):
         Raises:
             UserError: the file system refuses the write, or what is there may not be replaced.
         """
-        with saving.written_whole(filepath, self, overwrite, is_folder=zipped is False) as whole:
+        with saving.write_atomically(filepath, self, overwrite, is_folder=zipped is False) as whole:
             super().save(whole, zipped=zipped, **settings)
 
     def save_weights(self, filepath: Any, overwrite: bool = True, max_shard_size: float | None = None) -> None:
         """Writes the weights as keras.Model.save_weights does; the file is whole at any moment, as by `save`."""
-        with saving.written_whole(filepath, self, overwrite) as whole:
+        with saving.write_atomically(filepath, self, overwrite) as whole:
             super().save_weights(whole, max_shard_size=max_shard_size)
 
     def save_checkpoint(self, folder: str) -> None:
@@ -425,7 +425,7 @@ class TextModel(SteppedModel):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        casing = casing_of(config["do_lower_case"], config.get("strip_accents"))
+        casing = make_casing(config["do_lower_case"], config.get("strip_accents"))
         return cls(**{**config, "do_lower_case": casing, "strip_accents": None})
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 Array = npt.NDArray[Any]
 
@@ -95,4 +95,4 @@ def check_length(max_seq_length: int, least: int) -> None:
 
 def cut_note(cut: int, examples: int, noun: str, length: int, setting: str) -> str | None:
     """Returns a line on the number of examples that were truncated to a length, or None if there are none."""
-    return f"cut to {length} tokens ({setting}): {cut:,} of {counted(examples, noun)}" if cut else None
+    return f"cut to {length} tokens ({setting}): {cut:,} of {pluralize(examples, noun)}" if cut else None

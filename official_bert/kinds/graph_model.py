@@ -16,7 +16,7 @@ from official_bert.kinds import graph_inputs
 from official_bert.kinds.graph_inputs import Rows, TokenSpans, span_texts
 from official_bert.kinds.names import DEFAULT_SIGNATURE, IDS_SIGNATURE, IS_TRUNCATED, TOKENIZE_SIGNATURE
 from official_bert.modeling import layer_names
-from official_bert.modeling.fast.flat_blocks import with_flat_blocks
+from official_bert.modeling.fast.flat_blocks import flatten_blocks
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.tokenization.in_graph import GraphTokenizer
 
@@ -36,7 +36,7 @@ class GraphModel(abc.ABC):
     """
 
     def __init__(self, model: keras.Model, tokenizer: FullTokenizer, task_spec: Mapping[str, Any]) -> None:
-        self.call_model, self._variables = with_flat_blocks(model), model.variables
+        self.call_model, self._variables = flatten_blocks(model), model.variables
         self.vocab, self.task_spec = tokenizer.vocab, dict(task_spec)
         self.tokenizer = GraphTokenizer(tokenizer)
         self.max_seq_length = int(task_spec["max_seq_length"])

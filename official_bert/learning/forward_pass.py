@@ -10,15 +10,15 @@ import keras
 import tensorflow as tf
 
 from official_bert.learning.replicas import sizes_of
-from official_bert.modeling.fast.last_block import without_unread_positions
+from official_bert.modeling.fast.last_block import skip_unread_positions
 
 
 def forward_pass(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
-    """Returns a function that is called as the model is, see `without_unread_positions`.
+    """Returns a function that is called as the model is, see `skip_unread_positions`.
 
     A model of one sequence, [B, S], also takes rows of several, [B, N, S], and gives one output for each, [B, N, ...].
     """
-    forward = without_unread_positions(model, rematerialize)
+    forward = skip_unread_positions(model, rematerialize)
     axes = len(next(iter(model.input.values())).shape)
 
     def call(inputs: dict[str, Any], training: bool = False) -> Any:

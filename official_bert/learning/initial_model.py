@@ -22,7 +22,7 @@ from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import HeadInput
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 NO_POOLER = "the checkpoint has no pooler: that layer's weights are random"
 
@@ -82,7 +82,7 @@ def describe_initial_model(initial: LoadedModel, path: str, has_head: bool) -> s
     """
     config = initial.config
     return (
-        f"loaded {path}: {counted(config.num_hidden_layers, 'layer')} of {config.hidden_size}, "
+        f"loaded {path}: {pluralize(config.num_hidden_layers, 'layer')} of {config.hidden_size}, "
         f"{initial.casing.kind} vocabulary of {len(initial.require_vocab().splitlines()):,} pieces; "
         f"{'its head is used too' if has_head else 'the head is new'}"
     )

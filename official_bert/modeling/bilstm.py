@@ -11,7 +11,7 @@ from keras import ops
 
 from official_bert.modeling import layer_names
 from official_bert.modeling.dropout import Dropout
-from official_bert.modeling.fast.model_parts import blocks_of
+from official_bert.modeling.fast.model_parts import find_blocks
 from official_bert.modeling.head_input import BILSTM
 from official_bert.modeling.heads import FirstPosition, LastToken
 
@@ -102,7 +102,7 @@ def _frozen_features(encoder: keras.Model, head: str) -> Any:
         if isinstance(layer, Dropout):
             layer.rate = 0.0
     embeddings = encoder.get_layer(layer_names.EMBEDDINGS_DROPOUT).output
-    blocks = [block.encoded for block in blocks_of(encoder)]
+    blocks = [block.encoded for block in find_blocks(encoder)]
     if head == "embeddings":
         return embeddings
     if head == "last_hidden":

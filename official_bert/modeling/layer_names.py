@@ -26,7 +26,7 @@ def block(index: int) -> str:
     return f"layer_{index}"
 
 
-def block_of(name: str) -> int | None:
+def find_block_index(name: str) -> int | None:
     """Returns the number of the block that a layer belongs to; None for layers outside of the blocks."""
     match = re.match(r"layer_(\d+)_", name)
     return int(match[1]) if match else None

@@ -11,7 +11,7 @@ from keras import ops
 
 from official_bert.errors import UserError
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN, POOLED
-from official_bert.modeling.fast.model_parts import blocks_of
+from official_bert.modeling.fast.model_parts import find_blocks
 
 # In place of nothing, where a row has no token: such padding gets finite vectors and no gradient.
 _NO_TOKEN, _LEAST_SQUARE = -1e9, 1e-24
@@ -47,7 +47,7 @@ def _pooled(encoder: keras.Model, pooling: str, layers: Sequence[int]) -> Any:
         return ops.cast(encoder.output["pooled_output"], "float32")
     if pooling not in (MEAN, MAX, CLS_POOLING):
         raise UserError(f"pooling is {pooling!r}; expected mean, max, cls or pooled")
-    blocks = blocks_of(encoder)
+    blocks = find_blocks(encoder)
     count = len(blocks)
     if not layers or any(layer == 0 or not -count <= layer <= count for layer in layers):
         raise UserError(f"layers {list(layers)}: expected some of 1 to {count}, or of -1 to -{count} from the last")

@@ -19,7 +19,7 @@ def build_pretraining_model(
     """Builds the encoder with both pre-training heads (paper, section 3.1); arguments as for `build_encoder`.
 
     The model takes the encoder's inputs and masked_lm_positions, [B, P] int32. It returns masked_lm_logits, [B, P, V],
-    and next_sentence_logits, [B, 2], with `packed` [B, R, 2], both float32. `encoder_of` returns the encoder within.
+    and next_sentence_logits, [B, 2], with `packed` [B, R, 2], both float32. `get_encoder` returns the encoder within.
     """
     encoder = build_encoder(config, seed=seed, dtype=dtype, packed=packed)
     positions = keras.Input(shape=(None,), dtype="int32", name="masked_lm_positions")
@@ -34,7 +34,7 @@ def build_pretraining_model(
     return keras.Model({**encoder.input, "masked_lm_positions": positions}, outputs, name="pretraining_model")
 
 
-def encoder_of(model: keras.Model) -> keras.Model:
+def get_encoder(model: keras.Model) -> keras.Model:
     """Returns the encoder within a pre-training model, as `build_encoder` would build it, sharing its weights.
 
     The model is not one for packed records.

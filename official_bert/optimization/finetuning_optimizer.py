@@ -56,7 +56,7 @@ def layer_factors(model: keras.Model, num_layers: int, decay: float) -> dict[str
     factors = {}
     for variable in model.trainable_variables:
         name = variable.path.split("/")[-2]
-        block = layer_names.block_of(name)
+        block = layer_names.find_block_index(name)
         if block is not None:
             factors[variable.path] = decay ** (num_layers - block)
         elif name in layer_names.EMBEDDINGS:

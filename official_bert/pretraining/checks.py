@@ -20,7 +20,7 @@ from official_bert.pretraining.run_records import RunRecords
 from official_bert.runs.run_file import Changes
 from official_bert.runs.training_log import TRAIN, read_log
 from official_bert.runs.training_run import has_lost_checkpoints
-from official_bert.tokenization.casing import UNCASED, Casing, casing_for, casing_of, describe_contradiction
+from official_bert.tokenization.casing import UNCASED, Casing, describe_contradiction, infer_casing, make_casing
 from official_bert.utils import files
 
 
@@ -129,7 +129,7 @@ def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) ->
         if recorded := recorded_casing(each):
             return recorded
     if options.do_lower_case is not None or options.strip_accents is not None:
-        return casing_of(options.do_lower_case is not False, options.strip_accents)
+        return make_casing(options.do_lower_case is not False, options.strip_accents)
     path = os.path.join(options.output_dir, TOKENIZER_FILE)
     return casing_in(path) if files.exists(path) else None
 
@@ -161,7 +161,7 @@ def _check_vocabulary_casing(options: Options, casing: Casing | None, has_manife
         return casing
     tokens = lines_of(files.read_text(options.vocab_file))
     if casing is None:
-        return casing_for(tokens, None)
+        return infer_casing(tokens, None)
     remedy = "make the records again with" if has_manifest else "pass"
     if problem := describe_contradiction(tokens, casing.do_lower_case, options.vocab_file, remedy):
         raise UserError(problem)

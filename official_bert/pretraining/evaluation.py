@@ -18,7 +18,7 @@ from official_bert.pretraining.train_step import SUMS, Pretrainer
 from official_bert.pretraining.unigram_level import unigram_accuracy
 from official_bert.runs.training_log import EVAL, GENERAL, TrainingLog
 from official_bert.utils import files
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 RESULTS_FILE = "eval_results.txt"
 
@@ -68,8 +68,8 @@ class HeldOutEvaluation:
         text = "".join(f"{name} = {results[name]}\n" for name in sorted(results))
         if self._is_chief:
             files.write_text(os.path.join(self._options.output_dir, RESULTS_FILE), text)
-        records = f"{counted(round(count), 'record')}, " if (count := totals["next_sentence_count"]) else ""
-        print(f"evaluated {records}{counted(round(totals['masked_lm_count']), 'prediction')}")
+        records = f"{pluralize(round(count), 'record')}, " if (count := totals["next_sentence_count"]) else ""
+        print(f"evaluated {records}{pluralize(round(totals['masked_lm_count']), 'prediction')}")
         print(text, end="")
         baseline = unigram_accuracy(self._held_out, self._options.eval_batch_size, self._options.max_eval_steps)
         print(f"unigram baseline, always the commonest token: masked_lm_accuracy = {baseline}", flush=True)

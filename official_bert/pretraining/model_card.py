@@ -10,7 +10,7 @@ from official_bert.pretraining import summary
 from official_bert.pretraining.summary import LENGTH, LoggedRun, read_logged_run, split_phases
 from official_bert.runs.training_log import NOTICES, read_log
 from official_bert.utils import files, markdown
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 CARD_FILE = "MODEL_CARD.md"
 _ORIGINAL_SEQUENCES = 256_000_000  # 1,000,000 steps of 256 sequences (the paper, section A.2)
@@ -138,7 +138,7 @@ def _limits(run: LoggedRun, metadata: Mapping[str, Any]) -> list[str]:
     examples = summary.amounts(run)["examples"]
     if examples:
         limits.append(
-            f"It has seen {counted(round(examples), 'sequence')}; the original models saw {_ORIGINAL_SEQUENCES:,}. "
+            f"It has seen {pluralize(round(examples), 'sequence')}; the original models saw {_ORIGINAL_SEQUENCES:,}. "
             "One pre-trained for less is weaker than a released model of the same size."
         )
     if flags.get("init_checkpoint"):

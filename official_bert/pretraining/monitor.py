@@ -15,8 +15,8 @@ from official_bert.pretraining.train_step import Pretrainer
 from official_bert.pretraining.unigram_level import CHECKED_STEP, warn_at_unigram_level
 from official_bert.runs.training_log import TRAIN, TrainingLog
 from official_bert.runs.training_run import refuse_nonfinite_loss
-from official_bert.utils.counting import counted
-from official_bert.utils.progress import duration
+from official_bert.utils.counting import pluralize
+from official_bert.utils.progress import format_duration
 
 _MOST_SKIPPED = 100  # steps in a row that are not finite: a run that only skips is stopped
 
@@ -115,7 +115,7 @@ class Monitor:
         # Gradients of float16 overflow now and then, until the loss is scaled less.
         skips = options.on_nonfinite == "skip" or (options.dtype == "float16" and not sums["nonfinite_losses"])
         if skips and self.skipped_in_a_row < _MOST_SKIPPED:
-            skipped = counted(int(sums["nonfinite_steps"]), "step")
+            skipped = pluralize(int(sums["nonfinite_steps"]), "step")
             self._log.note(step, f"{skipped} skipped as not finite, the first: {what}")
             print(f"skipped {skipped}, not finite; {what}", flush=True)
             return
@@ -170,7 +170,7 @@ def next_sentence_part(values: Mapping[str, float], before: str) -> str:
 
 def progress_line(step: int, total_steps: int, values: Mapping[str, float]) -> str:
     """Formats the logged measurements of the steps up to `step` for the terminal."""
-    remaining_time = duration((total_steps - step) / values["steps_per_second"])
+    remaining_time = format_duration((total_steps - step) / values["steps_per_second"])
     return (
         f"step {step:,} of {total_steps:,}"
         f"  loss {values['loss']:.4f}"

@@ -34,7 +34,7 @@ from official_bert.runs.stop_request import StopRequest
 from official_bert.runs.training_log import EVAL, TrainingLog, read_log
 from official_bert.runs.training_run import open_training_run
 from official_bert.utils.allocator import retune_allocator
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 _MAX_CALL_SECONDS = 10.0  # One call to the devices should take no longer, so that a stop request is met in time.
 
@@ -227,7 +227,7 @@ def train(parts: RunParts, log: TrainingLog, evaluation: HeldOutEvaluation) -> i
     if parts.is_chief:
         parts.checkpoints.remove_unfinished()
     if pretrainer.step >= options.total_steps:
-        print(f"nothing to do: {counted(options.total_steps, 'step')} of {options.total_steps:,} done already")
+        print(f"nothing to do: {pluralize(options.total_steps, 'step')} of {options.total_steps:,} done already")
         return 0
     monitor = Monitor(options, parts.config, pretrainer, parts.records, log, parts.is_chief)
     with StopRequest(parts.strategy) as stop:

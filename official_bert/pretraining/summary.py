@@ -10,7 +10,7 @@ import numpy as np
 
 from official_bert.runs.training_log import EVAL, GENERAL, TRAIN, read_log
 from official_bert.utils import markdown
-from official_bert.utils.progress import duration
+from official_bert.utils.progress import format_duration
 
 Table = list[list[str]]  # rows of cells; the first row is the head
 
@@ -141,7 +141,7 @@ def amount_table(run: LoggedRun) -> Table:
             ["steps", _count(done["steps"])],
             ["examples", _count(done["examples"])],
             ["tokens, without padding", _count(done["tokens"])],
-            ["time in steps", duration(done["seconds"])],
+            ["time in steps", format_duration(done["seconds"])],
         ]
         of_phases = split_phases(run.train)
         for number, (length, lines) in enumerate(of_phases if len(of_phases) > 1 else (), start=1):

@@ -19,7 +19,7 @@ from official_bert.learning.replica_step import accumulated_gradients, all_reduc
 from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
-from official_bert.modeling.fast.compiled_blocks import with_compiled_blocks
+from official_bert.modeling.fast.compiled_blocks import compile_blocks
 from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization.freezing import freeze
@@ -44,7 +44,7 @@ class Pretrainer:
         dtype: a Keras dtype policy. Under mixed_float16 the loss is scaled, and steps that overflow are skipped.
         jit_compile: whether XLA compiles the step: the first one takes longer, the others less.
         compile_parts: where XLA does not compile the step, whether it compiles all of it but the products of matrices:
-            for one CPU (see distribution.compiles_parts, with_compiled_blocks).
+            for one CPU (see distribution.compiles_parts, compile_blocks).
         optimizer: one of optimization.OPTIMIZERS.
         adam_bias_correction: Whether adamw corrects the bias of its moments.
         next_sentence: whether the loss of the sentence labels is trained; without it the pooler and that head are
@@ -97,7 +97,7 @@ class Pretrainer:
             self.optimizer.build(self.model.trainable_variables)
             self._loss_scale = DynamicLossScale() if dtype == "mixed_float16" else None
         compile_parts = compile_parts and not jit_compile
-        compiled = with_compiled_blocks(self.model) if compile_parts and not rematerialize else None
+        compiled = compile_blocks(self.model) if compile_parts and not rematerialize else None
         self._call: Any = compiled or (rematerialized(self.model) if rematerialize else self.model)
         self._masked_lm_losses: Any = losses.factored_masked_lm_losses
         if compiled is None:

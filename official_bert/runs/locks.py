@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from official_bert.errors import UserError
 from official_bert.utils import files
-from official_bert.utils.progress import repeating
+from official_bert.utils.progress import call_repeatedly
 
 LOCK_FILE = ".lock"
 
@@ -56,7 +56,7 @@ def lock_folder(folder: str, flag: str) -> Iterator[None]:
 @contextlib.contextmanager
 def lock_file(path: str, flag: str) -> Iterator[None]:
     """Locks a file within this context through a hidden file next to it. See `lock_folder`."""
-    path = files.real(path)
+    path = files.resolve_links(path)
     folder, name = os.path.split(path)
     files.make_folder(folder or ".")
     with _lock(os.path.join(folder, f".{name}{LOCK_FILE}"), path, flag):
@@ -117,7 +117,7 @@ def _hold_lock_file(path: str, output: str, flag: str) -> Iterator[None]:
             files.write_text(path, _describe_owner(token))
 
     try:
-        with repeating(renew, _RENEWAL_SECONDS):
+        with call_repeatedly(renew, _RENEWAL_SECONDS):
             yield
     finally:
         files.remove(path)

@@ -296,7 +296,7 @@ def _check_folder(name: str, folder: str) -> None:
     if versions_in(folder):
         return
     if exports.graph_of(folder):
-        above, number = os.path.split(files.absolute(folder.rstrip("/")))
+        above, number = os.path.split(files.make_absolute(folder.rstrip("/")))
         advice = f"give the folder above it, {above}" if number.isdecimal() else f"move its files to {folder}/1"
         raise UserError(f"--model: {folder} is one version of a model; {advice}")
     raise UserError(f"--model: {exports.missing_export(folder)}")

@@ -117,7 +117,7 @@ class Options(ValidatedOptions):
         for text in self.model:
             name, equals, folder = text.partition("=")
             if not equals:
-                name, folder = os.path.basename(files.absolute(text).rstrip("/")), text
+                name, folder = os.path.basename(files.make_absolute(text).rstrip("/")), text
             if not folder or not _NAME.fullmatch(name):
                 raise UserError(
                     f"--model={text} names no model; give NAME=FOLDER, with letters, digits and _ . - in NAME"

@@ -14,7 +14,7 @@ from official_bert.errors import UserError
 from official_bert.kinds.tagging.spec import Sentence
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import SKIP, BadRows
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 _DOCUMENT_START = "-DOCSTART-"
@@ -55,7 +55,7 @@ def read(
     if not is_conllu:
         blocks, comments = _without_comments(blocks, usual, tag_at, known_tags)
         if comments and not bad_rows.silent:
-            count = counted(len(comments), "comment line")
+            count = pluralize(len(comments), "comment line")
             print(f"note: {path}: {count} before sentences left out (the first is line {comments[0]})")
     sentences = []
     for block in blocks:
@@ -67,13 +67,13 @@ def read(
             if not _at(row, word_at):
                 problem = f"no word in column {word_at} of {len(row)}"
             elif is_uneven and not is_conllu:
-                problem = f"{counted(len(row), 'column')}; expected {usual}, as in the file's other rows"
+                problem = f"{pluralize(len(row), 'column')}; expected {usual}, as in the file's other rows"
             elif tag == "" or (is_conllu and tag == "_"):
                 problem = f"no tag in column {tag_at} of {len(row)}"
             elif tag_at is not None and word_at % len(row) == tag_at % len(row):
                 problem = f"column {word_at} of {len(row)} is both the word and the tag; expected a column for each"
             elif tag is not None and known_tags is not None and tag not in known_tags:
-                problem = f"unknown tag {tag!r}; expected one of {tables.names_shown(sorted(known_tags))}"
+                problem = f"unknown tag {tag!r}; expected one of {tables.format_names(sorted(known_tags))}"
             if problem:
                 bad_rows.add(path, line, problem)
                 break
@@ -155,7 +155,7 @@ def from_rows(
         if absent:
             raise UserError(
                 f"{path}, {f'line {line}' if isinstance(line, int) else line}: no column {', '.join(absent)} among "
-                f"{tables.names_shown(list(row))}{'; see --text_column and --label_column' * bad_rows.has_flags}"
+                f"{tables.format_names(list(row))}{'; see --text_column and --label_column' * bad_rows.has_flags}"
             )
         words = _several(row[word_column])
         tags = None if tag_column is None else _several(row[tag_column])
@@ -163,8 +163,8 @@ def from_rows(
         if not words or (tags is not None and len(tags) != len(words)):
             bad_rows.add(path, line, f"{len(words)} words and {len(tags or ())} tags; expected a tag for each word")
         elif unknown:
-            known = tables.names_shown(sorted(known_tags or ()))
-            problem = f"unknown tag {tables.names_shown(unknown)}; expected one of {known}"
+            known = tables.format_names(sorted(known_tags or ()))
+            problem = f"unknown tag {tables.format_names(unknown)}; expected one of {known}"
             bad_rows.add(path, line, problem)
         else:
             sentences.append(Sentence(words, tags, line if isinstance(line, int) else number))

@@ -121,7 +121,7 @@ class EmbeddingsTask(Task):
         """Writes vectors_<split>.npy, float32 [E, D], or, of pairs, a table of what was found."""
         if split == TEST:
             path = os.path.join(folder, f"vectors_{split}.npy")
-            with files.written_whole(path) as beside, open(beside, "wb") as file:
+            with files.write_atomically(path) as beside, open(beside, "wb") as file:
                 np.save(file, np.asarray(predictions, np.float32))
             return [path]
         rows = ["\t".join(("text", "expected", "prediction"))]

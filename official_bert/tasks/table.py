@@ -127,12 +127,12 @@ class TableTask(TextTask):
             values = tuple(counts)
             self._class_notes = find_similar_classes(counts)
             if once := [repr(name) for name, count in counts.items() if count == 1]:
-                self._class_notes.append(f"{len(once)} of the classes occur once each: {tables.names_shown(once)}")
+                self._class_notes.append(f"{len(once)} of the classes occur once each: {tables.format_names(once)}")
             labels = tuple(options.label_names) or values
             if len(labels) != len(values):
                 raise UserError(
                     f"--label_names has {len(labels)} names; the training data have {len(values)} labels: "
-                    f"{tables.names_shown(values)}"
+                    f"{tables.format_names(values)}"
                 )
         head = self._column.head(
             labels=tuple(labels or ()) if self._column.has_classes else None,
@@ -155,7 +155,7 @@ class TableTask(TextTask):
 
     def notes(self) -> list[str]:
         labels = self.head.labels
-        shown = [f"{len(labels)} classes: {tables.names_shown(labels)}"] if labels else []
+        shown = [f"{len(labels)} classes: {tables.format_names(labels)}"] if labels else []
         return shown + self._class_notes
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:

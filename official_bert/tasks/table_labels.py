@@ -16,7 +16,7 @@ from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.text_spec import TextSpec
 from official_bert.tasks.options import TableOptions
 from official_bert.utils import tables
-from official_bert.utils.bad_rows import position
+from official_bert.utils.bad_rows import format_position
 
 _MOST_LABELS_SHOWN = 10
 _SEPARATORS = ",;|\t"  # usual between the labels of a row
@@ -36,7 +36,7 @@ def find_similar_classes(labels: Iterable[str]) -> list[str]:
     for label in labels:
         groups["".join(label.split()).casefold()].append(repr(label))
     alike = [names for names in groups.values() if len(names) > 1]
-    return [f"classes differ only by case or blanks: {tables.names_shown(names)}; are they one?" for names in alike]
+    return [f"classes differ only by case or blanks: {tables.format_names(names)}; are they one?" for names in alike]
 
 
 class LabelColumn:
@@ -126,13 +126,13 @@ class SeveralLabelsColumn(LabelColumn):
                 parts = {part.strip() for part in name.split(separator)}
                 if len(parts) > 1 and (max(sizes) < 2 or parts & lines.keys()):
                     raise UserError(
-                        f"{position(path, line)}: the label {name!r} contains {separator!r}; expected "
+                        f"{format_position(path, line)}: the label {name!r} contains {separator!r}; expected "
                         f"{self._separator!r} between labels. Pass --label_separator={separator!r} if that separates "
                         "them"
                     )
         if sizes == {1}:
             raise UserError(
-                f"{position(path, next(iter(lines.values())))}: this row and all others have one label each, such as "
+                f"{format_position(path, next(iter(lines.values())))}: this row and all others have one label each, such as "
                 f"{next(iter(lines))!r}; expected several, with {self._separator!r} between. Pass --label_separator, "
                 "or --label_kind=classification"
             )

@@ -49,7 +49,7 @@ class TaggingTask(Task):
         similar = table_labels.find_similar_classes(self.head.labels)
         if scheme := self.head.scheme:
             return [f"the tags are entities in {scheme.name}, which are scored as conlleval counts them", *similar]
-        shown = tables.names_shown(list(self.head.labels))
+        shown = tables.format_names(list(self.head.labels))
         schemes = "IOB1, IOB2, BIOES, BILOU, BMES, BMEWO"
         return [f"the tags ({shown}) are of no scheme of entities ({schemes}); accuracy is their score", *similar]
 
@@ -63,7 +63,7 @@ class TaggingTask(Task):
         if unknown:
             print(
                 f"note: {unknown.total():,} words of the {split} part have tags that the model does not know "
-                f"({tables.names_shown(sorted(unknown))}); they count as wrong"
+                f"({tables.format_names(sorted(unknown))}); they count as wrong"
             )
         return sentences
 

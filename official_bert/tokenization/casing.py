@@ -14,7 +14,7 @@ NO_RULE = "BERT's rules delete accents in lower-cased text alone"
 
 
 class Casing(NamedTuple):
-    """What the texts of a vocabulary are brought to; there are three kinds, which `casing_of` makes."""
+    """What the texts of a vocabulary are brought to; there are three kinds, which `make_casing` makes."""
 
     do_lower_case: bool = True  # whether the vocabulary is uncased
     strip_accents: bool = True  # whether accents are deleted; never without lower case
@@ -43,7 +43,7 @@ class Casing(NamedTuple):
 UNCASED = Casing()
 
 
-def casing_of(do_lower_case: bool = True, strip_accents: bool | None = None) -> Casing:
+def make_casing(do_lower_case: bool = True, strip_accents: bool | None = None) -> Casing:
     """Returns what a tokenizer of these arguments does; strip_accents None is the original's rule: with lower case.
 
     Raises:
@@ -76,11 +76,11 @@ def detect_lower_case(tokens: Iterable[str]) -> tuple[bool | None, str]:
     return None, ""
 
 
-def casing_for(tokens: Iterable[str], do_lower_case: bool | None, strip_accents: bool | None = None) -> Casing:
-    """Returns what `casing_of` does. If do_lower_case is None, the vocabulary decides; lower case if it does not."""
+def infer_casing(tokens: Iterable[str], do_lower_case: bool | None, strip_accents: bool | None = None) -> Casing:
+    """Returns what `make_casing` does. If do_lower_case is None, the vocabulary decides; lower case if it does not."""
     if do_lower_case is None:
         do_lower_case = detect_lower_case(tokens)[0] is not False
-    return casing_of(do_lower_case, strip_accents)
+    return make_casing(do_lower_case, strip_accents)
 
 
 def resolve_casing(
@@ -102,7 +102,7 @@ def resolve_casing(
     tokens = list(tokens)
     if do_lower_case is not None and (problem := find_contradiction(tokens, do_lower_case)):
         raise UserError(f"do_lower_case is {do_lower_case}, but the vocabulary {problem}; leave do_lower_case out")
-    return casing_for(tokens, do_lower_case, strip_accents)
+    return infer_casing(tokens, do_lower_case, strip_accents)
 
 
 def find_contradiction(tokens: Iterable[str], do_lower_case: bool) -> str | None:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
-from official_bert.tokenization.casing import casing_of
+from official_bert.tokenization.casing import make_casing
 from official_bert.utils import files
 
 Ids = npt.NDArray[np.int32]
@@ -111,7 +111,7 @@ class BasicTokenizer:
     """
 
     def __init__(self, do_lower_case: bool = True, strip_accents: bool | None = None) -> None:
-        self.casing = casing_of(do_lower_case, strip_accents)
+        self.casing = make_casing(do_lower_case, strip_accents)
         self.do_lower_case, self.strip_accents = self.casing
         self._clean = _Table(_clean)
         self._split = _Table(_split_without_mark if self.strip_accents else _split)

@@ -132,7 +132,7 @@ def _opened(path: str, mapped: bool) -> Iterator[Any]:
     import pyarrow as pa
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(files.read_errors_explained(path))
+        stack.enter_context(files.explain_read_errors(path))
         try:
             if files.is_remote(path):
                 reader = stack.enter_context(files.open_bytes(path))

@@ -5,7 +5,7 @@ import sys
 from typing import ClassVar
 
 from official_bert.errors import UserError
-from official_bert.utils.counting import counted
+from official_bert.utils.counting import pluralize
 
 STOP, SKIP = "stop", "skip"
 POLICIES = (STOP, SKIP)
@@ -14,7 +14,7 @@ _MOST_SHOWN = 5  # of each file, that are shown in full
 _LONGEST_SHOWN = 500  # characters of what is wrong with a row
 
 
-def position(path: str, line: int | str) -> str:
+def format_position(path: str, line: int | str) -> str:
     """Returns where a row is, by the number of its line or, in files without lines, by what else says it."""
     return f"{path}, line {line}" if isinstance(line, int) else f"{path}, {line}"
 
@@ -52,7 +52,7 @@ class BadRows:
             UserError: the policy is to stop.
         """
         problem = problem if len(problem) <= _LONGEST_SHOWN else f"{problem[:_LONGEST_SHOWN]}..."  # it quotes the row
-        where = position(path, line)
+        where = format_position(path, line)
         if self._policy == STOP:
             raise UserError(f"{where}: {problem}; correct it, or pass --on_bad_row=skip to leave such rows out")
         self.counts[path] += 1
@@ -64,11 +64,11 @@ class BadRows:
         """Returns the count of a file's bad rows and what is wrong with the first, to end an error; "" for none."""
         if path not in self._first_reasons:
             return ""
-        return f" ({counted(self.counts[path], 'bad row')}; the first: {self._first_reasons[path]})"
+        return f" ({pluralize(self.counts[path], 'bad row')}; the first: {self._first_reasons[path]})"
 
     def summary(self) -> list[str]:
         """Returns a line for each file that has bad rows."""
-        return [f"skipped {counted(count, 'bad row')} of {path}" for path, count in self.counts.items()]
+        return [f"skipped {pluralize(count, 'bad row')} of {path}" for path, count in self.counts.items()]
 
 
 class NoBadRows(BadRows):
@@ -77,4 +77,4 @@ class NoBadRows(BadRows):
     has_flags = False
 
     def add(self, path: str, line: int | str, problem: str) -> None:
-        raise UserError(f"{position(path, line)}: {problem}")
+        raise UserError(f"{format_position(path, line)}: {problem}")

@@ -41,8 +41,8 @@ from absl import flags
 from official_bert.errors import UserError
 from official_bert.utils import extras, files, tensorflow_import
 from official_bert.utils.configs import NAMING_CONFIGS, find_config
-from official_bert.utils.flags import Flag, describe, flags_of
-from official_bert.utils.signals import end_interrupted, interrupts_noted
+from official_bert.utils.flags import Flag, describe, list_flags
+from official_bert.utils.signals import end_interrupted, handle_interrupts
 
 _HELP = ("--help", "-help", "-h")
 _FLAGFILE = "flagfile"
@@ -156,7 +156,7 @@ class Command:
             hint = "flags are given as --name=value" if known_flags else "the command takes none"
             raise UserError(f"unexpected argument {positional[0]!r}; {hint}")
         instances = [
-            options(**{flag.field: _found(flag.field, values[flag.name].value) for flag in flags_of(options)})
+            options(**{flag.field: _found(flag.field, values[flag.name].value) for flag in list_flags(options)})
             for options in (*self.options, *self._chosen(variant).options)
         ]
         return [*instances, positional] if self.positional else instances
@@ -165,9 +165,9 @@ class Command:
         """Returns the flags, with those and the shown defaults of a variant."""
         chosen = self._chosen(variant)
         shown_defaults = chosen.shown_defaults if variant is not None else self._defaults_of_variants()
-        own = [flag for options in self.options for flag in flags_of(options, shown_defaults)]
+        own = [flag for options in self.options for flag in list_flags(options, shown_defaults)]
         return own + [
-            flag for options in chosen.options for flag in flags_of(options, group=f"--{self.chooser}={variant}")
+            flag for options in chosen.options for flag in list_flags(options, group=f"--{self.chooser}={variant}")
         ]
 
     def _defaults_of_variants(self) -> dict[str, str]:
@@ -251,12 +251,12 @@ def exit_codes(extra: str | None = None) -> Iterator[None]:
     open no more files, are UserErrors too. A reader of the output that stops reading ends the process with code 0.
     """
     try:
-        with interrupts_noted():
+        with handle_interrupts():
             yield
     except UserError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:
-        explained = extras.missing(error, extra)
+        explained = extras.explain_missing_package(error, extra)
         if explained is None:
             raise
         _fail(str(explained))

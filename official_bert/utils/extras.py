@@ -28,7 +28,7 @@ EXTRAS = {
 }
 
 
-def missing(error: ModuleNotFoundError, extra: str | None = None) -> UserError | None:
+def explain_missing_package(error: ModuleNotFoundError, extra: str | None = None) -> UserError | None:
     """Returns what to tell a user whose installation lacks an extra, as `extra` of the running command.
 
     None is returned if the module that could not be imported is of none.

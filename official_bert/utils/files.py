@@ -39,12 +39,12 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def absolute(path: str) -> str:
+def make_absolute(path: str) -> str:
     """Returns a local path from the root on, and a remote one as it is."""
     return path if is_remote(path) else os.path.abspath(path)
 
 
-def normal(path: str) -> str:
+def normalize_path(path: str) -> str:
     """Returns the one spelling of a path that others of the same file can be compared with."""
     return path if is_remote(path) else os.path.normpath(path)
 
@@ -79,7 +79,7 @@ def work_path(path: str) -> str:
     return f"{os.path.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
-def real(path: str) -> str:
+def resolve_links(path: str) -> str:
     """Returns the path of the file itself: without links, and from the root on; a remote one as it is."""
     return path if is_remote(path) else os.path.realpath(path)
 
@@ -97,7 +97,7 @@ def check_regular(path: str) -> None:
 
 
 @contextlib.contextmanager
-def read_errors_explained(path: str) -> Iterator[None]:
+def explain_read_errors(path: str) -> Iterator[None]:
     """Raises a UserError that names the file where reading it fails."""
     try:
         yield
@@ -118,14 +118,14 @@ def read_errors_explained(path: str) -> Iterator[None]:
 def read_bytes(path: str) -> bytes:
     """Returns the file's content; a missing or unreadable file is a UserError that names it."""
     check_regular(path)
-    with read_errors_explained(path), open_bytes(path) as reader:
+    with explain_read_errors(path), open_bytes(path) as reader:
         return bytes(reader.read())
 
 
 def sha256(path: str) -> str:
     """Returns the SHA-256 of a file's content; a missing or unreadable file is a UserError that names it."""
     check_regular(path)
-    with read_errors_explained(path), open_bytes(path) as reader:
+    with explain_read_errors(path), open_bytes(path) as reader:
         digest = hashlib.sha256()
         while chunk := reader.read(1 << 20):
             digest.update(chunk)
@@ -205,7 +205,7 @@ def read_json_object(path: str, max_bytes: int = MAX_JSON_BYTES) -> dict[str, An
 
 
 @contextlib.contextmanager
-def folder_written_whole(path: str) -> Iterator[str]:
+def write_folder_atomically(path: str) -> Iterator[str]:
     """Yields a local folder to write in; on leaving without an error it becomes `path`, else it is removed.
 
     A local one is renamed. The files of a remote one are sent one by one; until the last is there, `is_unfinished`.
@@ -217,12 +217,12 @@ def folder_written_whole(path: str) -> Iterator[str]:
     if exists(path) and (not is_folder(path) or list_folder(path)) and not is_unfinished(path):
         raise UserError(f"{path} is there already; give the name of a new or empty folder")
     if is_remote(path):
-        with write_errors_explained(path), tempfile.TemporaryDirectory(prefix=TEMPORARY) as local:
+        with explain_write_errors(path), tempfile.TemporaryDirectory(prefix=TEMPORARY) as local:
             yield local
             check_interrupted()
             _send_folder(local, path)
         return
-    with write_errors_explained(path), folder_beside(path) as beside:
+    with explain_write_errors(path), temporary_folder_beside(path) as beside:
         yield beside
         check_interrupted()
         remove_folder(path)
@@ -278,7 +278,7 @@ def check_holds_runs(path: str) -> None:
 
 
 @contextlib.contextmanager
-def written_whole(path: str) -> Iterator[str]:
+def write_atomically(path: str) -> Iterator[str]:
     """Yields a local path to write to; on leaving without an error that file becomes `path`, else it is removed.
 
     That path has the same name in a folder of its own. What else is written there is moved beside `path`; a file of
@@ -289,7 +289,7 @@ def written_whole(path: str) -> Iterator[str]:
     """
     if is_remote(path):
         folder, name = os.path.split(path)
-        with write_errors_explained(path), tempfile.TemporaryDirectory(prefix=TEMPORARY) as local:
+        with explain_write_errors(path), tempfile.TemporaryDirectory(prefix=TEMPORARY) as local:
             yield os.path.join(local, name)
             check_interrupted()
             _move_parts(local, name, path, lambda part, to: file_system(to).send(part, to))
@@ -299,7 +299,7 @@ def written_whole(path: str) -> Iterator[str]:
         raise UserError(f"{path} is not an ordinary file; give the name of one, or of none")
     folder, name = os.path.split(path)
     make_folder(folder)
-    with write_errors_explained(path), folder_beside(path) as beside:
+    with explain_write_errors(path), temporary_folder_beside(path) as beside:
         yield os.path.join(beside, name)
         check_interrupted()
         _move_parts(beside, name, path, os.replace)
@@ -314,7 +314,7 @@ def _move_parts(source: str, name: str, path: str, move: Callable[[str, str], No
 
 
 @contextlib.contextmanager
-def folder_beside(path: str) -> Iterator[str]:
+def temporary_folder_beside(path: str) -> Iterator[str]:
     """Yields a new folder beside a local `path`, and removes it on leaving, unless it was renamed.
 
     Meanwhile it is locked, so that other processes, which remove what is not, know that it is in use.
@@ -381,7 +381,7 @@ def _unfinished_in(folder: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def write_errors_explained(path: str) -> Iterator[None]:
+def explain_write_errors(path: str) -> Iterator[None]:
     """Raises the file system's refusal to write within this context as a UserError that names the file."""
     try:
         yield
@@ -397,7 +397,7 @@ def write_errors_explained(path: str) -> Iterator[None]:
 
 def write_bytes(path: str, content: bytes | memoryview) -> None:
     """Writes a whole file."""
-    with written_whole(path) as beside, open(beside, "wb") as writer:
+    with write_atomically(path) as beside, open(beside, "wb") as writer:
         writer.write(content)
 
 
@@ -408,14 +408,14 @@ def write_text(path: str, text: str) -> None:
 
 def copy(source: str, target: str) -> None:
     """Copies a file, from any file system to any; the copy appears whole."""
-    with open_bytes(source) as reader, written_whole(target) as beside, open(beside, "wb") as writer:
+    with open_bytes(source) as reader, write_atomically(target) as beside, open(beside, "wb") as writer:
         shutil.copyfileobj(reader, writer, 1 << 22)
 
 
 def check_writable(path: str) -> None:
     """Raises a UserError unless a file of that name can be written."""
     probe = f"{path}.probe"
-    with contextlib.ExitStack() as stack, written_whole(probe) as beside, open(beside, "wb"):
+    with contextlib.ExitStack() as stack, write_atomically(probe) as beside, open(beside, "wb"):
         stack.callback(remove, probe)
 
 
@@ -433,7 +433,7 @@ def make_folder(path: str) -> None:
 def move(source: str, target: str) -> None:
     """Moves a local file over whatever stands under the target's name."""
     if is_remote(target):
-        with write_errors_explained(target):
+        with explain_write_errors(target):
             file_system(target).send(source, target)
         os.remove(source)
     else:

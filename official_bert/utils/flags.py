@@ -188,7 +188,7 @@ class Flag:
         return f"  {usage}\n{text}"
 
 
-def flags_of(options: type, shown_defaults: Mapping[str, Any] | None = None, group: str = OTHER) -> list[Flag]:
+def list_flags(options: type, shown_defaults: Mapping[str, Any] | None = None, group: str = OTHER) -> list[Flag]:
     """Returns a flag for each field of the dataclass `options` that is made by `option`.
 
     `shown_defaults` says what None stands for, by the field's name; `group` is the heading of fields that name none.

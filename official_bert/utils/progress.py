@@ -15,7 +15,7 @@ def log_interval(num_steps: int, most: int) -> int:
     return min(most, max(1, num_steps // _LEAST_POINTS))
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Returns seconds as 42s, 3:07 or 2:03:07."""
     whole = max(0, round(seconds))
     hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
@@ -52,7 +52,7 @@ class Progress:
         self._last = now
         rate = (done - self._done_at_start) / max(now - self._start, 1e-9)
         share = 100 * done / self._total if self._total else 100
-        left = duration((self._total - done) / rate) if rate > 0 else "unknown"
+        left = format_duration((self._total - done) / rate) if rate > 0 else "unknown"
         print(
             f"{self._what}: {_amount(done)} of {_amount(self._total)} {self._unit} ({share:.0f} %), "
             f"{_amount(rate)} {self._unit}/s, {left} left" + (f"; {detail}" if detail else ""),
@@ -62,19 +62,19 @@ class Progress:
 
 
 @contextlib.contextmanager
-def waiting(what: str) -> Iterator[None]:
+def report_elapsed_time(what: str) -> Iterator[None]:
     """Prints a line to stderr every ten seconds while the block runs, for work whose share done is not known."""
     start = time.monotonic()
 
     def report() -> None:
-        print(f"{what}: {duration(time.monotonic() - start)} so far", file=sys.stderr, flush=True)
+        print(f"{what}: {format_duration(time.monotonic() - start)} so far", file=sys.stderr, flush=True)
 
-    with repeating(report, _SECONDS_BETWEEN_LINES):
+    with call_repeatedly(report, _SECONDS_BETWEEN_LINES):
         yield
 
 
 @contextlib.contextmanager
-def repeating(function: Callable[[], None], seconds: float) -> Iterator[None]:
+def call_repeatedly(function: Callable[[], None], seconds: float) -> Iterator[None]:
     """Calls a function every so many seconds, in a thread of its own, while the block runs."""
     done = threading.Event()
 

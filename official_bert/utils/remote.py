@@ -95,9 +95,9 @@ class FsspecFiles:
             self._store, _ = fsspec.url_to_fs(path)
         except ImportError as error:  # fsspec's own words name the package
             cause = error.__cause__
-            raise (isinstance(cause, ModuleNotFoundError) and extras.missing(cause, "remote")) or UserError(
-                f"cannot use {path}: {error}"
-            ) from error
+            raise (
+                isinstance(cause, ModuleNotFoundError) and extras.explain_missing_package(cause, "remote")
+            ) or UserError(f"cannot use {path}: {error}") from error
         except ValueError as error:  # nobody knows such paths
             raise UserError(f"cannot use {path}: {error}") from error
         self._store.invalidate_cache()  # of listings: other processes write, too

@@ -41,7 +41,7 @@ KINDS = tuple(_KINDS)
 _START = 16  # bytes by which a kind is known
 
 
-def kind_of(path: str) -> str | None:
+def detect_kind(path: str) -> str | None:
     """Returns which of the kinds a file is; None where it is none of them, but text.
 
     Raises:
@@ -91,7 +91,7 @@ def read_rows(
 
     Args:
         path: local or remote.
-        kind: as of `kind_of`.
+        kind: as of `detect_kind`.
         columns: those to read, which are texts or missing (None) in every row; None for all columns of any type, of
             which those of bytes that are not UTF-8 stay bytes.
         part: one of `find_ranges`.
@@ -140,12 +140,12 @@ def expand(patterns: Sequence[str], flag: str) -> list[str]:
     return paths
 
 
-def contents(paths: Sequence[str]) -> dict[str, str]:
+def fingerprint(paths: Sequence[str]) -> dict[str, str]:
     """Returns for each file its length and a checksum of its contents, by which a later run knows it again."""
     found = {}
     for path in paths:
         checksum, size = 0, 0
-        with files.read_errors_explained(path), files.open_bytes(path) as reader:
+        with files.explain_read_errors(path), files.open_bytes(path) as reader:
             while piece := reader.read(1 << 20):
                 checksum, size = zlib.crc32(piece, checksum), size + len(piece)
         found[path] = f"{size:,} bytes, crc32 {checksum:08x}"
@@ -158,7 +158,7 @@ def check_unchanged(before: Mapping[str, str], patterns: Sequence[str], flag: st
     Of text that is not there any more a line is printed: what was read of it is used.
     """
     try:
-        now = contents(expand(patterns, flag))
+        now = fingerprint(expand(patterns, flag))
     except UserError as error:
         print(f"note: {error}; what was read of it before is used", flush=True)
         return

@@ -24,7 +24,7 @@ def interrupt(*_: object) -> NoReturn:
 
 
 @contextlib.contextmanager
-def interrupts_noted() -> Iterator[None]:
+def handle_interrupts() -> Iterator[None]:
     """Within its context, in the main thread, the process ends as interrupted, whatever becomes of the exception.
 
     TensorFlow loses an exception that Ctrl-C raises in Python code which it calls in turn, and goes on with a wrong
@@ -62,10 +62,10 @@ def check_interrupted() -> None:
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[None]:
+def exit_on_interrupt() -> Iterator[None]:
     """Within its context Ctrl-C ends the process by one line, and not by a traceback; so does a lack of memory."""
     try:
-        with interrupts_noted():
+        with handle_interrupts():
             yield
     except KeyboardInterrupt:
         end_interrupted()
@@ -121,6 +121,6 @@ def end_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def ending_with_this_process() -> str:
+def end_with_parent_statement() -> str:
     """Returns the Python statements by which a process that this one starts ends with it, as `end_with_parent`."""
     return f"from {__name__} import {end_with_parent.__name__}; {end_with_parent.__name__}({os.getpid()})"

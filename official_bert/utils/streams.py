@@ -34,11 +34,11 @@ def is_compressed(start: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[io.BufferedReader]:
+def open_decompressed(path: str) -> Iterator[io.BufferedReader]:
     """Yields what a file holds, decompressed; one that is not compressed and not remote can be sought in.
 
     A damaged file raises EOFError (it ends too early), OSError, zlib.error or lzma.LZMAError while it is read, which
-    `errors_explained` makes UserErrors.
+    `explain_read_errors` makes UserErrors.
     """
     with contextlib.ExitStack() as stack:
         if files.is_remote(path):
@@ -57,16 +57,16 @@ def read_start(path: str, size: int) -> tuple[bytes, bool]:
     """
     if not files.is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
         return b"", False
-    with errors_explained(path, "line", lambda: 0):
+    with explain_read_errors(path, "line", lambda: 0):
         with files.open_bytes(path) as reader:
             compressed = is_compressed(reader.read(10))
-        with opened(path) as stream:
+        with open_decompressed(path) as stream:
             return stream.read(size), compressed
 
 
 @contextlib.contextmanager
-def errors_explained(path: str, unit: str, count: Callable[[], int]) -> Iterator[None]:
-    """Makes what goes wrong while `opened` is read a UserError.
+def explain_read_errors(path: str, unit: str, count: Callable[[], int]) -> Iterator[None]:
+    """Makes what goes wrong while `open_decompressed` is read a UserError.
 
     Args:
         path: the file.
@@ -101,7 +101,7 @@ def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[by
         end: the byte where a line begins that is not read; None to read to the end.
     """
     number = 0
-    with errors_explained(path, "line", lambda: number), opened(path) as reader:
+    with explain_read_errors(path, "line", lambda: number), open_decompressed(path) as reader:
         if start:
             reader.seek(start)
         left = sys.maxsize if end is None else end - start

@@ -11,8 +11,8 @@ from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.utils import files, row_files, streams
-from official_bert.utils.bad_rows import BadRows, position
-from official_bert.utils.counting import counted
+from official_bert.utils.bad_rows import BadRows, format_position
+from official_bert.utils.counting import pluralize
 
 _MOST_SHOWN, _LONGEST_SHOWN = 10, 60  # names in a message, and characters of each
 csv.field_size_limit(2**31 - 1)  # of characters; Python's own limit is shorter than some documents
@@ -103,7 +103,7 @@ def check_columns(
             f"{where}: there is one column, {columns[0][:60]!r}; are the columns separated by {between}? Expected "
             "commas in .csv and tabs in .tsv"
         )
-    raise UserError(f"{where}: no column {', '.join(absent)} among {names_shown(columns)}; {advice}")
+    raise UserError(f"{where}: no column {', '.join(absent)} among {format_names(columns)}; {advice}")
 
 
 def find_text_problem(row: Mapping[str, Any], columns: Sequence[str]) -> str:
@@ -113,7 +113,7 @@ def find_text_problem(row: Mapping[str, Any], columns: Sequence[str]) -> str:
     """
     absent = [name for name in columns if name not in row]
     if absent:
-        return f"no key {', '.join(absent)}; the keys are {names_shown(list(row)) or 'none'}"
+        return f"no key {', '.join(absent)}; the keys are {format_names(list(row)) or 'none'}"
     has_text = any(isinstance(row[name], str) for name in columns)
     for name in columns:
         if not isinstance(row[name], str) and not (has_text and row[name] is None):
@@ -131,10 +131,12 @@ def join_texts(row: Mapping[str, Any], columns: Sequence[str]) -> str:
 def is_table(path: str) -> bool:
     """Whether `read_rows` finds columns in a file, rather than a text on each line."""
     extension = _extension(path)
-    return extension in (*_TABLES, *_JSON) or (extension != ".txt" and any(map(row_files.kind_of, files_of(path))))
+    return extension in (*_TABLES, *_JSON) or (
+        extension != ".txt" and any(map(row_files.detect_kind, list_files(path)))
+    )
 
 
-def files_of(path: str) -> list[str]:
+def list_files(path: str) -> list[str]:
     """Returns the files that a name of a table stands for: itself, or those of a folder or a data set.
 
     Raises:
@@ -149,9 +151,9 @@ def _extension(path: str) -> str:
 
 
 def _stored_rows(path: str, extension: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    paths = files_of(path)
+    paths = list_files(path)
     for each in paths:
-        kind = row_files.kind_of(each)
+        kind = row_files.detect_kind(each)
         if kind is None:
             raise UserError(
                 f"{path} ends in {extension or 'nothing'}; expected .csv, .tsv, .jsonl or .txt, or a file of rows such "
@@ -170,7 +172,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(path: str) -> str:
-    with streams.errors_explained(path, "byte", lambda: 0), streams.opened(path) as stream:
+    with streams.explain_read_errors(path, "byte", lambda: 0), streams.open_decompressed(path) as stream:
         return files.decode(path, stream.read())
 
 
@@ -193,7 +195,7 @@ def _table_rows(
             twice = sorted(name for name, count in collections.Counter(columns).items() if count > 1)
             if twice:
                 raise UserError(
-                    f"{path}, line 1: two columns are named {names_shown(twice)}; name each once (is the first line "
+                    f"{path}, line 1: two columns are named {format_names(twice)}; name each once (is the first line "
                     "the header? finetune takes files without one: --columns)"
                 )
             check_columns(path, wanted, columns)
@@ -203,7 +205,7 @@ def _table_rows(
         elif len(values) == len(columns) or (has_longer_rows and len(values) > len(columns)):
             yield line, dict(zip(columns, values, strict=False))
         else:
-            problem = f"{counted(len(values), 'column')}; expected {len(columns)}: {names_shown(columns)}"
+            problem = f"{pluralize(len(values), 'column')}; expected {len(columns)}: {format_names(columns)}"
             if extension == ".tsv" and any(value.count('"') % 2 for value in values):
                 problem += ". Quotes mean nothing in .tsv; save a table with line ends or tabs in its cells as .csv"
             bad_rows.add(path, line, problem)
@@ -237,7 +239,7 @@ def _folded(names: Sequence[str]) -> list[str]:
     return [name.strip().casefold() for name in names]
 
 
-def names_shown(names: Sequence[str]) -> str:
+def format_names(names: Sequence[str]) -> str:
     """Returns the names of columns or classes for a message: the first ones if there are many, long ones cut."""
     shown = [name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}..." for name in names[:_MOST_SHOWN]]
     return ", ".join(shown) + (", ..." if len(names) > _MOST_SHOWN else "")
@@ -251,7 +253,7 @@ def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int | 
             continue
         is_layout = values.keys() in _JSON_LAYOUTS or {type(value) for value in values.values()} == {dict}
         if is_layout and "\n" not in text.strip():
-            raise UserError(f"{position(path, line)}: this is a whole table, not a row; {_JSON_ROWS}")
+            raise UserError(f"{format_position(path, line)}: this is a whole table, not a row; {_JSON_ROWS}")
         yield line, values
 
 

@@ -27,7 +27,7 @@ def quiet_logging() -> None:
 
 
 @contextlib.contextmanager
-def warnings_alone() -> Iterator[None]:
+def show_warnings_only() -> Iterator[None]:
     """Within its context TensorFlow's log shows warnings and errors alone, in programs of users too."""
     logger = logging.getLogger("tensorflow")
     level = logger.level
@@ -42,7 +42,7 @@ def import_tensorflow() -> None:
     """Imports TensorFlow and Keras, quietly, and without packages that no command uses."""
     import numpy  # noqa: F401  # which says on standard error where it lacks memory
 
-    with _without(OFFERED_BY_KERAS), _interrupted_at_once(), without_remarks(), _without_collecting():
+    with _without(OFFERED_BY_KERAS), _interrupted_at_once(), hide_startup_messages(), _without_collecting():
         import keras  # noqa: F401
         import tensorflow  # noqa: F401
 
@@ -96,7 +96,7 @@ def _without_collecting() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def without_remarks() -> Iterator[None]:
+def hide_startup_messages() -> Iterator[None]:
     """If TensorFlow is first imported in its context, it makes no remarks then and later: of the processor, of no GPU.
 
     It writes them to file descriptor 2 before any setting can reach it. They are shown after all if the import fails,

@@ -91,7 +91,10 @@ def test_texts_left_out_are_known_again(source: pathlib.Path, tmp_path: pathlib.
     held = tmp_path / "model" / "adaptation" / "texts"
     held.mkdir(parents=True)
     (held / "options.json").write_text(json.dumps(run_file.locked_values(options)))
-    contents = {"input_file": row_files.contents([str(text)]), "exclude_texts": row_files.contents([str(left_out)])}
+    contents = {
+        "input_file": row_files.fingerprint([str(text)]),
+        "exclude_texts": row_files.fingerprint([str(left_out)]),
+    }
     (held / "contents.json").write_text(json.dumps(contents))
     work = str(tmp_path / "model" / "adaptation")
     adapting._check_folder(options, work)

@@ -54,7 +54,7 @@ def write_records(folder: pathlib.Path, counts: list[int], compress: bool = Fals
     return paths
 
 
-def counted(function: Callable[..., object], calls: list[str]) -> Callable[..., object]:
+def record_calls(function: Callable[..., object], calls: list[str]) -> Callable[..., object]:
     """The function, noting its first argument of each call."""
 
     def noting(path: str, *arguments: object) -> object:
@@ -264,7 +264,7 @@ def test_many_files_with_a_manifest_are_asked_for_their_length_alone(
     write_manifest(str(tmp_path / "out"), dict.fromkeys(paths, 3), vocab_file, **flags)
     asked: dict[str, list[str]] = {"open_bytes": [], "size": []}
     for name, called in asked.items():
-        monkeypatch.setattr(files, name, counted(getattr(files, name), called))
+        monkeypatch.setattr(files, name, record_calls(getattr(files, name), called))
     constants: list[bool] = []
     make_constant = tf.constant
 

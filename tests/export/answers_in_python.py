@@ -15,7 +15,7 @@ from official_bert.kinds.question_answering import questions as questions_module
 from official_bert.kinds.question_answering.questions import Question, Window
 from official_bert.kinds.tagging import spec as tagging_spec
 from official_bert.modeling.config import BertConfig
-from official_bert.modeling.pretraining_model import encoder_of
+from official_bert.modeling.pretraining_model import get_encoder
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, model_of, pretraining_model
 
@@ -38,7 +38,7 @@ def model_for(kind: str, config: BertConfig = CONFIG, **settings: Any) -> keras.
     if kind not in (ENCODER, FILL_MASK):
         return model_of(kind, config, **settings)
     model = pretraining_model(config)
-    return encoder_of(model) if kind == ENCODER else model
+    return get_encoder(model) if kind == ENCODER else model
 
 
 def joined(tokenizer: FullTokenizer, first: str, second: str | None, length: int) -> Row:

@@ -20,7 +20,7 @@ from official_bert.inference.warmup import EXAMPLES, read_requests
 from official_bert.keras_models.classification import TextClassifier
 from official_bert.kinds.graph_model import GraphModel
 from official_bert.kinds.names import CLASSIFICATION, KINDS
-from official_bert.modeling.pretraining_model import encoder_of
+from official_bert.modeling.pretraining_model import get_encoder
 from tests.conftest import ROOT
 from tests.export.exported_models import TEXTS, export, model_of, pretraining_model, save_finetuned, save_run
 from tests.make import VOCAB, refusal
@@ -199,7 +199,7 @@ def test_a_run_is_exported_to_fill_masks_or_as_its_encoder(tmp_path: pathlib.Pat
     assert source.kind == "encoder"
     ids = np.array([[2, 7, 8, 3]], np.int32)
     features = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
-    expected = encoder_of(pretraining_model())(features)
+    expected = get_encoder(pretraining_model())(features)
     for name, value in source.model(features).items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
 

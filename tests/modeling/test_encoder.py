@@ -13,7 +13,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.encoder_block import AttentionProbabilities
 from official_bert.modeling.fast.rematerialization import rematerialized
-from official_bert.modeling.pretraining_model import build_pretraining_model, encoder_of
+from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
 from tests.conftest import ROOT
 from tests.modeling.small_models import inputs_of_encoder, random_batch, weights_of, with_random_weights
 from tests.reference import Reference
@@ -38,7 +38,7 @@ def test_outputs_equal_the_float64_transcription(tiny_config: BertConfig, change
     assert len(encoded["encoder_outputs"]) == config.num_hidden_layers
     for layer, expected in zip(encoded["encoder_outputs"], layers, strict=True):
         np.testing.assert_allclose(layer, expected, atol=1e-5)
-    for same in (encoded, encoder_of(model)(inputs_of_encoder(batch))):
+    for same in (encoded, get_encoder(model)(inputs_of_encoder(batch))):
         np.testing.assert_allclose(same["sequence_output"], layers[-1], atol=1e-5)
         np.testing.assert_allclose(same["pooled_output"], pooled, atol=1e-5)
 

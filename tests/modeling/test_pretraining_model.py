@@ -11,14 +11,14 @@ import pytest
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.heads import FirstPosition, GatherPositions, LastToken
-from official_bert.modeling.pretraining_model import build_pretraining_model, encoder_of
+from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
 from tests.modeling.small_models import inputs_of_encoder, random_batch, weights_of, with_random_weights
 
 
 def test_models_survive_saving(tiny_config: BertConfig, tmp_path: pathlib.Path):
     model = with_random_weights(build_pretraining_model(tiny_config), 3)
     batch = random_batch(tiny_config, 3)
-    encoder = encoder_of(model)
+    encoder = get_encoder(model)
     for name, original, inputs in (("model", model, batch), ("encoder", encoder, inputs_of_encoder(batch))):
         path = tmp_path / f"{name}.keras"
         original.save(path)
@@ -30,7 +30,7 @@ def test_models_survive_saving(tiny_config: BertConfig, tmp_path: pathlib.Path):
 
 
 def test_encoder_within_a_pretraining_model_equals_one_built_alone(tiny_config: BertConfig):
-    inner = encoder_of(build_pretraining_model(tiny_config, seed=4))
+    inner = get_encoder(build_pretraining_model(tiny_config, seed=4))
     alone = build_encoder(tiny_config, seed=4)
     batch = inputs_of_encoder(random_batch(tiny_config, 4))
     for key, value in alone(batch).items():
@@ -49,7 +49,7 @@ def test_bfloat16_keeps_float32_weights_and_logits(tiny_config: BertConfig):
         difference = np.abs(value - expected).max()
         assert 0 < difference < 0.2 * expected.std(), key
         assert np.abs(expected).max() > 0.3, key
-    encoded = encoder_of(model)(inputs_of_encoder(batch))
+    encoded = get_encoder(model)(inputs_of_encoder(batch))
     assert keras.backend.standardize_dtype(encoded["sequence_output"].dtype) == "bfloat16"
 
 

@@ -57,7 +57,10 @@ def test_what_a_kill_has_left_in_a_folder_is_removed_though_it_is_not_written_ag
     others = [tmp_path / "my.writing-notes", tmp_path / "result"]
     for path in others:
         path.touch()
-    with files.folder_beside(str(tmp_path / "other")) as beside, locks.lock_folder(str(tmp_path), "output_dir"):
+    with (
+        files.temporary_folder_beside(str(tmp_path / "other")) as beside,
+        locks.lock_folder(str(tmp_path), "output_dir"),
+    ):
         assert pathlib.Path(beside).exists()  # another process is writing it
         assert not [path for path in left if path.exists()]
     assert sorted(tmp_path.iterdir()) == others

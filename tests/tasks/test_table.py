@@ -292,8 +292,8 @@ def test_messages_name_few_columns_and_cut_long_names_and_quotations(tmp_path):
     with pytest.raises(UserError, match="line 4: unknown label 'zzz") as caught:
         read(labels, split="dev", eval_file=str(path))
     assert len(str(caught.value)) < 1000
-    assert tables.names_shown(["a", "b" * 61]) == f"a, {'b' * 60}..."
-    assert tables.names_shown([str(number) for number in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
+    assert tables.format_names(["a", "b" * 61]) == f"a, {'b' * 60}..."
+    assert tables.format_names([str(number) for number in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
 
 
 def test_a_wide_table_is_read_in_linear_time(tmp_path):

@@ -10,10 +10,10 @@ from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.tokenization import exact
 from official_bert.tokenization.casing import (
     UNCASED,
-    casing_for,
     describe_contradiction,
     detect_lower_case,
     has_accents,
+    infer_casing,
 )
 from official_bert.tokenization.exact import SPECIAL_TOKENS, load_vocab, parse_vocab
 from tests.conftest import WORDS
@@ -36,7 +36,7 @@ def test_no_released_uncased_vocabulary_has_an_accent(test_data: pathlib.Path):
 def test_released_vocabularies_show_their_casing(test_data: pathlib.Path, name: str, is_uncased: bool, piece: str):
     vocab = load_vocab(str(test_data / "vocab" / f"bert-base-{name}-vocab.txt"))
     assert detect_lower_case(vocab)[0] is is_uncased
-    assert casing_for(vocab, None) == (CASED if is_uncased is False else UNCASED)
+    assert infer_casing(vocab, None) == (CASED if is_uncased is False else UNCASED)
     for lower in (True, False):
         problem = describe_contradiction(vocab, lower, "vocab.txt", "pass")
         assert (problem is None) == (is_uncased in (None, lower))

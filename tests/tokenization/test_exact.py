@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from official_bert.errors import UserError
-from official_bert.tokenization.casing import UNCASED, Casing, casing_of
+from official_bert.tokenization.casing import UNCASED, Casing, make_casing
 from official_bert.tokenization.exact import (
     BasicTokenizer,
     FullTokenizer,
@@ -18,7 +18,7 @@ from official_bert.tokenization.exact import (
 )
 from tests.make import refusal, write_text
 
-CASED, ACCENTED = casing_of(do_lower_case=False), casing_of(strip_accents=False)
+CASED, ACCENTED = make_casing(do_lower_case=False), make_casing(strip_accents=False)
 CASINGS = [CASED, UNCASED, ACCENTED]
 VOCABULARIES = {
     "bert-base-uncased-vocab.txt": UNCASED,

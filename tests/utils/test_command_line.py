@@ -346,7 +346,7 @@ except KeyboardInterrupt:
 """
 LOST = """
 from official_bert.utils import command_line, files
-with command_line.exit_codes(), files.written_whole("answer") as beside:
+with command_line.exit_codes(), files.write_atomically("answer") as beside:
     open(beside, "w").close()
     try:
         interrupt()
@@ -355,13 +355,13 @@ with command_line.exit_codes(), files.written_whole("answer") as beside:
     {then}
 """
 IN_A_CLASS = """
-from official_bert.utils.signals import interruptible
+from official_bert.utils.signals import exit_on_interrupt
 
 class Field:
     def __set_name__(self, owner, name):  # Python 3.11 raises a RuntimeError from this
         interrupt()
 
-with interruptible():
+with exit_on_interrupt():
     class Options:
         output_file = Field()
 """

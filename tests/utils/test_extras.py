@@ -32,4 +32,4 @@ def test_an_installed_package_installs_from_where_it_came_from(
 
 
 def message(extra: str) -> str:
-    return str(extras.missing(ModuleNotFoundError(name="aiohttp.web"), extra))
+    return str(extras.explain_missing_package(ModuleNotFoundError(name="aiohttp.web"), extra))

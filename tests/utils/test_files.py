@@ -121,7 +121,7 @@ def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(
     kept = {"model.bin.writing-by-hand", "other.bin.writing-0123456789ab"}
     for name in kept:
         (tmp_path / name).touch()
-    writer = files.folder_written_whole if is_folder else files.written_whole
+    writer = files.write_folder_atomically if is_folder else files.write_atomically
     with contextlib.suppress(UserError), writer(str(path)) as first:
         files._unfinished_in.cache_clear()  # as in another process
         with writer(str(path)) as beside:
@@ -147,7 +147,7 @@ def test_a_file_of_several_parts_is_never_mixed_of_two(tmp_path: pathlib.Path, m
     replaced: list[bool] = []
     path.write_text("of old parts")
     monkeypatch.setattr(os, "replace", lambda source, target: replaced.append(path.exists()))
-    with files.written_whole(str(path)) as beside:
+    with files.write_atomically(str(path)) as beside:
         for name in ("index.json", "part-0", "part-1"):
             pathlib.Path(beside).with_name(name).write_text("new")
     assert replaced == [False] * 3
@@ -159,7 +159,7 @@ def test_a_file_of_several_parts_is_never_mixed_of_two(tmp_path: pathlib.Path, m
     'Error while serializing: IoError(Os { code: 27, kind: FileTooLarge, message: "File too large" })',
 ])  # fmt: skip
 def test_a_refusal_to_write_is_explained_however_a_library_words_it(message: str):
-    with pytest.raises(UserError, match="^cannot write model: File too large$"), files.write_errors_explained("model"):
+    with pytest.raises(UserError, match="^cannot write model: File too large$"), files.explain_write_errors("model"):
         raise RuntimeError(message)
 
 

@@ -8,17 +8,17 @@ from official_bert.utils import progress
 def test_waiting_shows_that_it_lives_and_ends_with_the_work(monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.01)
     lines = ""
-    with progress.waiting("compiling"):
+    with progress.report_elapsed_time("compiling"):
         while lines.count("compiling: 0s so far\n") < 3:
             lines += capsys.readouterr().err
     capsys.readouterr()
-    with pytest.raises(ValueError, match="stop"), progress.waiting("compiling"):
+    with pytest.raises(ValueError, match="stop"), progress.report_elapsed_time("compiling"):
         raise ValueError("stop")
     assert not [thread for thread in threading.enumerate() if "report" in thread.name]
 
 
 def test_short_waiting_prints_nothing(capsys):
-    with progress.waiting("compiling"):
+    with progress.report_elapsed_time("compiling"):
         pass
     assert capsys.readouterr().err == ""
 

@@ -64,7 +64,7 @@ def test_a_file_whose_writer_fails_is_not_there_and_the_one_before_stays(remote:
     for before in (None, "whole"):
         if before:
             files.write_text(path, before)
-        with contextlib.suppress(UserError), files.written_whole(path) as beside:
+        with contextlib.suppress(UserError), files.write_atomically(path) as beside:
             pathlib.Path(beside).write_text("half")
             raise UserError("given up")
         assert files.list_folder(remote) == ["answers"] if before else not files.exists(path)
@@ -72,21 +72,21 @@ def test_a_file_whose_writer_fails_is_not_there_and_the_one_before_stays(remote:
 
 
 def test_a_folder_is_sent_whole_and_what_a_killed_sender_left_is_replaced(remote: str, monkeypatch: pytest.MonkeyPatch):
-    with files.folder_written_whole(remote) as local:
+    with files.write_folder_atomically(remote) as local:
         (pathlib.Path(local) / "inner").mkdir()
         (pathlib.Path(local) / "inner" / "a").write_text("a")
         (pathlib.Path(local) / "b").write_text("b")
     assert files.list_folder(remote) == ["b", "inner"]
     assert files.read_text(f"{remote}/inner/a") == "a"
-    assert "folder is there already" in refusal(files.folder_written_whole(remote).__enter__)
+    assert "folder is there already" in refusal(files.write_folder_atomically(remote).__enter__)
     files.write_text(f"{remote}/{files._SENDING}", "")  # as if this had been killed
     assert "folder is not complete: its files are still being sent, or" in refusal(files.local_copy, remote)
-    with files.folder_written_whole(remote) as local:
+    with files.write_folder_atomically(remote) as local:
         (pathlib.Path(local) / "c").touch()
     assert files.list_folder(remote) == ["c"]
     remove, failed = files.remove, f"{remote}-failed"
     monkeypatch.setattr(files, "remove", lambda path: (_ for _ in ()).throw(OSError("refused")))
-    with pytest.raises(UserError, match="cannot write .*folder-failed: refused"), files.folder_written_whole(failed):
+    with pytest.raises(UserError, match="cannot write .*folder-failed: refused"), files.write_folder_atomically(failed):
         pass
     monkeypatch.setattr(files, "remove", remove)
     assert not files.exists(failed)

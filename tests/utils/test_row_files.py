@@ -24,7 +24,7 @@ TEXTS = [f"Text number {number}, “quoted”." * (number % 4) for number in ran
 def read(path: str, columns: Sequence[str] | None = ("text",), size: int | None = None) -> list[dict[str, object]]:
     rows = []
     for each in row_files.expand([path], "input_file"):
-        kind = row_files.kind_of(each)
+        kind = row_files.detect_kind(each)
         assert kind
         parts = [row_files.WHOLE] if size is None else row_files.find_ranges(each, kind, size)
         rows += [row for part in parts for _, row in row_files.read_rows(each, kind, columns, part)]
@@ -34,7 +34,7 @@ def read(path: str, columns: Sequence[str] | None = ("text",), size: int | None 
 @pytest.mark.parametrize("kind", STORED)
 def test_every_kind_is_known_and_gives_its_rows(kind: str, tmp_path: pathlib.Path):
     path = STORED[kind](tmp_path, TEXTS)
-    assert {row_files.kind_of(each) for each in row_files.expand([path], "input_file")} == {kind}
+    assert {row_files.detect_kind(each) for each in row_files.expand([path], "input_file")} == {kind}
     assert read(path) == [{"text": text} for text in TEXTS]
     assert read(path, None)[3] == {"text": TEXTS[3], "number": 3}
 
@@ -142,11 +142,11 @@ def test_what_is_not_utf8_is_named_or_dropped(tmp_path: pathlib.Path):
 def test_files_that_cannot_be_read_in_parts_are_refused(tmp_path: pathlib.Path):
     packed = tmp_path / "texts.parquet.gz"
     packed.write_bytes(gzip.compress(pathlib.Path(stored_texts.parquet(tmp_path, TEXTS)).read_bytes()))
-    assert_refused(r"texts.parquet.gz is a compressed parquet file.*decompress it", row_files.kind_of, str(packed))
+    assert_refused(r"texts.parquet.gz is a compressed parquet file.*decompress it", row_files.detect_kind, str(packed))
     feather = tmp_path / "texts.feather"
     with pa.OSFile(str(feather), "wb") as sink, pa.ipc.new_file(sink, stored_texts.table(TEXTS).schema):
         pass
-    assert "Feather" in refusal(row_files.kind_of, str(feather))
+    assert "Feather" in refusal(row_files.detect_kind, str(feather))
 
 
 @pytest.mark.parametrize(("start", "kind"), [
@@ -156,13 +156,13 @@ def test_files_that_are_read_after_a_conversion_are_named(start: bytes, kind: st
     path = tmp_path / "text"
     for content in (start, gzip.compress(start)):
         path.write_bytes(content)
-        assert_refused(rf"text is a {kind}. .* examples/texts_to", row_files.kind_of, str(path))
+        assert_refused(rf"text is a {kind}. .* examples/texts_to", row_files.detect_kind, str(path))
 
 
 @pytest.mark.parametrize("start", [b"", b"PAR", b"WARC", b"A text."])
 def test_text_is_no_file_of_rows(start: bytes, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "text", start)
-    assert row_files.kind_of(path) is None
+    assert row_files.detect_kind(path) is None
 
 
 def test_names_are_expanded_in_their_order(tmp_path: pathlib.Path):

@@ -24,7 +24,7 @@ def data_dir(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib
 def read(name: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
     rows = []
     for path in row_files.expand([name], "input_file"):
-        assert row_files.kind_of(path) == "tfds"
+        assert row_files.detect_kind(path) == "tfds"
         (part,) = row_files.find_ranges(path, "tfds", 1)
         rows += [row for _, row in row_files.read_rows(path, "tfds", columns, part)]
     return rows

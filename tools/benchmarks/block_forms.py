@@ -15,8 +15,8 @@ from official_bert.kinds.classification.model import build_classifier
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.fast.flat_blocks import with_flat_blocks
-from official_bert.modeling.fast.last_block import without_unread_positions
+from official_bert.modeling.fast.flat_blocks import flatten_blocks
+from official_bert.modeling.fast.last_block import skip_unread_positions
 from official_bert.optimization import distribution
 from official_bert.optimization.choices import DTYPES
 from official_bert.pretraining.train_step import Pretrainer
@@ -47,9 +47,9 @@ def main() -> None:
     short = {name: values[:1, :16] for name, values in features.items() if name in exported.input}
     steps = {"layers": False, "compiled_blocks": True}
     _compare("pre-training step", {name: _pretraining_step(config, dtype, on) for name, on in steps.items()})
-    forms = {"layers": classifier, "last_block": without_unread_positions(classifier)}
+    forms = {"layers": classifier, "last_block": skip_unread_positions(classifier)}
     _compare("classifier's step", {name: _gradients(classifier, form, features) for name, form in forms.items()})
-    forms = {"layers": exported, "flat_blocks": with_flat_blocks(exported)}
+    forms = {"layers": exported, "flat_blocks": flatten_blocks(exported)}
     _compare("one text of 16 tokens, float32", {name: _answer(form, short) for name, form in forms.items()})
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from official_bert.errors import UserError
 from official_bert.utils import files
-from official_bert.utils.signals import ending_with_this_process
+from official_bert.utils.signals import end_with_parent_statement
 from tools.reproduce.tables import Flags
 
 
@@ -73,6 +73,6 @@ def _program() -> str:
     """
     # The model card of a run shows argv[0].
     return (
-        f"{ending_with_this_process()}; import sys; sys.argv[0] = 'official-bert'; "
+        f"{end_with_parent_statement()}; import sys; sys.argv[0] = 'official-bert'; "
         "from official_bert_cli import main; main()"
     )

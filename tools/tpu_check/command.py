@@ -48,7 +48,7 @@ class StepCompiler:
         since = time.monotonic()
         if since > self._deadline:
             raise compiler.OutOfTimeError
-        with progress.waiting(f"compiling the {step.name} for {batch:,} per replica"):
+        with progress.report_elapsed_time(f"compiling the {step.name} for {batch:,} per replica"):
             lowered = lowering.lower(step, batch, self.replicas)
             seconds = max(1.0, self._deadline - time.monotonic())
             answer = compiler.compile_step(lowered, self.topology, quickly, seconds)
@@ -56,7 +56,7 @@ class StepCompiler:
             # The compiler counts what is in a loop once; outside is the optimizer, less than a hundredth of it all.
             answer = dataclasses.replace(answer, flops=answer.flops * step.repeats)
         verdict = answer if isinstance(answer, Refused) else f"fits, {answer.memory}"
-        duration = progress.duration(time.monotonic() - since)
+        duration = progress.format_duration(time.monotonic() - since)
         print(
             f"compiled the {step.name} for {batch:,} per replica: {verdict} ({duration})", file=sys.stderr, flush=True
         )

@@ -93,7 +93,7 @@ def run(options: Options) -> int:
             since = time.monotonic()
             cells, fits = _compiled(phase, StepCompiler(topology, options.time_limit))
             failures += not fits
-            took = progress.duration(time.monotonic() - since)
+            took = progress.format_duration(time.monotonic() - since)
             rows.append((os.path.basename(recipe), topology, str(phase.max_seq_length), *cells, took))
             print(as_table([head, rows[-1]]), flush=True)
     print("\n" + as_table([head, *rows]))

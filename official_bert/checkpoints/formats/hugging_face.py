@@ -125,7 +125,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     contents = {CONFIG_FILE: config_json(checkpoint, name_of_class), **tokenizer_files(checkpoint)}
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), content)
-    with files.written_whole(os.path.join(folder, SAFETENSORS_FILE)) as beside:
+    with files.write_atomically(os.path.join(folder, SAFETENSORS_FILE)) as beside:
         save_file(tensors, beside, metadata={"format": "pt"})
     checksums.write(folder, list(contents), tensors)
     return checkpoint

@@ -12,7 +12,7 @@ from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, line
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
-from official_bert.tokenization.casing import Casing, casing_of
+from official_bert.tokenization.casing import Casing, make_casing
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
 
@@ -93,7 +93,7 @@ def read_tokenizer(
     if lower is None and overrides.strip_accents is None:
         overrides = dataclasses.replace(overrides, strip_accents=accents)
     # Accents that go where capital letters stay are refused below, unless the user asks for BERT's own rules.
-    casing = None if lower is None else casing_of(lower, accents if lower else None)
+    casing = None if lower is None else make_casing(lower, accents if lower else None)
     tokenizer = resolve_tokenizer(FoundTokenizer(folder, vocabularies, casing, settings_file), overrides, config)
     tokenizer = tokenizer._replace(notes=notes + tokenizer.notes)
     problems = _other_rules({"tokenizer_class": tokenizer_class} | settings, tokenizer)

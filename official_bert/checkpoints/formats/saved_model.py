@@ -16,7 +16,7 @@ from official_bert.checkpoints.tensors import Source, read_weights
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.casing import casing_of
+from official_bert.tokenization.casing import make_casing
 from official_bert.utils import files
 
 NAME = "SavedModel"
@@ -94,7 +94,7 @@ def _find_tokenizer(folder: str, source: Source) -> FoundTokenizer:
     key = next((name for name in source.shapes if re.fullmatch(model_garden.CASING, name)), None)
     if key is None:
         return FoundTokenizer(folder, vocabularies, found.casing, found.settings_file)
-    casing = casing_of(bool(source.read(key)))
+    casing = make_casing(bool(source.read(key)))
     return FoundTokenizer(folder, vocabularies, casing, f"{source.path} ({key.split('/')[0]})")
 
 

@@ -32,7 +32,7 @@ class FactoredLogits(NamedTuple):
     bias: Any  # [V]
 
 
-def with_compiled_blocks(model: keras.Model) -> Callable[..., dict[str, Any]] | None:
+def compile_blocks(model: keras.Model) -> Callable[..., dict[str, Any]] | None:
     """Returns a function that computes a pre-training model and its gradients faster.
 
     Outside of training the function is the model. In training it has the same dropout masks, and masked_lm_logits are

@@ -19,7 +19,7 @@ from official_bert.modeling.fast import verification
 from official_bert.modeling.fast.model_parts import BlockLayers, ModelParts, split_model
 
 
-def with_flat_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
+def flatten_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
     """Returns a function of a model's inputs that gives its outputs outside of training, but for rounding.
 
     Models whose blocks are within another model (as for multiple choice), models that do not compute in float32, and

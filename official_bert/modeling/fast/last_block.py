@@ -15,11 +15,11 @@ from keras import ops
 
 from official_bert.modeling import layer_names
 from official_bert.modeling.fast import verification
-from official_bert.modeling.fast.model_parts import BlockLayers, ModelParts, split_model, with_inner_model
+from official_bert.modeling.fast.model_parts import BlockLayers, ModelParts, replace_inner_model, split_model
 from official_bert.modeling.fast.rematerialization import rematerialized
 
 
-def without_unread_positions(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
+def skip_unread_positions(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
     """Returns a function that is called as the model is and gives the same outputs and gradients, in less time.
 
     Dropout has the same masks. The model itself, its layers, its variables and how it is saved do not change; where its
@@ -32,7 +32,7 @@ def without_unread_positions(model: keras.Model, rematerialize: bool = False) ->
     """
     parts = split_model(model)
     if parts is None:
-        return with_inner_model(model, functools.partial(without_unread_positions, rematerialize=rematerialize))
+        return replace_inner_model(model, functools.partial(skip_unread_positions, rematerialize=rematerialize))
     head = _head_of_first_position(model)
     if head is None or not verification.is_faithful(_read_first, first_position_only=True):
         return rematerialized(model) if rematerialize else model

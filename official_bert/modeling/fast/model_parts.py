@@ -40,7 +40,7 @@ class BlockLayers:
         return self.output_layer_norm.output
 
 
-def blocks_of(model: keras.Model) -> list[BlockLayers]:
+def find_blocks(model: keras.Model) -> list[BlockLayers]:
     """Returns the layers of a model's blocks, in order; none where they are within another model."""
     layers = {layer.name: layer for layer in model.layers}
     blocks: list[BlockLayers] = []
@@ -98,16 +98,16 @@ class ModelParts:
 def split_model(model: keras.Model) -> ModelParts | None:
     """Returns the parts of an encoder, or of a model that continues one; None where there are no blocks to be found.
 
-    A model for multiple choice has them within its inner model: see `with_inner_model`.
+    A model for multiple choice has them within its inner model: see `replace_inner_model`.
     """
-    blocks = blocks_of(model)
+    blocks = find_blocks(model)
     if not blocks:
         return None
     embedded = model.get_layer(layer_names.EMBEDDINGS_DROPOUT).output
     return ModelParts(model, embedded, blocks, "record_ids" if "record_ids" in model.input else "input_mask")
 
 
-def with_inner_model(model: keras.Model, replace: Callable[[keras.Model], Callable[..., Any]]) -> Callable[..., Any]:
+def replace_inner_model(model: keras.Model, replace: Callable[[keras.Model], Callable[..., Any]]) -> Callable[..., Any]:
     """Returns a function that computes a model for multiple choice with another function in its inner model's place.
 
     Args:

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.modeling.dropout import current_seed, dropout_seed
-from official_bert.modeling.fast.model_parts import split_model, with_inner_model
+from official_bert.modeling.fast.model_parts import replace_inner_model, split_model
 
 
 def rematerialized(model: keras.Model) -> Callable[..., Any]:
@@ -30,7 +30,7 @@ def rematerialized(model: keras.Model) -> Callable[..., Any]:
     """
     parts = split_model(model)
     if parts is None:
-        return with_inner_model(model, rematerialized)
+        return replace_inner_model(model, rematerialized)
     embed, blocks, heads = keras.Model(model.input, parts.embedded), parts.block_models(), parts.heads()
 
     def call(features: dict[str, Any], training: bool = False) -> Any:

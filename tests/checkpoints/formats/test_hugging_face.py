@@ -27,7 +27,7 @@ from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
 from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.casing import UNCASED, Casing, casing_of
+from official_bert.tokenization.casing import UNCASED, Casing, make_casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
 from tests.checkpoints.checkpoint_samples import HEADS, assert_equal, conversion_options, sample
 from tests.conftest import WORDS
@@ -138,7 +138,7 @@ def test_models_that_compute_something_else_are_refused(change: dict, message: s
 
 
 def test_vocabulary_comes_from_tokenizer_json_where_it_stands_alone(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    checkpoint = dataclasses.replace(sample(tiny_config), casing=casing_of(False))
+    checkpoint = dataclasses.replace(sample(tiny_config), casing=make_casing(False))
     hugging_face.write(checkpoint, str(tmp_path))
     for name in ("checksums.json", "vocab.txt", "tokenizer_config.json"):
         (tmp_path / name).unlink()

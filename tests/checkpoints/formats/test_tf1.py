@@ -17,7 +17,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining.train_step import Pretrainer
-from official_bert.tokenization.casing import casing_of
+from official_bert.tokenization.casing import make_casing
 from tests.checkpoints.checkpoint_samples import assert_equal, conversion_options, sample, with_optimizer
 from tests.reference import Reference
 
@@ -108,5 +108,5 @@ def test_a_folder_of_google_scripts_takes_what_it_lacks_from_flags(tiny_config: 
         open_model(str(tmp_path / "run"))
     given = LoadOverrides(str(tmp_path / "bert_config.json"), str(tmp_path / "vocab.txt"), strip_accents=False)
     assert_equal(
-        open_model(str(tmp_path / "run"), given), dataclasses.replace(checkpoint, casing=casing_of(True, False))
+        open_model(str(tmp_path / "run"), given), dataclasses.replace(checkpoint, casing=make_casing(True, False))
     )

@@ -6,13 +6,13 @@ import pytest
 
 from data_gen.vocabulary import report
 from data_gen.vocabulary.word_counts import WordCounts
-from official_bert.tokenization.casing import casing_of
+from official_bert.tokenization.casing import make_casing
 from official_bert.tokenization.exact import UNK, FullTokenizer
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased-vocab.txt", "bert-base-cased-vocab.txt"])
 def test_figures_are_those_of_the_full_tokenizer(name: str, test_data: pathlib.Path):
-    casing = casing_of("uncased" in name)
+    casing = make_casing("uncased" in name)
     tokenizer = FullTokenizer(str(test_data / "vocab" / name), *casing)
     text = (test_data / "text" / "vi_xquad.txt").read_text(encoding="utf-8") + "y" * 201 + "\u4e86" * 300
     counts = WordCounts(casing, max_words=100_000)

@@ -16,8 +16,8 @@ from official_bert.kinds.tagging.model import build_token_tagger
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.fast.compiled_blocks import with_compiled_blocks
-from official_bert.modeling.fast.last_block import without_unread_positions
+from official_bert.modeling.fast.compiled_blocks import compile_blocks
+from official_bert.modeling.fast.last_block import skip_unread_positions
 from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.head_input import HeadInput
 from official_bert.modeling.pretraining_model import build_pretraining_model
@@ -189,7 +189,7 @@ def test_compiled_blocks_have_the_losses_and_gradients_of_the_model_with_dropout
     if kind == "packed":
         batch = {name: np.array(values) for name, values in one_record_a_row(batch).items()}
     expected_sums, expected = sums_and_gradients(model, model, batch, masked_lm_losses)
-    sums, gradients = sums_and_gradients(model, with_compiled_blocks(model), batch, factored_masked_lm_losses)
+    sums, gradients = sums_and_gradients(model, compile_blocks(model), batch, factored_masked_lm_losses)
     for name, value in expected_sums.items():
         np.testing.assert_allclose(sums[name], value, rtol=1e-5, err_msg=name)
     assert_same(gradients, expected, 1e-4)
@@ -198,7 +198,7 @@ def test_compiled_blocks_have_the_losses_and_gradients_of_the_model_with_dropout
 def test_outside_of_training_compiled_blocks_are_the_model(tiny_config: BertConfig):
     model = with_random_weights(build_pretraining_model(tiny_config), 0)
     batch = random_batch(tiny_config, 0)
-    expected, found = model(batch), with_compiled_blocks(model)(batch)
+    expected, found = model(batch), compile_blocks(model)(batch)
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value)
 
@@ -234,7 +234,7 @@ def test_a_last_block_of_one_position_has_the_logits_and_gradients_of_the_model(
     model, batch = build(config), batch_of(config)
     expected_logits, expected = outputs_and_gradients(model, model, batch, weighted_sum)
     for rematerialize in (False, True)[:num_layers]:
-        call = without_unread_positions(model, rematerialize)
+        call = skip_unread_positions(model, rematerialize)
         logits, gradients = outputs_and_gradients(model, call, batch, weighted_sum)
         np.testing.assert_allclose(logits, expected_logits, rtol=1e-5, atol=1e-6)
         assert_same(gradients, expected, 1e-4)
@@ -243,7 +243,7 @@ def test_a_last_block_of_one_position_has_the_logits_and_gradients_of_the_model(
 def test_the_other_blocks_may_be_computed_a_second_time(tiny_config: BertConfig):
     """Three blocks: the attention of the first two is computed twice, that of the last once, for one position."""
     model = classifier(dataclasses.replace(tiny_config, num_hidden_layers=3))
-    call = without_unread_positions(model, rematerialize=True)
+    call = skip_unread_positions(model, rematerialize=True)
     operations = operations_of(model, call, batch_of(tiny_config))
     softmaxes = [operation.outputs[0].shape[2] for operation in operations if operation.type == "Softmax"]
     length = batch_of(tiny_config)["input_ids"].shape[1]
@@ -253,7 +253,7 @@ def test_the_other_blocks_may_be_computed_a_second_time(tiny_config: BertConfig)
 @pytest.mark.parametrize(("build", "batch_of"), [(classifier, batch_of), (multiple_choice, choices_of)])
 def test_outside_of_training_the_last_block_gives_the_logits_of_the_model(tiny_config: BertConfig, build, batch_of):
     model, batch = build(tiny_config), batch_of(tiny_config)
-    call = without_unread_positions(model)
+    call = skip_unread_positions(model)
     assert call is not model
     np.testing.assert_allclose(call(batch), model(batch), rtol=1e-5, atol=1e-6)
 
@@ -265,4 +265,4 @@ def test_models_that_read_more_than_the_first_position_stay_as_they_are(tiny_con
         encoder, build_token_tagger(encoder, 3), build_span_predictor(encoder),
         build_classifier(causal, 3),
     ):  # fmt: skip
-        assert without_unread_positions(model) is model
+        assert skip_unread_positions(model) is model

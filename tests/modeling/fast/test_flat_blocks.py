@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_bert.kinds.names import CLASSIFICATION, MULTIPLE_CHOICE
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.fast.flat_blocks import with_flat_blocks
+from official_bert.modeling.fast.flat_blocks import flatten_blocks
 from tests.export.exported_models import CHOICES, CONFIG, model_of, random_features, scattered
 from tests.make import build_task_model
 
@@ -19,7 +19,7 @@ from tests.make import build_task_model
 def test_flat_blocks_give_the_outputs_of_the_model(changes: dict[str, Any]):
     encoder = scattered(build_encoder(dataclasses.replace(CONFIG, **changes), seed=1))
     features = random_features(3, 11)
-    expected, found = encoder(features), with_flat_blocks(encoder)(features)
+    expected, found = encoder(features), flatten_blocks(encoder)(features)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=2e-6, err_msg=name)
@@ -28,30 +28,30 @@ def test_flat_blocks_give_the_outputs_of_the_model(changes: dict[str, Any]):
 def test_outputs_of_several_blocks_are_given_and_read_without_computing_them_again():
     features = random_features(3, 11)
     encoder = scattered(build_encoder(CONFIG, return_all_layers=True, seed=1))
-    expected, found = encoder(features), with_flat_blocks(encoder)(features)
+    expected, found = encoder(features), flatten_blocks(encoder)(features)
     for value, of_block in zip(found["encoder_outputs"], expected["encoder_outputs"], strict=True):
         np.testing.assert_allclose(value, of_block, rtol=1e-5, atol=2e-6)
     model = keras.Model(encoder.input, keras.layers.Add()(encoder.output["encoder_outputs"]))
     total = sum(expected["encoder_outputs"])
-    np.testing.assert_allclose(with_flat_blocks(model)(features), total, rtol=1e-5, atol=5e-6)
-    assert len(operations_of(with_flat_blocks(model), model)) < 0.7 * len(operations_of(model, model))
+    np.testing.assert_allclose(flatten_blocks(model)(features), total, rtol=1e-5, atol=5e-6)
+    assert len(operations_of(flatten_blocks(model), model)) < 0.7 * len(operations_of(model, model))
 
 
 def test_an_encoder_without_pooler_has_its_sequence_output():
     encoder = scattered(build_encoder(CONFIG, seed=1))
     alone = type(encoder)(encoder.input, {"sequence_output": encoder.output["sequence_output"]})
     features = random_features(2, 5)
-    found = with_flat_blocks(alone)(features)
+    found = flatten_blocks(alone)(features)
     np.testing.assert_allclose(found["sequence_output"], encoder(features)["sequence_output"], rtol=1e-5, atol=2e-6)
 
 
 def test_models_with_blocks_inside_another_or_in_another_type_are_called_as_they_are():
     model = model_of(MULTIPLE_CHOICE)
     features = random_features(2, CHOICES, 7)
-    np.testing.assert_array_equal(with_flat_blocks(model)(features), model(features))
+    np.testing.assert_array_equal(flatten_blocks(model)(features), model(features))
     model = build_task_model(CLASSIFICATION, build_encoder(CONFIG, seed=1, dtype="mixed_bfloat16"), 3)
     features = random_features(2, 7)
-    np.testing.assert_array_equal(with_flat_blocks(model)(features), model(features))
+    np.testing.assert_array_equal(flatten_blocks(model)(features), model(features))
 
 
 def operations_of(function: Any, model: keras.Model) -> list[str]:
@@ -63,6 +63,6 @@ def operations_of(function: Any, model: keras.Model) -> list[str]:
 
 def test_flat_blocks_are_fewer_operations_than_the_layers_make_and_transpose_nothing():
     model = model_of(CLASSIFICATION)
-    flat = operations_of(with_flat_blocks(model), model)
+    flat = operations_of(flatten_blocks(model), model)
     assert "Transpose" not in flat
     assert len(flat) < 0.7 * len(operations_of(model, model))

@@ -13,9 +13,9 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.encoder_block import MASKED_SCORE, AttentionProbabilities, split_heads
 from official_bert.modeling.fast import verification
-from official_bert.modeling.fast.compiled_blocks import with_compiled_blocks
+from official_bert.modeling.fast.compiled_blocks import compile_blocks
 from official_bert.modeling.fast.flat_blocks import _flatten_blocks
-from official_bert.modeling.fast.last_block import _read_first, without_unread_positions
+from official_bert.modeling.fast.last_block import _read_first, skip_unread_positions
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.pretraining.train_step import Pretrainer
 
@@ -28,7 +28,7 @@ def forget_verified_forms() -> Iterator[None]:
 
 
 def is_compiled(config: BertConfig) -> bool:
-    return with_compiled_blocks(build_pretraining_model(config)) is not None
+    return compile_blocks(build_pretraining_model(config)) is not None
 
 
 def is_flat() -> bool:
@@ -132,7 +132,7 @@ def test_another_layer_in_the_block_is_not_missed(tiny_config: BertConfig, monke
     assert not is_flat()
     assert not is_last_block_short()
     model = keras.Model(*(lambda each: (each.input, each.output["pooled_output"]))(build_encoder(tiny_config)))
-    assert without_unread_positions(model) is model
+    assert skip_unread_positions(model) is model
 
 
 def test_pretraining_computes_the_changed_block(tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch):
