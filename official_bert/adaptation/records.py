@@ -187,8 +187,8 @@ def _split_general(
     shared = len(documents) - len(general)
     if 2 * len(general) <= len(documents):
         raise UserError(
-            f"{shared:,} of the {pluralize(len(documents), 'document')} of --general_file are also in the domain's text; "
-            "give other text"
+            f"{shared:,} of the {pluralize(len(documents), 'document')} of --general_file are in the domain's text "
+            "too; give other text"
         )
     if shared:
         print(f"left out of the general text, as the domain has them: {pluralize(shared, 'document')}")

@@ -178,7 +178,8 @@ def _loop(
                 raise SystemExit(stop.exit_code)
     if step < config.num_steps:
         print(
-            f"stopped early: {pluralize(options.early_stopping, 'evaluation')} without a better {monitor.deciding_score}"
+            f"stopped early: {pluralize(options.early_stopping, 'evaluation')} without a better "
+            f"{monitor.deciding_score}"
         )
 
 

@@ -253,7 +253,8 @@ def _join_endings(row: Mapping[str, Any], where: str) -> list[Any]:
     expected = [f"ending{number}" for number in range(len(found))]
     if sorted(found) != sorted(expected):
         raise UserError(
-            f"{where}: the columns of endings are {tables.format_names(found)}; expected {tables.format_names(expected)}"
+            f"{where}: the columns of endings are {tables.format_names(found)}; expected "
+            f"{tables.format_names(expected)}"
         )
     return [row[name] for name in expected]
 
