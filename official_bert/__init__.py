@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from official_bert.errors import UserError
     from official_bert.inference.features import FeatureExtractor
     from official_bert.inference.fill_mask import fill_mask
-    from official_bert.keras_models.classification import TextClassifier, TextRegressor
     from official_bert.keras_models.masked_lm import MaskedLM
     from official_bert.keras_models.multiple_choice import MultipleChoice
-    from official_bert.keras_models.question_answering import QuestionAnswerer
-    from official_bert.keras_models.tagging import TokenTagger
+    from official_bert.keras_models.question_answerer import QuestionAnswerer
+    from official_bert.keras_models.text_classifier import TextClassifier
     from official_bert.keras_models.text_encoder import TextEncoder
+    from official_bert.keras_models.text_regressor import TextRegressor
+    from official_bert.keras_models.token_tagger import TokenTagger
     from official_bert.kinds.classification.model import build_classifier
     from official_bert.kinds.multiple_choice.model import build_multiple_choice_model
     from official_bert.kinds.question_answering.model import build_span_predictor
@@ -41,11 +42,12 @@ _NAMES = {
     "official_bert.errors": "UserError",
     "official_bert.inference.features": "FeatureExtractor",
     "official_bert.inference.fill_mask": "fill_mask",
-    "official_bert.keras_models.classification": "TextClassifier TextRegressor",
+    "official_bert.keras_models.text_classifier": "TextClassifier",
+    "official_bert.keras_models.text_regressor": "TextRegressor",
     "official_bert.keras_models.masked_lm": "MaskedLM",
     "official_bert.keras_models.multiple_choice": "MultipleChoice",
-    "official_bert.keras_models.question_answering": "QuestionAnswerer",
-    "official_bert.keras_models.tagging": "TokenTagger",
+    "official_bert.keras_models.question_answerer": "QuestionAnswerer",
+    "official_bert.keras_models.token_tagger": "TokenTagger",
     "official_bert.keras_models.text_encoder": "TextEncoder",
     "official_bert.kinds.classification.model": "build_classifier",
     "official_bert.kinds.multiple_choice.model": "build_multiple_choice_model",

@@ -5,15 +5,24 @@ No other package imports this one: users find its classes in official_bert.
 """
 
 from official_bert.keras_models import (
-    classification,
     masked_lm,
     multiple_choice,
-    question_answering,
-    tagging,
+    question_answerer,
+    text_classifier,
     text_encoder,
+    text_regressor,
+    token_tagger,
 )
 from official_bert.kinds.model import import_models
 
 import_models()
 
-__all__ = ["classification", "masked_lm", "multiple_choice", "question_answering", "tagging", "text_encoder"]
+__all__ = [
+    "masked_lm",
+    "multiple_choice",
+    "question_answerer",
+    "text_classifier",
+    "text_encoder",
+    "text_regressor",
+    "token_tagger",
+]

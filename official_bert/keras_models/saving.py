@@ -35,17 +35,22 @@ def write_atomically(
         yield beside
 
 
-def load(filepath: Any) -> Any:
-    """Returns the model of a file that Keras wrote.
+def load(filepath: Any, model_class: type, expected: str) -> Any:
+    """Returns the model in a file that Keras wrote.
+
+    Args:
+        filepath: Path of the file.
+        model_class: The class that the model must have.
+        expected: Its description, for the message.
 
     Raises:
-        UserError: there is none, or it is damaged or of another program.
+        UserError: If the file does not exist, is damaged, was written by another program, or holds another model.
     """
     path = os.fspath(filepath)
     if not files.exists(path):
         raise UserError(f"there is no file {path}")
     try:
-        return keras.models.load_model(files.local_copy(path))
+        model = keras.models.load_model(files.local_copy(path))
     except UserError:
         raise
     except Exception as error:  # Keras raises whatever the parts of a damaged file lead to
@@ -57,3 +62,6 @@ def load(filepath: Any) -> Any:
         raise UserError(
             f"{path} is damaged or of another program: {message[:300]}; restore the file from a copy"
         ) from error
+    if not isinstance(model, model_class):
+        raise UserError(f"{path} holds a {type(model).__name__}; expected {expected}")
+    return model

@@ -1,12 +1,11 @@
-"""The steps of Keras' fit and evaluate: those of learning.training_step, with metrics, on any number of replicas.
+"""The steps of Keras' fit and evaluate: those of learning.training_step with metrics, on any number of replicas.
 
-Where several replicas take them, Keras' own functions take the mean of the replicas' means, which is another number
-where replicas have different numbers of rows, and fail under a strategy of several workers.
+Keras' own functions average the means of the replicas, which is wrong if replicas have different numbers of rows, and
+they fail under a strategy of several workers.
 
 B rows of one replica
 """
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -20,118 +19,8 @@ from official_bert.learning.training_step import TrainingStep
 from official_bert.optimization import distribution
 
 
-class SteppedModel(keras.Model):
-    """A functional model whose fit takes the steps of the command, and whose figures are exact over replicas.
-
-    Attributes:
-        seed: of dropout.
-        micro_batches: into how many parts a replica's rows are cut.
-        rematerialize: whether encoder blocks are computed again in the backward pass.
-        weighs_metrics: whether metrics over padded rows are weighed as a user's examples are.
-    """
-
-    seed: int
-    micro_batches, rematerialize, weighs_metrics = 1, False, False
-    train_function: Any
-    test_function: Any
-
-    def _learner(self) -> keras.Model:
-        """What learns: this model, or one on it that shares its weights."""
-        return self
-
-    @property
-    def _pads_rows(self) -> bool:
-        """Whether a batch may have rows that are padding."""
-        return self.micro_batches > 1 or takes_own_steps(self.distribute_strategy)
-
-    def _scope(self) -> Any:
-        strategy = self.distribute_strategy
-        return strategy.scope() if strategy is not None else contextlib.nullcontext()
-
-    @property
-    def _is_compiled(self) -> bool:
-        """Whether XLA compiles the step."""
-        return bool(self.jit_compile) or distribution.needs_static_shapes(self.distribute_strategy)
-
-    def _loss_share(self, micro_batches: int = 1) -> LossShare:
-        def mean_loss(inputs: Any, targets: Any, outputs: Any, weights: Any) -> Any:
-            targets, outputs = _with_axis(targets, outputs)
-            if self._pads_rows:
-                check_losses_of_rows(self.loss, targets, outputs)
-            return self.compute_loss(inputs, targets, outputs, weights)
-
-        return share_of(self.loss, mean_loss, is_whole=not self._pads_rows, micro_batches=micro_batches)
-
-    def make_train_function(self, force: bool = False) -> None:
-        if self.train_function is not None and not force:
-            return
-        with self._scope():
-            self._step = TrainingStep(
-                self._learner(), self.optimizer, self._loss_share(self.micro_batches), seed=self.seed,
-                micro_batches=self.micro_batches, rematerialize=self.rematerialize, is_compiled=self._is_compiled,
-            )  # fmt: skip
-        if takes_own_steps(self.distribute_strategy):
-            self.train_function = _on_all_replicas(self, self.train_step)
-        else:
-            super().make_train_function(force=True)
-
-    def make_test_function(self, force: bool = False) -> None:
-        if not takes_own_steps(self.distribute_strategy):
-            super().make_test_function(force)
-        elif self.test_function is None or force:
-            self.test_function = _on_all_replicas(self, self.test_step)
-
-    def train_step(self, data: Any) -> dict[str, Any]:
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        logs: dict[str, Any] = {}  # what a user's own compute_metrics adds; a loop of micro-batches keeps it to itself
-        is_loop = self.micro_batches > 1
-        loss, count = self._step(
-            x, y, weights, self._update_metrics if is_loop else lambda *each: logs.update(self._update_metrics(*each))
-        )
-        return {**logs, **self._logs_with(loss, count)}
-
-    def test_step(self, data: Any) -> dict[str, Any]:
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        outputs, loss = forward_pass(self._learner())(x, training=False), self._loss_share()
-        count = all_reduce_sum(loss.count(x, y))
-        share = loss.share(x, y, outputs, weights, count)
-        logs = self._update_metrics(x, y, outputs, weights)
-        return {**logs, **self._logs_with(all_reduce_sum(share), count)}
-
-    def _update_metrics(self, x: Any, y: Any, outputs: Any, weights: Any) -> dict[str, Any]:
-        if self._pads_rows:
-            weights = times_weights(are_rows(x), weights if self.weighs_metrics else None, y, outputs)
-        elif weights is not None and isinstance(y, dict) and not isinstance(weights, dict):
-            weights = dict.fromkeys(y, weights)
-        y, outputs = _with_axis(y, outputs)
-        logs: dict[str, Any] = self.compute_metrics(x, y, outputs, weights)
-        return logs
-
-    def _logs_with(self, loss: Any, count: Any) -> dict[str, Any]:
-        """The metrics, with the loss as the mean over all that the batches' losses are means over."""
-        tracker = next(metric for metric in self.metrics if metric.name == "loss")  # a user's own come after it
-        tracker.update_state(loss, sample_weight=count / self.distribute_strategy.num_replicas_in_sync)
-        return self.get_metrics_result()
-
-    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        # Keras' own hook, which looks at a batch: it averages the replicas' ids, which several workers cannot do.
-        if iterator is not None and takes_own_steps(self.distribute_strategy):
-            first = next(batches for _, _, batches in iterator)
-            of_replicas = self.distribute_strategy.experimental_local_results
-            data_batch = tf.nest.map_structure(lambda each: of_replicas(each)[0], next(first))
-            iterator = None
-        super()._maybe_symbolic_build(iterator, data_batch)
-
-
-def _with_axis(y: Any, outputs: Any) -> tuple[Any, Any]:
-    """Values, [B], as [B, 1], since Keras would average them before it weighs rows; others as they are."""
-    if not isinstance(y, dict) and len(y.shape) == len(outputs.shape) == 1:
-        return y[:, None], outputs[:, None]
-    return y, outputs
-
-
-def takes_own_steps(strategy: tf.distribute.Strategy) -> bool:
-    """Whether Keras' own functions would not do."""
+def uses_own_loop(strategy: tf.distribute.Strategy) -> bool:
+    """Returns whether Keras' own train and test functions cannot be used."""
     return (
         strategy.num_replicas_in_sync > 1
         or distribution.is_multi_worker(strategy)
@@ -139,42 +28,144 @@ def takes_own_steps(strategy: tf.distribute.Strategy) -> bool:
     )
 
 
-def _on_all_replicas(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
-    """Returns what fit and evaluate call: takes steps on batches, and returns the metrics.
+class KerasSteps:
+    """The training and test step of a compiled model.
 
     Args:
-        model: in fit or evaluate.
-        step: of a replica, which updates the metrics.
+        model: The Keras model that is compiled, whose metrics are updated.
+        learner: The model that is trained, which shares the weights of `model`.
+        seed: Seed of dropout.
+        micro_batches: Number of micro-batches that a replica's rows are split into.
+        rematerialize: Whether encoder blocks are computed again in the backward pass.
+        weighs_metrics: Whether the user's weights of examples apply to metrics, if batches may have empty rows.
     """
-    strategy = model.distribute_strategy
 
-    def step_and_metrics(data: Any) -> dict[str, Any]:
-        strategy.run(step, args=(data,))
-        return model.get_metrics_result()
+    def __init__(
+        self,
+        model: keras.Model,
+        learner: keras.Model,
+        *,
+        seed: int,
+        micro_batches: int,
+        rematerialize: bool,
+        weighs_metrics: bool,
+    ) -> None:
+        strategy = model.distribute_strategy
+        self._model, self._learner, self._strategy = model, learner, strategy
+        self._is_loop, self._weighs_metrics = micro_batches > 1, weighs_metrics
+        self._pads_rows = pads_rows(strategy, micro_batches)
+        self._seed, self._micro_batches, self._rematerialize = seed, micro_batches, rematerialize
+        self._training_step: TrainingStep | None = None
 
-    is_static = distribution.needs_static_shapes(strategy)
-    traced = tf.function(step_and_metrics, reduce_retracing=not is_static, autograph=False)
+    def build_training_step(self) -> None:
+        """Builds the training step for the optimizer that the model has now."""
+        model = self._model
+        is_compiled = bool(model.jit_compile) or distribution.needs_static_shapes(self._strategy)
+        with self._strategy.scope():
+            self._training_step = TrainingStep(
+                self._learner, model.optimizer, self._loss_share(self._micro_batches), seed=self._seed,
+                micro_batches=self._micro_batches, rematerialize=self._rematerialize, is_compiled=is_compiled,
+            )  # fmt: skip
 
-    def function(batches: Any) -> dict[str, Any]:
-        metrics: dict[str, Any] = {}
-        for _, data in zip(range(model.steps_per_execution), batches, strict=False):
-            metrics = traced(_without_optionals(data))
-        if not metrics:
-            raise StopIteration
-        return metrics
+    def train(self, data: Any) -> dict[str, Any]:
+        """Takes a training step on the rows of a replica, and returns the metrics."""
+        assert self._training_step is not None
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        logs: dict[str, Any] = {}  # what a user's own compute_metrics adds; it cannot leave a loop of micro-batches
 
-    return function
+        def update_metrics(*batch: Any) -> None:
+            logs.update(self._update_metrics(*batch))
+
+        on_outputs = self._update_metrics if self._is_loop else update_metrics
+        loss, count = self._training_step(x, y, weights, on_outputs)
+        return {**logs, **self._update_loss(loss, count)}
+
+    def test(self, data: Any) -> dict[str, Any]:
+        """Evaluates the rows of a replica, and returns the metrics."""
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        outputs, loss = forward_pass(self._learner)(x, training=False), self._loss_share()
+        count = all_reduce_sum(loss.count(x, y))
+        share = loss.share(x, y, outputs, weights, count)
+        logs = self._update_metrics(x, y, outputs, weights)
+        return {**logs, **self._update_loss(all_reduce_sum(share), count)}
+
+    def run_on_replicas(self, step: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
+        """Returns the function that fit or evaluate calls: it takes steps on batches and returns the metrics.
+
+        Args:
+            step: The step of a replica, which updates the metrics.
+        """
+        strategy, model = self._strategy, self._model
+
+        def step_and_metrics(data: Any) -> dict[str, Any]:
+            strategy.run(step, args=(data,))
+            return model.get_metrics_result()
+
+        is_static = distribution.needs_static_shapes(strategy)
+        traced = tf.function(step_and_metrics, reduce_retracing=not is_static, autograph=False)
+
+        def function(batches: Any) -> dict[str, Any]:
+            metrics: dict[str, Any] = {}
+            for _, data in zip(range(model.steps_per_execution), batches, strict=False):
+                # Keras' adapters pass an Optional where a batch has no weights.
+                metrics = traced(tuple(None if isinstance(part, tf.experimental.Optional) else part for part in data))
+            if not metrics:
+                raise StopIteration
+            return metrics
+
+        return function
+
+    def _loss_share(self, micro_batches: int = 1) -> LossShare:
+        model = self._model
+
+        def mean_loss(inputs: Any, targets: Any, outputs: Any, weights: Any) -> Any:
+            targets, outputs = _add_axis(targets, outputs)
+            if self._pads_rows:
+                check_losses_of_rows(model.loss, targets, outputs)
+            return model.compute_loss(inputs, targets, outputs, weights)
+
+        return share_of(model.loss, mean_loss, is_whole=not self._pads_rows, micro_batches=micro_batches)
+
+    def _update_metrics(self, x: Any, y: Any, outputs: Any, weights: Any) -> dict[str, Any]:
+        if self._pads_rows:
+            weights = times_weights(are_rows(x), weights if self._weighs_metrics else None, y, outputs)
+        elif weights is not None and isinstance(y, dict) and not isinstance(weights, dict):
+            weights = dict.fromkeys(y, weights)
+        y, outputs = _add_axis(y, outputs)
+        logs: dict[str, Any] = self._model.compute_metrics(x, y, outputs, weights)
+        return logs
+
+    def _update_loss(self, loss: Any, count: Any) -> dict[str, Any]:
+        """Returns the metrics, with the loss as the mean over all rows or tags of all batches."""
+        tracker = next(metric for metric in self._model.metrics if metric.name == "loss")  # users' own come after it
+        tracker.update_state(loss, sample_weight=count / self._strategy.num_replicas_in_sync)
+        return self._model.get_metrics_result()
 
 
-def _without_optionals(data: Any) -> Any:
-    """What Keras' adapters hand over where there is nothing, such as no weights, becomes None."""
-    return tuple(None if isinstance(part, tf.experimental.Optional) else part for part in data)
+def pads_rows(strategy: tf.distribute.Strategy, micro_batches: int) -> bool:
+    """Returns whether a batch may have empty rows."""
+    return micro_batches > 1 or uses_own_loop(strategy)
 
 
-def shared_out(strategy: tf.distribute.Strategy, batches: tf.data.Dataset) -> Any:
-    """Returns batches, of a multiple of the replicas' rows, for fit and evaluate.
+def _add_axis(y: Any, outputs: Any) -> tuple[Any, Any]:
+    """Returns values, [B], as [B, 1], because Keras would average them before it weighs rows. Others are unchanged."""
+    if not isinstance(y, dict) and len(y.shape) == len(outputs.shape) == 1:
+        return y[:, None], outputs[:, None]
+    return y, outputs
 
-    Keras has them shared out among the replicas of one process; this does it where there are several.
+
+def first_batch_of_replica(strategy: tf.distribute.Strategy, iterator: Any) -> Any:
+    """Returns one replica's part of the first batch. Keras would average the ids of the replicas."""
+    first = next(batches for _, _, batches in iterator)
+    return tf.nest.map_structure(lambda each: strategy.experimental_local_results(each)[0], next(first))
+
+
+def distribute_batches(strategy: tf.distribute.Strategy, batches: tf.data.Dataset) -> Any:
+    """Returns batches for fit and evaluate under a strategy. Keras distributes them itself within one process.
+
+    Args:
+        strategy: The strategy of the model.
+        batches: Batches whose number of rows is a multiple of the number of replicas.
     """
     if not distribution.is_multi_worker(strategy):
         return batches
@@ -200,5 +191,5 @@ def shared_out(strategy: tf.distribute.Strategy, batches: tf.data.Dataset) -> An
 
     shared = strategy.distribute_datasets_from_function(of_worker)
     if parts_of_step > 1:
-        shared._cardinality = steps  # Keras takes it for the steps; TensorFlow counts each replica's part
+        shared._cardinality = steps  # Keras reads the number of steps; TensorFlow counts each replica's part
     return shared

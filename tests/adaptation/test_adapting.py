@@ -14,7 +14,7 @@ from official_bert.adaptation import adapting, training, words
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import lines_of
 from official_bert.errors import UserError
-from official_bert.keras_models.classification import TextClassifier
+from official_bert.keras_models.text_classifier import TextClassifier
 from official_bert.runs import run_file
 from official_bert.runs.training_log import read_log
 from official_bert.utils import row_files

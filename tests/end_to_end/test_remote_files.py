@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from official_bert.inference import predictor
-from official_bert.keras_models.classification import TextClassifier
+from official_bert.keras_models.text_classifier import TextClassifier
 from official_bert.kinds.names import CLASSIFICATION
 from official_bert.modeling.config import BertConfig
 from official_bert.serving.models import versions_in

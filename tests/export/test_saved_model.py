@@ -17,7 +17,7 @@ from official_bert.inference import batch_prediction, replays
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.inference.saved_model import SavedModelPredictor
 from official_bert.inference.warmup import EXAMPLES, read_requests
-from official_bert.keras_models.classification import TextClassifier
+from official_bert.keras_models.text_classifier import TextClassifier
 from official_bert.kinds.graph_model import GraphModel
 from official_bert.kinds.names import CLASSIFICATION, KINDS
 from official_bert.modeling.pretraining_model import get_encoder

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.errors import UserError
-from official_bert.keras_models.fit_data import EpochCounter
+from official_bert.keras_models.inputs import EpochCounter
 from official_bert.kinds.features import NO_LABEL
 from tests.conftest import WORDS
 from tests.make import VOCAB, refusal, tiny_config
@@ -47,16 +47,16 @@ def test_a_data_set_of_ids_trains_as_well(classifier):
 def test_a_column_of_weights_is_the_weights(classifier):
     weights = np.arange(8.0)
     for given in (weights, weights[:, None]):
-        (batch,) = classifier._fit_data().of_data_set(slices((TEXTS, LABELS, given)), 8, EpochCounter())
+        (batch,) = classifier._create_inputs().from_data_set(slices((TEXTS, LABELS, given)), 8, EpochCounter())
         np.testing.assert_array_equal(batch[2], weights)
 
 
 def test_weights_by_class_name_count_in_a_data_set_of_text(classifier):
     data = slices((TEXTS, LABELS, [2.0] * 8))
-    fit_data, weights = classifier._fit_data(), {"good": 3.0, 0: 0.5}
-    (batch,) = fit_data.of_data_set(data, 8, EpochCounter(), weights)
+    inputs, weights = classifier._create_inputs(), {"good": 3.0, 0: 0.5}
+    (batch,) = inputs.from_data_set(data, 8, EpochCounter(), weights)
     assert batch[2].numpy().tolist() == [6.0, 1.0] * 4
-    (batch,) = fit_data.of_data_set(data.map(lambda x, y, _: (x, y)), 8, EpochCounter(), weights)
+    (batch,) = inputs.from_data_set(data.map(lambda x, y, _: (x, y)), 8, EpochCounter(), weights)
     assert batch[2].numpy().tolist() == [3.0, 0.5] * 4
     assert "class_weight[0] is 'fair'" in refusal(classifier.fit, data, class_weight={"fair": 1.0})
 
@@ -124,7 +124,7 @@ def test_a_data_set_of_text_is_the_lists_of_its_examples(name):
     model = getattr(official_bert, class_name)(CONFIG, VOCAB, **settings)
     expected = model.head.featurize(model.head.examples(x, y), model._tokenizer, model.max_seq_length)
     model.compile()
-    batches = list(model._evaluation_data(data, 32))
+    batches = list(model._create_inputs().for_evaluation(data, 32))
     ids = [batch[0]["input_ids"].numpy().ravel() for batch in batches]
     ids = [row[row > 0] for row in ids]
     np.testing.assert_array_equal(np.concatenate(ids), expected.input_ids)
@@ -138,11 +138,11 @@ def test_a_masked_lm_takes_data_sets_of_text():
     model = official_bert.MaskedLM(CONFIG, VOCAB)
     data = slices(TEXTS).batch(4)
     model.compile()
-    batches = list(model._fit_data().of_data_set(data, 32, EpochCounter()))
+    batches = list(model._create_inputs().from_data_set(data, 32, EpochCounter()))
     assert [len(ids["input_ids"]) for ids, _ in batches] == [4, 4]
     # The data set has each text twice, in its two batches; each time other tokens are hidden.
     assert not np.array_equal(batches[0][0]["input_ids"], batches[1][0]["input_ids"])
-    (validation,) = model._evaluation_data(TEXTS, 32)
+    (validation,) = model._create_inputs().for_evaluation(TEXTS, 32)
     assert validation[0]["input_ids"].shape[0] == 8
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.errors import UserError
-from official_bert.keras_models.fit_data import EpochCounter
+from official_bert.keras_models.inputs import EpochCounter
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.learning import batches
 from official_bert.modeling.dropout import Dropout
@@ -231,20 +231,22 @@ def test_a_value_that_a_loss_of_float32_does_not_hold_is_refused():
 def test_labels_and_weights_of_a_data_set_are_checked_too(classifier, columns, message):
     data = tf.data.Dataset.from_tensor_slices((TEXTS[:2], *columns)).batch(2)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        next(iter(classifier._fit_data().of_data_set(data, 2, EpochCounter())))
+        next(iter(classifier._create_inputs().from_data_set(data, 2, EpochCounter())))
 
 
 def test_balanced_classes_weigh_as_in_the_command(classifier):
     def rows(**arguments):
-        data = classifier._fit_data()
+        data = classifier._create_inputs()
         return list(data.training(data.examples(TEXTS[:6], [0, 0, 0, 0, 1, 1], **arguments), 6, False, EpochCounter()))
 
     ((_, labels, weights),) = rows(class_weight="balanced")
     np.testing.assert_allclose(weights, np.where(labels == 1, 1.5, 0.75))
     ((_, labels, weights),) = rows(class_weight="balanced", sample_weight=[2.0] * 6)
     np.testing.assert_allclose(weights, np.where(labels == 1, 3.0, 1.5))
-    np.testing.assert_allclose(classifier._fit_data().weights_by_class("balanced", [0, 0, 0, 0, 1, 1]), [0.75, 1.5])
-    regression = dataclasses.replace(classifier._fit_data(), head=RegressionSpec())
+    np.testing.assert_allclose(
+        classifier._create_inputs().weights_by_class("balanced", [0, 0, 0, 0, 1, 1]), [0.75, 1.5]
+    )
+    regression = dataclasses.replace(classifier._create_inputs(), head=RegressionSpec())
     assert "has no classes" in refusal(regression.examples, TEXTS[:1], [1.0], None, "balanced")
 
 

@@ -175,7 +175,7 @@ def _read_finetuned(folder: pathlib.Path) -> Digest:
 
 
 def _save_keras_file(folder: pathlib.Path) -> None:
-    from official_bert.keras_models.classification import TextClassifier
+    from official_bert.keras_models.text_classifier import TextClassifier
 
     model = TextClassifier.from_checkpoint(str(folder))
     for path in folder.iterdir():
@@ -184,7 +184,7 @@ def _save_keras_file(folder: pathlib.Path) -> None:
 
 
 def _read_keras_file(folder: pathlib.Path) -> Digest:
-    from official_bert.keras_models.classification import TextClassifier
+    from official_bert.keras_models.text_classifier import TextClassifier
 
     model = TextClassifier.load(str(folder / "model.keras"))
     return _hash_variables(model, model.get_config())

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from official_bert.keras_models.text_model import TextModel
 from official_bert.kinds import class_labels, input_adapters
@@ -71,9 +70,8 @@ class TokenTagger(TextModel):
         Raises:
             UserError: texts have another form, or there are none.
         """
-        if isinstance(x, tf.data.Dataset):
-            x = self._fit_data().texts_in(x)
-        sentences = [self._sentence(row, number) for number, row in enumerate(input_adapters.as_list(x), start=1)]
+        rows = input_adapters.as_list(self._create_inputs().texts_in(x))
+        sentences = [self._sentence(row, number) for number, row in enumerate(rows, start=1)]
         return self.head.spans(self._predictions(sentences, batch_size), sentences)
 
     def _sentence(self, row: Any, number: int) -> Sentence:

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.data.dynamic_masking import DynamicMasking
-from official_bert.keras_models.fit_data import EpochCounter, FitData
+from official_bert.keras_models.inputs import EpochCounter, Inputs
 from official_bert.keras_models.masked_lm import MaskedLMHead
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.spec import KindSpec
@@ -15,18 +15,18 @@ from tests.make import VOCAB
 TEXTS = ["the cat sat and a dog ran in the sun", "the cat sat in the sun", "a dog ran"]
 
 
-def fit_data(head: KindSpec) -> FitData:
+def inputs_for(head: KindSpec) -> Inputs:
     def no_preprocessor():
         raise AssertionError("lists need none")
 
-    return FitData(
+    return Inputs(
         head=head, tokenizer=FastTokenizer.from_vocab(VOCAB, True), max_seq_length=6, seed=3,
         preprocessor=no_preprocessor, strategy=tf.distribute.get_strategy(), is_compiled=False,
     )  # fmt: skip
 
 
 def test_each_window_weighs_as_its_text_does():
-    data = fit_data(ClassificationSpec(labels=("0", "1"), doc_stride=2))
+    data = inputs_for(ClassificationSpec(labels=("0", "1"), doc_stride=2))
     examples = data.examples(TEXTS, [0, 1, 0], sample_weight=[2.0, 3.0, 5.0], class_weight={1: 10.0})
     (inputs, labels, weights), *rest = data.training(examples, 32, False, EpochCounter()).as_numpy_iterator()
     assert not rest
@@ -42,10 +42,10 @@ def test_a_masked_lm_hides_other_tokens_in_each_epoch_and_text():
         vocab=FullTokenizer.from_vocab(VOCAB).vocab, max_predictions_per_seq=2, masked_lm_prob=0.3,
         do_whole_word_mask=False,
     )  # fmt: skip
-    data, counter = fit_data(MaskedLMHead(masking=masking)), EpochCounter()
+    data, counter = inputs_for(MaskedLMHead(masking=masking)), EpochCounter()
     texts = ["the cat sat in the sun"] * 16
     of_lists = data.training(data.examples(texts, None), 8, False, counter)
-    of_data_set = data.of_data_set(tf.data.Dataset.from_tensor_slices(texts), 8, counter)
+    of_data_set = data.from_data_set(tf.data.Dataset.from_tensor_slices(texts), 8, counter)
 
     def positions(batches: tf.data.Dataset, epoch: int) -> list[list[list[int]]]:
         counter.on_epoch_begin(epoch)

@@ -1,0 +1,130 @@
+"""Compiling: the loss, metrics and optimizer that TextModel.compile passes to Keras."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.keras_models.logits import check_losses, check_metrics
+from official_bert.kinds.input_adapters import shown
+from official_bert.kinds.losses import TaggingLoss
+from official_bert.kinds.model import model_for
+from official_bert.kinds.spec import KindSpec
+from official_bert.learning.loss_share import check_reduction
+from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
+from official_bert.optimization.loss_scale import DynamicLossScale
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertOptimizerSettings:
+    """Arguments of `compile` for BERT's optimizer, which `fit` creates when it knows the number of steps.
+
+    Raises:
+        UserError: If a value is out of range.
+    """
+
+    learning_rate: float
+    warmup_proportion: float
+    layer_decay: float
+    adam_bias_correction: bool
+
+    def __post_init__(self) -> None:
+        is_rate = not isinstance(self.learning_rate, bool)
+        # float32 holds no more than 1e38.
+        _check_number("learning_rate", self.learning_rate, is_rate, lambda x: 0 < x < 1e38, "a positive number")
+        _check_number("warmup_proportion", self.warmup_proportion, True, lambda x: 0 <= x <= 1, "a share from 0 to 1")
+        _check_number("layer_decay", self.layer_decay, True, lambda x: 0 < x <= 1, "a factor over 0, up to 1")
+
+
+def _check_number(name: str, value: Any, may_be_number: bool, is_valid: Any, expected: str) -> None:
+    if not (may_be_number and isinstance(value, int | float | np.number) and is_valid(value)):
+        raise UserError(f"{name} is {shown(value)}; expected {expected}")
+
+
+def keras_arguments(
+    head: KindSpec, loss: Any, metrics: Any, settings: Mapping[str, Any], pads_rows: bool, has_regularizers: bool
+) -> dict[str, Any]:
+    """Returns the arguments of keras.Model.compile except the optimizer.
+
+    Args:
+        head: The head, whose loss and metrics are the defaults.
+        loss: A user's loss of logits, or None.
+        metrics: A user's metrics of logits, or None.
+        settings: Other arguments of keras.Model.compile.
+        pads_rows: Whether batches may have empty rows.
+        has_regularizers: Whether the model adds losses of its own.
+
+    Raises:
+        UserError: If the arguments contradict each other, or a loss or metric expects probabilities.
+    """
+    arguments = {
+        "loss": model_for(head).loss() if loss is None else check_losses(loss, head),
+        "loss_weights": head.loss_weights() if loss is None else None,
+        "metrics": model_for(head).metrics() if metrics is None else check_metrics(metrics, head),
+        "weighted_metrics": None,
+        **settings,
+    }
+    if arguments["weighted_metrics"]:
+        arguments["weighted_metrics"] = check_metrics(arguments["weighted_metrics"], head)
+    if arguments.get("jit_compile", "auto") == "auto":
+        arguments["jit_compile"] = False
+    if not pads_rows:
+        return arguments
+    where = "over several replicas, and with micro-batches,"
+    check_reduction(arguments["loss"])
+    if isinstance(arguments["loss"], TaggingLoss) and (arguments["loss_weights"] or has_regularizers):
+        raise UserError(f"{where} the loss of tags is taken without loss_weights and regularizers; leave them out")
+    if arguments["metrics"]:
+        # Keras passes the weights of rows, which exclude padding, to weighted metrics only.
+        if arguments["weighted_metrics"]:
+            raise UserError(f"{where} give either metrics or weighted_metrics; leave one of them out")
+        arguments |= {"weighted_metrics": arguments["metrics"], "metrics": None}
+    return arguments
+
+
+def prepare_optimizer(optimizer: Any, policy_name: str, strategy: tf.distribute.Strategy) -> keras.optimizers.Optimizer:
+    """Returns the optimizer. If layers compute in float16, it scales the loss, because gradients would underflow.
+
+    Keras scales the loss only if float16 is the global policy.
+
+    Args:
+        optimizer: An optimizer, or its name or configuration.
+        policy_name: Name of the model's dtype policy.
+        strategy: The strategy of the model.
+
+    Raises:
+        UserError: If the learning rate is not finite, or the optimizer cannot scale the loss.
+    """
+    optimizer = keras.optimizers.get(optimizer)
+    _check_rate(optimizer)
+    if policy_name != "mixed_float16" or isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return optimizer
+    if isinstance(optimizer, AllReduceClipMixin):
+        with strategy.scope():
+            optimizer.loss_scale = optimizer.loss_scale or DynamicLossScale()
+        return optimizer
+    if strategy.num_replicas_in_sync > 1:
+        raise UserError(
+            "mixed_float16 needs a scaled loss, which Keras' optimizers do not sum over several replicas; use BERT's "
+            "optimizer, or mixed_bfloat16"
+        )
+    return keras.optimizers.LossScaleOptimizer(optimizer)
+
+
+def _check_rate(optimizer: keras.optimizers.Optimizer) -> None:
+    rate = optimizer.get_config().get("learning_rate")  # a dict for a schedule
+    if isinstance(rate, float) and not 0 <= rate < math.inf:
+        raise UserError(f"the optimizer's learning_rate is {rate}; expected a finite number, 0 or more")
+    schedule = getattr(optimizer, "_learning_rate", None)  # the public attribute is the rate of the current step
+    if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        for step in (0, 1):  # NaN in the settings shows in the first steps
+            rate = float(schedule(tf.constant(step, tf.int64)))
+            if not 0 <= rate < math.inf:
+                raise UserError(
+                    f"the optimizer's schedule has the rate {rate} in step {step}; expected a finite number, 0 or more"
+                )

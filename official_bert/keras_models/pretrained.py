@@ -1,0 +1,69 @@
+"""Creates Keras models from checkpoints, and reads their weights."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from official_bert.checkpoints.checkpoint import POOLER, Array, LoadedModel, LoadOverrides
+from official_bert.checkpoints.loading import assign_weights
+from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
+from official_bert.learning.initial_model import NO_POOLER, checkpoint_weights, head_weights
+from official_bert.utils.counting import pluralize
+
+
+def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any]) -> Any:
+    """Returns a TextModel with the weights of a checkpoint, and prints what was loaded.
+
+    Args:
+        model_class: A subclass of TextModel, whose constructor makes the head.
+        initial: The checkpoint.
+        settings: Arguments that the user gave to the class.
+    """
+    spec = initial.task if initial.task and initial.task["kind"] in model_class.kinds else None
+    given = settings
+    if spec is not None:
+        settings = {"max_seq_length": spec["max_seq_length"], **model_class._settings_of(spec), **settings}
+    elif initial.task is None and (initial.labels or initial.kind):
+        settings = {**model_class._settings_of_classifier(initial.labels, initial.kind), **settings}
+    if "labels" in inspect.signature(model_class.__init__).parameters:
+        settings.setdefault("labels", None)  # the class rejects it, and describes what it expects
+    model = model_class(initial.config, initial.require_vocab(), do_lower_case=initial.casing, **settings)
+    weights, notes = head_weights(initial, model.head), initial.notes
+    if weights is not None:
+        assign_weights(model, weights)
+        model._take_decisions(initial.task or {}, given)
+        has_head = True
+    else:
+        paths = {variable.path for variable in model.variables}
+        values, note_of_head = checkpoint_weights(initial, model.head, paths)
+        has_head = paths <= values.keys()
+        model._assign_weights(values)
+        notes += (note_of_head,) if note_of_head else ()
+        if values and f"{POOLER}/kernel" in paths - values.keys() and NO_POOLER not in notes:
+            notes += (NO_POOLER,)
+    for note in notes:
+        print(f"note: {note}")
+    encoder = f"{pluralize(initial.config.num_hidden_layers, 'layer')} of {initial.config.hidden_size}"
+    print(f"{model.name}: {encoder}, {model.count_params():,} parameters; {model._head_note(has_head)}")
+    return model
+
+
+def collect_weights(model: Any) -> dict[str, Array]:
+    """Returns the weights of a Keras model by path, float32, with low-rank updates merged into their matrices."""
+    weights = {variable.path: np.asarray(variable, np.float32) for variable in model.variables}
+    for layer in model.layers:
+        if getattr(layer, "lora_enabled", False):
+            weights = {path: value for path, value in weights.items() if not path.startswith(f"{layer.name}/lora_")}
+            weights[f"{layer.name}/kernel"] = np.asarray(layer.kernel, np.float32)
+    return weights
+
+
+def as_loaded_model(model: Any, path: str, overrides: LoadOverrides) -> LoadedModel:
+    """Returns a TextModel that was loaded from `path` as a checkpoint."""
+    found = FoundTokenizer(path, {path: model.vocab}, model.casing, path)
+    tokenizer = resolve_tokenizer(found, overrides, model.bert_config)
+    tokenizer = tokenizer._replace(notes=(*tokenizer.notes, f"the encoder is that of a {type(model).__name__}"))
+    task: Mapping[str, Any] | None = model._task_spec() if model.kinds else None
+    return LoadedModel(model.bert_config, model._weights(), task=task, **tokenizer._asdict())
