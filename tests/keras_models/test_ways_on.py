@@ -178,7 +178,8 @@ def test_files_that_cannot_be_taken_are_named_with_what_can(tmp_path):
     model.save(tmp_path / "small.keras")
     take = official_bert.TextClassifier.from_checkpoint
     message = refusal(take, tmp_path / "other.keras", labels=["a", "b"])
-    assert "other.keras holds a Sequential of Keras'; expected a model that takes text" in message
+    assert "other.keras holds a Sequential" in message
+    assert "TextClassifier" in message
     assert f"there is no file {tmp_path}/none.keras" in refusal(take, tmp_path / "none.keras", labels=["a", "b"])
     expected = "has weights of 8 bits, which only .keras files and saved_model exports hold; save or export"
     assert expected in refusal(take, tmp_path / "small.keras")
