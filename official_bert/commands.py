@@ -352,7 +352,7 @@ FEATURES = Command(
 def _list_models() -> None:
     from official_bert.checkpoints import named_models
 
-    for line in named_models.table():
+    for line in named_models.format_table():
         print(line)
 
 

@@ -18,7 +18,7 @@ from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, LoadedModel
 from official_bert.checkpoints.formats import own
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
-from official_bert.checkpoints.vocabulary import lines_of
+from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.casing import Casing
@@ -105,7 +105,7 @@ def make_initial_model(options: Options, checkpoint: LoadedModel, new_words: lis
     facts["tokens"] = count_tokens(str(grown.vocab), counts) * 2**counted.halvings
     files.write_text(os.path.join(work, WORDS_FILE), json.dumps(facts))
     if new_words:
-        replaced = len(new_words) - (len(lines_of(str(grown.vocab))) - len(lines_of(vocab)))
+        replaced = len(new_words) - (len(split_vocab(str(grown.vocab))) - len(split_vocab(vocab)))
         print(f"{len(new_words):,} words added, {replaced:,} of them in the places of unused pieces", flush=True)
         _write_model(checkpoint, options.random_seed, os.path.join(work, ORIGINAL))
     _write_model(grown, options.random_seed, os.path.join(work, INITIAL))

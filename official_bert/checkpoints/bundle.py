@@ -23,7 +23,7 @@ _READ_ERRORS = (ValueError, IndexError, RuntimeError, tf.errors.OpError)
 _known_whole: set[tuple[object, ...]] = set()
 
 
-def prefix_of(path: str) -> str:
+def find_prefix(path: str) -> str:
     """Returns a checkpoint's path without .index, from a folder, one of its files or that path itself.
 
     Raises:
@@ -39,10 +39,10 @@ def prefix_of(path: str) -> str:
             f"there is no readable checkpoint {path}; give a folder, or the path of a checkpoint without .index"
         )
     prefixes = _prefixes_in(path)
-    numbered = newest_first(path)
+    numbered = list_checkpoints(path)
     if numbered and len(numbered) == len(prefixes):
         # Of several, the newest that can be read; what is wrong with a single one is said when it is read.
-        return (newest_whole(path) if len(numbered) > 1 else None) or numbered[0]
+        return (find_newest_complete(path) if len(numbered) > 1 else None) or numbered[0]
     if len(prefixes) > 1 and (newest := _named_by_state_file(path)):
         return newest
     if len(prefixes) != 1:
@@ -76,7 +76,7 @@ def _named_by_state_file(folder: str) -> str | None:
     return str(newest) if newest else None
 
 
-def newest_first(folder: str, name: str | None = None) -> list[str]:
+def list_checkpoints(folder: str, name: str | None = None) -> list[str]:
     """Returns the paths of the numbered checkpoints in a folder (ckpt-20, model.ckpt-20), the highest number first.
 
     TensorFlow's file named checkpoint is not asked: it may be damaged, or older than the checkpoints. The folder may be
@@ -89,17 +89,17 @@ def newest_first(folder: str, name: str | None = None) -> list[str]:
     return sorted(numbers, key=lambda prefix: numbers[prefix], reverse=True)
 
 
-def newest_whole(folder: str, name: str | None = None) -> str | None:
+def find_newest_complete(folder: str, name: str | None = None) -> str | None:
     """Returns the numbered checkpoint with the highest number that can be read as a whole; None where there is none.
 
     One that is cut short or damaged is passed over with a warning; one with an empty index was never saved as a whole.
-    The arguments are those of `newest_first`.
+    The arguments are those of `list_checkpoints`.
 
     Raises:
         UserError: there are checkpoints, but none that can be read.
     """
     damaged = []
-    for prefix in newest_first(folder, name):
+    for prefix in list_checkpoints(folder, name):
         if not files.size(f"{prefix}.index"):
             print(f"{prefix} was not saved as a whole and is passed over", flush=True)
             continue

@@ -216,7 +216,7 @@ def numbered(table: Mapping[str, str], config: BertConfig) -> dict[str, str]:
     }
 
 
-def shapes_of(part: str, config: BertConfig, classes: int = 0) -> dict[str, tuple[int, ...]]:
+def get_part_shapes(part: str, config: BertConfig, classes: int = 0) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of a part's tensors, by our names."""
     sizes = {
         "V": config.vocab_size,

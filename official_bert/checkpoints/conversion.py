@@ -58,7 +58,7 @@ def convert(options: ConversionOptions) -> list[str]:
             kind = written.kind.replace("_", " ")
             lines += _notes((f"the {target_format.title} format does not say that the classifier is for {kind}",))
         if written.task and not again.task:
-            settings = fine_tuned.settings_of(written.task)
+            settings = fine_tuned.format_settings(written.task)
             lines += _notes((f"the {target_format.title} format does not say how the model is asked: {settings}",))
         lines += _forward(source, source_format.framework, CheckpointPath(source.source.path).folder)
         lines += _forward(written, target_format.framework, folder)
@@ -147,7 +147,7 @@ def _round_trip(written: LoadedModel, again: LoadedModel, target_format: Format)
                 f"{getattr(written, field)!r}, read back {getattr(again, field)!r}"
             )
     tensors, back = {**written.weights, **written.slots}, {**again.weights, **again.slots}
-    difference = parity.largest_difference(tensors, back)
+    difference = parity.find_largest_difference(tensors, back)
     if difference:
         raise UserError(f"what was written reads back with a difference of {difference:g}; nothing was left in --to")
     return f"round trip: {len(back)} tensors read back, largest difference {difference:g}"
@@ -157,7 +157,7 @@ def _forward(checkpoint: LoadedModel, framework: Framework | None, folder: str) 
     """Compares the forward pass with that of the framework that the folder is for, if there is one."""
     if framework is None:
         return []
-    difference = parity.forward_difference(checkpoint, framework, folder)
+    difference = parity.compare_forward_pass(checkpoint, framework, folder)
     if difference is None:
         return [f"forward pass: not compared with {framework.title}, which is not installed"]
     if not difference <= _TOLERANCE:

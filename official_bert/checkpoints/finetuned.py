@@ -132,7 +132,7 @@ def read_task(path_or_name: str) -> dict[str, Any] | None:
     Raises:
         UserError: If the file is damaged, or something is missing in it.
     """
-    folder = named_models.local_folder(path_or_name)
+    folder = named_models.get_local_folder(path_or_name)
     if not is_finetuned(folder):
         return None
     checksums.check_files(folder, only=TASK_FILE)

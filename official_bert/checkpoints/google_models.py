@@ -49,7 +49,7 @@ def names() -> list[str]:
 
 
 @functools.cache
-def local_folder(path: str) -> str:
+def get_local_folder(path: str) -> str:
     """Returns the folder of a checkpoint: that of a google:// name, which is downloaded if need be, or `path` itself.
 
     Raises:

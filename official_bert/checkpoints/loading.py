@@ -42,7 +42,7 @@ def open_model(path_or_name: str, overrides: LoadOverrides | None = None) -> Loa
     Raises:
         UserError: If the format is unknown, or something is missing, left over, damaged, or does not fit together.
     """
-    path = named_models.local_folder(path_or_name)
+    path = named_models.get_local_folder(path_or_name)
     overrides = overrides or LoadOverrides()
     found = _detect_format(path)
     if overrides.bert_config_file and found.holds_config:

@@ -63,12 +63,12 @@ def find_tokenizer(folder: str) -> FoundTokenizer:
     return FoundTokenizer(
         folder=folder,
         vocabularies={vocab_file: files.read_text(vocab_file)} if files.exists(vocab_file) else {},
-        casing=casing_in(settings_file) if files.exists(settings_file) else None,
+        casing=read_casing(settings_file) if files.exists(settings_file) else None,
         settings_file=settings_file,
     )
 
 
-def casing_in(settings_file: str) -> Casing:
+def read_casing(settings_file: str) -> Casing:
     """Returns what a tokenizer_config.json says of do_lower_case and strip_accents, which may lack or be null."""
     try:
         settings = files.read_json_object(settings_file)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 
 from official_bert.checkpoints import google_models
-from official_bert.checkpoints.checkpoint import ENCODER, POOLER, shapes_of
+from official_bert.checkpoints.checkpoint import ENCODER, POOLER, get_part_shapes
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
@@ -71,7 +71,7 @@ class KnownModel:
     size: str
 
 
-def known_models() -> dict[str, KnownModel]:
+def list_known_models() -> dict[str, KnownModel]:
     """Returns the models that are known by their names alone, by name."""
     released = {name: name.removeprefix("wwm_") for name in google_models.names()}
     models = [KnownModel(name, f"{HUB_PREFIX}google-bert/{name}", size) for name, size in _ON_HUB.items()]
@@ -80,23 +80,23 @@ def known_models() -> dict[str, KnownModel]:
     return {model.name: model for model in models}
 
 
-def local_folder(path: str) -> str:
+def get_local_folder(path: str) -> str:
     """Returns the folder of a checkpoint: that of a name, which is downloaded if need be, or `path` itself.
 
     Names are hf://owner/name, with @revision behind it for a branch, tag or commit, google://name, and those of
-    `known_models`, of which a line says once from where they come; a file or folder of such a name goes before it.
+    `list_known_models`, of which a line says once from where they come; a file or folder of such a name goes before it.
 
     Raises:
         UserError: the name is unknown, or cannot be downloaded and is not in the cache.
     """
     path = os.fspath(path)
-    model = known_models().get(_HUB_OWNERS.sub("", path, count=1))
+    model = list_known_models().get(_HUB_OWNERS.sub("", path, count=1))
     if model is not None and not files.exists(path) and not files.exists(f"{path}.index"):
         _say_source(path, model.source)
         path = model.source
     if path.startswith(HUB_PREFIX):
         return _from_hub(path)
-    path = google_models.local_folder(path)
+    path = google_models.get_local_folder(path)
     if not files.is_remote(path) or files.is_folder(path):
         return files.local_copy(path)
     folder, name = os.path.split(path)  # a file, or the prefix of some, with others beside
@@ -112,7 +112,7 @@ def unknown_name(path: str) -> UserError | None:
     """Returns the error for a path that looks like a name of a model and is none; None where it is another path."""
     if not _NAME.fullmatch(path) or files.exists(path):
         return None
-    close = difflib.get_close_matches(path.lower(), known_models(), n=3)
+    close = difflib.get_close_matches(path.lower(), list_known_models(), n=3)
     hint = f"did you mean {_listed(close)}? " if close else ""
     if "/" in path:
         hint = f"hf://{path} would be one of the Hugging Face Hub; {hint}"
@@ -126,12 +126,12 @@ def _listed(names: list[str]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def table() -> Iterator[str]:
+def format_table() -> Iterator[str]:
     """Yields the lines of a table of the known models, with sizes and licences. It needs no network."""
     rows = [["name", "parameters", "layers", "hidden", "licence", "taken from"]]
-    for model in known_models().values():
+    for model in list_known_models().values():
         config = BertConfig.from_json_file(find_config(f"configs/models/{model.size}.json"))
-        shapes = [shape for part in (ENCODER, POOLER) for shape in shapes_of(part, config).values()]
+        shapes = [shape for part in (ENCODER, POOLER) for shape in get_part_shapes(part, config).values()]
         sizes = sum(map(math.prod, shapes)), config.num_hidden_layers, config.hidden_size
         rows.append([model.name, *(f"{size:,}" for size in sizes), _LICENCE, model.source])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

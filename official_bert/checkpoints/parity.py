@@ -19,14 +19,14 @@ from official_bert.modeling.pretraining_model import build_pretraining_model
 _BATCH, _LONGEST = 2, 32
 
 
-def largest_difference(a: dict[str, Array], b: dict[str, Array]) -> float:
+def find_largest_difference(a: dict[str, Array], b: dict[str, Array]) -> float:
     """Returns the largest absolute difference of arrays by name; infinity where names or shapes differ."""
     if a.keys() != b.keys() or any(a[name].shape != b[name].shape for name in a):
         return float("inf")
     return max((float(np.abs(a[name] - b[name]).max(initial=0.0)) for name in a), default=0.0)
 
 
-def fixed_input(config: BertConfig) -> dict[str, Array]:
+def make_fixed_input(config: BertConfig) -> dict[str, Array]:
     """Returns every comparison's input, [B, S] int32: random tokens of a fixed seed, padding, both segments."""
     rng = np.random.default_rng(0)
     length = min(_LONGEST, config.max_position_embeddings)
@@ -40,14 +40,14 @@ def fixed_input(config: BertConfig) -> dict[str, Array]:
     }
 
 
-def our_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | None = None) -> dict[str, Array]:
+def compute_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | None = None) -> dict[str, Array]:
     """Returns what our model computes from inputs, or the fixed one, with the parts that the checkpoint has.
 
     hidden_<n> is the output of block n, [B, S, H]; pooled_output is [B, H]; masked_lm_logits, [B, S, V], are those of
     all positions; then next_sentence_logits, [B, 2], and logits of a classifier, [B, C] or [B, S, C].
     """
     config, parts = checkpoint.config, checkpoint.parts
-    features = features or fixed_input(config)
+    features = features or make_fixed_input(config)
     # Parts that the checkpoint lacks are built, and what they compute is left out.
     model = build_pretraining_model(config)
     assign_weights(model, checkpoint.weights, allow_missing=True)
@@ -73,7 +73,7 @@ def our_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | None = 
     return outputs
 
 
-def forward_difference(checkpoint: LoadedModel, framework: Framework, folder: str) -> float | None:
+def compare_forward_pass(checkpoint: LoadedModel, framework: Framework, folder: str) -> float | None:
     """Compares our forward pass with that of the framework that the folder's format is from.
 
     Returns:
@@ -81,6 +81,6 @@ def forward_difference(checkpoint: LoadedModel, framework: Framework, folder: st
     """
     if not framework.is_installed():
         return None
-    theirs = framework.outputs(checkpoint, folder, fixed_input(checkpoint.config))
-    ours = our_outputs(checkpoint)
-    return largest_difference({key: ours[key] for key in theirs}, theirs)
+    theirs = framework.outputs(checkpoint, folder, make_fixed_input(checkpoint.config))
+    ours = compute_outputs(checkpoint)
+    return find_largest_difference({key: ours[key] for key in theirs}, theirs)

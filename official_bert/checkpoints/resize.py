@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from official_bert.checkpoints.checkpoint import Array, LoadedModel
-from official_bert.checkpoints.vocabulary import UNUSED, lines_of
+from official_bert.checkpoints.vocabulary import UNUSED, split_vocab
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import CONTINUATION, UNK, BasicTokenizer, WordpieceTokenizer
 
@@ -31,7 +31,7 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
     """
     if checkpoint.slots:
         raise UserError("a vocabulary cannot grow together with the optimizer's state; convert without --optimizer")
-    vocab = lines_of(checkpoint.require_vocab())
+    vocab = split_vocab(checkpoint.require_vocab())
     numbers = {token: number for number, token in enumerate(vocab)}
     basic = BasicTokenizer(*checkpoint.casing)
     for index, token in enumerate(tokens):
@@ -65,7 +65,7 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
 
 def without_pieces(checkpoint: LoadedModel, tokens: Sequence[str]) -> list[str]:
     """Returns those of new tokens that the vocabulary so far cuts into [UNK] alone."""
-    numbers = {token: number for number, token in enumerate(lines_of(checkpoint.vocab or ""))}
+    numbers = {token: number for number, token in enumerate(split_vocab(checkpoint.vocab or ""))}
     basic = BasicTokenizer(*checkpoint.casing)
     return [token for token in tokens if not _numbers_of_pieces(token, numbers, basic)]
 

@@ -42,9 +42,9 @@ class RunCheckpoints:
             files.make_folder(self._folder)
             self._checkpoint.save_counter.assign_add(1)
             self._checkpoint.write(path)
-            saved = bundle.newest_first(self._folder, _NAME)
+            saved = bundle.list_checkpoints(self._folder, _NAME)
             # Those of later steps are of a run that was stopped and went on from before: these steps are taken again.
-            kept = [each for each in saved if step_of(each) <= step][: self._keep]
+            kept = [each for each in saved if parse_step(each) <= step][: self._keep]
             for each in saved:
                 if each not in kept:
                     self._remove(each)
@@ -68,7 +68,7 @@ class RunCheckpoints:
     def remove_unfinished(self) -> None:
         """Removes what killed saves have left: unfinished files, and checkpoints whose index is missing or empty."""
         files.remove_unfinished(self._folder)
-        saved = bundle.newest_first(self._folder, _NAME)
+        saved = bundle.list_checkpoints(self._folder, _NAME)
         whole = {os.path.basename(path) for path in saved if files.size(f"{path}.index")}
         for name in files.list_folder(self._folder) if files.exists(self._folder) else ():
             match = re.match(rf"{_NAME}-\d+(?=\.|_temp)", name)
@@ -77,7 +77,7 @@ class RunCheckpoints:
 
     def remove_all(self) -> None:
         """Removes all checkpoints, to begin anew."""
-        for path in saved_checkpoints(self._folder):
+        for path in list_checkpoints(self._folder):
             self._remove(path)
         self.remove_unfinished()
 
@@ -90,9 +90,9 @@ class RunCheckpoints:
                 path = os.path.join(folder, name.rstrip("/"))
                 files.remove_folder(path) if files.is_folder(path) else files.remove(path)
 
-    def newest_whole(self) -> str | None:
+    def find_newest_complete(self) -> str | None:
         """As the function of this name."""
-        return newest_whole(self._folder)
+        return find_newest_complete(self._folder)
 
     def restore_latest(self) -> str | None:
         """Restores everything from the newest whole checkpoint and returns its path, or None where there is none.
@@ -100,7 +100,7 @@ class RunCheckpoints:
         Raises:
             UserError: there are checkpoints, but none is whole, or it does not fit.
         """
-        path = self.newest_whole()
+        path = self.find_newest_complete()
         if path is not None:
             self.restore(path)
         return path
@@ -119,7 +119,7 @@ class RunCheckpoints:
         except AssertionError as error:  # TensorFlow's message shows Python objects, not names
             held = bundle.open_bundle(path).shapes
             names = [(owner, name) for owner, each in wanted.items() for name in each]
-            missing = [f"{owner}/{name}" for owner, name in names if stored_name(name, owner) not in held]
+            missing = [f"{owner}/{name}" for owner, name in names if get_stored_name(name, owner) not in held]
             raise UserError(
                 f"the checkpoint {path} lacks {len(missing)} of the {len(names)} tensors that this run needs, as "
                 f"{', '.join(missing[:3])}; it is of another model, optimizer or dtype"
@@ -128,40 +128,40 @@ class RunCheckpoints:
             raise UserError(f"the checkpoint {path} does not fit the model: {error}") from error
 
 
-def counter(name: str, value: int = 0) -> keras.Variable:
+def create_counter(name: str, value: int = 0) -> keras.Variable:
     """Returns a number to keep in checkpoints, int64."""
     return keras.Variable(value, dtype="int64", trainable=False, name=name)
 
 
-def data_position() -> list[keras.Variable]:
+def create_data_position() -> list[keras.Variable]:
     """Returns a run's position in its data: the phase, the number of its records used, the fingerprint of its files."""
-    return [counter(name) for name in ("phase", "position", "data")]
+    return [create_counter(name) for name in ("phase", "position", "data")]
 
 
-def step_of(path: str) -> int:
+def parse_step(path: str) -> int:
     """Returns the step in the name of a checkpoint of ours, ckpt-<step>."""
     return int(path.rsplit("-", 1)[1])
 
 
-def newest_whole(folder: str) -> str | None:
+def find_newest_complete(folder: str) -> str | None:
     """Returns the path of a run's newest checkpoint that can be read, without .index; None where there is none.
 
     Raises:
         UserError: there are checkpoints, but none is whole.
     """
-    return bundle.newest_whole(folder, _NAME)
+    return bundle.find_newest_complete(folder, _NAME)
 
 
-def saved_checkpoints(folder: str) -> list[str]:
+def list_checkpoints(folder: str) -> list[str]:
     """Returns the paths of a run's checkpoints, without .index, the newest first, whether they are whole or not."""
-    return bundle.newest_first(folder, _NAME)
+    return bundle.list_checkpoints(folder, _NAME)
 
 
-def newest_step(folder: str) -> int:
+def find_newest_step(folder: str) -> int:
     """Returns the step of a run's newest checkpoint, whether that is whole or not; 0 where there is none."""
-    return max(map(step_of, saved_checkpoints(folder)), default=0)
+    return max(map(parse_step, list_checkpoints(folder)), default=0)
 
 
-def stored_name(path: str, owner: str = "model") -> str:
+def get_stored_name(path: str, owner: str = "model") -> str:
     """Returns the name of one of our variables in our checkpoints; `owner` is what it belongs to."""
     return f"{owner}/{path.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"

@@ -18,8 +18,8 @@ from official_bert.checkpoints.checkpoint import (
     Inventory,
     LoadedModel,
     LoadOverrides,
+    get_part_shapes,
     numbered,
-    shapes_of,
 )
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -199,7 +199,7 @@ def _expected_shapes(config: BertConfig, source: Source, naming: Naming) -> dict
     names = numbered(naming.names, config)
     shapes: dict[str, tuple[int, ...]] = {}
     for part in PARTS:
-        of_part = shapes_of(part, config, _num_classes(source, part, names))
+        of_part = get_part_shapes(part, config, _num_classes(source, part, names))
         expected = {name: shape for name, shape in of_part.items() if name in names}
         is_there = part == ENCODER or any(names[name] in source.shapes for name in expected)
         # A head of the user's own may have the name of one of BERT's.

@@ -66,7 +66,7 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
         note = f"{found.folder} has no vocabulary; give it as --vocab_file to have it written with the model"
         return Tokenizer(None, make_casing(overrides.do_lower_case is not False, overrides.strip_accents), (note,))
     if given is not None and found.vocabularies:
-        problems = [vocabulary_difference(own, given) for own in found.vocabularies.values()]
+        problems = [find_vocabulary_difference(own, given) for own in found.vocabularies.values()]
         if all(problems):
             problem = f"{path} is not the vocabulary of {found.folder} ({problems[0]})"
             if not overrides.replace:
@@ -74,7 +74,9 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
             notes += (f"{problem}: it is taken in its place",)
     if given is None:
         path, given = next(iter(found.vocabularies.items()))
-        other = next((each for each, vocab in found.vocabularies.items() if lines_of(vocab) != lines_of(given)), None)
+        other = next(
+            (each for each, vocab in found.vocabularies.items() if split_vocab(vocab) != split_vocab(given)), None
+        )
         if other:
             raise UserError(f"{path} and {other} hold different vocabularies; give one as --vocab_file")
     notes += check_vocabulary(given, config, str(path))
@@ -100,7 +102,7 @@ def _resolve_casing(
                 f"the file is wrong, write a corrected copy of the model with official-bert convert {flag}"
             )
         return make_casing(bool(wanted), accents), (f"{problem}: the flag is taken",)
-    tokens = lines_of(vocab)
+    tokens = split_vocab(vocab)
     if wanted is None:
         casing = infer_casing(tokens, None, accents)
         note = f"the vocabulary looks {casing.kind}"
@@ -122,12 +124,12 @@ def _resolve_casing(
     raise UserError(contradiction)
 
 
-def vocabulary_difference(own: str, other: str) -> str | None:
+def find_vocabulary_difference(own: str, other: str) -> str | None:
     """Returns in what another vocab.txt's text differs from a model's own; None if the model can be used with it.
 
     Another token may stand in the place of an unused one, and tokens may follow after the last.
     """
-    own_tokens, other_tokens = lines_of(own), lines_of(other)
+    own_tokens, other_tokens = split_vocab(own), split_vocab(other)
     for number, token in enumerate(own_tokens):
         if UNUSED.fullmatch(token):
             continue
@@ -138,7 +140,7 @@ def vocabulary_difference(own: str, other: str) -> str | None:
     return None
 
 
-def lines_of(vocab: str) -> list[str]:
+def split_vocab(vocab: str) -> list[str]:
     """Returns the tokens of a vocab.txt's text, one a line."""
     return [line.strip() for line in vocab.removesuffix("\n").split("\n")]
 
@@ -153,7 +155,7 @@ def check_vocabulary(vocab: str, config: BertConfig, path: str) -> tuple[str, ..
     Raises:
         UserError: there are more tokens than rows, or a special token is missing.
     """
-    tokens = lines_of(vocab)
+    tokens = split_vocab(vocab)
     check_special_tokens({token: index for index, token in enumerate(tokens)}, path)
     if len(tokens) > config.vocab_size:
         raise UserError(

@@ -77,8 +77,8 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
     """
     loaded = open_model(folder)
     tokenizer = loaded.tokenizer
-    if loaded.task is None and not encoder and fine_tuned.head_of(loaded):
-        loaded = fine_tuned.with_task(loaded)
+    if loaded.task is None and not encoder and fine_tuned.find_task_head(loaded):
+        loaded = fine_tuned.add_task(loaded)
     for note in loaded.notes:
         print(f"note: {note}", flush=True)
     config, task = loaded.config, dict(loaded.task or {"max_seq_length": loaded.config.max_position_embeddings})

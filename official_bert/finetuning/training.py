@@ -87,7 +87,7 @@ def train(
     check_resume_compatibility(options, data_digest, evaluation_digests, is_writer=is_chief)
     step = 0
     if restored := state.restore_latest():
-        step = run_checkpoints.step_of(restored)
+        step = run_checkpoints.parse_step(restored)
         print(f"resuming at step {step:,}")
     elif has_lost_checkpoints(options.output_dir, os.path.join(options.output_dir, _STATE_FOLDER), config.eval_steps):
         raise UserError(
@@ -304,7 +304,7 @@ def check_resume_compatibility(
         "data": data_digest,
         "evaluation_data": list(evaluation_digests),
     }
-    if finetuned.is_finetuned(folder) or run_checkpoints.newest_step(os.path.join(folder, _STATE_FOLDER)):
+    if finetuned.is_finetuned(folder) or run_checkpoints.find_newest_step(os.path.join(folder, _STATE_FOLDER)):
         if not files.exists(path):
             raise UserError(f"{folder} holds a fine-tuned model of another origin; give another --output_dir")
         changes = run_file.find_changes(run_file.read_run_file(path), identity)

@@ -13,7 +13,7 @@ from official_bert.checkpoints.checkpoint import (
     Array,
     LoadedModel,
     LoadOverrides,
-    shapes_of,
+    get_part_shapes,
 )
 from official_bert.checkpoints.loading import assign_weights, open_model
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
@@ -131,7 +131,7 @@ def checkpoint_weights(
     """
     weights, own = initial.weights, initial.labels
     if initial.task is not None:
-        encoder = {name for part in (ENCODER, POOLER) for name in shapes_of(part, initial.config)}
+        encoder = {name for part in (ENCODER, POOLER) for name in get_part_shapes(part, initial.config)}
         return {name: value for name, value in weights.items() if name in encoder}, None
     bias = next((name for name in CLASSIFIER_BIASES if name in weights and name in paths), None)
     if bias is None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from official_bert.checkpoints import run_checkpoints
 from official_bert.checkpoints.checkpoint import TOKENIZER_FILE, LoadedModel
-from official_bert.checkpoints.model_files import casing_in, check_contents, contents_of
-from official_bert.checkpoints.vocabulary import check_vocabulary, lines_of
+from official_bert.checkpoints.model_files import check_contents, contents_of, read_casing
+from official_bert.checkpoints.vocabulary import check_vocabulary, split_vocab
 from official_bert.data import manifest
 from official_bert.data.sentence_objectives import NONE
 from official_bert.errors import CollectedErrors, UserError
@@ -30,7 +30,7 @@ def read_config(options: Options) -> BertConfig:
     config = options.apply_to(config)
     if options.vocab_size_from_vocab:
         vocab = files.read_text(str(options.vocab_file))
-        return dataclasses.replace(config, vocab_size=len(lines_of(vocab)))
+        return dataclasses.replace(config, vocab_size=len(split_vocab(vocab)))
     return config
 
 
@@ -42,7 +42,7 @@ def find_checkpoint(options: Options) -> str | None:
     """
     folder = options.output_dir
     try:
-        newest = run_checkpoints.newest_whole(folder)
+        newest = run_checkpoints.find_newest_complete(folder)
     except UserError as error:
         if options.do_train and options.begin_anew:
             return None
@@ -131,7 +131,7 @@ def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) ->
     if options.do_lower_case is not None or options.strip_accents is not None:
         return make_casing(options.do_lower_case is not False, options.strip_accents)
     path = os.path.join(options.output_dir, TOKENIZER_FILE)
-    return casing_in(path) if files.exists(path) else None
+    return read_casing(path) if files.exists(path) else None
 
 
 def _check_model_files(options: Options, contents: dict[str, str], manifests: Sequence[manifest.Manifest]) -> None:
@@ -159,7 +159,7 @@ def _check_vocabulary_casing(options: Options, casing: Casing | None, has_manife
     """
     if not options.vocab_file:
         return casing
-    tokens = lines_of(files.read_text(options.vocab_file))
+    tokens = split_vocab(files.read_text(options.vocab_file))
     if casing is None:
         return infer_casing(tokens, None)
     remedy = "make the records again with" if has_manifest else "pass"

@@ -126,7 +126,7 @@ class BestWeights:
     def __init__(self, folder: str, model: keras.Model, model_files: dict[str, str], data: int) -> None:
         self._folder, self._model_files = folder, model_files
         self._loss = keras.Variable(0.0, dtype="float64", trainable=False, name="loss")
-        self._data = run_checkpoints.counter("data", data)
+        self._data = run_checkpoints.create_counter("data", data)
         saved = {"model": model.variables, "best": [self._loss, self._data]}
         self._saved = run_checkpoints.RunCheckpoints(folder, saved, keep=1)
 
@@ -141,11 +141,11 @@ class BestWeights:
 
     def _lowest(self, step: int) -> float:
         try:
-            path = self._saved.newest_whole()
+            path = self._saved.find_newest_complete()
         except UserError:  # Unreadable weights do not count.
             return math.inf
         # Weights of a later step were saved before the run was resumed from an earlier one.
-        if path is None or run_checkpoints.step_of(path) > step:
+        if path is None or run_checkpoints.parse_step(path) > step:
             return math.inf
         source = bundle.open_bundle(path)
         held = {name: source.read(f"best/{name}/.ATTRIBUTES/VARIABLE_VALUE") for name in ("loss", "data")}

@@ -7,9 +7,9 @@ import keras
 
 from official_bert.checkpoints.checkpoint import ENCODER, PARTS, PRETRAINING, LoadedModel, LoadOverrides
 from official_bert.checkpoints.loading import assign_weights, open_model
-from official_bert.checkpoints.run_checkpoints import stored_name
+from official_bert.checkpoints.run_checkpoints import get_stored_name
 from official_bert.checkpoints.tensors import allow_hint, compare_weights, is_allowed
-from official_bert.checkpoints.vocabulary import vocabulary_difference
+from official_bert.checkpoints.vocabulary import find_vocabulary_difference
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -64,7 +64,7 @@ def check_initial_checkpoint(
     if initial.vocab is not None:
         remedy = "whose word embeddings are those of other tokens; give records that were made with that"
         if options.vocab_file:
-            difference = vocabulary_difference(initial.vocab, files.read_text(options.vocab_file))
+            difference = find_vocabulary_difference(initial.vocab, files.read_text(options.vocab_file))
             if difference:
                 raise UserError(
                     f"{options.vocab_file} is not the vocabulary of --init_checkpoint, {name} ({difference}), {remedy}"
@@ -116,7 +116,7 @@ def assign_initial_weights(model: keras.Model, initial: LoadedModel, allow: Sequ
     lines = []
     for path in result.loaded:
         name = names.get(path, path)
-        lines.append(f"  loaded   {path}" + (f" from {name}" if name not in (path, stored_name(path)) else ""))
+        lines.append(f"  loaded   {path}" + (f" from {name}" if name not in (path, get_stored_name(path)) else ""))
     lines += [f"  missing  {problem}; it keeps its random values" for problem in result.missing.values()]
     lines += [f"  unused   {name}" for name in result.unused]
     lines.append(

@@ -110,7 +110,7 @@ def set_up(options: Options, strategy: Any) -> RunParts:
     options = dataclasses.replace(options, dtype=dtype)
     records = RunRecords(options, config, replicas)
     resumed_from = checks.find_checkpoint(options)
-    steps_done = run_checkpoints.step_of(resumed_from) if resumed_from else 0
+    steps_done = run_checkpoints.parse_step(resumed_from) if resumed_from else 0
     phases = [phase for phase in options.phases if options.do_train and phase.last_step > steps_done]
     initial = None
     if options.init_checkpoint and not resumed_from:
@@ -138,7 +138,7 @@ def set_up(options: Options, strategy: Any) -> RunParts:
         times_input=not options.deterministic,
     )
     metadata["parameters"] = pretrainer.model.count_params()
-    data_position = run_checkpoints.data_position()
+    data_position = run_checkpoints.create_data_position()
     checkpoints = run_checkpoints.RunCheckpoints(
         options.output_dir, {**pretrainer.variables, "place": data_position}, options.keep_checkpoint_max
     )
@@ -216,7 +216,7 @@ def _restore_checkpoint(parts: RunParts, checkpoint: str) -> None:
         unwanted.add("loss_scale")
     parts.checkpoints.restore(checkpoint, unwanted)
     if "optimizer" in unwanted:
-        parts.pretrainer.optimizer.iterations.assign(run_checkpoints.step_of(checkpoint))
+        parts.pretrainer.optimizer.iterations.assign(run_checkpoints.parse_step(checkpoint))
 
 
 def train(parts: RunParts, log: TrainingLog, evaluation: HeldOutEvaluation) -> int:

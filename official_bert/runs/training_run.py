@@ -66,8 +66,8 @@ def refuse_nonfinite_loss(problem: str, checkpoint_folder: str, step: int, remed
     """
     earlier: list[str] = []
     later: list[str] = []
-    for path in run_checkpoints.saved_checkpoints(checkpoint_folder):
-        (earlier if run_checkpoints.step_of(path) < step else later).append(os.path.basename(path))
+    for path in run_checkpoints.list_checkpoints(checkpoint_folder):
+        (earlier if run_checkpoints.parse_step(path) < step else later).append(os.path.basename(path))
     if later:
         checkpoints = f"remove {', '.join(later)}, saved while steps were skipped" + (
             f", to go on from {earlier[0]}" if earlier else ", and begin anew"

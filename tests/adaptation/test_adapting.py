@@ -12,7 +12,7 @@ import pytest
 import official_bert
 from official_bert.adaptation import adapting, training, words
 from official_bert.checkpoints.loading import open_model
-from official_bert.checkpoints.vocabulary import lines_of
+from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
 from official_bert.keras_models.text_classifier import TextClassifier
 from official_bert.runs import run_file
@@ -33,7 +33,7 @@ def test_the_folder_is_a_model_with_losses_before_and_after(adapted: pathlib.Pat
     assert len(result["new_words"]) == 2
     assert result["tokens_per_word"]["after"] < result["tokens_per_word"]["before"]
     before, after = open_model(str(source)), open_model(str(adapted))
-    assert lines_of(after.vocab)[77:] == result["new_words"], "the unused piece's place first"
+    assert split_vocab(after.vocab)[77:] == result["new_words"], "the unused piece's place first"
     assert after.config.vocab_size == len(after.weights["masked_lm_output/bias"]) == before.config.vocab_size + 1
     model, config, tokenizer = official_bert.load_pretraining_model(str(adapted))
     word = result["new_words"][1]
@@ -141,7 +141,7 @@ def test_text_of_single_sentences_is_learned_without_pairs(
 def test_new_words_begin_as_the_mean_of_their_pieces_in_table_and_bias(source: pathlib.Path):
     checkpoint, _ = words.read_checkpoint(options_for(source, "text.txt", pathlib.Path("none")))
     grown = words.add_words(checkpoint, ["sunny", "catdog"])
-    numbers = [lines_of(checkpoint.vocab).index(piece) for piece in ("sun", "##n", "##y")]
+    numbers = [split_vocab(checkpoint.vocab).index(piece) for piece in ("sun", "##n", "##y")]
     for name in ("word_embeddings/embeddings", "masked_lm_output/bias"):
         expected = checkpoint.weights[name][numbers].mean(axis=0)
         np.testing.assert_allclose(grown.weights[name][77], expected, rtol=1e-5)

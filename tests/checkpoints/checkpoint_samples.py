@@ -19,7 +19,7 @@ from official_bert.checkpoints.checkpoint import (
     SLOTS,
     LoadedModel,
     LoadOverrides,
-    shapes_of,
+    get_part_shapes,
 )
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
@@ -48,7 +48,7 @@ def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int
         name: rng.normal(1.0 if name.endswith("gamma") else 0.0, 0.3, shape).astype(np.float32)
         for part in PARTS
         if part in parts
-        for name, shape in shapes_of(part, config, classes).items()
+        for name, shape in get_part_shapes(part, config, classes).items()
     }
     return LoadedModel(config, weights, vocab=VOCAB)
 
@@ -103,7 +103,9 @@ def assert_fits(checkpoint: LoadedModel) -> None:
     classifier = [value for name, value in checkpoint.weights.items() if name.endswith("classifier/bias")]
     classes = len(classifier[0]) if classifier else 0
     shapes = {
-        name: shape for part in checkpoint.parts for name, shape in shapes_of(part, checkpoint.config, classes).items()
+        name: shape
+        for part in checkpoint.parts
+        for name, shape in get_part_shapes(part, checkpoint.config, classes).items()
     }
     assert ENCODER in checkpoint.parts
     assert {name: value.shape for name, value in checkpoint.weights.items()} == shapes
@@ -121,7 +123,7 @@ def write_model_garden(model: str, folder: pathlib.Path) -> tuple[dict[str, np.n
 
     Returns:
         The values, random, by the variables' names; and what model garden's code computes with them from
-        `parity.fixed_input`, by the names of `parity.our_outputs`. It makes a vocabulary of twelve tokens.
+        `parity.make_fixed_input`, by the names of `parity.compute_outputs`. It makes a vocabulary of twelve tokens.
     """
     entry = MODEL_GARDEN["models"][model]
     config = BertConfig(**MODEL_GARDEN["config"], num_hidden_layers=entry["num_hidden_layers"])

@@ -22,7 +22,7 @@ def test_load_returns_encoder_configuration_and_tokenizer(format_name: str, tiny
     encoder, config, tokenizer = official_bert.load(str(tmp_path))
     assert config == tiny_config
     assert tokenizer.tokenize("The cat") == ["the", "cat"]
-    features = parity.fixed_input(config)
+    features = parity.make_fixed_input(config)
     layers, pooled = Reference(checkpoint.weights, config).encode(**features)
     outputs = encoder(features)
     np.testing.assert_allclose(outputs["sequence_output"], layers[-1], atol=1e-5)

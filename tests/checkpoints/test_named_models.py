@@ -27,7 +27,7 @@ from tests.make import refusal
 
 
 def forget_downloads() -> None:
-    for kept in (named_models._from_hub, named_models._say_source, google_models.local_folder):
+    for kept in (named_models._from_hub, named_models._say_source, google_models.get_local_folder):
         kept.cache_clear()
 
 
@@ -82,17 +82,17 @@ def test_weights_for_tensorflow_are_fetched_where_there_are_no_others(on_hub: pa
 
 
 def test_without_network_the_cache_serves_and_else_the_error_says_what_to_do(on_hub, server, monkeypatch):
-    folder = named_models.local_folder("hf://owner/name")
+    folder = named_models.get_local_folder("hf://owner/name")
     forget_downloads()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     asked = len(server.asked)
-    assert named_models.local_folder("hf://owner/name") == folder
+    assert named_models.get_local_folder("hf://owner/name") == folder
     with pytest.raises(
         UserError,
         match=r"cannot fetch hf://owner/other@v2: config.json, .* of owner/other at revision v2 would come from "
         r"http://127.0.0.1.*not in the cache .*hub.*by hand, run `hf download owner/other --local-dir FOLDER`",
     ):
-        named_models.local_folder("hf://owner/other@v2")
+        named_models.get_local_folder("hf://owner/other@v2")
     assert len(server.asked) == asked
 
 
@@ -132,8 +132,8 @@ def test_a_release_of_google_is_downloaded_once(prefix: str, released: pathlib.P
     assert_equal(open_model(f"google://{TINY}"), expected)
     model = loading.load_pretraining_model(f"google://{TINY}").model
     np.testing.assert_array_equal(model.get_layer("pooler").kernel, expected.weights["pooler/kernel"])
-    google_models.local_folder.cache_clear()
-    assert google_models.local_folder(f"google://{TINY}") == str(tmp_path / "cache" / "google" / TINY)
+    google_models.get_local_folder.cache_clear()
+    assert google_models.get_local_folder(f"google://{TINY}") == str(tmp_path / "cache" / "google" / TINY)
     assert len(server.asked) == 1
     assert not list(tmp_path.rglob("outside.txt"))
 
@@ -155,7 +155,7 @@ def test_two_processes_may_download_at_once_and_what_a_killed_one_left_is_remove
 
     server.before_answer = other_is_sooner
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))  # downloads of gigabytes do not belong there
-    assert google_models.local_folder(f"google://{TINY}") == str(other)
+    assert google_models.get_local_folder(f"google://{TINY}") == str(other)
     assert (other / "mark").exists()  # it stays, since the other process may read it
     assert [place.parent for place in places] == [other.parent]
     assert left not in places
@@ -166,7 +166,7 @@ def test_a_file_in_the_place_of_a_release_is_named(server: Server, tmp_path: pat
     place = tmp_path / "cache" / "google" / TINY
     place.parent.mkdir(parents=True)
     place.write_text("")
-    message = refusal(google_models.local_folder, f"google://{TINY}")
+    message = refusal(google_models.get_local_folder, f"google://{TINY}")
     assert f"{TINY} is a file; expected the folder of a checkpoint; remove it" in message
 
 
@@ -243,10 +243,10 @@ def test_an_unknown_name_is_answered_with_the_nearest_ones(name: str, message: s
 
 
 def test_the_list_of_names_has_the_published_sizes_and_needs_no_network(server: Server):
-    title, *rows, note = named_models.table()
+    title, *rows, note = named_models.format_table()
     assert title.split() == ["name", "parameters", "layers", "hidden", "licence", "taken", "from"]
     by_name = {row.split()[0]: row.split()[1:] for row in rows}
-    assert by_name.keys() == named_models.known_models().keys()
+    assert by_name.keys() == named_models.list_known_models().keys()
     assert by_name["bert-base-uncased"] == [
         "109,482,240", "12", "768", "Apache-2.0", "hf://google-bert/bert-base-uncased"
     ]  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from official_bert.checkpoints import conversion, parity, resize
 from official_bert.checkpoints.formats import tf1
 from official_bert.checkpoints.loading import open_model
-from official_bert.checkpoints.vocabulary import lines_of
+from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from tests.checkpoints.checkpoint_samples import conversion_options, sample, with_optimizer
@@ -20,14 +20,14 @@ def test_new_tokens_start_as_the_mean_of_their_pieces(tiny_config: BertConfig):
     before = sample(tiny_config)
     after = resize.add_tokens(before, ["running", "##ming", "[ENTITY]"])
     assert after.config.vocab_size == 81
-    assert lines_of(after.vocab) == [*WORDS, "running", "##ming", "[ENTITY]"]
+    assert split_vocab(after.vocab) == [*WORDS, "running", "##ming", "[ENTITY]"]
     table, grown = (one.weights["word_embeddings/embeddings"] for one in (before, after))
     np.testing.assert_array_equal(grown[:78], table)
     np.testing.assert_allclose(grown[78], _mean(table, "running"), rtol=1e-6)
     np.testing.assert_allclose(grown[79], _mean(table, "ming"), rtol=1e-6)
     bias = before.weights["masked_lm_output/bias"]
     np.testing.assert_allclose(after.weights["masked_lm_output/bias"][79], _mean(bias, "ming"), rtol=1e-6)
-    outputs = parity.our_outputs(after)
+    outputs = parity.compute_outputs(after)
     assert outputs["masked_lm_logits"].shape[-1] == 81
 
 
@@ -63,7 +63,7 @@ def test_unused_tokens_give_their_rows(tiny_config: BertConfig):
     words = [*WORDS[:70], "[unused0]", "[unused1]", *WORDS[72:]]
     before = dataclasses.replace(sample(tiny_config), vocab="".join(f"{word}\n" for word in words))
     after = resize.add_tokens(before, ["dogs"], "unused")
-    assert lines_of(after.vocab) == [*words[:70], "dogs", *words[71:]]
+    assert split_vocab(after.vocab) == [*words[:70], "dogs", *words[71:]]
     assert after.config == before.config
     table, changed = (one.weights["word_embeddings/embeddings"] for one in (before, after))
     expected = table[[WORDS.index("dog"), WORDS.index("##s")]].mean(axis=0)
@@ -72,7 +72,7 @@ def test_unused_tokens_give_their_rows(tiny_config: BertConfig):
     with pytest.raises(UserError, match=r"3 new tokens but 2 \[unused...\] ones"):
         resize.add_tokens(before, ["dogs", "cats", "mats"], "unused")
     more = resize.add_tokens(before, ["dogs", "cats", "mats"], "unused_first")
-    assert lines_of(more.vocab) == [*words[:70], "dogs", "cats", *words[72:], "mats"]
+    assert split_vocab(more.vocab) == [*words[:70], "dogs", "cats", *words[72:], "mats"]
     table = more.weights["word_embeddings/embeddings"]
     np.testing.assert_allclose(table[70], expected, rtol=1e-6)
     assert len(table) == len(more.weights["masked_lm_output/bias"]) == more.config.vocab_size == len(words) + 1

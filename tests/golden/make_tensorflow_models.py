@@ -52,7 +52,7 @@ def set_weights(model: Any) -> None:
 
 
 def save_outputs(folder: pathlib.Path, outputs: dict[str, Any]) -> None:
-    """Writes inputs and outputs, by the names of parity.our_outputs."""
+    """Writes inputs and outputs, by the names of parity.compute_outputs."""
     np.savez(folder / "expected.npz", **inputs(), **{name: np.asarray(value) for name, value in outputs.items()})
 
 

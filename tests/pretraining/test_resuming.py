@@ -206,7 +206,7 @@ def test_a_disk_that_is_full_at_the_index_of_a_first_checkpoint_leaves_none(tiny
     assert_same_to_the_bit(before, checkpoint(tmp_path, 2))
     (tmp_path / "ckpt-4.index").touch()  # by a kill at that moment
     (tmp_path / "ckpt-4.data-00000-of-00001").write_bytes(b"whole")
-    assert saved.newest_whole() == str(tmp_path / "ckpt-2")
+    assert saved.find_newest_complete() == str(tmp_path / "ckpt-2")
     saved.remove_unfinished()
     assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"ckpt-2", "checkpoint"}
 

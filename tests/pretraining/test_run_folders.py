@@ -94,7 +94,7 @@ def four_steps(make_options: OptionsMaker, vocab_file: str, run_folder: pathlib.
 def test_the_newest_whole_checkpoint_is_found_whatever_the_file_named_checkpoint_says(four_steps, run_folder, capsys):
     for content in (b"", b'model_checkpoint_path: "ckpt-77"\n', b"\x00garbage: {"):
         (run_folder / "checkpoint").write_bytes(content)
-        assert bundle.prefix_of(str(run_folder)) == f"{run_folder}/ckpt-4"
+        assert bundle.find_prefix(str(run_folder)) == f"{run_folder}/ckpt-4"
     pretrain(four_steps())
     assert f"going on from {run_folder}/ckpt-4" in capsys.readouterr().out
 

@@ -73,7 +73,7 @@ def check_is_portable(path_or_name: str) -> None:
         )
 
 
-def head_of(checkpoint: LoadedModel) -> str | None:
+def find_task_head(checkpoint: LoadedModel) -> str | None:
     """Returns the head by which a checkpoint can be a fine-tuned model that answers, or None.
 
     It has no other head, a vocabulary, and names for its classes unless it is for a number.
@@ -102,19 +102,19 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     Raises:
         UserError: If a weight that the head needs is missing.
     """
-    model = with_task(checkpoint)
+    model = add_task(checkpoint)
     assert model.task is not None
     finetuned.save(folder, finetuned.build_model(model), model.task, model.config, model.require_vocab(), model.casing)
     return model
 
 
-def with_task(checkpoint: LoadedModel) -> LoadedModel:
-    """Returns a model in which `head_of` finds a head as a fine-tuned one, with a task and notes on what was assumed.
+def add_task(checkpoint: LoadedModel) -> LoadedModel:
+    """Returns a model that `find_task_head` accepts with a task, and with notes about what was assumed.
 
     Raises:
         UserError: If a weight that the head needs is missing.
     """
-    head = head_of(checkpoint)
+    head = find_task_head(checkpoint)
     assert head is not None
     task, notes = _task(checkpoint, head)
     if head in (TOKEN_CLASSIFIER, QUESTION_ANSWERING):  # which do not read the pooler
@@ -132,10 +132,10 @@ def _task(checkpoint: LoadedModel, head: str) -> tuple[dict[str, Any], tuple[str
         return {**checkpoint.task, "labels": labels}, ()
     length = min(SPECS[kind].default_max_seq_length, checkpoint.config.max_position_embeddings)
     task = create_spec({"kind": kind, "labels": labels}).task_spec(_TASK, length)
-    return task, (f"the checkpoint does not say how its model is asked; taken is: {settings_of(task)}",)
+    return task, (f"the checkpoint does not say how its model is asked; taken is: {format_settings(task)}",)
 
 
-def settings_of(task: Mapping[str, Any]) -> str:
+def format_settings(task: Mapping[str, Any]) -> str:
     """Returns a line of what a task.json says of how the model is asked."""
     settings = {name: value for name, value in task.items() if name not in ("task", "kind", "labels", "table")}
     return ", ".join(f"{name} {json.dumps(value)}" for name, value in settings.items() if value is not None)

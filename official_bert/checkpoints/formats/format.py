@@ -32,7 +32,7 @@ class CheckpointPath:
     def bundle(self) -> Source | UserError:
         """The TensorFlow checkpoint at the path, or why there is none that can be read."""
         try:
-            return bundle.open_bundle(bundle.prefix_of(self.path))
+            return bundle.open_bundle(bundle.find_prefix(self.path))
         except UserError as error:
             return error
 
@@ -44,8 +44,8 @@ class Framework:
     Attributes:
         title: for messages.
         packages: what must be installed.
-        outputs: computes outputs, by the names of `parity.our_outputs`, from the checkpoint, its folder and input
-            features, as of `parity.fixed_input`.
+        outputs: computes outputs, by the names of `parity.compute_outputs`, from the checkpoint, its folder and input
+            features, as of `parity.make_fixed_input`.
     """
 
     title: str

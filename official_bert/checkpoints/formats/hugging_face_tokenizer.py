@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from official_bert.checkpoints.checkpoint import VOCAB_FILE, LoadedModel, LoadOverrides
-from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, lines_of, resolve_tokenizer
+from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, resolve_tokenizer, split_vocab
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
@@ -165,7 +165,7 @@ def _read_tokenizer_json(path: str, vocab: str) -> tuple[dict[str, Any], list[st
         numbers = {**model["vocab"], **{token["content"]: token["id"] for token in contents.get("added_tokens") or []}}
         tokens = sorted(numbers, key=numbers.__getitem__)
         if vocab and exact.parse_vocab(vocab) == numbers:
-            tokens = lines_of(vocab)
+            tokens = split_vocab(vocab)
         elif [numbers[token] for token in tokens] != list(range(len(tokens))):
             raise UserError(f"the ids in {path} do not run from 0 to {len(tokens) - 1}, each once; give --vocab_file")
         processor = contents.get("post_processor")
@@ -192,7 +192,7 @@ def tokenizer_files(checkpoint: LoadedModel) -> dict[str, str]:
     if checkpoint.vocab is None:
         return {}
     contents = {VOCAB_FILE: checkpoint.vocab, SETTINGS_FILE: _settings_json(checkpoint)}
-    tokens = lines_of(checkpoint.vocab)
+    tokens = split_vocab(checkpoint.vocab)
     if len(set(tokens)) == len(tokens):  # its format cannot hold equal tokens; transformers then reads vocab.txt
         contents[TOKENIZER_FILE] = _tokenizer_json(tokens, checkpoint.casing)
     return contents

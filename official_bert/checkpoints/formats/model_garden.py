@@ -89,7 +89,7 @@ def read(path: str, overrides: LoadOverrides) -> LoadedModel:
     Raises:
         UserError: something is missing, left over, damaged, or does not fit together.
     """
-    prefix = bundle.prefix_of(path)
+    prefix = bundle.find_prefix(path)
     described = read_model_files(os.path.dirname(prefix), overrides)
     source = by_variable_name(bundle.open_bundle(prefix))
     return read_weights(described, source, NAMING, overrides)

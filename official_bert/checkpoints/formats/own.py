@@ -28,7 +28,7 @@ from official_bert.utils import files
 NAME = "official_bert"
 
 # A variable's name in the file, by its path in the model.
-NAMES = {name: run_checkpoints.stored_name(name) for shapes in PARTS.values() for name in shapes}
+NAMES = {name: run_checkpoints.get_stored_name(name) for shapes in PARTS.values() for name in shapes}
 # What is no weight.
 _IGNORED = {
     "of the optimizer's moments and step (--optimizer takes them)": r"optimizer/.*",
@@ -49,8 +49,8 @@ _STEP_PATH = "bert_adam_w/iteration"
 NAMING = Naming(
     NAMES,
     ignored=_IGNORED,
-    slot_name=lambda name, _, slot: run_checkpoints.stored_name(_slot_path(name, slot), "optimizer"),
-    step=run_checkpoints.stored_name(_STEP_PATH, "optimizer"),
+    slot_name=lambda name, _, slot: run_checkpoints.get_stored_name(_slot_path(name, slot), "optimizer"),
+    step=run_checkpoints.get_stored_name(_STEP_PATH, "optimizer"),
 )
 
 
@@ -69,7 +69,7 @@ def read(path: str, overrides: LoadOverrides) -> LoadedModel:
     """
     if finetuned.is_finetuned(folder := CheckpointPath(path).folder):
         return fine_tuned.read(folder, overrides)
-    prefix = bundle.prefix_of(path)
+    prefix = bundle.find_prefix(path)
     number = re.search(r"ckpt-(\d+)$", prefix)
     described = dataclasses.replace(
         read_model_files(os.path.dirname(prefix), overrides), step=int(number.group(1)) if number else None
@@ -91,7 +91,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
             f"the checkpoint has {', '.join(checkpoint.parts)}; pre-training goes on with "
             f"{', '.join(sorted(PRETRAINING))} alone: convert without --optimizer"
         )
-    if not checkpoint.slots and fine_tuned.head_of(checkpoint):
+    if not checkpoint.slots and fine_tuned.find_task_head(checkpoint):
         return fine_tuned.write(checkpoint, folder)
     to_external(checkpoint.weights, checkpoint.config, NAMING, NAME)  # every weight must have a name
     _save_run(checkpoint, folder, checkpoint.step or 0)
@@ -121,8 +121,8 @@ def save(checkpoint: LoadedModel, folder: str) -> None:
             f"{folder} holds {other}, which is not this model's; give a new folder, or one that it was saved in before"
         )
     write_contents(folder, contents)
-    earlier = run_checkpoints.saved_checkpoints(folder)
-    _save_run(checkpoint, folder, run_checkpoints.step_of(earlier[0]) + 1 if earlier else 0)
+    earlier = run_checkpoints.list_checkpoints(folder)
+    _save_run(checkpoint, folder, run_checkpoints.parse_step(earlier[0]) + 1 if earlier else 0)
 
 
 class _Stored(NamedTuple):
@@ -141,7 +141,7 @@ def _save_run(checkpoint: LoadedModel, folder: str, step: int) -> None:
         slots = [(_slot_path(*path.rsplit("/", 1)), value) for path, value in checkpoint.slots.items()]
         values = [(_STEP_PATH, np.array(checkpoint.step or 0, np.int64)), *slots]
         held["optimizer"] = [_Stored(path, tf.Variable(value)) for path, value in values]
-        held["place"] = run_checkpoints.data_position()
+        held["place"] = run_checkpoints.create_data_position()
     checkpoints = run_checkpoints.RunCheckpoints(folder, held, keep=1)
     checkpoints.remove_unfinished()
     checkpoints.save(step)

@@ -84,7 +84,7 @@ def read(path: str, overrides: LoadOverrides) -> LoadedModel:
     Raises:
         UserError: If something is missing, left over, damaged, or does not fit together.
     """
-    prefix = bundle.prefix_of(path)
+    prefix = bundle.find_prefix(path)
     described = read_model_files(os.path.dirname(prefix), overrides)
     return read_weights(described, bundle.open_bundle(prefix), NAMING, overrides)
 

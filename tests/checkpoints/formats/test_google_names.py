@@ -31,7 +31,7 @@ def google_outputs(get: Get, config: BertConfig, input_ids: Array, input_mask: A
         segment_ids: [B, S].
 
     Returns:
-        Outputs by the names of `parity.our_outputs`.
+        Outputs by the names of `parity.compute_outputs`.
     """
 
     def dense(x: Array, name: str) -> Array:
@@ -98,13 +98,15 @@ def write_google_checkpoint(folder: pathlib.Path) -> None:
 
 def by_google_names(folder: pathlib.Path, config: BertConfig) -> dict[str, Array]:
     reader = tf.train.load_checkpoint(str(folder / "bert_model.ckpt"))
-    return google_outputs(lambda name: reader.get_tensor(name).astype(np.float64), config, **parity.fixed_input(config))
+    return google_outputs(
+        lambda name: reader.get_tensor(name).astype(np.float64), config, **parity.make_fixed_input(config)
+    )
 
 
 def by_our_names(folder: pathlib.Path) -> dict[str, Array]:
     """What the table makes of the checkpoint, in float64."""
     checkpoint = open_model(str(folder))
-    features = parity.fixed_input(checkpoint.config)
+    features = parity.make_fixed_input(checkpoint.config)
     reference = Reference(checkpoint.weights, checkpoint.config)
     layers, pooled = reference.encode(**features)
     positions = np.tile(np.arange(features["input_ids"].shape[1]), (2, 1))
@@ -123,19 +125,19 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def test_a_checkpoint_by_googles_names_computes_the_same_here(google: pathlib.Path):
     expected = by_google_names(google, CONFIG)
     checkpoint = open_model(str(google))
-    outputs = parity.our_outputs(checkpoint)
+    outputs = parity.compute_outputs(checkpoint)
     assert outputs.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(outputs[name], value, rtol=1e-4, atol=1e-4)
-    assert parity.largest_difference(by_our_names(google), expected) < 1e-9
+    assert parity.find_largest_difference(by_our_names(google), expected) < 1e-9
 
 
 def test_the_toy_checkpoint_by_googles_names_computes_the_same_here(test_data: pathlib.Path):
     folder = test_data / "checkpoints" / "toy_tf1"
     checkpoint = open_model(str(folder))
     expected = by_google_names(folder, checkpoint.config)
-    assert parity.largest_difference(by_our_names(folder), expected) < 1e-12
-    for name, value in parity.our_outputs(checkpoint).items():
+    assert parity.find_largest_difference(by_our_names(folder), expected) < 1e-12
+    for name, value in parity.compute_outputs(checkpoint).items():
         np.testing.assert_allclose(value, expected[name], atol=1e-5)
 
 
@@ -160,13 +162,13 @@ EXCHANGED = [
 def test_names_that_are_exchanged_in_the_table_are_noticed(one: str, other: str, google: pathlib.Path, monkeypatch):
     names = tf1.NAMES | {one: tf1.NAMES[other], other: tf1.NAMES[one]}
     monkeypatch.setattr(tf1, "NAMING", dataclasses.replace(tf1.NAMING, names=names))
-    assert parity.largest_difference(by_our_names(google), by_google_names(google, CONFIG)) > 0.01
+    assert parity.find_largest_difference(by_our_names(google), by_google_names(google, CONFIG)) > 0.01
 
 
 def test_only_a_key_bias_cannot_be_told_from_another(google: pathlib.Path):
     """A key's bias adds the same to all scores of a query, so that no output depends on it."""
     checkpoint = open_model(str(google))
-    features = parity.fixed_input(CONFIG)
+    features = parity.make_fixed_input(CONFIG)
     reference = Reference(checkpoint.weights, CONFIG)
     before = reference.encode(**features)[1]
     reference.weights["layer_0_attention_key/bias"] += 1.0

@@ -23,7 +23,7 @@ from official_bert.checkpoints.checkpoint import (
 )
 from official_bert.checkpoints.formats import hugging_face, hugging_face_config, hugging_face_files, hugging_face_names
 from official_bert.checkpoints.loading import open_model
-from official_bert.checkpoints.vocabulary import lines_of
+from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
 from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
@@ -205,7 +205,7 @@ def test_models_of_transformers_compute_the_same_here_and_back_there(name: str, 
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     for folder in ("theirs", "ours"):
-        difference = parity.forward_difference(checkpoint, hugging_face.FORMAT.framework, str(tmp_path / folder))
+        difference = parity.compare_forward_pass(checkpoint, hugging_face.FORMAT.framework, str(tmp_path / folder))
         assert difference is not None
         assert difference <= 1e-4
 
@@ -230,9 +230,9 @@ def test_transformers_loads_ours_wholly_and_computes_the_same(parts, outputs, ex
     _, info = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True, **extra)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    theirs = hugging_face.transformers_outputs(checkpoint, str(tmp_path), parity.fixed_input(checkpoint.config))
+    theirs = hugging_face.transformers_outputs(checkpoint, str(tmp_path), parity.make_fixed_input(checkpoint.config))
     assert theirs.keys() >= outputs | {"hidden_0", "hidden_1"}
-    difference = parity.forward_difference(checkpoint, hugging_face.FORMAT.framework, str(tmp_path))
+    difference = parity.compare_forward_pass(checkpoint, hugging_face.FORMAT.framework, str(tmp_path))
     assert difference is not None
     assert difference <= 1e-4
 
@@ -243,7 +243,7 @@ def all_tokenizers(vocab_file: pathlib.Path, casing: Casing, folder: pathlib.Pat
     from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
     vocab = vocab_file.read_text(encoding="utf-8")
-    config = BertConfig(len(lines_of(vocab)), 4, 1, 2, 8, max_position_embeddings=10**6)
+    config = BertConfig(len(split_vocab(vocab)), 4, 1, 2, 8, max_position_embeddings=10**6)
     checkpoint = sample(config, frozenset({ENCODER}))
     hugging_face.write(dataclasses.replace(checkpoint, vocab=vocab, casing=casing), str(folder))
     ours = FullTokenizer(str(vocab_file), *casing)

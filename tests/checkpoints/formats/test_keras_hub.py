@@ -12,7 +12,7 @@ import pytest
 from official_bert.checkpoints import conversion, finetuned, parity
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, keras_hub
-from official_bert.checkpoints.vocabulary import lines_of
+from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED
@@ -29,7 +29,7 @@ def test_keras_hub_loads_our_preset_and_computes_the_same(tiny_config: BertConfi
     assert set(written.parts) == {ENCODER, POOLER, MASKED_LM}
     assert "no place for it: next-sentence head" in written.notes[0]
     assert "masked-LM head computes with the exact GELU" in written.notes[1]
-    difference = parity.forward_difference(written, keras_hub.FORMAT.framework, str(tmp_path))
+    difference = parity.compare_forward_pass(written, keras_hub.FORMAT.framework, str(tmp_path))
     assert difference is not None
     assert difference <= 1e-5
     tokenizer = hub.models.BertTokenizer.from_preset(str(tmp_path))
@@ -51,13 +51,13 @@ def test_presets_that_keras_hub_wrote_are_read(vocab_file: str, tmp_path: pathli
     classifier.save_to_preset(str(tmp_path))
     checkpoint = keras_hub.read(str(tmp_path), LoadOverrides())
     assert set(checkpoint.parts) == {ENCODER, POOLER, HEADS["sequence"]}
-    assert lines_of(checkpoint.vocab) == WORDS
-    difference = parity.forward_difference(checkpoint, keras_hub.FORMAT.framework, str(tmp_path))
+    assert split_vocab(checkpoint.vocab) == WORDS
+    difference = parity.compare_forward_pass(checkpoint, keras_hub.FORMAT.framework, str(tmp_path))
     assert difference is not None
     assert difference <= 1e-5
-    features = parity.fixed_input(checkpoint.config)
+    features = parity.make_fixed_input(checkpoint.config)
     features["token_ids"], features["padding_mask"] = features.pop("input_ids"), features.pop("input_mask")
-    np.testing.assert_allclose(parity.our_outputs(checkpoint)["logits"], classifier(features), atol=1e-5)
+    np.testing.assert_allclose(parity.compute_outputs(checkpoint)["logits"], classifier(features), atol=1e-5)
 
 
 def test_what_keras_hub_would_compute_otherwise_is_refused(exact_config: BertConfig, tiny_config: BertConfig, tmp_path):

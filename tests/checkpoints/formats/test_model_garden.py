@@ -29,7 +29,7 @@ def test_models_of_model_garden_compute_the_same_here(model: str, parts: set[str
     assert set(checkpoint.parts) == set(parts)
     stored = {value.tobytes() for value in values.values()}
     assert all(value.tobytes() in stored for value in checkpoint.weights.values())
-    outputs = parity.our_outputs(checkpoint)
+    outputs = parity.compute_outputs(checkpoint)
     for name, value in expected.items():
         np.testing.assert_allclose(outputs[name], value, atol=1e-5)
 

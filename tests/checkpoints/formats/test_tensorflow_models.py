@@ -28,7 +28,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def assert_computes_the_same(checkpoint: LoadedModel, folder: pathlib.Path) -> None:
     stored = dict(np.load(folder / "expected.npz"))
     features = {name: stored.pop(name) for name in ("input_ids", "input_mask", "segment_ids")}
-    outputs = parity.our_outputs(checkpoint, features)
+    outputs = parity.compute_outputs(checkpoint, features)
     for name, value in stored.items():
         np.testing.assert_allclose(outputs[name], value, atol=1e-5)
 

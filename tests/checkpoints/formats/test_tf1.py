@@ -38,8 +38,8 @@ def test_toy_checkpoint_comes_back_to_the_byte_with_slots_and_step(test_data: pa
 
 def test_toy_checkpoint_computes_what_the_float64_transcription_does(test_data: pathlib.Path):
     toy = open_model(str(test_data / "checkpoints" / "toy_tf1"))
-    outputs = parity.our_outputs(toy)
-    features = parity.fixed_input(toy.config)
+    outputs = parity.compute_outputs(toy)
+    features = parity.make_fixed_input(toy.config)
     length = features["input_ids"].shape[1]
     positions = np.tile(np.arange(length), (2, 1))
     reference = Reference(toy.weights, toy.config)
@@ -77,7 +77,7 @@ def test_pretraining_goes_on_from_an_old_run(tiny_config: BertConfig, tmp_path: 
     conversion.convert(conversion_options(tmp_path / "old", tmp_path / "run", optimizer=True))
     schedule = WarmupPolynomialDecay(1e-3, 100)
     pretrainer = Pretrainer(config=tiny_config, strategy=tf.distribute.get_strategy(), schedule=schedule, seed=0)
-    held = {**pretrainer.variables, "place": run_checkpoints.data_position()}
+    held = {**pretrainer.variables, "place": run_checkpoints.create_data_position()}
     saved = run_checkpoints.RunCheckpoints(str(tmp_path / "run"), held, keep=1)
     assert saved.restore_latest() == str(tmp_path / "run" / "ckpt-7")
     assert pretrainer.step == 7

@@ -76,7 +76,7 @@ def _read_pretraining(folder: pathlib.Path) -> dict[str, str]:
     """Returns the name of the newest checkpoint, the digest of each of its tensors, and the log."""
     from official_bert.checkpoints import bundle
 
-    newest = bundle.newest_first(str(folder / "run"))[0]
+    newest = bundle.list_checkpoints(str(folder / "run"))[0]
     source = bundle.open_bundle(newest)
     names = [name for name in sorted(source.shapes) if not name.startswith(_BOOKKEEPING)]
     tensors = {name: hashlib.sha256(source.read(name).tobytes()).hexdigest() for name in names}
