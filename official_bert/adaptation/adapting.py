@@ -1,13 +1,15 @@
-"""Adapts a model to text of the user's own, in stages that survive a kill.
+"""Adapts a model to the user's own text, in stages that can be stopped and resumed at any time.
 
-The folder `adaptation` in the output folder holds what the stages pass on. Each file or folder appears complete:
+The stages store their results in the folder `adaptation` of the output folder. Each file or folder is written
+atomically:
 
 1. Words and weights: `texts`, training and held-out text with the options. `words.json` and `initial`, the weights with
    new words and heads. `original`, the weights without new words, for comparison.
-2. Records: `records`, made as for pre-training.
+2. Records: `records`, made like the records for pre-training.
 3. Training: a run of pre-training in the output folder, and `original_losses.json`.
 
-adapt.json ends an adaptation. The held-out texts and the options are kept, everything else is removed.
+When adapt.json is written, the adaptation is complete. The held-out texts and the options are kept. Everything else is
+removed.
 """
 
 import contextlib
@@ -33,7 +35,7 @@ _OPTIONS_FILE, _CONTENTS_FILE = "options.json", "contents.json"  # In the folder
 
 
 def adapt(init: str, input_file: str | Sequence[str], output_dir: str, **options: Any) -> Adaptation:
-    """Trains a model further on text of your own, and measures what it gains and what it forgets.
+    """Continues the pre-training of a model on your own text, and measures the losses before and after.
 
     Call it again with the same arguments to resume after a stop.
 
@@ -47,14 +49,14 @@ def adapt(init: str, input_file: str | Sequence[str], output_dir: str, **options
         Losses before and after, tokens per word, and the new words, as in adapt.json.
 
     Raises:
-        UserError: If something is missing or damaged, or does not fit together.
+        UserError: If an input is missing or damaged, or the options contradict each other.
     """
     for name in ("general_file", "exclude_texts"):
         if isinstance(options.get(name), str):
             options[name] = [options[name]]
     patterns = [input_file] if isinstance(input_file, str) else list(input_file)
     if run(Options(init=init, input_file=patterns, output_dir=output_dir, **options)):
-        raise KeyboardInterrupt(f"stopped; the same call goes on in {output_dir}")
+        raise KeyboardInterrupt(f"stopped; repeat the call to resume in {output_dir}")
     return Adaptation.read(output_dir)
 
 
@@ -62,14 +64,14 @@ def run(options: Options) -> int:
     """Adapts a model. Returns the process's exit code, which is not 0 if a signal stopped the training.
 
     Raises:
-        UserError: If something is missing or damaged, or does not fit together. Wrong options leave no files.
+        UserError: If an input is missing or damaged, or the options contradict each other. No files are written then.
     """
     work = os.path.join(options.output_dir, _WORK)
     try:
         with lock_folder(work, "output_dir"):
             _check_folder(options, work)
             if files.exists(os.path.join(options.output_dir, RESULT_FILE)):
-                print("this adaptation is complete already")
+                print("this adaptation is already complete")
             else:
                 if code := _run_stages(options, work):
                     return code
@@ -91,7 +93,7 @@ def _check_folder(options: Options, work: str) -> None:
     if not files.exists(started):
         if unexpected := sorted(set(os.listdir(options.output_dir)) - {_WORK}):
             raise UserError(
-                f"{options.output_dir} holds other files ({unexpected[0]}); give --output_dir as a new or empty folder"
+                f"{options.output_dir} contains other files ({unexpected[0]}); pass a new or empty --output_dir"
             )
         return
     changes = run_file.find_changes(run_file.read_run_file(started), run_file.locked_values(options))
@@ -105,36 +107,36 @@ def _check_folder(options: Options, work: str) -> None:
         if before != now:
             raise UserError(
                 f"--new_words_file has changed since: {options.new_words_file} has {pluralize(len(now), 'word')}, "
-                f"which are not the {len(before):,} of before; restore it, or give another --output_dir"
+                f"which differ from the {len(before):,} of the start; restore it, or pass another --output_dir"
             )
 
 
 def _run_stages(options: Options, work: str) -> int:
-    """Runs the stages that are not done; returns the process's exit code."""
+    """Runs the stages that are not complete. Returns the process's exit code."""
     initial = os.path.join(work, words.INITIAL)
     if not files.exists(initial):
         _prepare(options, work)
-    options = options.with_defaults(BertConfig.from_json_file(os.path.join(initial, CONFIG_FILE)))
+    options = options.resolve_defaults(BertConfig.from_json_file(os.path.join(initial, CONFIG_FILE)))
     texts = records.read_texts(os.path.join(work, records.TEXTS))
     facts = files.read_json_object(os.path.join(work, words.WORDS_FILE))
     passes = records.count_passes(options, facts["tokens"] / (1 - texts.general_share))
     print(
         f"{options.num_train_steps:,} steps (--num_train_steps) of {options.train_batch_size} records "
         f"(--train_batch_size), learning rate up to {options.learning_rate:.2g} (--learning_rate), "
-        f"{options.num_warmup_steps:,} steps of warm-up (--num_warmup_steps), the text used {passes} times "
+        f"{options.num_warmup_steps:,} warm-up steps (--num_warmup_steps), {passes} passes over the text "
         "(--dupe_factor)",
         flush=True,
     )
-    made = records.make_records(options, work, words.INITIAL, passes)
+    record_files = records.make_records(options, work, words.INITIAL, passes)
     if facts["new_words"] and not files.exists(os.path.join(work, training.LOSSES_FILE)):
         training.write_original_losses(options, texts, work)
-    return training.train(options, texts, made, initial)
+    return training.train(options, texts, record_files, initial)
 
 
 def _prepare(options: Options, work: str) -> None:
     """Prepares the texts and the initial weights. Checks all options before it reads text."""
     checkpoint, lines = words.read_checkpoint(options)
-    options.with_defaults(checkpoint.config)
+    options.resolve_defaults(checkpoint.config)
     new_words = words.read_new_words(options.new_words_file) if options.new_words_file else []
     words.add_words(checkpoint, new_words)
     word_boundaries.load(options.word_boundaries)

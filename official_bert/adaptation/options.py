@@ -29,7 +29,7 @@ class Options(TextOptions):
     """The model, the text that it is adapted to, and the settings of the training."""
 
     init: str = _model(dataclasses.MISSING, "Weights: a checkpoint of any format, or a name (hf://, google://).")
-    vocab_file: str | None = _model(None, "Vocabulary, if --init has none.")
+    vocab_file: str | None = _model(None, "Vocabulary, if --init does not contain one.")
     do_lower_case: bool | None = _model(None, "Whether the vocabulary is uncased, if --init does not state it.")
     strip_accents: bool | None = _model(None, STRIP_ACCENTS)
     output_dir: str = _model(dataclasses.MISSING, "Folder of the model; pass it again to resume.", resumable=True)
@@ -39,7 +39,7 @@ class Options(TextOptions):
     general_share: float = _text(0.0, "Share of general text in the training text.", min=0, below=1)
     exclude_texts: list[str] = _text([], EXCLUDE_TEXTS)
     heldout_share: float = _text(0.05, "Share of the documents held out for evaluation.", above=0, below=1)
-    new_words: int = _words(0, "Number of words to add to the vocabulary: those that save most tokens.", min=0)
+    new_words: int = _words(0, "Number of words to add to the vocabulary, chosen to save the most tokens.", min=0)
     new_words_file: str | None = _words(None, "File of the words to add instead, one per line.")
 
     objective: str = _records(
@@ -68,7 +68,7 @@ class Options(TextOptions):
     num_train_steps: int = _training(2000, "Number of training steps.", min=1)
     num_warmup_steps: int | None = _training(None, "Warm-up steps. Defaults to a tenth of all steps.", min=0)
     gradient_accumulation_steps: int = _training(
-        1, "Parts that each device's share of a batch is cut into: less memory, the same step.", min=1
+        1, "Number of micro-batches per step on each device: less memory, the same step.", min=1
     )
     random_seed: int = _training(12345, "Random seed.", min=0)
     eval_steps: int | None = _training(
@@ -94,13 +94,15 @@ class Options(TextOptions):
             if not getattr(self, name):
                 raise UserError(f"--{name} is empty; expected {'text files' if name == 'input_file' else 'a folder'}")
         if files.is_remote(self.output_dir):
-            raise UserError(f"{self.output_dir} is not on this machine; adapt there, then copy the folder")
+            raise UserError(
+                f"{self.output_dir} is not a local folder; pass a local --output_dir and copy it afterwards"
+            )
         if self.general_share and not self.general_file:
-            raise UserError("--general_share mixes in --general_file, which is not given")
+            raise UserError("--general_share needs --general_file, the text to mix in")
         if self.word_boundaries is not None and not self.do_whole_word_mask:
             raise UserError(NO_WHOLE_WORDS)
         if self.new_words and self.new_words_file:
-            raise UserError("--new_words and --new_words_file exclude each other; give one")
+            raise UserError("--new_words and --new_words_file cannot be combined; give one of them")
 
     @property
     def text_files(self) -> dict[str, list[str]]:
@@ -108,7 +110,7 @@ class Options(TextOptions):
         patterns = {name: getattr(self, name) for name in ("input_file", "general_file", "exclude_texts")}
         return {flag: value for flag, value in patterns.items() if value}
 
-    def with_defaults(self, config: BertConfig) -> "Options":
+    def resolve_defaults(self, config: BertConfig) -> "Options":
         """Returns the options with the model's defaults in place of None, except for dupe_factor.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Second stage: records of the text. A part of it is held out by document, and general text is mixed in."""
+"""Second stage: splits the text into training and held-out documents, mixes in general text, and makes records."""
 
 import dataclasses
 import hashlib
@@ -38,7 +38,7 @@ _SIZE_OPTIONS = ("max_seq_length", "max_predictions_per_seq", "random_seed")
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """What a folder of texts contains.
+    """The sizes of the texts in a folder of texts.
 
     Attributes:
         characters: Number of characters of the domain to train on, without line breaks.
@@ -79,24 +79,22 @@ def prepare_texts(options: Options, folder: str) -> Texts:
     Which documents are held out depends on their contents only, so that equal documents are on the same side.
 
     Raises:
-        UserError: If the text cannot be read or is too short, or the general text is that of the domain.
+        UserError: If the text cannot be read or is too short, or --general_file and --input_file are the same text.
     """
     paths = row_files.expand(options.input_file, "input_file")
     general_paths = row_files.expand(options.general_file, "general_file") if options.general_file else []
     for path, other in itertools.product(general_paths, paths):
         if files.is_same_file(path, other):
             raise UserError(
-                f"--general_file names {path}, text of the domain (--input_file names {other}); give other text"
+                f"--general_file and --input_file are the same file ({path}, {other}); pass other general text"
             )
     _, excluded = exclusion.load_described(options.exclude_texts)
     with tempfile.TemporaryFile(dir=folder) as corpus:
         documents = _read_documents("reading text", paths, options, excluded, corpus)
         held, kept = _hold_out(documents, options.heldout_share, corpus)
         if not held or not kept:
-            raise UserError(
-                f"--input_file holds {pluralize(sum(each.sentences for each in documents), 'sentence')}: that is too "
-                "little to hold some out; give more text"
-            )
+            sentences = pluralize(sum(each.sentences for each in documents), "sentence")
+            raise UserError(f"--input_file contains {sentences}, too few to hold some out; pass more text")
         _copy(corpus, held, os.path.join(folder, HELDOUT))
         _copy(corpus, kept, os.path.join(folder, DOMAIN))
     print(f"domain: {_describe(kept)} to train on, {_describe(held)} held out", flush=True)
@@ -104,7 +102,7 @@ def prepare_texts(options: Options, folder: str) -> Texts:
     if options.objective == AUTO:
         pairs = 2 * _sum_characters(each for each in documents if each.sentences > 1) >= _sum_characters(documents)
         if not pairs:
-            print("most of the text is not in documents of several sentences: --objective=mlm, masked tokens alone")
+            print("most documents have only one sentence: using --objective=mlm (masked tokens only)")
     characters, general_held, general_share = _sum_characters(kept), 0, 0.0
     if general_paths:
         with tempfile.TemporaryFile(dir=folder) as corpus:
@@ -182,20 +180,20 @@ def count_passes(options: Options, tokens: float) -> int:
 def _split_general(
     options: Options, documents: list[_Document], domain: set[bytes], trained_on: list[_Document], corpus: IO[bytes]
 ) -> tuple[list[_Document], list[_Document]]:
-    """Returns the documents of general text to hold out and those to mix in, without those of the domain."""
+    """Splits the general text, without documents of the domain, into held-out documents and documents to mix in."""
     general = [each for each in documents if each.digest not in domain]
     shared = len(documents) - len(general)
     if 2 * len(general) <= len(documents):
         raise UserError(
-            f"{shared:,} of the {pluralize(len(documents), 'document')} of --general_file are in the domain's text "
-            "too; give other text"
+            f"{shared:,} of the {pluralize(len(documents), 'document')} of --general_file are also in the domain's "
+            "text; pass other general text"
         )
     if shared:
-        print(f"left out of the general text, as the domain has them: {pluralize(shared, 'document')}")
+        print(f"left out of the general text because they are also in --input_file: {pluralize(shared, 'document')}")
     is_mixed, share = bool(options.general_share), options.general_share
     held, kept = _hold_out(general, options.heldout_share if is_mixed else 1.0, corpus)
     if not held or (is_mixed and not kept):
-        raise UserError("--general_file holds too little text to hold some out; give more text")
+        raise UserError("--general_file contains too little text to hold some out; pass more text")
     characters = _sum_characters(trained_on)
     wanted = characters * share / (1 - share)
     ends = itertools.accumulate(document.characters for document in kept)
@@ -204,14 +202,14 @@ def _split_general(
     percent = 100 * taken / (taken + characters)
     print(f"general: {_describe(mixed)} mixed in ({percent:.0f} %), {_describe(held)} held out", flush=True)
     if taken < 0.9 * wanted:
-        print(f"warning: that is all there is; --general_share={share} would take more text")
+        print(f"warning: --general_file has too little text for --general_share={share}; all of it is used")
     return held, mixed
 
 
 def _read_documents(
     title: str, paths: list[str], options: Options, excluded: ExcludedTexts | None, corpus: IO[bytes]
 ) -> list[_Document]:
-    """Copies documents to one file and returns their positions. Leaves out those that contain an excluded text."""
+    """Copies the documents without an excluded text to one file, and returns their positions."""
     documents = []
     document_filter = DocumentFilter(excluded)
     for document in document_filter(formats.read_files(title, paths, options)):
@@ -220,12 +218,12 @@ def _read_documents(
         corpus.write(content)
         documents.append(_Document(digest, start, corpus.tell(), sum(map(len, document)), len(document)))
     if excluded:
-        print(f"left out, as they hold a text of --exclude_texts: {pluralize(document_filter.left_out, 'document')}")
+        print(f"left out because of --exclude_texts: {pluralize(document_filter.left_out, 'document')}")
     return documents
 
 
 def _hold_out(documents: list[_Document], share: float, corpus: IO[bytes]) -> tuple[list[_Document], list[_Document]]:
-    """Returns the held-out documents and the others, in the order of their digests.
+    """Returns the held-out and the remaining documents, sorted by digest.
 
     If every document is longer than the share, the last sentences of the longest document are held out.
     """
@@ -242,13 +240,13 @@ def _hold_out(documents: list[_Document], share: float, corpus: IO[bytes]) -> tu
     longest, shortest = (choose(kept, key=lambda each: each.characters) for choose in (max, min))
     if longest.sentences == 1:
         return ([shortest], [each for each in kept if each is not shortest]) if len(kept) > 1 else ([], kept)
-    print(f"every document is longer than {100 * share:g} % of the text: the end of the longest is held out")
+    print(f"every document is longer than {100 * share:g} % of the text: holding out the end of the longest one")
     first, last = _split_document(longest, budget, corpus)
     return [last], [*(each for each in kept if each is not longest), first]
 
 
 def _split_document(document: _Document, budget: float, corpus: IO[bytes]) -> tuple[_Document, _Document]:
-    """Splits off the last sentences of a document: at least one, and about `budget` characters."""
+    """Splits off the last sentences of a document: about `budget` characters, at least one sentence."""
     lines = _read_document(corpus, document).splitlines(keepends=True)
     lengths = [len(line.decode()) - 1 for line in lines]
     number = 1

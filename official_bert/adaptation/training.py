@@ -1,7 +1,8 @@
-"""Third stage: a run of pre-training from the initial weights, and what it changed: adapt.json and the model card."""
+"""Third stage: pre-training from the initial weights, and the results in adapt.json and the model card."""
 
 import dataclasses
 import json
+import math
 import os
 import random
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from official_bert.adaptation.words import INITIAL, ORIGINAL, WORDS_FILE
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE
 from official_bert.checkpoints.loading import assign_weights, load_pretraining_model, open_model
 from official_bert.inference.fill_mask import fill_mask
+from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.pretraining.evaluation import evaluate
 from official_bert.pretraining.model_card import write_model_card
@@ -38,7 +40,7 @@ _MAX_NEW_WORDS_SHOWN = 100
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A value before the first step, and of the adapted model."""
+    """A measurement before the first training step and after the last one."""
 
     before: float
     after: float
@@ -46,19 +48,21 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Adaptation:
-    """What an adaptation gained and what it forgot. adapt.json has the same content.
+    """The losses and words before and after an adaptation. adapt.json has the same content.
 
     Attributes:
         domain: Masked-LM losses (nats per prediction) on held-out text of the domain.
         general: Masked-LM losses on held-out general text; None without general text.
         tokens_per_word: Tokens per held-out word, without and with the new words.
         new_words: The words that were added to the vocabulary.
+        notes: Reasons why the losses before the training are not those of a trained masked-LM head.
     """
 
     domain: Change
     general: Change | None
     tokens_per_word: Change
     new_words: list[str]
+    notes: list[str] = dataclasses.field(default_factory=list)
 
     def write(self, folder: str) -> None:
         """Writes adapt.json into a folder."""
@@ -69,77 +73,64 @@ class Adaptation:
     def read(cls, folder: str) -> "Adaptation":
         """Reads the adapt.json of a folder."""
         values = files.read_json_object(os.path.join(folder, RESULT_FILE))
-        general = values["general"] and Change(**values["general"])
-        return cls(Change(**values["domain"]), general, Change(**values["tokens_per_word"]), values["new_words"])
+        changes = {name: values[name] and Change(**values[name]) for name in ("domain", "general", "tokens_per_word")}
+        return cls(**{**values, **changes})
 
     def __str__(self) -> str:
-        lines = [f"domain   {_describe(self.domain)} {self.domain.before - self.domain.after:+.4f} gained"]
-        if self.general:
-            lines.append(
-                f"general  {_describe(self.general)} {self.general.after - self.general.before:+.4f} forgotten"
-            )
-        tokens = f"{self.tokens_per_word.before:.3f} a word before, {self.tokens_per_word.after:.3f} after"
-        return "\n".join([*lines, f"tokens   {tokens}, {len(self.new_words):,} words added"])
+        losses = {"domain": self.domain, "general": self.general}
+        lines = [f"{name:<8} {_describe_losses(change)}" for name, change in losses.items() if change]
+        tokens = f"{self.tokens_per_word.before:.3f} per word before, {self.tokens_per_word.after:.3f} after"
+        lines.append(f"tokens   {tokens}, {len(self.new_words):,} words added")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def _describe(losses: Change) -> str:
-    return f"masked LM loss {losses.before:.4f} before, {losses.after:.4f} after:"
+def _describe_losses(losses: Change) -> str:
+    difference = losses.after - losses.before
+    verdict = "better (lower)" if difference < 0 else "worse (higher)" if difference > 0 else "no change"
+    return f"masked LM loss {losses.before:.4f} before, {losses.after:.4f} after: {abs(difference):.4f} {verdict}"
 
 
-def train(options: Options, texts: Texts, made: Records, model_folder: str) -> int:
-    """Trains into the output folder, from the weights of a folder. Returns the process's exit code (see pretrain)."""
+def train(options: Options, texts: Texts, record_files: Records, model_folder: str) -> int:
+    """Trains the model of a folder and writes to the output folder. Returns the process's exit code (see pretrain)."""
     settings = {
         "output_dir": options.output_dir,
         "do_train": True,
-        "input_file": [made.train],
+        "input_file": [record_files.train],
         "allow_changes": ["init_checkpoint"],  # It is in the output folder, which may have been moved.
     }
-    return pretrain(_make_pretraining_options(options, texts, made, model_folder, settings))
+    return pretrain(_make_pretraining_options(options, texts, record_files, model_folder, settings))
 
 
 def write_original_losses(options: Options, texts: Texts, work: str) -> None:
-    """Writes the held-out losses that the model has with its own vocabulary.
-
-    Args:
-        options: The options of adapt.
-        texts: Description of the texts.
-        work: The working folder.
-    """
-    made = records.make_records(options, work, ORIGINAL, 0)
+    """Writes the held-out losses of the model with its own vocabulary."""
+    record_files = records.make_records(options, work, ORIGINAL, 0)
     model_folder = os.path.join(work, ORIGINAL)
     # No run is started: nothing is written to this output folder.
-    settings = {
-        "output_dir": os.path.join(work, "no_run"),
-        "do_eval": True,
-        "input_file": [made.heldout],
-        "eval_steps": 0,
-    }
-    evaluation = _make_pretraining_options(options, texts, made, model_folder, settings)
+    output_dir = os.path.join(work, "no_run")
+    settings = {"output_dir": output_dir, "do_eval": True, "input_file": [record_files.heldout], "eval_steps": 0}
+    evaluation = _make_pretraining_options(options, texts, record_files, model_folder, settings)
     run = set_up(evaluation, distribution.get_strategy(evaluation.strategy))
     assign_weights(run.pretrainer.model, open_model(model_folder).weights)
     losses = {}
-    for name, held in (("heldout", run.records.held_out), ("general", run.records.general)):
-        if held:
-            size, most = evaluation.eval_batch_size, evaluation.max_eval_steps
-            result = evaluate(run.pretrainer, held, size, most, is_stopping=lambda: False)
+    for name, dataset in (("heldout", run.records.held_out), ("general", run.records.general)):
+        if dataset:
+            size, steps = evaluation.eval_batch_size, evaluation.max_eval_steps
+            result = evaluate(run.pretrainer, dataset, size, steps, is_stopping=lambda: False)
             assert result is not None
             losses[name] = result[0]["masked_lm_loss"]
-            print(
-                f"with its own vocabulary the model has a masked LM loss of {losses[name]:.4f} on {name} text",
-                flush=True,
-            )
+            print(f"Masked LM loss with the original vocabulary, {name} text: {losses[name]:.4f}", flush=True)
     files.write_text(os.path.join(work, LOSSES_FILE), json.dumps(losses))
 
 
 def _make_pretraining_options(
-    options: Options, texts: Texts, made: Records, model_folder: str, settings: Mapping[str, object]
+    options: Options, texts: Texts, record_files: Records, model_folder: str, settings: Mapping[str, object]
 ) -> PretrainingOptions:
     values = {
         "bert_config_file": os.path.join(model_folder, CONFIG_FILE),
         "vocab_file": os.path.join(model_folder, VOCAB_FILE),
         "init_checkpoint": model_folder,
-        "eval_input_file": [made.heldout],
-        "general_eval_file": [made.general] if made.general else [],
+        "eval_input_file": [record_files.heldout],
+        "general_eval_file": [record_files.general] if record_files.general else [],
         "max_eval_steps": max(1, _EVALUATION_RECORDS // options.train_batch_size),
         "eval_batch_size": options.train_batch_size,
         "next_sentence_prediction": texts.pairs,
@@ -163,11 +154,37 @@ def write_result(options: Options, work: str) -> None:
         tokens_per_word=Change(*(words[f"heldout_{when}"] / words["heldout_words"] for when in ("before", "after"))),
         new_words=words["new_words"],
     )
+    config = BertConfig.from_json_file(os.path.join(folder, CONFIG_FILE))
+    result.notes.extend(explain_first_losses(result, config.vocab_size, words["has_masked_lm"]))
     tables = _make_tables(result, texts, words, original_losses)
     samples = _fill_masks(os.path.join(work, records.TEXTS, records.HELDOUT), work, folder, options.random_seed)
     tables["Masks filled in"] = [["sentence", "hidden", "before", "after"], *samples]
     write_model_card(folder, read_run_metadata(folder), tables)
     result.write(folder)
+
+
+def explain_first_losses(result: Adaptation, vocab_size: int, has_masked_lm: bool) -> list[str]:
+    """Returns notes about losses before the training that do not come from a trained masked-LM head.
+
+    Args:
+        result: The losses.
+        vocab_size: Number of tokens of the adapted model.
+        has_masked_lm: Whether the checkpoint of --init has a masked-LM head.
+    """
+    notes = []
+    if not has_masked_lm:
+        notes.append(
+            "the weights of --init contain no masked-LM head: the losses before the training are those of a new head "
+            "with random weights, so the differences do not show what the encoder gained or forgot"
+        )
+    uniform = math.log(vocab_size)
+    for name, change in (("domain", result.domain), ("general", result.general)):
+        if change and change.before > uniform:
+            notes.append(
+                f"the {name} loss before the training, {change.before:.4f}, is above that of a uniform guess, "
+                f"ln({vocab_size:,}) = {uniform:.4f}"
+            )
+    return notes
 
 
 def _read_change(folder: str, kind: str) -> Change:
@@ -186,7 +203,7 @@ def _make_tables(
         words: Number of words of each held-out text, and its tokens without and with the new words.
         original_losses: Losses of the model with its own vocabulary, if words were added.
     """
-    losses = [["held-out text", "characters", "before", "after", "a character before", "a character after"]]
+    losses = [["held-out text", "characters", "before", "after", "per character before", "per character after"]]
     for name, title, change, characters in (
         ("heldout", "the domain", result.domain, texts.heldout_characters),
         ("general", "general", result.general, texts.general_heldout_characters),
@@ -202,13 +219,15 @@ def _make_tables(
             )
     pieces = result.tokens_per_word
     tables: dict[str, Table] = {
-        "Masked-LM losses, in nats: of a prediction, and of the text by character": losses,
-        "Tokens a word": [["before", "after"], [f"{pieces.before:.3f}", f"{pieces.after:.3f}"]],
+        "Masked-LM losses, in nats per prediction and per character of the text": losses,
+        "Tokens per word": [["before", "after"], [f"{pieces.before:.3f}", f"{pieces.after:.3f}"]],
     }
+    if result.notes:
+        tables["Notes on the losses"] = [["note"], *([note] for note in result.notes)]
     if result.new_words:
         shown = ", ".join(result.new_words[:_MAX_NEW_WORDS_SHOWN])
-        left = len(result.new_words) - _MAX_NEW_WORDS_SHOWN
-        more = f" and {left:,} more" if left > 0 else ""
+        num_hidden = len(result.new_words) - _MAX_NEW_WORDS_SHOWN
+        more = f" and {num_hidden:,} more" if num_hidden > 0 else ""
         tables["New words"] = [["number", "words"], [f"{len(result.new_words):,}", shown + more]]
     return tables
 

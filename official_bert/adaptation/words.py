@@ -14,7 +14,7 @@ from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.adaptation import records
 from official_bert.adaptation.options import Options
 from official_bert.checkpoints import resize
-from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, LoadedModel, LoadOverrides, only
+from official_bert.checkpoints.checkpoint import MASKED_LM, PARTS, PRETRAINING, LoadedModel, LoadOverrides, only
 from official_bert.checkpoints.formats import own
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
@@ -45,10 +45,10 @@ class Proposal:
 
 
 def read_checkpoint(options: Options) -> tuple[LoadedModel, list[str]]:
-    """Returns the checkpoint of --init without heads for tasks, and lines that describe it.
+    """Returns the checkpoint of --init without task heads, and lines that describe it.
 
     Raises:
-        UserError: If it cannot be read, has no vocabulary, or is no masked LM.
+        UserError: If it cannot be read, has no vocabulary, or its model cannot be trained as a masked LM.
     """
     overrides = LoadOverrides(
         vocab_file=options.vocab_file, do_lower_case=options.do_lower_case, strip_accents=options.strip_accents
@@ -61,7 +61,7 @@ def read_checkpoint(options: Options) -> tuple[LoadedModel, list[str]]:
     first = (
         f"weights from {options.init}, a {FORMATS[checkpoint.source.format].title} checkpoint: "
         f"{config.num_hidden_layers} layers of {config.hidden_size}, {checkpoint.casing.kind} vocabulary of "
-        f"{config.vocab_size:,}"
+        f"{config.vocab_size:,} tokens"
     )
     lines = [first, *(f"note: {note}" for note in checkpoint.notes)]
     if new:
@@ -85,28 +85,28 @@ def make_initial_model(options: Options, checkpoint: LoadedModel, new_words: lis
     counted = count_words(os.path.join(work, records.TEXTS, records.DOMAIN), casing)
     counts = counted.counts
     if not counts:
-        raise UserError("the text holds no words; give other text")
+        raise UserError("the text contains no words; give other text")
     print(describe_words(vocab, counts), flush=True)
     if not options.new_words_file:
         proposals = propose_words(vocab, counts, max(options.new_words, _MAX_PROPOSED))
         print(describe_proposals(proposals, count_tokens(vocab, counts)), flush=True)
         new_words = [each.word for each in proposals[: options.new_words]]
         if len(new_words) < options.new_words:
-            print(f"warning: {options.new_words:,} words were to be added, but there are only {len(new_words):,}")
+            print(f"warning: --new_words is {options.new_words:,}, but only {len(new_words):,} words can be added")
     grown = add_words(checkpoint, new_words)
-    facts: dict[str, object] = {"new_words": new_words}
+    facts: dict[str, object] = {"new_words": new_words, "has_masked_lm": MASKED_LM in checkpoint.parts}
     for name, file in (("heldout", records.HELDOUT), ("general", records.GENERAL_HELDOUT)):
         path = os.path.join(work, records.TEXTS, file)
         if files.exists(path):
-            held = count_words(path, casing).counts
-            facts[f"{name}_words"] = sum(held.values())
-            facts[f"{name}_before"] = count_tokens(vocab, held)
-            facts[f"{name}_after"] = count_tokens(str(grown.vocab), held)
+            heldout_counts = count_words(path, casing).counts
+            facts[f"{name}_words"] = sum(heldout_counts.values())
+            facts[f"{name}_before"] = count_tokens(vocab, heldout_counts)
+            facts[f"{name}_after"] = count_tokens(str(grown.vocab), heldout_counts)
     facts["tokens"] = count_tokens(str(grown.vocab), counts) * 2**counted.halvings
     files.write_text(os.path.join(work, WORDS_FILE), json.dumps(facts))
     if new_words:
         replaced = len(new_words) - (len(split_vocab(str(grown.vocab))) - len(split_vocab(vocab)))
-        print(f"{len(new_words):,} words added, {replaced:,} of them in the places of unused pieces", flush=True)
+        print(f"{len(new_words):,} words added, {replaced:,} of them in place of unused pieces", flush=True)
         _write_model(checkpoint, options.random_seed, os.path.join(work, ORIGINAL))
     _write_model(grown, options.random_seed, os.path.join(work, INITIAL))
 
@@ -140,10 +140,10 @@ def count_tokens(vocab: str, counts: dict[str, int]) -> float:
 
 
 def propose_words(vocab: str, counts: Mapping[str, int], number: int) -> list[Proposal]:
-    """Returns at most `number` words for the vocabulary, those that save most tokens first.
+    """Returns at most `number` words for the vocabulary, sorted by the number of tokens they save.
 
-    A word of n pieces saves n - 1 tokens per occurrence. One that is [UNK] counts as two pieces, because that token
-    carries no information. Tokens that an earlier proposal saves, because the word begins with it, do not count again.
+    A word of n pieces saves n - 1 tokens per occurrence. [UNK] counts as two pieces, because that token carries no
+    information. Tokens already saved by an earlier proposal that the word begins with do not count again.
     """
     pieces = parse_vocab(vocab)
     tokenizer = WordpieceTokenizer(pieces)
@@ -180,7 +180,7 @@ def read_new_words(path: str) -> list[str]:
     """
     words = [line.strip() for line in files.read_text(path).splitlines() if line.strip()]
     if not words:
-        raise UserError(f"{path} holds no word; write one on each line")
+        raise UserError(f"{path} contains no word; write one word per line")
     return words
 
 
@@ -193,22 +193,22 @@ def describe_words(vocab: str, counts: dict[str, int]) -> str:
     for word, number in counts.items():
         if tokenizer.pieces(word) == [UNK]:
             unknown.update({each: number for each in set(word) if not {each, CONTINUATION + each} & pieces.keys()})
-    described = (
-        f"the tokenizer makes of the text {figures.pieces_per_word:.3f} pieces a word; {100 * figures.shattered:.2f} % "
-        f"of the words are cut into three or more, {100 * figures.unknown:.3f} % are {UNK}"
+    description = (
+        f"the text has {figures.pieces_per_word:.3f} tokens per word; {100 * figures.shattered:.2f} % of the words are "
+        f"split into three or more, {100 * figures.unknown:.3f} % are {UNK}"
     )
     if unknown:
         shown = ", ".join(f"{each!r} {number:,}" for each, number in unknown.most_common(_MAX_CHARACTERS_SHOWN))
         more = f" and {len(unknown) - _MAX_CHARACTERS_SHOWN:,} more" if len(unknown) > _MAX_CHARACTERS_SHOWN else ""
-        described += f"\ncharacters that make words {UNK}, with the number of words: {shown}{more}"
-    return described
+        description += f"\ncharacters that make words {UNK}, with the number of words: {shown}{more}"
+    return description
 
 
 def describe_proposals(proposals: list[Proposal], tokens: float) -> str:
     """Returns a table of the first proposals for a text of this many tokens."""
     if not proposals:
-        return f"no word of several pieces occurs {_MIN_COUNT} times: there is none to add"
-    lines = ["words that would save most tokens as pieces of their own (--new_words=N adds the first N):"]
+        return f"no words to propose: no word of several pieces occurs {_MIN_COUNT} times"
+    lines = ["words whose addition would save the most tokens (--new_words=N adds the first N):"]
     lines += [
         f"  {each.word:<20} {each.count:9,} times  {' '.join(each.pieces)}" for each in proposals[:_MAX_PROPOSALS_SHOWN]
     ]
@@ -217,4 +217,4 @@ def describe_proposals(proposals: list[Proposal], tokens: float) -> str:
         for number in (100, 300, 1000, 3000)
         if number <= len(proposals)
     ]
-    return "\n".join(lines + ([f"of the text's tokens would be saved by {', '.join(shares)}"] if shares else []))
+    return "\n".join(lines + ([f"share of the text's tokens saved: {', '.join(shares)}"] if shares else []))

@@ -11,6 +11,7 @@ import pytest
 
 import official_bert
 from official_bert.adaptation import adapting, training, words
+from official_bert.adaptation.training import Adaptation, Change
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
@@ -24,7 +25,8 @@ from tests.make import assert_refused
 
 def test_the_folder_is_a_model_with_losses_before_and_after(adapted: pathlib.Path, source: pathlib.Path):
     result = json.loads((adapted / "adapt.json").read_text())
-    assert set(result) == {"domain", "general", "tokens_per_word", "new_words"}
+    assert set(result) == {"domain", "general", "tokens_per_word", "new_words", "notes"}
+    assert not [note for note in result["notes"] if "no masked-LM head" in note]
     for name, kind in (("domain", "eval"), ("general", "general")):
         losses = [line["masked_lm_loss"] for line in read_log(str(adapted), kind)]
         assert len(losses) == 3, "before the first step, during, at the end"
@@ -46,13 +48,33 @@ def test_the_card_has_losses_words_and_filled_masks(adapted: pathlib.Path):
     card = (adapted / "MODEL_CARD.md").read_text()
     for expected in (
         "Masked-LM losses",
-        "a character after",
+        "per character after",
         "New words",
         "Masks filled in",
         r"\[MASK\]",
         "general text",
     ):
         assert expected in card
+
+
+def test_report_says_whether_the_loss_fell_or_rose():
+    change = Change(before=1.25, after=1.0)
+    report = str(Adaptation(domain=Change(3.0, 3.1604), general=change, tokens_per_word=change, new_words=[]))
+    domain, general, *_ = report.splitlines()
+    assert domain.startswith("domain")
+    assert domain.endswith("3.0000 before, 3.1604 after: 0.1604 worse (higher)")
+    assert general.startswith("general")
+    assert general.endswith("0.2500 better (lower)")
+
+
+def test_report_explains_losses_that_are_not_those_of_a_trained_head():
+    result = Adaptation(Change(4.0, 3.0), Change(5.0, 3.0), Change(1.0, 1.0), [])
+    assert training.explain_first_losses(result, vocab_size=1000, has_masked_lm=True) == []
+    no_head, above = training.explain_first_losses(result, vocab_size=100, has_masked_lm=False)
+    assert "no masked-LM head" in no_head
+    assert "general loss" in above, "ln(100) is 4.6"
+    result.notes.append(no_head)
+    assert str(result).endswith(f"note: {no_head}")
 
 
 def test_what_was_held_out_stays_and_the_rest_of_the_work_is_gone(adapted: pathlib.Path):
@@ -68,7 +90,7 @@ def test_the_same_call_again_returns_what_is_there(adapted: pathlib.Path, capsys
     arguments = {**options, "output_dir": str(adapted), "input_file": options["input_file"][0]}
     state = {path: path.stat().st_mtime_ns for path in adapted.rglob("*.*")}
     result = official_bert.adapt(**arguments)
-    assert "complete already" in capsys.readouterr().out
+    assert "already complete" in capsys.readouterr().out
     assert dataclasses.asdict(result) == json.loads((adapted / "adapt.json").read_text())
     assert {path: path.stat().st_mtime_ns for path in adapted.rglob("*.*")} == state
     with pytest.raises(UserError, match="--new_words was 2 and is 3"):
@@ -127,9 +149,9 @@ def test_text_of_single_sentences_is_learned_without_pairs(
     )
     assert adapting.run(options) == 0
     output = capsys.readouterr().out
-    assert "--objective=mlm, masked tokens alone" in output
+    assert "--objective=mlm" in output
     assert "it has no pooler, no next-sentence head: new weights are used" in output
-    assert "2 words added, 1 of them in the places of unused pieces" in output
+    assert "2 words added, 1 of them in place of unused pieces" in output
     assert json.loads((tmp_path / "model" / "adapt.json").read_text())["general"] is None
     assert json.loads((tmp_path / "model" / "run.json").read_text())["flags"]["next_sentence_prediction"] is False
     (tmp_path / "words.txt").write_text("sunny\nwalking\n")
@@ -151,21 +173,21 @@ def test_new_words_begin_as_the_mean_of_their_pieces_in_table_and_bias(source: p
 @pytest.mark.parametrize(("changes", "message"), [
     ({"init": "none"}, "there is no file or folder none"),
     ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-\\*'"),
-    ({"general_file": ["text.txt"]}, "--general_file names .*text.txt, text of the domain .--input_file names"),
-    ({"general_file": ["copy.txt"]}, "40 of the 40 documents of --general_file are in the domain's text too"),
+    ({"general_file": ["text.txt"]}, "--general_file and --input_file are the same file .*text.txt"),
+    ({"general_file": ["copy.txt"]}, "40 of the 40 documents of --general_file"),
     ({"max_seq_length": 64}, "--max_seq_length is 64, but the model of --init reads 32 tokens; give at most that"),
-    ({"general_share": 0.1}, "--general_share mixes in --general_file, which is not given"),
-    ({"new_words": 2, "new_words_file": "words.txt"}, "--new_words and --new_words_file exclude each other"),
+    ({"general_share": 0.1}, "--general_share needs --general_file"),
+    ({"new_words": 2, "new_words_file": "words.txt"}, "--new_words and --new_words_file"),
     ({"new_words_file": "new:two words"}, "'two words' could never be found in a text"),
     ({"new_words_file": "new:cat"}, "the new token 'cat' is in the vocabulary already"),
     ({"new_words_file": "new:Sunny"}, "'Sunny' could never be found in a text"),
-    ({"new_words_file": "new:"}, "holds no word; write one on each line"),
+    ({"new_words_file": "new:"}, "new: contains no word"),
     ({"do_lower_case": False}, "--nodo_lower_case contradicts .*official-bert convert --nodo_lower_case"),
     ({"word_boundaries": "jieba"}, "--word_boundaries says what is masked together; it goes with --do_whole_word_mask"),
     ({"word_boundaries": "none.txt", "do_whole_word_mask": True}, "--word_boundaries is 'none.txt': there is no such"),
-    ({"output_dir": "gs://bucket/model"}, "gs://bucket/model is not on this machine"),
+    ({"output_dir": "gs://bucket/model"}, "gs://bucket/model is not a local folder"),
 ])  # fmt: skip
-def test_mistakes_are_told_in_a_line_and_leave_nothing(
+def test_wrong_options_are_rejected_in_one_line_and_leave_no_files(
     changes: dict[str, object], message: str, source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -182,6 +204,6 @@ def test_a_folder_with_other_files_is_refused(source: pathlib.Path, tmp_path: pa
     text = write_text(tmp_path / "text.txt")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "ckpt-1.index").write_text("")
-    with pytest.raises(UserError, match="holds other files .ckpt-1.index.; give --output_dir as a new or empty"):
+    with pytest.raises(UserError, match="model contains other files .ckpt-1.index.; pass a new or empty --output_dir"):
         adapting.run(options_for(source, text, tmp_path / "model"))
     assert os.listdir(tmp_path / "model") == ["ckpt-1.index"]

@@ -1,4 +1,4 @@
-"""What a tokenizer makes of text, and which words gain most."""
+"""Tokens per word, and the proposal of new words."""
 
 import pathlib
 
@@ -29,10 +29,10 @@ def test_an_unknown_word_gains_a_token_that_tells_something():
     assert (proposal.word, proposal.pieces, proposal.saved) == ("日", ["[UNK]"], 5)
 
 
-def test_pieces_shattered_words_and_unknown_characters_are_told():
-    told = words.describe_words(VOCAB, {"cat": 6, "running": 2, "ca日": 2})
-    assert "1.800 pieces a word; 20.00 % of the words are cut into three or more, 20.000 % are [UNK]" in told
-    assert told.endswith("characters that make words [UNK], with the number of words: '日' 2")
+def test_description_has_pieces_per_word_and_unknown_characters():
+    described = words.describe_words(VOCAB, {"cat": 6, "running": 2, "ca日": 2})
+    assert "1.800 tokens per word; 20.00 % of the words are split into three or more, 20.000 % are [UNK]" in described
+    assert described.endswith("characters that make words [UNK], with the number of words: '日' 2")
 
 
 def test_words_are_counted_as_the_tokenizer_separates_them(tmp_path: pathlib.Path):
