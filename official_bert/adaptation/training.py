@@ -55,7 +55,7 @@ class Adaptation:
         general: Masked-LM losses on held-out general text; None without general text.
         tokens_per_word: Tokens per held-out word, without and with the new words.
         new_words: The words that were added to the vocabulary.
-        notes: Reasons why the losses before the training are not those of a trained masked-LM head.
+        notes: Reasons why the first losses do not come from a trained masked-LM head.
     """
 
     domain: Change
@@ -174,14 +174,14 @@ def explain_first_losses(result: Adaptation, vocab_size: int, has_masked_lm: boo
     notes = []
     if not has_masked_lm:
         notes.append(
-            "the weights of --init contain no masked-LM head: the losses before the training are those of a new head "
+            "the weights of --init contain no masked-LM head: the losses before the training come from a new head "
             "with random weights, so the differences do not show what the encoder gained or forgot"
         )
     uniform = math.log(vocab_size)
     for name, change in (("domain", result.domain), ("general", result.general)):
         if change and change.before > uniform:
             notes.append(
-                f"the {name} loss before the training, {change.before:.4f}, is above that of a uniform guess, "
+                f"the {name} loss before the training, {change.before:.4f}, is above the loss of a uniform guess, "
                 f"ln({vocab_size:,}) = {uniform:.4f}"
             )
     return notes
