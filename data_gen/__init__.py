@@ -1,6 +1,6 @@
-"""From text to the TFRecord files that BERT is pre-trained on.
+"""Makes the TFRecord files for pre-training from text.
 
-It stands beside the library: it imports data, errors, modeling, tokenization and utils of official_bert, and nothing of
-official_bert imports it. `options` has the flags. Above them stands `text`; above that `rules` and `vocabulary`; above
-these `pipelines` and `inspection`; and above all `commands`. A package imports only what stands below it.
+Layers, from bottom to top: `options` (the flags), `text`, `rules` and `vocabulary`, `pipelines` and `inspection`,
+`commands`. A package imports only lower layers, and lower packages of official_bert. Within official_bert, only
+`adaptation` imports data_gen.
 """

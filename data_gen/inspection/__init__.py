@@ -1,5 +1,4 @@
-"""Record files read back: shown with statistics (`overview`), and checked byte by byte (`verification`).
+"""Reads record files back: shows them with statistics (`overview`) and checks every byte (`verification`).
 
-It imports of data_gen the options alone, so that what it says of records does not come from what made them. The
-commands alone import it.
+Imports only `options` of data_gen, so that the checks do not share code with the pipelines that write records.
 """

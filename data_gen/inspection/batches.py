@@ -1,4 +1,4 @@
-"""Record files as batches of arrays, in order, for inspection and verification; errors name the bad record.
+"""Reads record files as batches of arrays. Errors name the damaged record.
 
 B batch, L sequence length, P predictions
 """
@@ -17,33 +17,31 @@ Batch = dict[str, np.ndarray]
 
 _RECORDS_AT_ONCE = 1000
 
-# Where the size of the vocabulary is not known; larger ids would not fit the integers of a batch.
-_ANY_ID = 2**31
+_UNKNOWN_VOCAB_SIZE = 2**31  # Larger ids do not fit into the integers of a batch.
 
 
-def schema_of(
+def infer_schema(
     paths: Sequence[str],
     vocab_size: int | None = None,
     max_seq_length: int | None = None,
     max_predictions_per_seq: int | None = None,
 ) -> record_schema.Schema:
-    """Returns the schema of pre-training records: with predictions, or without where masking happens during training.
+    """Returns the schema of the pre-training records in some files, inferred from the first readable record.
 
-    Which of the two, and what is None (see record_schema.pretraining_schema), follow from the first record that can be
-    read.
+    Records for dynamic masking have no predictions. Arguments that are None are inferred too.
 
     Raises:
-        UserError: there is no record, or none that can be read.
+        UserError: If the files contain no readable record.
     """
-    lengths = _lengths(_first_record(paths))
+    lengths = _count_values(_read_first_record(paths))
     length = max_seq_length or max(1, lengths.get("input_ids", 0))
     if not any(name.startswith("masked_lm_") for name in lengths):
-        return record_schema.unmasked_schema(length, vocab_size or _ANY_ID, type_vocab_size=2)
+        return record_schema.unmasked_schema(length, vocab_size or _UNKNOWN_VOCAB_SIZE, type_vocab_size=2)
     predictions = max_predictions_per_seq or max(1, lengths.get("masked_lm_positions", 0))
-    return record_schema.pretraining_schema(length, predictions, vocab_size or _ANY_ID, type_vocab_size=2)
+    return record_schema.pretraining_schema(length, predictions, vocab_size or _UNKNOWN_VOCAB_SIZE, type_vocab_size=2)
 
 
-def _first_record(paths: Sequence[str]) -> bytes:
+def _read_first_record(paths: Sequence[str]) -> bytes:
     damage: UserError | None = None
     for path in paths:
         try:
@@ -51,29 +49,28 @@ def _first_record(paths: Sequence[str]) -> bytes:
                 return record
         except UserError as error:
             damage = damage or error
-    raise damage or UserError(f"there is no record in {', '.join(paths)}")
+    raise damage or UserError(f"no records in {', '.join(paths)}")
 
 
-def _lengths(record: bytes) -> dict[str, int]:
-    """How many integers each feature of a record holds; nothing where it is not a tf.train.Example."""
+def _count_values(record: bytes) -> dict[str, int]:
+    """Returns the number of integers in each feature, or an empty dict if it is not a tf.train.Example."""
     try:
         features = tf.train.Example.FromString(record).features.feature
-    except Exception:  # protobuf's DecodeError moves between its releases
+    except Exception:  # The module of protobuf's DecodeError differs between releases.
         return {}
     return {name: len(value.int64_list.value) for name, value in features.items()}
 
 
 def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int], None]) -> Iterator[Batch]:
-    """Yields a file's records in order, features by name as [B, *shape].
+    """Yields the records of a file in order: features by name, [B, *shape].
 
     Args:
-        path: a TFRecord file.
-        schema: of the records.
-        advance: called with the number of the file's bytes that were read since the last call.
+        path: A TFRecord file.
+        schema: Schema of the records.
+        advance: Called with the number of bytes of the file read since the last call.
 
     Raises:
-        UserError: a record is damaged or differs from the schema, once all records before it have been yielded; it
-            names the record.
+        UserError: If a record is damaged or differs from the schema. All records before it are yielded first.
     """
     compression = record_reader.compression([path])
     data = tf.data.TFRecordDataset(files.local_copy(path), compression).batch(_RECORDS_AT_ONCE).prefetch(1)
@@ -81,15 +78,15 @@ def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int
     done, unread = 0, files.size(path)
     try:
         for serialized in data.as_numpy_iterator():
-            yield _parsed(serialized, schema)
+            yield _parse(serialized, schema)
             done += len(serialized)
-            size = min(sum(map(len, serialized)), unread)  # of a compressed file's records, more than the file
+            size = min(sum(map(len, serialized)), unread)  # Records may be larger than their compressed file.
             advance(size)
             unread -= size
         advance(unread)
         return
     except tf.errors.OpError:
-        pass  # One of the next records is bad: they are read one by one below, to name it.
+        pass  # One of the next records is damaged: they are read one by one below, to name it.
     for number, record in enumerate(record_reader.read_file(path)):
         if number >= done:
             if problem := record_damage.describe_mismatch(record, schema):
@@ -97,51 +94,50 @@ def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int
                     f"{path}: record {number} (from 0): {problem}; was it made with another --vocab_file, "
                     "or by make-records with another --max_seq_length or --max_predictions_per_seq?"
                 )
-            yield _parsed([record], schema)
+            yield _parse([record], schema)
 
 
 def read_together(paths: Sequence[str], schema: record_schema.Schema) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Yields the records of several files in order, each with the number of its file in `paths`: [B], and features.
+    """Yields the records of several files in order: the index of each record's file in `paths`, [B], and features.
 
     Raises:
-        UserError: a file is missing, or some are compressed and others are not.
-        tensorflow.errors.OpError: a record is damaged or differs from the schema; `read_batches` of the file names it.
+        UserError: If a file is missing, or only some of the files are compressed.
+        tensorflow.errors.OpError: If a record is damaged or differs from the schema. `read_batches` names the record.
     """
     kind = record_reader.compression(paths)
 
-    def numbered(number: tf.Tensor, path: tf.Tensor) -> tf.data.Dataset:
+    def read_numbered(number: tf.Tensor, path: tf.Tensor) -> tf.data.Dataset:
         return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(number).repeat(), tf.data.TFRecordDataset(path, kind)))
 
-    of_files = tf.data.Dataset.from_tensor_slices(list(map(files.local_copy, paths))).enumerate()
-    data = of_files.flat_map(numbered).batch(_RECORDS_AT_ONCE).prefetch(1)
-    data = data.with_options(dataset_options())
-    for numbers, serialized in data.as_numpy_iterator():
-        yield numbers, _parsed(serialized, schema)
+    numbered_paths = tf.data.Dataset.from_tensor_slices(list(map(files.local_copy, paths))).enumerate()
+    data = numbered_paths.flat_map(read_numbered).batch(_RECORDS_AT_ONCE).prefetch(1)
+    for numbers, serialized in data.with_options(dataset_options()).as_numpy_iterator():
+        yield numbers, _parse(serialized, schema)
 
 
-def _parsed(serialized: Sequence[bytes], schema: record_schema.Schema) -> Batch:
+def _parse(serialized: Sequence[bytes], schema: record_schema.Schema) -> Batch:
     return {name: value.numpy() for name, value in record_codec.parse(tf.constant(serialized), schema).items()}
 
 
-def text_lengths(batch: Batch) -> np.ndarray:
-    """How many tokens each record has, [CLS] and [SEP] included, [B]."""
+def count_tokens(batch: Batch) -> np.ndarray:
+    """Returns the number of tokens of each record, including [CLS] and [SEP]: [B]."""
     return batch["input_mask"].sum(axis=1)
 
 
-def first_lengths(batch: Batch) -> np.ndarray:
-    """How many tokens [CLS] a [SEP] has in each record, [B]."""
+def count_first_segment_tokens(batch: Batch) -> np.ndarray:
+    """Returns the number of tokens of [CLS] a [SEP] in each record: [B]."""
     return ((batch["input_mask"] == 1) & (batch["segment_ids"] == 0)).sum(axis=1)
 
 
 def is_text(batch: Batch) -> np.ndarray:
-    """Which positions hold a token of a or b, neither [CLS], nor [SEP], nor padding: [B, L] bool."""
+    """Returns which positions hold text, so neither [CLS], [SEP] nor padding: [B, L] bool."""
     position = np.arange(batch["input_ids"].shape[1])
-    length, first = text_lengths(batch)[:, None], first_lengths(batch)[:, None]
+    length, first = count_tokens(batch)[:, None], count_first_segment_tokens(batch)[:, None]
     return (position > 0) & (position < length - 1) & (position != first - 1)
 
 
-def unmasked_ids(batch: Batch) -> np.ndarray:
-    """The ids before masking, [B, L]."""
+def restore_masked_ids(batch: Batch) -> np.ndarray:
+    """Returns the ids before masking: [B, L]."""
     ids = batch["input_ids"].copy()
     if "masked_lm_positions" in batch:
         row, slot = np.nonzero(batch["masked_lm_weights"])
@@ -149,6 +145,6 @@ def unmasked_ids(batch: Batch) -> np.ndarray:
     return ids
 
 
-def token_name(tokens: Mapping[int, str], number: int) -> str:
-    """Returns the token of an id, from id to token; a line of the vocabulary that a later one repeats has none."""
+def get_token_name(tokens: Mapping[int, str], number: int) -> str:
+    """Returns the token of an id, or a placeholder for the id of a repeated vocabulary line."""
     return tokens.get(int(number), f"<id {number}>")

@@ -1,4 +1,4 @@
-"""Shows TFRecord files readably, with statistics."""
+"""Prints the records and statistics of TFRecord files."""
 
 import textwrap
 
@@ -18,10 +18,10 @@ _MOST_PREDICTED = 20
 
 
 def inspect(options: InspectionOptions) -> None:
-    """Prints the first records and statistics of all, and writes the report.
+    """Prints the first records and statistics of all records, and writes the report.
 
     Raises:
-        UserError: the vocabulary is not that of the records, or a record is bad; it is named.
+        UserError: If a record is damaged, or was made with a different vocabulary.
     """
     paths = files.expand(options.input_file, "input_file")
     vocab = exact.load_vocab(options.vocab_file)
@@ -29,43 +29,43 @@ def inspect(options: InspectionOptions) -> None:
     if options.report:
         files.refuse_overwriting(options.report, "report", [*paths, options.vocab_file])
         files.check_writable(options.report)
-    schema = batches.schema_of(paths, max(vocab.values()) + 1)
+    schema = batches.infer_schema(paths, max(vocab.values()) + 1)
     statistics = Statistics(schema, vocab)
     progress = reading_progress("reading", paths)
     samples: list[Sample] = []
     for path in paths:
         number = 0
-        objective = _objective(path)
+        objective = _read_objective(path)
         for batch in batches.read_batches(path, schema, progress):
             for row in range(min(len(batch["input_ids"]), options.num_records - len(samples))):
                 name = f"{path}, record {number + row} (from 0)"
                 samples.append(read_sample(batch, row, vocab, name, objective))
-                print(_readable(samples[-1]), end="\n\n")
+                print(_format_sample(samples[-1]), end="\n\n")
             number += len(batch["input_ids"])
             statistics.add(batch)
     if options.report:
-        page = report.page(", ".join(options.input_file), samples, statistics, _MOST_PREDICTED)
+        page = report.make_page(", ".join(options.input_file), samples, statistics, _MOST_PREDICTED)
         files.write_text(options.report, page)
-    print("\n".join(f"{name:<17} {value}" for name, value in statistics.summary()))
-    for histogram in statistics.histograms():
+    print("\n".join(f"{name:<17} {value}" for name, value in statistics.summarize()))
+    for histogram in statistics.make_histograms():
         print(f"\n{histogram}")
     if statistics.predictions:
         print("\nMost predicted tokens")
-        for token, count in statistics.most_predicted(_MOST_PREDICTED):
+        for token, count in statistics.list_most_predicted(_MOST_PREDICTED):
             print(f"  {count:>13,} {100 * count / statistics.predictions:5.1f} %  {token}")
     if options.report:
-        print(f"\nwritten to {options.report}")
+        print(f"\nSaved {options.report}")
 
 
-def _objective(path: str) -> str:
+def _read_objective(path: str) -> str:
     try:
         described = manifest.of_files([path])
-    except UserError:  # the file is not the manifest's: it is shown as it is
+    except UserError:  # The file does not match the manifest. It is shown without it.
         described = {}
     return objective_of(described[path][0].source["flags"] if path in described else {})
 
 
-def _readable(sample: Sample) -> str:
+def _format_sample(sample: Sample) -> str:
     lines = [sample.name, *(f"  {line}" for line in sample.properties)]
     for name, tokens in sample.segments:
         words = " ".join(f"{token}{{{original}}}" if original is not None else token for token, original in tokens)

@@ -1,4 +1,4 @@
-"""Records and their statistics as an HTML page that needs nothing else, readable on a phone."""
+"""Formats records and statistics as a self-contained HTML page."""
 
 import html
 
@@ -30,23 +30,24 @@ ruby.random { background: #f8cfc9; }
 _SPECIAL = ("[CLS]", "[SEP]")
 
 
-def page(title: str, samples: list[Sample], statistics: Statistics, most_predicted: int) -> str:
-    """Returns the page's text: records, statistics of all, and so many of the tokens that are predicted most."""
+def make_page(title: str, samples: list[Sample], statistics: Statistics, most_predicted: int) -> str:
+    """Returns the HTML text: some records, statistics of all, and the `most_predicted` most predicted tokens."""
     summary = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>\n" for name, value in statistics.summary()
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>\n"
+        for name, value in statistics.summarize()
     )
     parts = [f"<h1>Records of {html.escape(title)}</h1>", f"<table>\n{summary}</table>"]
     if samples:
-        parts.append("<h2>The first records</h2>")
+        parts.append("<h2>First records</h2>")
         if statistics.masked:
             parts.append(
-                "<p>To be predicted, with the original above: <ruby>[MASK]<rt>hidden</rt></ruby> "
+                "<p>Predicted tokens, with the original above: <ruby>[MASK]<rt>hidden</rt></ruby> "
                 '<ruby class="kept">kept<rt>kept</rt></ruby> <ruby class="random">random<rt>replaced</rt></ruby></p>'
             )
-    parts += map(_sample, samples)
-    parts += map(_histogram, statistics.histograms())
+    parts += map(_format_sample, samples)
+    parts += map(_format_histogram, statistics.make_histograms())
     if statistics.predictions:
-        parts.append(_most_predicted(statistics, most_predicted))
+        parts.append(_format_most_predicted(statistics, most_predicted))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -56,15 +57,15 @@ def page(title: str, samples: list[Sample], statistics: Statistics, most_predict
     )
 
 
-def _sample(sample: Sample) -> str:
+def _format_sample(sample: Sample) -> str:
     properties = "<br>\n".join(map(html.escape, [sample.name, *sample.properties]))
     segments = "\n".join(
-        f'<p class="segment" dir="auto">{" ".join(map(_token, tokens))}</p>' for _, tokens in sample.segments
+        f'<p class="segment" dir="auto">{" ".join(map(_format_token, tokens))}</p>' for _, tokens in sample.segments
     )
     return f'<p class="properties">{properties}</p>\n{segments}'
 
 
-def _token(token: Token) -> str:
+def _format_token(token: Token) -> str:
     shown, original = token
     text = html.escape(shown)
     if original is None:
@@ -73,8 +74,8 @@ def _token(token: Token) -> str:
     return f'<ruby class="{kind}">{text}<rt>{html.escape(original)}</rt></ruby>'
 
 
-def _most_predicted(statistics: Statistics, count: int) -> str:
-    tokens = statistics.most_predicted(count)
+def _format_most_predicted(statistics: Statistics, count: int) -> str:
+    tokens = statistics.list_most_predicted(count)
     rows = "".join(
         f'<tr><th>{html.escape(token)}</th><td class="count">{number:,}</td>'
         f'<td class="count">{100 * number / statistics.predictions:.1f} %</td>'
@@ -84,6 +85,6 @@ def _most_predicted(statistics: Statistics, count: int) -> str:
     return f"<h2>Most predicted tokens</h2>\n<table>\n{rows}</table>"
 
 
-def _histogram(histogram: Histogram) -> str:
+def _format_histogram(histogram: Histogram) -> str:
     title, _, bars = str(histogram).partition("\n")
     return f"<h2>{html.escape(title)}</h2>\n<pre>{html.escape(bars)}</pre>"

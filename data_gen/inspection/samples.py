@@ -1,4 +1,4 @@
-"""A pre-training record as a person reads it."""
+"""Converts pre-training records to readable text."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from data_gen.inspection import batches
-from data_gen.inspection.batches import Batch, token_name
+from data_gen.inspection.batches import Batch, get_token_name
 from official_bert.data.sentence_objectives import LABELS, NEXT_SENTENCE, NONE
 from official_bert.tokenization import exact
 
-# The token in the record, and the original token if it is to be predicted.
+# The token in the record, and the original token if it is predicted.
 Token = tuple[str, str | None]
 
 _LABEL_NAMES = {NEXT_SENTENCE: "next sentence", NONE: "label of the segments"}
@@ -18,18 +18,24 @@ _LABEL_NAMES = {NEXT_SENTENCE: "next sentence", NONE: "label of the segments"}
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A record in words."""
+    """A record as text.
 
-    name: str  # which record it is
-    properties: list[str]  # the label, the length and the predictions, a line each
-    segments: list[tuple[str, list[Token]]]  # the tokens of "a" and of "b", [CLS] and [SEP] included
+    Attributes:
+        name: The file and the number of the record.
+        properties: Lines that describe the label, the length and the predictions.
+        segments: The tokens of segment "a" and segment "b", including [CLS] and [SEP].
+    """
+
+    name: str
+    properties: list[str]
+    segments: list[tuple[str, list[Token]]]
 
 
 def read_sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str, objective: str = NEXT_SENTENCE) -> Sample:
-    """Returns a row of a batch, whose values are within the schema's limits, in words; the label is the objective's."""
+    """Converts a row of a batch to text. The sentence objective determines the meaning of the label."""
     one = {feature: values[row : row + 1] for feature, values in batch.items()}
     tokens = {number: token for token, number in vocab.items()}
-    length, first = int(batches.text_lengths(one)[0]), int(batches.first_lengths(one)[0])
+    length, first = int(batches.count_tokens(one)[0]), int(batches.count_first_segment_tokens(one)[0])
     originals: dict[int, int] = {}
     if "masked_lm_positions" in one:
         used = one["masked_lm_weights"] > 0
@@ -37,20 +43,25 @@ def read_sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str, obj
         originals = dict(zip(positions.tolist(), labels.tolist(), strict=True))
     ids = one["input_ids"][0]
     text: list[Token] = [
-        (token_name(tokens, ids[position]), token_name(tokens, originals[position]) if position in originals else None)
+        (
+            get_token_name(tokens, ids[position]),
+            get_token_name(tokens, originals[position]) if position in originals else None,
+        )
         for position in range(length)
     ]
     label = int(one["next_sentence_labels"][0, 0])
     properties = [
         f"{_LABEL_NAMES[objective]}: {LABELS[objective][label]} ({label})",
         f"{length} tokens, {len(ids) - length} positions of padding",
-        _predictions(ids, originals, vocab) if "masked_lm_positions" in one else "not masked: that happens in training",
+        _describe_predictions(ids, originals, vocab)
+        if "masked_lm_positions" in one
+        else "not masked: masking happens during training",
     ]
     segments = [("a", text[:first]), ("b", text[first:])]
     return Sample(name, properties, segments[:1] if objective == NONE else segments)
 
 
-def _predictions(ids: np.ndarray, originals: dict[int, int], vocab: Mapping[str, int]) -> str:
+def _describe_predictions(ids: np.ndarray, originals: dict[int, int], vocab: Mapping[str, int]) -> str:
     hidden = sum(ids[position] == vocab[exact.MASK] for position in originals)
     kept = sum(ids[position] == original for position, original in originals.items())
-    return f"{len(originals)} to be predicted: {hidden} [MASK], {kept} kept, {len(originals) - hidden - kept} random"
+    return f"{len(originals)} predictions: {hidden} [MASK], {kept} kept, {len(originals) - hidden - kept} random"

@@ -1,4 +1,4 @@
-"""Counts over pre-training records, and histograms of them as text.
+"""Statistics of pre-training records, and histograms as text.
 
 B batch, L sequence length, P predictions, V vocabulary
 """
@@ -13,45 +13,52 @@ from data_gen.inspection.batches import Batch
 from official_bert.data import record_schema
 from official_bert.tokenization import exact
 
-_MOST_BINS = 16
-_WIDTH = 40  # of the longest bar, in characters
+_MAX_BINS = 16
+_MAX_BAR_CHARACTERS = 40
 
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """How often each whole number occurs."""
+    """A histogram of integers.
 
-    title: str  # what is counted
-    numbers: str  # what the whole numbers are
-    counts: np.ndarray  # by number, from 0
-    out_of: np.ndarray | None = None  # how often each could have occurred: shares are shown then, not counts. Or None
+    Attributes:
+        title: The counted objects.
+        numbers: The meaning of the integers.
+        counts: Number of occurrences of each integer, from 0.
+        totals: Maximum number of occurrences of each integer, to show shares instead of counts; or None.
+    """
 
-    def range(self) -> range:
-        """Returns the numbers from the first to the last that occurs, or could have."""
-        occurring = np.flatnonzero(self.counts if self.out_of is None else self.out_of)
+    title: str
+    numbers: str
+    counts: np.ndarray
+    totals: np.ndarray | None = None
+
+    def find_range(self) -> range:
+        """Returns the range of integers with a count or total above 0."""
+        occurring = np.flatnonzero(self.counts if self.totals is None else self.totals)
         return range(int(occurring[0]), int(occurring[-1]) + 1) if len(occurring) else range(0)
 
     def __str__(self) -> str:
-        numbers = self.range()
-        step = -(-len(numbers) // _MOST_BINS) or 1
+        numbers = self.find_range()
+        step = -(-len(numbers) // _MAX_BINS) or 1
         bins = [(first, min(first + step, numbers.stop)) for first in range(numbers.start, numbers.stop, step)]
-        if self.out_of is None:
+        if self.totals is None:
             heights = [float(self.counts[first:end].sum()) for first, end in bins]
-            whole = self.counts.sum()
-            words = [f"{height:>13,.0f} {100 * height / whole:5.1f} %" for height in heights]
+            total = self.counts.sum()
+            values = [f"{height:>13,.0f} {100 * height / total:5.1f} %" for height in heights]
         else:
-            heights = [self.counts[first:end].sum() / max(1, self.out_of[first:end].sum()) for first, end in bins]
-            words = [f"{100 * height:5.1f} %" for height in heights]
+            heights = [self.counts[first:end].sum() / max(1, self.totals[first:end].sum()) for first, end in bins]
+            values = [f"{100 * height:5.1f} %" for height in heights]
         names = [str(first) if end == first + 1 else f"{first}-{end - 1}" for first, end in bins]
         lines = [
-            f"  {name:>9} {word}  {'#' * round(_WIDTH * height / (max(heights) or 1))}".rstrip()
-            for name, word, height in zip(names, words, heights, strict=True)
+            f"  {name:>9} {value}  {'#' * round(_MAX_BAR_CHARACTERS * height / (max(heights) or 1))}".rstrip()
+            for name, value, height in zip(names, values, heights, strict=True)
         ]
         return "\n".join([f"{self.title}, by {self.numbers}", *lines])
 
 
 class Statistics:
-    """Counts over records, in a memory that does not depend on how many there are."""
+    """Counts over records. The memory does not depend on the number of records."""
 
     def __init__(self, schema: record_schema.Schema, vocab: Mapping[str, int]) -> None:
         (self.max_seq_length,) = schema["input_ids"].shape
@@ -59,23 +66,23 @@ class Statistics:
         self._vocab = vocab
         self._tokens = {number: token for token, number in vocab.items()}
         self.records = self.random_next = self.text = self.unknown = 0
-        # Numbers of predictions whose token became [MASK], stayed, or became a random one.
+        # Numbers of predicted tokens that were replaced by [MASK], kept, or replaced by a random token.
         self.hidden = self.kept = self.replaced = 0
-        self._lengths = np.zeros(self.max_seq_length + 1, np.int64)  # records by their number of tokens
+        self._lengths = np.zeros(self.max_seq_length + 1, np.int64)  # Number of records of each length.
         self._a_lengths, self._b_lengths = np.zeros((2, self.max_seq_length + 1), np.int64)
         self._text_at, self._predicted_at = np.zeros((2, self.max_seq_length), np.int64)
         predictions = schema["masked_lm_positions"].shape[0] if self.masked else 0
-        self._predictions = np.zeros(predictions + 1, np.int64)  # records by their number of predictions
+        self._predictions = np.zeros(predictions + 1, np.int64)  # Number of records with each number of predictions.
         self._predicted_ids = np.zeros(max(self._tokens) + 1, np.int64)
 
     def add(self, batch: Batch) -> None:
-        """Counts a batch of records, whose values are within the schema's limits."""
-        length, first = batches.text_lengths(batch), batches.first_lengths(batch)
+        """Adds a batch of records, whose values are within the schema's limits."""
+        length, first = batches.count_tokens(batch), batches.count_first_segment_tokens(batch)
         text = batches.is_text(batch)
         self.records += len(length)
         self.random_next += int(batch["next_sentence_labels"].sum())
         self.text += int(text.sum())
-        self.unknown += int((text & (batches.unmasked_ids(batch) == self._vocab[exact.UNK])).sum())
+        self.unknown += int((text & (batches.restore_masked_ids(batch) == self._vocab[exact.UNK])).sum())
         self._lengths += np.bincount(length, minlength=len(self._lengths))
         self._a_lengths += np.bincount(np.maximum(first - 2, 0), minlength=len(self._lengths))
         self._b_lengths += np.bincount(np.maximum(length - first - 1, 0), minlength=len(self._lengths))
@@ -98,42 +105,42 @@ class Statistics:
 
     @property
     def predictions(self) -> int:
-        """All tokens to be predicted."""
+        """The number of predicted tokens."""
         return self.hidden + self.kept + self.replaced
 
-    def summary(self) -> list[tuple[str, str]]:
-        """Returns names and values, in words."""
+    def summarize(self) -> list[tuple[str, str]]:
+        """Returns names and values as text."""
         tokens = int((np.arange(len(self._lengths)) * self._lengths).sum())
         positions = self.records * self.max_seq_length
         lines = [
             ("records", f"{self.records:,} of {self.max_seq_length} positions"),
-            ("tokens", f"{tokens:,}, {tokens / self.records:.1f} a record, [CLS] and [SEP] included"),
-            ("padding", f"{_percent(positions - tokens, positions)} of all positions"),
-            ("unknown", f"{_percent(self.unknown, self.text, 2)} of the tokens of text are [UNK]"),
-            ("random segments", f"{_percent(self.random_next, self.records)} of the records"),
+            ("tokens", f"{tokens:,}, {tokens / self.records:.1f} per record, including [CLS] and [SEP]"),
+            ("padding", f"{_format_percent(positions - tokens, positions)} of all positions"),
+            ("unknown", f"{_format_percent(self.unknown, self.text, 2)} of the tokens of text are [UNK]"),
+            ("random segments", f"{_format_percent(self.random_next, self.records)} of the records"),
         ]
         if not self.masked:
-            return [*lines, ("to be predicted", "chosen during training: the records are not masked")]
+            return [*lines, ("predictions", "chosen during training: the records are not masked")]
         return [
             *lines,
-            ("to be predicted", f"{self.predictions:,}, {self.predictions / self.records:.1f} a record"),
-            ("", f"{_percent(self.predictions, self.text)} of the tokens of text"),
-            ("  [MASK]", f"{_percent(self.hidden, self.predictions)} of these"),
-            ("  kept", f"{_percent(self.kept, self.predictions)} of these"),
-            ("  random", f"{_percent(self.replaced, self.predictions)} of these"),
+            ("predictions", f"{self.predictions:,}, {self.predictions / self.records:.1f} per record"),
+            ("", f"{_format_percent(self.predictions, self.text)} of the tokens of text"),
+            ("  [MASK]", f"{_format_percent(self.hidden, self.predictions)} of these"),
+            ("  kept", f"{_format_percent(self.kept, self.predictions)} of these"),
+            ("  random", f"{_format_percent(self.replaced, self.predictions)} of these"),
         ]
 
-    def most_predicted(self, count: int) -> list[tuple[str, int]]:
-        """Returns the tokens that are to be predicted most often, with how often; ties in the vocabulary's order."""
+    def list_most_predicted(self, count: int) -> list[tuple[str, int]]:
+        """Returns the most frequently predicted tokens with their counts, ties in vocabulary order."""
         order = np.argsort(-self._predicted_ids, kind="stable")[:count]
         return [
-            (batches.token_name(self._tokens, number), int(self._predicted_ids[number]))
+            (batches.get_token_name(self._tokens, number), int(self._predicted_ids[number]))
             for number in order.tolist()
             if self._predicted_ids[number]
         ]
 
-    def histograms(self) -> list[Histogram]:
-        """Returns the distributions."""
+    def make_histograms(self) -> list[Histogram]:
+        """Returns the histograms of lengths and predictions."""
         histograms = [
             Histogram("Length", "number of tokens", self._lengths),
             Histogram("Length of a", "number of tokens", self._a_lengths),
@@ -141,11 +148,11 @@ class Statistics:
         ]
         if self.masked:
             histograms += [
-                Histogram("Predictions of a record", "number", self._predictions),
-                Histogram("Tokens of text that are to be predicted", "position", self._predicted_at, self._text_at),
+                Histogram("Predictions per record", "number", self._predictions),
+                Histogram("Share of predicted tokens of text", "position", self._predicted_at, self._text_at),
             ]
         return histograms
 
 
-def _percent(part: int, whole: int, decimals: int = 1) -> str:
-    return f"{100 * part / max(1, whole):.{decimals}f} %"
+def _format_percent(part: int, total: int, decimals: int = 1) -> str:
+    return f"{100 * part / max(1, total):.{decimals}f} %"

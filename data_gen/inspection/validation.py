@@ -1,4 +1,4 @@
-"""The rules that every pre-training record obeys, checked on batches of records.
+"""Checks batches of pre-training records against the rules that every record must obey.
 
 B batch, L sequence length, P predictions
 """
@@ -11,27 +11,27 @@ from data_gen.inspection import batches
 from data_gen.inspection.batches import Batch
 from official_bert.tokenization import exact
 
-# Where a rule is violated, [B, n] bool; the values, [B, n]; a message with {at} for the column, {value} for the value.
+# Violations of a rule, [B, n] bool; the values, [B, n]; a message template with {at} for the column and {value}.
 _Check = tuple[np.ndarray, np.ndarray, str]
 
 
 class WordPieces:
-    """A vocabulary, and which pieces can follow each other in a word: WordPiece takes the longest piece that fits."""
+    """A vocabulary that detects impossible pairs of pieces: WordPiece always takes the longest matching piece."""
 
     def __init__(self, vocab: Mapping[str, int]) -> None:
         self.vocab = vocab
         self._pieces = {number: piece for piece, number in vocab.items()}
-        self._goes_on = np.zeros(max(vocab.values()) + 1, bool)
-        self._goes_on[[number for piece, number in vocab.items() if piece.startswith("##")]] = True
-        self.has_capital = np.zeros(self._goes_on.shape, bool)
+        self._is_continuation = np.zeros(max(vocab.values()) + 1, bool)
+        self._is_continuation[[number for piece, number in vocab.items() if piece.startswith("##")]] = True
+        self.has_capital = np.zeros(self._is_continuation.shape, bool)
         self.has_capital[[number for piece, number in vocab.items() if piece != piece.lower()]] = True
-        self.has_seen_capitals = False  # whether the text of a record had a piece with a capital letter
-        self._possible: dict[int, bool] = {}  # by the numbers of both, in one
+        self.has_seen_capitals = False  # Whether any checked text had a piece with a capital letter.
+        self._possible: dict[int, bool] = {}  # The key contains both ids: first << 32 | second.
 
-    def impossible(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Returns where no text gives a second id after a first one: arrays of the same shape."""
+    def find_impossible_pairs(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Returns where no text yields id `second` directly after id `first`: arrays of the same shape."""
         wrong = np.zeros(first.shape, bool)
-        rows = np.nonzero(self._goes_on[second])  # few, so that the rest is quick
+        rows = np.nonzero(self._is_continuation[second])
         pairs, which = np.unique((first[rows].astype(np.int64) << 32) | second[rows], return_inverse=True)
         wrong[rows] = ~np.array(list(map(self._is_possible, pairs.tolist())), bool)[which]
         return wrong
@@ -41,32 +41,36 @@ class WordPieces:
             piece, after = self._pieces.get(pair >> 32, ""), self._pieces[pair & 0xFFFFFFFF]
             both = piece + after.removeprefix("##")
             longer = any(both[:end] in self.vocab for end in range(len(piece) + 1, len(both) + 1))
-            self._possible[pair] = not longer and piece != exact.UNK  # which stands for a whole word
+            self._possible[pair] = not longer and piece != exact.UNK  # [UNK] replaces a complete word.
         return self._possible[pair]
 
 
-def first_violation(batch: Batch, word_pieces: WordPieces | None, one_segment: bool = False) -> tuple[int, str] | None:
-    """Returns the row of the first record that violates a rule, and a message that says how; or None.
+def find_first_violation(
+    batch: Batch, word_pieces: WordPieces | None, one_segment: bool = False
+) -> tuple[int, str] | None:
+    """Returns the row of the first record that violates a rule and an error message, or None.
 
-    All values are within the schema's limits. Without a vocabulary [CLS], [SEP] and words are not checked. Records of
-    one segment, instead of two, have a [SEP] between documents.
+    Args:
+        batch: Records whose values are within the schema's limits.
+        word_pieces: The vocabulary; None skips the checks of [CLS], [SEP] and words.
+        one_segment: Whether the records have one segment, with a [SEP] between documents, instead of two.
     """
     first: tuple[int, str] | None = None
-    for wrong, values, message in _checks(batch, word_pieces, one_segment):
+    for wrong, values, message in _check_rules(batch, word_pieces, one_segment):
         rows = np.asarray(wrong.any(axis=1))
         row = int(rows.argmax())
-        # Later checks assume the earlier ones, so a record is reported with the first rule that it violates.
+        # Later checks assume that earlier ones passed, so the first violated rule of a record is reported.
         if rows[row] and (first is None or row < first[0]):
             at = int(wrong[row].argmax())
             first = row, message.format(at=at, value=values[row, at])
     return first
 
 
-def _checks(batch: Batch, word_pieces: WordPieces | None, one_segment: bool) -> Iterator[_Check]:
+def _check_rules(batch: Batch, word_pieces: WordPieces | None, one_segment: bool) -> Iterator[_Check]:
     mask, segments = batch["input_mask"], batch["segment_ids"]
     position = np.arange(mask.shape[1])
-    length = batches.text_lengths(batch)[:, None]  # [B, 1]
-    first = batches.first_lengths(batch)[:, None]
+    length = batches.count_tokens(batch)[:, None]  # [B, 1]
+    first = batches.count_first_segment_tokens(batch)[:, None]
     second = length - first
     text = position < length  # [B, L]
     yield mask != text, mask, "input_mask is {value} at position {at}; expected 1 for each token, then 0 for padding"
@@ -81,13 +85,13 @@ def _checks(batch: Batch, word_pieces: WordPieces | None, one_segment: bool) -> 
     else:
         yield second < 2, second, "segment 1 has {value} tokens; expected 2 or more, b [SEP]"
     if "masked_lm_positions" in batch:
-        yield from _checks_of_predictions(batch)
+        yield from _check_predictions(batch)
     if word_pieces is not None:
-        yield from _checks_of_special_tokens(batch, word_pieces.vocab, one_segment)
-        yield _check_of_words(batch, word_pieces)
+        yield from _check_special_tokens(batch, word_pieces.vocab, one_segment)
+        yield _check_word_pieces(batch, word_pieces)
 
 
-def _checks_of_predictions(batch: Batch) -> Iterator[_Check]:
+def _check_predictions(batch: Batch) -> Iterator[_Check]:
     positions, weights = batch["masked_lm_positions"], batch["masked_lm_weights"]
     used = np.arange(weights.shape[1]) < (weights == 1).sum(axis=1)[:, None]  # [B, P]
     message = "masked_lm_weights is {value} in slot {at}; expected 1 for each prediction, then 0"
@@ -106,29 +110,29 @@ def _checks_of_predictions(batch: Batch) -> Iterator[_Check]:
     yield (
         wrong,
         positions,
-        "masked_lm_positions holds {value} in slot {at}, not more than before; expected ascending positions",
+        "masked_lm_positions holds {value} in slot {at}, which is not ascending; expected ascending positions",
     )
 
 
-def _checks_of_special_tokens(batch: Batch, vocab: Mapping[str, int], one_segment: bool) -> Iterator[_Check]:
-    ids = batches.unmasked_ids(batch)
+def _check_special_tokens(batch: Batch, vocab: Mapping[str, int], one_segment: bool) -> Iterator[_Check]:
+    ids = batches.restore_masked_ids(batch)
     cls, sep = vocab[exact.CLS], vocab[exact.SEP]
     text = batches.is_text(batch)
     ends = ~text & (batch["input_mask"] == 1)
     ends[:, 0] = False
-    yield ids[:, :1] != cls, ids, f"it begins with id {{value}}; expected [CLS], {cls}"
+    yield ids[:, :1] != cls, ids, f"the first id is {{value}}; expected [CLS], {cls}"
     wrong = ends & (ids != sep)
     yield wrong, ids, f"position {{at}}, the end of a segment, holds id {{value}}; expected [SEP], {sep}"
-    # Text may give [UNK]. Before masking it gives no other special token; masking may put any token anywhere.
+    # Text yields no special token other than [UNK]. Masking may insert any token.
     for token in (exact.PAD, exact.CLS, exact.MASK) if one_segment else (exact.PAD, exact.CLS, exact.SEP, exact.MASK):
         wrong = text & (ids == vocab[token])
-        yield wrong, ids, f"position {{at}}, of the text, holds {token} (before masking), which no text gives"
+        yield wrong, ids, f"position {{at}}, in the text, holds {token} (before masking), which no text yields"
 
 
-def _check_of_words(batch: Batch, word_pieces: WordPieces) -> _Check:
-    ids, text = batches.unmasked_ids(batch), batches.is_text(batch)
+def _check_word_pieces(batch: Batch, word_pieces: WordPieces) -> _Check:
+    ids, text = batches.restore_masked_ids(batch), batches.is_text(batch)
     word_pieces.has_seen_capitals |= word_pieces.has_capital[ids[text]].any()
     wrong = np.zeros_like(text)
-    wrong[:, 1:] = text[:, :-1] & text[:, 1:] & word_pieces.impossible(ids[:, :-1], ids[:, 1:])
-    message = "position {at} holds id {value}, which WordPiece with this vocabulary never gives after the one before: "
-    return wrong, ids, message + "the record was made with another one, or by another tokenizer"
+    wrong[:, 1:] = text[:, :-1] & text[:, 1:] & word_pieces.find_impossible_pairs(ids[:, :-1], ids[:, 1:])
+    message = "position {at} holds id {value}, which WordPiece with this vocabulary never yields after the id before: "
+    return wrong, ids, message + "the record was made with another vocabulary or tokenizer"

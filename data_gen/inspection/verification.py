@@ -1,4 +1,4 @@
-"""Checks record files against their manifest, vocabulary and model, and each record against the rules of records."""
+"""Checks record files against their manifest, vocabulary and model configuration, and each record against the rules."""
 
 import concurrent.futures
 import dataclasses
@@ -22,31 +22,35 @@ from official_bert.tokenization.casing import describe_contradiction
 from official_bert.utils import files
 from official_bert.utils.counting import pluralize
 
-# `validation.first_violation` of batches of a run's records.
-_Check = Callable[[batches.Batch], tuple[int, str] | None]
+_Check = Callable[[batches.Batch], tuple[int, str] | None]  # See validation.find_first_violation.
+_Entry = tuple[str, Shard | None]  # A file and its entry in the manifest.
 
-# Small files are checked in groups of about so many bytes, and at most so many files: reading a file alone costs more
-# than its records.
-_GROUP_BYTES, _GROUP_FILES = 4 << 20, 1000
-
-# A file, and the manifest's entry of it.
-_Entry = tuple[str, Shard | None]
+# Small files are checked in groups of about this size, because opening a file costs more than reading its records.
+_GROUP_BYTES, _MAX_GROUP_FILES = 4 << 20, 1000
 
 
 @dataclasses.dataclass
 class Findings:
-    """The result of a verification: what was checked is right, except for the problems."""
+    """The result of a verification.
 
-    files: int = 0  # record files read
-    records: int = 0  # records in them, as far as they could be read
-    problems: list[str] = dataclasses.field(default_factory=list)  # what is wrong, each with the file it is in
-    checked: list[str] = dataclasses.field(default_factory=list)  # what was compared with what
-    notes: list[str] = dataclasses.field(default_factory=list)  # what was not checked, and what that would need
+    Attributes:
+        files: Number of record files read.
+        records: Number of records that could be read.
+        problems: Error messages, each with the name of the file.
+        checked: Descriptions of the checks that were made.
+        notes: Checks that were skipped, and how to enable them.
+    """
+
+    files: int = 0
+    records: int = 0
+    problems: list[str] = dataclasses.field(default_factory=list)
+    checked: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
 class _FileSet:
-    """Files of one run: with their entries in the manifest at `manifest_file`, or files without a manifest."""
+    """The files of one run with their manifest entries, or files without a manifest."""
 
     manifest_file: str | None
     source: Manifest | None
@@ -54,10 +58,10 @@ class _FileSet:
 
 
 def verify(options: VerificationOptions) -> Findings:
-    """Reads all the files and describes the first bad record of each.
+    """Reads all files and describes the first damaged record of each.
 
     Raises:
-        UserError: there is nothing to be checked, or a manifest, the vocabulary or the configuration cannot be read.
+        UserError: If no file matches, or a manifest, the vocabulary or the configuration cannot be read.
     """
     findings = Findings()
     vocab, config = None, None
@@ -67,110 +71,109 @@ def verify(options: VerificationOptions) -> Findings:
     if options.bert_config_file:
         config = BertConfig.from_json_file(options.bert_config_file)
     if options.manifest:
-        sets = [_set_of_manifest(options.manifest, findings)]
+        file_sets = [_read_file_set(options.manifest, findings)]
     else:
-        sets = _sets_of_files(files.expand(options.input_file, "input_file"), findings)
+        file_sets = _find_file_sets(files.expand(options.input_file, "input_file"), findings)
     _check_model(options, vocab, config, findings)
-    # Files that a manifest describes are read twice, for their hash too.
-    read = [path for each in sets for path, shard in each.entries.items() for _ in range(2 if shard else 1)]
-    progress = record_reader.reading_progress("verifying", read)
-    for each in sets:
-        _check_set(each, options, vocab, config, progress, findings)
+    # Files with a manifest are read twice, the second time for their hash.
+    paths = [path for each in file_sets for path, shard in each.entries.items() for _ in range(2 if shard else 1)]
+    progress = record_reader.reading_progress("verifying", paths)
+    for each in file_sets:
+        _check_file_set(each, options, vocab, config, progress, findings)
     return findings
 
 
-def _set_of_manifest(path: str, findings: Findings) -> _FileSet:
+def _read_file_set(path: str, findings: Findings) -> _FileSet:
     contents = Manifest.read(path)
     folder = os.path.dirname(path)
     listed = {os.path.join(folder, shard.file): shard for shard in contents.shards}
-    # A question for each file would cost more in a far folder.
+    # In a remote folder, listing all files is faster than a request per file.
     present = set(files.glob(os.path.join(glob.escape(folder), "*")))
     missing = {each for each in listed if each not in present and not files.exists(each)}
-    findings.problems.extend(f"{each} is missing; {path} names it" for each in listed if each in missing)
+    findings.problems.extend(f"{each} is missing; {path} lists it" for each in listed if each in missing)
     stem = glob.escape(path.removesuffix(manifest.manifest_path("")))
     number = "[0-9]" * 5
     for ending in dict.fromkeys(os.path.splitext(each)[1] for each in listed):
-        for left_over in [*files.glob(stem + ending), *files.glob(f"{stem}-{number}-of-{number}{ending}")]:
-            if left_over not in listed:
+        for found in [*files.glob(stem + ending), *files.glob(f"{stem}-{number}-of-{number}{ending}")]:
+            if found not in listed:
                 findings.problems.append(
-                    f"{left_over} is not named in {path}: left over from another run? Remove it, or a pattern may "
-                    "match it too"
+                    f"{found} is not listed in {path}, so it may be from another run; remove it, because a pattern "
+                    "may match it"
                 )
     return _FileSet(path, contents, {each: shard for each, shard in listed.items() if each not in missing})
 
 
-def _sets_of_files(paths: list[str], findings: Findings) -> list[_FileSet]:
-    # As os.path.join makes them of a folder and a manifest's names.
-    paths = list(map(files.normalize_path, paths))
+def _find_file_sets(paths: list[str], findings: Findings) -> list[_FileSet]:
     by_folder: dict[str, dict[str, None]] = {}
-    for path in paths:
+    for path in map(files.normalize_path, paths):
         by_folder.setdefault(os.path.dirname(path), {})[path] = None
-    sets = []
+    file_sets = []
     for folder, unlisted in by_folder.items():
-        described = _described_sets(folder, unlisted, findings)
-        sets += described
-        if not described:
-            findings.notes.append(f"no manifest in {folder or '.'} names the files, to compare them with")
-            sets.append(_FileSet(None, None, unlisted))
+        with_manifest = _find_manifest_sets(folder, unlisted, findings)
+        file_sets += with_manifest
+        if not with_manifest:
+            findings.notes.append(f"no manifest in {folder or '.'} lists the files, to compare them with")
+            file_sets.append(_FileSet(None, None, unlisted))
             continue
         findings.problems.extend(
-            f"{path} is not named in any manifest beside it, as other files are: left over from another run? Remove "
-            "it, or do not give it"
+            f"{path} is not listed in any manifest of its folder, so it may be from another run; remove it, or do not "
+            "pass it"
             for path in unlisted
         )
-    return sets
+    return file_sets
 
 
-def _described_sets(folder: str, unlisted: dict[str, None], findings: Findings) -> list[_FileSet]:
-    """The sets that the folder's manifests name, as far as they are in `unlisted`; they are removed from it."""
-    sets = []
+def _find_manifest_sets(folder: str, unlisted: dict[str, None], findings: Findings) -> list[_FileSet]:
+    """Returns the files of `unlisted` that the folder's manifests list, and removes them from `unlisted`."""
+    file_sets = []
     for manifest_file in manifest.beside(folder):
         contents = Manifest.read(manifest_file)
         listed = {os.path.join(folder, shard.file): shard for shard in contents.shards}
         requested = {path: shard for path, shard in listed.items() if path in unlisted}
         if not requested:
             continue
-        sets.append(_FileSet(manifest_file, contents, requested))
+        file_sets.append(_FileSet(manifest_file, contents, requested))
         for path in requested:
             del unlisted[path]
-        others = [path for path in listed if path not in requested]
-        findings.problems.extend(
-            f"{path} is missing; {manifest_file} names it" for path in others if not files.exists(path)
-        )
-        there = [path for path in others if files.exists(path)]
-        if there:
+        unchecked = []
+        for path in sorted(listed.keys() - requested.keys()):
+            if files.exists(path):
+                unchecked.append(path)
+            else:
+                findings.problems.append(f"{path} is missing; {manifest_file} lists it")
+        if unchecked:
             findings.notes.append(
-                f"not checked, since --input_file does not name them: {len(there)} more files of {manifest_file}, the "
-                f"first {there[0]}"
+                f"not checked, because --input_file does not match them: {len(unchecked)} more files of "
+                f"{manifest_file}, the first {unchecked[0]}"
             )
-    return sets
+    return file_sets
 
 
 def _check_model(
     options: VerificationOptions, vocab: Mapping[str, int] | None, config: BertConfig | None, findings: Findings
 ) -> None:
     if vocab is None:
-        findings.notes.append("[CLS], [SEP] and which ids there are were not checked; give --vocab_file")
+        findings.notes.append("[CLS], [SEP] and the range of ids were not checked; pass --vocab_file")
     if config is None:
-        findings.notes.append("whether a model can read the records was not checked; give --bert_config_file")
+        findings.notes.append("whether a model can read the records was not checked; pass --bert_config_file")
         return
     if config.type_vocab_size < 2:
         findings.problems.append(f"{options.bert_config_file} has type_vocab_size 1, but records have two segments")
-    if vocab is not None and _ids(vocab) > config.vocab_size:
+    if vocab is not None and _count_ids(vocab) > config.vocab_size:
         findings.problems.append(
-            f"{options.vocab_file} has {_ids(vocab)} tokens, but {options.bert_config_file} has vocab_size "
-            f"{config.vocab_size}; they must belong together"
+            f"{options.vocab_file} has {_count_ids(vocab)} tokens, but {options.bert_config_file} has vocab_size "
+            f"{config.vocab_size}; pass files of the same model"
         )
     findings.checked.append(
-        f"vocab_size, max_position_embeddings and type_vocab_size of {options.bert_config_file} suffice"
+        f"vocab_size, max_position_embeddings and type_vocab_size of {options.bert_config_file} are large enough"
     )
 
 
-def _ids(vocab: Mapping[str, int]) -> int:
+def _count_ids(vocab: Mapping[str, int]) -> int:
     return max(vocab.values()) + 1
 
 
-def _check_set(
+def _check_file_set(
     file_set: _FileSet,
     options: VerificationOptions,
     vocab: Mapping[str, int] | None,
@@ -178,21 +181,21 @@ def _check_set(
     advance: Callable[[int], None],
     findings: Findings,
 ) -> None:
-    max_seq_length, max_predictions_per_seq = _lengths(file_set)
+    max_seq_length, max_predictions_per_seq = _read_lengths(file_set)
     if file_set.source and options.vocab_file:
         expected, actual = file_set.source.source.get("vocabulary"), manifest.sha256(options.vocab_file)
         if actual != expected:
             findings.problems.append(
                 f"{options.vocab_file} is not the vocabulary that the records were made with: its sha256 is {actual}, "
-                f"{file_set.manifest_file} says {expected}; the records were checked without it"
+                f"but {expected} in {file_set.manifest_file}; the records were checked without it"
             )
             vocab = None
-    limits = [*([_ids(vocab)] if vocab else []), *([config.vocab_size] if config else [])]
+    limits = [*([_count_ids(vocab)] if vocab else []), *([config.vocab_size] if config else [])]
     limit = min(limits, default=None)
     if not file_set.entries:
         return
     try:
-        schema = batches.schema_of(list(file_set.entries), limit, max_seq_length, max_predictions_per_seq)
+        schema = batches.infer_schema(list(file_set.entries), limit, max_seq_length, max_predictions_per_seq)
     except UserError as error:
         findings.problems.append(str(error))
         return
@@ -205,11 +208,13 @@ def _check_set(
     read = 0
     flags = file_set.source.source["flags"] if file_set.source else {}
     pieces = validation.WordPieces(vocab) if vocab else None
-    check = functools.partial(validation.first_violation, word_pieces=pieces, one_segment=objective_of(flags) == NONE)
+    check = functools.partial(
+        validation.find_first_violation, word_pieces=pieces, one_segment=objective_of(flags) == NONE
+    )
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
         check_group = functools.partial(_check_group, schema=schema, check=check, advance=advance)
-        for of_group in threads.map(check_group, _groups(file_set.entries)):
-            for count, problem in of_group:
+        for results in threads.map(check_group, _group_files(file_set.entries)):
+            for count, problem in results:
                 read += count
                 if problem:
                     findings.problems.append(problem)
@@ -219,7 +224,9 @@ def _check_set(
         lower = not pieces.has_seen_capitals if recorded is None else recorded
         problem = describe_contradiction(pieces.vocab, lower, str(options.vocab_file), "make the records again with")
         if problem and recorded is None:
-            findings.notes.append(f"the text seems to be lower-cased, but {problem}, unless it has no capital letters")
+            findings.notes.append(
+                f"the text may have been lower-cased, but {problem}, unless it has no capital letters"
+            )
         elif problem:
             findings.problems.append(problem)
     findings.files += len(file_set.entries)
@@ -227,8 +234,8 @@ def _check_set(
     findings.checked += _describe_checks(file_set, schema, read, vocab, limit)
 
 
-def _lengths(file_set: _FileSet) -> tuple[int | None, int | None]:
-    """The manifest's max_seq_length and max_predictions_per_seq, or None where there is no manifest."""
+def _read_lengths(file_set: _FileSet) -> tuple[int | None, int | None]:
+    """Returns max_seq_length and max_predictions_per_seq of the manifest, or None for both without a manifest."""
     if file_set.source is None:
         return None, None
     try:
@@ -236,19 +243,19 @@ def _lengths(file_set: _FileSet) -> tuple[int | None, int | None]:
         return int(flags["max_seq_length"]), int(flags["max_predictions_per_seq"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{file_set.manifest_file} does not tell the flags max_seq_length and max_predictions_per_seq; restore it "
-            "from a copy, or remove it to check the files without"
+            f"{file_set.manifest_file} lacks the flags max_seq_length and max_predictions_per_seq; restore it from a "
+            "copy, or remove it to check the files without a manifest"
         ) from error
 
 
-def _groups(entries: Mapping[str, Shard | None]) -> Iterator[list[_Entry]]:
-    """Yields the files in order, small ones together."""
+def _group_files(entries: Mapping[str, Shard | None]) -> Iterator[list[_Entry]]:
+    """Yields the files in order, with small files grouped."""
     group: list[_Entry] = []
     size = 0
     for path, shard in entries.items():
         group.append((path, shard))
         size += shard.bytes if shard else files.size(path)
-        if size > _GROUP_BYTES or len(group) == _GROUP_FILES:
+        if size > _GROUP_BYTES or len(group) == _MAX_GROUP_FILES:
             yield group
             group, size = [], 0
     if group:
@@ -258,10 +265,10 @@ def _groups(entries: Mapping[str, Shard | None]) -> Iterator[list[_Entry]]:
 def _check_group(
     group: list[_Entry], schema: record_schema.Schema, check: _Check, advance: Callable[[int], None]
 ) -> list[tuple[int, str | None]]:
-    """Returns of each file how many records could be read, and what is wrong with it, if anything."""
+    """Returns the number of readable records and the error message, if any, of each file."""
     if len(group) == 1:
         return [_check_file(*group[0], schema, check, advance)]
-    counts = _good_counts(group, schema, check)
+    counts = _count_valid_records(group, schema, check)
     if counts is not None:
         advance(sum(2 * shard.bytes if shard else files.size(path) for path, shard in group))
         return [(count, None) for count in counts]
@@ -269,8 +276,8 @@ def _check_group(
     return [each for part in (group[:half], group[half:]) for each in _check_group(part, schema, check, advance)]
 
 
-def _good_counts(group: list[_Entry], schema: record_schema.Schema, check: _Check) -> list[int] | None:
-    """Returns how many records each file holds, or None if there is something wrong with any."""
+def _count_valid_records(group: list[_Entry], schema: record_schema.Schema, check: _Check) -> list[int] | None:
+    """Returns the number of records in each file, or None if any file is damaged."""
     counts = np.zeros(len(group), np.int64)
     try:
         for numbers, batch in batches.read_together([path for path, _ in group], schema):
@@ -288,22 +295,22 @@ def _good_counts(group: list[_Entry], schema: record_schema.Schema, check: _Chec
 def _check_file(
     path: str, shard: Shard | None, schema: record_schema.Schema, check: _Check, advance: Callable[[int], None]
 ) -> tuple[int, str | None]:
-    """Returns how many records could be read, and what is wrong with the file, if anything."""
+    """Returns the number of readable records and the error message, if any."""
     count, problem = _check_records(path, schema, check, advance)
     if shard is None:
         return count, problem
     size = files.size(path)
     if size != shard.bytes:
-        length = f"{path} has {size:,} bytes; the manifest says {shard.bytes:,}"
+        length = f"{path} has {size:,} bytes; expected {shard.bytes:,} by its manifest"
         return count, f"{length}; {problem}" if problem else length
     if problem:
         return count, problem
     if count != shard.records:
-        return count, f"{path} has {count:,} records; the manifest says {shard.records:,}"
+        return count, f"{path} has {count:,} records; expected {shard.records:,} by its manifest"
     digest = manifest.sha256(path, advance)
     if digest != shard.sha256:
         return count, (
-            f"{path}: all records are good, but they are not those of the manifest: sha256 {digest}, expected "
+            f"{path}: all records are valid, but the file differs from its manifest: sha256 {digest}, expected "
             f"{shard.sha256}; {record_reader.REPAIR_HINT}"
         )
     return count, None
@@ -316,8 +323,8 @@ def _check_records(
     try:
         for batch in batches.read_batches(path, schema, advance):
             if violation := check(batch):
-                row, words = violation
-                return count + row, f"{path}: record {count + row} (from 0): {words}"
+                row, message = violation
+                return count + row, f"{path}: record {count + row} (from 0): {message}"
             count += len(batch["input_ids"])
     except UserError as error:
         return count, str(error)
@@ -328,17 +335,17 @@ def _describe_checks(
     file_set: _FileSet, schema: record_schema.Schema, count: int, vocab: Mapping[str, int] | None, limit: int | None
 ) -> list[str]:
     (length,) = schema["input_ids"].shape
-    about = "not masked: masking happens during training"
+    masking = "not masked: masking happens during training"
     rules = ["checksum, features and their sizes", "padding", "segments"]
     if "masked_lm_positions" in schema:
-        about = f"up to {schema['masked_lm_positions'].shape[0]} predictions each"
+        masking = f"up to {schema['masked_lm_positions'].shape[0]} predictions each"
         rules.append("predictions")
     if vocab:
         rules.append("[CLS], [SEP] and the pieces of words")
     if limit:
         rules.append(f"ids below {limit:,}")
-    checked = [f"{pluralize(count, 'record')} of {length} positions, {about}: {', '.join(rules)}"]
+    checked = [f"{pluralize(count, 'record')} of {length} positions, {masking}: {', '.join(rules)}"]
     if file_set.manifest_file:
-        hashes = "lengths, numbers of records and sha256" + (" and the vocabulary's" if vocab else "")
+        hashes = "sizes, numbers of records and sha256" + (" and the vocabulary's" if vocab else "")
         checked.append(f"{pluralize(len(file_set.entries), 'file')}: {hashes} as in {file_set.manifest_file}")
     return checked

@@ -23,7 +23,7 @@ def test_records_are_shown_readably(vocab_file: str, tmp_path: pathlib.Path, cap
             f"{path}, record 0 (from 0)\n"
             "  next sentence: b comes from elsewhere (1)\n"
             "  7 tokens, 3 positions of padding\n"
-            "  2 to be predicted: 1 [MASK], 0 kept, 1 random\n"
+            "  2 predictions: 1 [MASK], 0 kept, 1 random\n"
             "  a: [CLS] the [MASK]{cat} [SEP]\n"
             "  b: dog{sat} sat [SEP]"
         ),
@@ -31,7 +31,7 @@ def test_records_are_shown_readably(vocab_file: str, tmp_path: pathlib.Path, cap
             f"{path}, record 1 (from 0)\n"
             "  next sentence: b follows a in the text (0)\n"
             "  7 tokens, 3 positions of padding\n"
-            "  2 to be predicted: 1 [MASK], 1 kept, 0 random\n"
+            "  2 predictions: 1 [MASK], 1 kept, 0 random\n"
             "  a: [CLS] the [MASK]{cat} [SEP]\n"
             "  b: sat{sat} sat [SEP]"
         ),
@@ -45,11 +45,11 @@ def test_statistics_are_of_all_records(vocab_file: str, tmp_path: pathlib.Path, 
     told = capsys.readouterr().out
     for line in (
         "records           2,000 of 10 positions",
-        "tokens            14,000, 7.0 a record, [CLS] and [SEP] included",
+        "tokens            14,000, 7.0 per record, including [CLS] and [SEP]",
         "padding           30.0 % of all positions",
         "unknown           0.00 % of the tokens of text are [UNK]",
         "random segments   100.0 % of the records",
-        "to be predicted   4,000, 2.0 a record",
+        "predictions       4,000, 2.0 per record",
         "50.0 % of the tokens of text",
         "[MASK]          50.0 % of these",
         "random          50.0 % of these",
@@ -68,7 +68,7 @@ def test_unmasked_records_are_shown_and_said_to_be(
     inspect(InspectionOptions([path], vocab_file, report=str(tmp_path / "report.html")))
     told = capsys.readouterr().out
     assert "  a: [CLS] the cat [SEP]\n  b: dog dog [SEP]" in told
-    assert "to be predicted   chosen during training: the records are not masked" in told
+    assert "predictions       chosen during training: the records are not masked" in told
     assert "Most predicted" not in told
     assert "chosen during training" in (tmp_path / "report.html").read_text(encoding="utf-8")
 

@@ -50,7 +50,7 @@ def test_counts_are_those_of_a_plain_loop_and_of_the_manifest(vocab_file: str, t
     )  # fmt: skip
     one_machine.create_pretraining_data(options)
     path, vocab = str(tmp_path / "x.tfrecord"), exact.load_vocab(vocab_file)
-    schema = batches.schema_of([path], len(vocab))
+    schema = batches.infer_schema([path], len(vocab))
     assert {name: feature.shape for name, feature in schema.items()} == {
         name: feature.shape for name, feature in record_schema.pretraining_schema(32, 5).items()
     }
@@ -68,13 +68,13 @@ def test_counts_are_those_of_a_plain_loop_and_of_the_manifest(vocab_file: str, t
     made = json.loads((tmp_path / "x.manifest.json").read_text())["statistics"]
     assert (statistics.records, statistics.random_next) == (made["instances"], made["random_next"])
     assert (statistics.predictions, statistics.text) == (made["predictions"], made["maskable"])
-    lengths, a, b, predictions, positions = statistics.histograms()
+    lengths, a, b, predictions, positions = statistics.make_histograms()
     numbers = np.arange(33)
     assert (numbers * lengths.counts).sum() == made["tokens"]
     assert (numbers * (a.counts + b.counts)).sum() == made["maskable"]
     assert (np.arange(6) * predictions.counts).sum() == positions.counts.sum() == made["predictions"]
-    assert positions.out_of is not None
-    assert positions.out_of.sum() == made["maskable"]
+    assert positions.totals is not None
+    assert positions.totals.sum() == made["maskable"]
 
 
 def test_many_numbers_share_a_line():

@@ -42,18 +42,18 @@ from tests.make import write_text
     ("masked_lm_positions", 0, 3, "masked_lm_positions holds 3 in slot 0: [CLS], [SEP] or padding"),
     ("masked_lm_positions", 1, 6, "masked_lm_positions holds 6 in slot 1: [CLS], [SEP] or padding"),
     ("masked_lm_positions", 1, 8, "masked_lm_positions holds 8 in slot 1: [CLS], [SEP] or padding"),
-    ("masked_lm_positions", 0, 5, "masked_lm_positions holds 4 in slot 1, not more than before"),
-    ("masked_lm_positions", 0, 4, "masked_lm_positions holds 4 in slot 1, not more than before"),
+    ("masked_lm_positions", 0, 5, "masked_lm_positions holds 4 in slot 1, which is not ascending"),
+    ("masked_lm_positions", 0, 4, "masked_lm_positions holds 4 in slot 1, which is not ascending"),
     ("masked_lm_positions", 0, 10, "masked_lm_positions holds 10; expected 0 to 9"),
-    ("masked_lm_ids", 0, MASK, "position 2, of the text, holds [MASK] (before masking)"),
+    ("masked_lm_ids", 0, MASK, "position 2, in the text, holds [MASK] (before masking)"),
     ("masked_lm_ids", 0, len(WORDS), f"masked_lm_ids holds {len(WORDS)}; expected 0 to {len(WORDS) - 1}"),
     ("input_ids", 1, -1, f"input_ids holds -1; expected 0 to {len(WORDS) - 1}"),
     ("input_ids", 1, 2**32 + 1, f"input_ids holds {2**32 + 1}; expected"),
-    ("input_ids", 0, THE, f"it begins with id {THE}; expected [CLS], {CLS}"),
+    ("input_ids", 0, THE, f"the first id is {THE}; expected [CLS], {CLS}"),
     ("input_ids", 3, THE, f"position 3, the end of a segment, holds id {THE}; expected [SEP], {SEP}"),
     ("input_ids", 6, CLS, f"position 6, the end of a segment, holds id {CLS}; expected [SEP], {SEP}"),
-    ("input_ids", 5, SEP, "position 5, of the text, holds [SEP]"),
-    ("input_ids", 5, 0, "position 5, of the text, holds [PAD]"),
+    ("input_ids", 5, SEP, "position 5, in the text, holds [SEP]"),
+    ("input_ids", 5, 0, "position 5, in the text, holds [PAD]"),
     ("next_sentence_labels", 0, 2, "next_sentence_labels holds 2; expected 0 to 1"),
 ])  # fmt: skip
 def test_a_broken_law_is_named_with_its_record(
@@ -98,7 +98,7 @@ def test_unmasked_records_are_checked_and_said_to_be(vocab_file: str, tmp_path: 
     assert "not masked: masking happens during training" in found.checked[0]
     write(tmp_path / "x", [unmasked, {**unmasked, "input_ids": good()["input_ids"]}], UNMASKED)
     (told,) = problems(input_file=[path], vocab_file=vocab_file)
-    assert "record 1 (from 0): position 2, of the text, holds [MASK]" in told
+    assert "record 1 (from 0): position 2, in the text, holds [MASK]" in told
 
 
 def test_records_of_real_text_keep_the_laws(test_data: pathlib.Path, tmp_path: pathlib.Path):
@@ -127,5 +127,5 @@ def test_records_of_two_vocabularies_in_one_file_are_told(corpus: Corpus, tmp_pa
     assert problems(input_file=[str(whole)], vocab_file=vocab_file) == []
     count = verify(VerificationOptions([str(whole)])).records
     (told,) = problems(input_file=[mixed], vocab_file=vocab_file)
-    assert "which WordPiece with this vocabulary never gives after the one before" in told
+    assert "which WordPiece with this vocabulary never yields after the id before" in told
     assert count <= int(told.split("record ")[1].split()[0]) < count + 20

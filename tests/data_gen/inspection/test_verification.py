@@ -113,7 +113,7 @@ def test_a_flipped_byte_of_a_compressed_file_is_found(vocab_file: str, tmp_path:
 
 @pytest.mark.parametrize(("damaged", "lawless", "words"), [
     (2, 4, "record 2 (from 0), near byte"),
-    (4, 2, "record 2 (from 0): it begins with"),
+    (4, 2, "record 2 (from 0): the first id is"),
 ])  # fmt: skip
 def test_of_two_bad_records_the_first_is_named(
     damaged: int, lawless: int, words: str, vocab_file: str, tmp_path: pathlib.Path
@@ -164,9 +164,9 @@ def test_each_bad_file_is_reported(shards: list[str], tmp_path: pathlib.Path):
     write(paths[2], [good(), other, *[good()] * 3])
     told = problems(manifest=str(tmp_path / "out.manifest.json"))
     assert len(told) == 3
-    assert f"{paths[0]} has {4 * frame:,} bytes; the manifest says {5 * frame:,}" in told[0]
+    assert f"{paths[0]} has {4 * frame:,} bytes; expected {5 * frame:,} by its manifest" in told[0]
     assert f"{paths[1]}: record 4 (from 0), near byte" in told[1]
-    assert f"{paths[2]}: all records are good, but they are not those of the manifest" in told[2]
+    assert f"{paths[2]}: all records are valid, but the file differs from its manifest" in told[2]
     assert hashlib.sha256(paths[2].read_bytes()).hexdigest() in told[2]
 
 
@@ -204,7 +204,7 @@ def test_missing_and_left_over_files_are_reported(shards: list[str], tmp_path: p
         told = problems(**options)
         assert len(told) == 2
         assert told[0].startswith(f"{shards[2]} is missing")
-        assert told[1].startswith(f"{left_over} is not named in")
+        assert told[1].startswith(f"{left_over} is not listed in")
 
 
 def test_files_that_are_not_given_are_noted(shards: list[str]):
@@ -220,7 +220,7 @@ def test_records_of_two_runs_are_each_checked_by_their_own_manifest(
     write(tmp_path / "other" / "out.tfrecord", [good()] * 2)
     described(tmp_path / "other", ["out.tfrecord"], vocab_file, 3)
     (told,) = problems(input_file=[*shards, str(tmp_path / "other" / "*.tfrecord")])
-    assert told == f"{tmp_path}/other/out.tfrecord has 2 records; the manifest says 3"
+    assert told == f"{tmp_path}/other/out.tfrecord has 2 records; expected 3 by its manifest"
 
 
 def test_another_vocabulary_is_told_and_the_records_are_checked_without(
@@ -261,7 +261,7 @@ def test_lengths_that_are_not_the_manifests_are_reported(shards: list[str], tmp_
     assert "it has no flags in its source" in refusal(problems, manifest=str(path))
     values["source"]["flags"] = {}
     path.write_text(json.dumps(values))
-    assert "does not tell the flags max_seq_length" in refusal(problems, manifest=str(path))
+    assert "lacks the flags max_seq_length" in refusal(problems, manifest=str(path))
 
 
 @pytest.mark.parametrize(("change", "words"), [
@@ -289,7 +289,7 @@ def test_records_of_other_lengths_than_the_first_are_named(tmp_path: pathlib.Pat
 def test_other_files_are_told_apart(tmp_path: pathlib.Path):
     text, empty = write_text(tmp_path / "text", "This is text, not records.\n"), write_text(tmp_path / "empty", "")
     assert f"{text} is text, not a TFRecord file; official-bert make-records" in problems(input_file=[text])[0]
-    assert "there is no record in" in problems(input_file=[empty])[0]
+    assert "no records in" in problems(input_file=[empty])[0]
     with writer.open_shard(str(tmp_path / "other"), gzip=False) as shard:
         shard.write(writer.joined_frames([b"not a message"]))
     assert "record 0 (from 0): it is not a tf.train.Example" in problems(input_file=[str(tmp_path / "other")])[0]

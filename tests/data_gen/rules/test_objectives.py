@@ -130,12 +130,12 @@ def test_records_of_one_segment_are_told_from_damaged_pairs():
     ids = np.array([[CLS, 7, SEP, 8, SEP]])
     batch = {"input_ids": ids, "input_mask": np.ones((1, 5), int), "segment_ids": np.zeros((1, 5), int)}
     vocab = {"[PAD]": 0, "[UNK]": 1, "[CLS]": CLS, "[SEP]": SEP, "[MASK]": 4, "a": 7, "b": 8}
-    assert validation.first_violation(batch, WordPieces(vocab), one_segment=True) is None
-    violation = validation.first_violation(batch, WordPieces(vocab))
+    assert validation.find_first_violation(batch, WordPieces(vocab), one_segment=True) is None
+    violation = validation.find_first_violation(batch, WordPieces(vocab))
     assert violation is not None
     assert "segment 1 has 0 tokens" in violation[1]
     pair = {**batch, "segment_ids": np.array([[0, 0, 0, 1, 1]])}
-    violation = validation.first_violation(pair, WordPieces(vocab), one_segment=True)
+    violation = validation.find_first_violation(pair, WordPieces(vocab), one_segment=True)
     assert violation is not None
     assert "segment 1 has 2 tokens; expected one segment" in violation[1]
 
