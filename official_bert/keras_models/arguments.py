@@ -1,17 +1,17 @@
-"""Constructor arguments as attributes of a model, which act when they are set or cannot be set."""
+"""Read-only attributes for the constructor arguments of models."""
 
 import inspect
 from typing import Any
 
-_OF_KERAS = ("name", "trainable", "dtype")
+_KERAS_ARGUMENTS = ("name", "trainable", "dtype")
 
 
 class ReadOnly:
-    """An attribute that the constructor sets, or that the model's configuration holds, and nobody can change.
+    """A descriptor for an attribute that only the constructor can set.
 
     Args:
-        name: The argument's name.
-        is_stored: Whether the constructor assigns it. Otherwise it is read from the configuration.
+        name: Name of the constructor argument.
+        is_stored: Whether the constructor assigns the attribute. Otherwise its value comes from get_config.
     """
 
     def __init__(self, name: str, is_stored: bool = False) -> None:
@@ -29,12 +29,12 @@ class ReadOnly:
     def __set__(self, model: Any, value: Any) -> None:
         if not self._is_stored or self._name in vars(model):
             kind = type(model).__name__
-            raise AttributeError(f"{self._name} is fixed when the model is built; pass {self._name}= to {kind}")
+            raise AttributeError(f"{self._name} cannot be changed after construction; pass {self._name}= to {kind}")
         vars(model)[self._name] = value
 
 
 def make_read_only(model_class: type) -> None:
-    """Makes the class's keyword arguments readable if they are not attributes yet."""
+    """Adds a read-only attribute for each keyword argument of the constructor that is not an attribute yet."""
     for name, parameter in inspect.signature(model_class.__init__).parameters.items():  # type: ignore[misc]
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in _OF_KERAS and not hasattr(model_class, name):
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in _KERAS_ARGUMENTS and not hasattr(model_class, name):
             setattr(model_class, name, ReadOnly(name))

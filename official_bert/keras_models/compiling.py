@@ -1,4 +1,4 @@
-"""Compiling: the loss, metrics and optimizer that TextModel.compile passes to Keras."""
+"""Prepares the loss, metrics and optimizer that TextModel.compile passes to Keras."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ from official_bert.optimization.loss_scale import DynamicLossScale
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertOptimizerSettings:
-    """Arguments of `compile` for BERT's optimizer, which `fit` creates when it knows the number of steps.
+    """Settings of BERT's optimizer, which `fit` creates once the number of steps is known.
 
     Raises:
         UserError: If a value is out of range.
@@ -37,8 +37,8 @@ class BertOptimizerSettings:
         is_rate = not isinstance(self.learning_rate, bool)
         # float32 holds no more than 1e38.
         _check_number("learning_rate", self.learning_rate, is_rate, lambda x: 0 < x < 1e38, "a positive number")
-        _check_number("warmup_proportion", self.warmup_proportion, True, lambda x: 0 <= x <= 1, "a share from 0 to 1")
-        _check_number("layer_decay", self.layer_decay, True, lambda x: 0 < x <= 1, "a factor over 0, up to 1")
+        _check_number("warmup_proportion", self.warmup_proportion, True, lambda x: 0 <= x <= 1, "a number from 0 to 1")
+        _check_number("layer_decay", self.layer_decay, True, lambda x: 0 < x <= 1, "a number above 0, at most 1")
 
 
 def _check_number(name: str, value: Any, may_be_number: bool, is_valid: Any, expected: str) -> None:
@@ -56,8 +56,8 @@ def keras_arguments(
         loss: A user's loss of logits, or None.
         metrics: A user's metrics of logits, or None.
         settings: Other arguments of keras.Model.compile.
-        pads_rows: Whether batches may have empty rows.
-        has_regularizers: Whether the model adds losses of its own.
+        pads_rows: Whether batches may contain padding rows.
+        has_regularizers: Whether the model has regularization losses.
 
     Raises:
         UserError: If the arguments contradict each other, or a loss or metric expects probabilities.
@@ -75,22 +75,22 @@ def keras_arguments(
         arguments["jit_compile"] = False
     if not pads_rows:
         return arguments
-    where = "over several replicas, and with micro-batches,"
+    where = "with several replicas or gradient accumulation,"
     check_reduction(arguments["loss"])
     if isinstance(arguments["loss"], TaggingLoss) and (arguments["loss_weights"] or has_regularizers):
-        raise UserError(f"{where} the loss of tags is taken without loss_weights and regularizers; leave them out")
+        raise UserError(f"{where} the loss of tags does not support loss_weights and regularizers; remove them")
     if arguments["metrics"]:
-        # Keras passes the weights of rows, which exclude padding, to weighted metrics only.
+        # Padding rows have weight 0, which Keras passes to weighted metrics only.
         if arguments["weighted_metrics"]:
-            raise UserError(f"{where} give either metrics or weighted_metrics; leave one of them out")
+            raise UserError(f"{where} metrics and weighted_metrics cannot be combined; remove one of them")
         arguments |= {"weighted_metrics": arguments["metrics"], "metrics": None}
     return arguments
 
 
 def prepare_optimizer(optimizer: Any, policy_name: str, strategy: tf.distribute.Strategy) -> keras.optimizers.Optimizer:
-    """Returns the optimizer. If layers compute in float16, it scales the loss, because gradients would underflow.
+    """Returns the optimizer, with loss scaling if layers compute in float16, because gradients would underflow.
 
-    Keras scales the loss only if float16 is the global policy.
+    Keras scales the loss only if float16 is the global dtype policy.
 
     Args:
         optimizer: An optimizer, or its name or configuration.
@@ -110,21 +110,21 @@ def prepare_optimizer(optimizer: Any, policy_name: str, strategy: tf.distribute.
         return optimizer
     if strategy.num_replicas_in_sync > 1:
         raise UserError(
-            "mixed_float16 needs a scaled loss, which Keras' optimizers do not sum over several replicas; use BERT's "
-            "optimizer, or mixed_bfloat16"
+            "Keras' optimizers do not support loss scaling with several replicas, which mixed_float16 needs; use "
+            "BERT's optimizer, or mixed_bfloat16"
         )
     return keras.optimizers.LossScaleOptimizer(optimizer)
 
 
 def _check_rate(optimizer: keras.optimizers.Optimizer) -> None:
-    rate = optimizer.get_config().get("learning_rate")  # a dict for a schedule
+    rate = optimizer.get_config().get("learning_rate")  # A dict for a schedule.
     if isinstance(rate, float) and not 0 <= rate < math.inf:
         raise UserError(f"the optimizer's learning_rate is {rate}; expected a finite number, 0 or more")
-    schedule = getattr(optimizer, "_learning_rate", None)  # the public attribute is the rate of the current step
+    schedule = getattr(optimizer, "_learning_rate", None)  # The public attribute is the current rate.
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-        for step in (0, 1):  # NaN in the settings shows in the first steps
+        for step in (0, 1):  # NaN settings show in the first steps.
             rate = float(schedule(tf.constant(step, tf.int64)))
             if not 0 <= rate < math.inf:
                 raise UserError(
-                    f"the optimizer's schedule has the rate {rate} in step {step}; expected a finite number, 0 or more"
+                    f"the optimizer's schedule returns {rate} for step {step}; expected a finite number, 0 or more"
                 )

@@ -1,4 +1,4 @@
-"""Inputs: everything users pass to fit and evaluate becomes a tf.data.Dataset of ids.
+"""Converts everything that users pass to fit and evaluate to a tf.data.Dataset of token ids.
 
 B batch, E examples, R rows
 """
@@ -27,9 +27,9 @@ from official_bert.learning import batches
 from official_bert.learning.replicas import static_lengths
 from official_bert.tokenization.fast import FastTokenizer
 
-_NO_EXAMPLES, _NO_LABELS = "there are no examples", "there are no labels; give them as y"
+_NO_EXAMPLES, _NO_LABELS = "x contains no examples", "the examples have no labels; pass them as y"
 _NOT_COUNTED = (
-    f"class_weight is {class_labels.BALANCED!r}, for which all labels are counted, and they come in a data set; give a "
+    f"class_weight={class_labels.BALANCED!r} needs the counts of all labels, which a data set does not provide; pass a "
     "dict of weights by class"
 )
 
@@ -38,11 +38,11 @@ ClassWeight = Mapping[Any, float] | str | None
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Examples of fit or evaluate and their weights."""
+    """Examples and their sample weights."""
 
     items: list[Any]
-    weights: Array | None = None  # float32 [E], or [E, 1] for tags; None for 1
-    is_balanced: bool = False  # whether rows are weighted so that all classes have the same total weight
+    weights: Array | None = None  # float32 [E], or [E, 1] for tags; None if all are 1
+    is_balanced: bool = False  # whether to weight rows so that all classes have the same total weight
 
     def __getitem__(self, part: slice) -> "Examples":
         weights = None if self.weights is None else self.weights[part]
@@ -50,7 +50,7 @@ class Examples:
 
 
 class EpochCounter(keras.callbacks.Callback):
-    """Holds the number of the epoch, which determines the order of the examples, also after a callback resumed."""
+    """Stores the current epoch, which determines the order of the examples, also after resuming."""
 
     epoch = 0
 
@@ -60,19 +60,29 @@ class EpochCounter(keras.callbacks.Callback):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Makes batches of what a user passes."""
+    """Converts examples to batches of token ids.
 
-    head: KindSpec  # defines the form of the examples
-    tokenizer: FastTokenizer  # for their texts
-    max_seq_length: int  # the longest sequence in tokens
-    seed: int  # of the order of the examples
-    preprocessor: Callable[[], Preprocessor]  # returns the layer for the texts of data sets, and creates its tables
-    strategy: tf.distribute.Strategy  # that of the model
-    is_compiled: bool  # whether XLA compiles each length
+    Attributes:
+        head: Determines the form of the examples.
+        tokenizer: Tokenizer for lists of texts.
+        max_seq_length: Maximum number of tokens in a sequence.
+        seed: Random seed for shuffling.
+        preprocessor: Returns the layer that tokenizes the texts of data sets.
+        strategy: The strategy of the model.
+        is_compiled: Whether XLA compiles the step once per sequence length.
+    """
 
-    # Arguments of Keras.
+    head: KindSpec
+    tokenizer: FastTokenizer
+    max_seq_length: int
+    seed: int
+    preprocessor: Callable[[], Preprocessor]
+    strategy: tf.distribute.Strategy
+    is_compiled: bool
 
-    def for_fit(
+    # Arguments for keras.Model.fit and evaluate.
+
+    def prepare_fit(
         self,
         x: Any,
         y: Any,
@@ -86,9 +96,9 @@ class Inputs:
         counter: EpochCounter,
         truncation: TruncationCounter,
     ) -> tuple[dict[str, Any], Examples | None]:
-        """Returns the data arguments of keras.Model.fit, and the examples that are split off for validation.
+        """Returns the data arguments for keras.Model.fit and the examples that are held out for validation.
 
-        Ids are left to Keras, which splits and shuffles them. Other data become a data set of batches.
+        Token ids are passed on unchanged: Keras splits and shuffles them. Other data become a data set of batches.
 
         Raises:
             UserError: If texts, labels or weights have the wrong form or length.
@@ -99,15 +109,20 @@ class Inputs:
                     input_adapters.check_weights(np.ravel(weights), "sample_weight")
             if class_weight is not None:
                 class_weight = dict(enumerate(self.weights_by_class(class_weight, y).tolist()))
-            ids = {"x": x, "y": self.labels_of_ids(x, y), "sample_weight": sample_weight, "class_weight": class_weight}
+            ids = {"x": x, "y": self.convert_labels(x, y), "sample_weight": sample_weight, "class_weight": class_weight}
             if isinstance(x, tf.data.Dataset):
                 return {**ids, "shuffle": False}, None
             split = {"batch_size": batch_size, "validation_split": validation_split, "shuffle": shuffle}
             return {**ids, **split}, None
         if isinstance(x, tf.data.Dataset):
             if y is not None or sample_weight is not None or validation_split:
-                raise UserError("a data set holds its labels and weights itself; leave out y, sample_weight and split")
-            return {"x": self.from_data_set(x, batch_size, counter, class_weight, truncation), "shuffle": False}, None
+                raise UserError(
+                    "x is a data set and must contain labels and weights; remove y, sample_weight and validation_split"
+                )
+            return {
+                "x": self.convert_data_set(x, batch_size, counter, class_weight, truncation),
+                "shuffle": False,
+            }, None
         examples, held_out = self.examples(x, y, sample_weight, class_weight), None
         if validation_split:
             kept = _num_kept(len(examples.items), validation_split)
@@ -115,36 +130,38 @@ class Inputs:
         data = self.training(examples, batch_size, shuffle, counter, group_by_length)
         return {"x": data, "shuffle": False}, held_out
 
-    def for_evaluation(self, data: Any, batch_size: int, truncation: TruncationCounter | None = None) -> Any:
-        """Returns batches for keras.Model.evaluate, or ids as they are.
+    def prepare_evaluation(self, data: Any, batch_size: int, truncation: TruncationCounter | None = None) -> Any:
+        """Returns batches for keras.Model.evaluate. Token ids are returned unchanged.
 
         Args:
-            data: Examples, ids, a data set, or a tuple of texts, labels and maybe weights.
-            batch_size: Texts in a batch.
-            truncation: Counts the truncated texts of data sets.
+            data: Examples, token ids, a data set, or a tuple of texts, labels and optional sample weights.
+            batch_size: Number of texts per batch.
+            truncation: Counter for the truncated texts of data sets.
         """
         first = data[0] if isinstance(data, tuple) and data else data
         if data is None or input_adapters.are_ids(first):
             return data
         if isinstance(data, tf.data.Dataset):
-            batches_of_ids = self.from_data_set(data, batch_size, EpochCounter(), truncation=truncation)
+            batches_of_ids = self.convert_data_set(data, batch_size, EpochCounter(), truncation=truncation)
             return distribute_batches(self.strategy, batches_of_ids)
         if not isinstance(data, Examples):
             if not self.head.needs_labels and not (isinstance(data, tuple) and any(part is None for part in data)):
-                data = (data, None)  # texts alone
+                data = (data, None)  # Only texts.
             if len(data) not in (2, 3):
-                raise UserError(f"validation data are {len(data)} things; expected texts and labels, and maybe weights")
+                raise UserError(
+                    f"validation_data has {len(data)} parts; expected (texts, labels) or (texts, labels, weights)"
+                )
             data = self.examples(*data)
         return distribute_batches(self.strategy, self.evaluation(data, batch_size))
 
-    def labels_of_ids(self, x: Any, y: Any) -> Any:
-        """Returns the labels of ids. Lists and names become numbers, other labels are returned as they are.
+    def convert_labels(self, x: Any, y: Any) -> Any:
+        """Returns the labels for token ids. Converts lists and class names to numbers.
 
         Raises:
-            UserError: If labels are missing or wrong, or there is another number of them.
+            UserError: If labels are missing or invalid, or their number differs from the number of rows.
         """
         if isinstance(x, tf.data.Dataset):
-            return y  # the data set has its labels
+            return y  # The data set contains the labels.
         if y is None and self.head.needs_labels:
             raise UserError(_NO_LABELS)
         if isinstance(y, list) or (isinstance(y, np.ndarray) and y.dtype.kind in "OSU"):
@@ -155,7 +172,7 @@ class Inputs:
             input_adapters.check_same_length(len(x["input_ids"]), y, "y")
             if y.dtype.kind == "f" and not np.all(is_valid := np.abs(y) <= input_adapters.LARGEST):
                 wrong = shown(y[~is_valid][0])
-                raise UserError(f"y has {wrong}; expected finite numbers, at most {input_adapters.LARGEST:g}")
+                raise UserError(f"y contains {wrong}; expected finite numbers, at most {input_adapters.LARGEST:g}")
         return y
 
     def weights_by_class(self, class_weight: Mapping[Any, float] | str, y: Any) -> Array:
@@ -163,16 +180,16 @@ class Inputs:
 
         Args:
             class_weight: Weights by class, or "balanced".
-            y: The labels of ids, or None for a data set.
+            y: Labels of token ids. None for a data set.
 
         Raises:
-            UserError: If a weight is not valid, or labels have to be counted and y is None.
+            UserError: If a weight is invalid, or class_weight is "balanced" and y is None.
         """
         if not class_labels.is_balanced(class_weight):
             return self.head.weights_by_class(class_weight)
         if y is None:
             raise UserError(_NOT_COUNTED)
-        self.head.weights_by_class({})  # an error if examples do not have one class
+        self.head.weights_by_class({})  # Raises an error if the kind has no single classes.
         labels = self.head.labels or ()
         numbers = class_labels.class_numbers(input_adapters.as_list(y, "y"), labels)
         return class_labels.balanced_weights(np.array(numbers), len(labels))
@@ -186,11 +203,11 @@ class Inputs:
             UserError: If one of the arguments has the wrong form or length.
         """
         if x is None:
-            raise UserError("there are no texts; give them as x")
+            raise UserError("x is missing; pass the texts")
         if y is None and self.head.needs_labels:
             raise UserError(_NO_LABELS)
         if not self.head.weighs_examples and (sample_weight is not None or class_weight is not None):
-            raise UserError(f"{self.head.kind} has no classes, and weighs all texts alike; leave out the weights")
+            raise UserError(f"{self.head.kind} does not support sample_weight and class_weight; remove them")
         examples = self.head.training_examples(x, y)
         weights = None
         if sample_weight is not None:
@@ -198,18 +215,18 @@ class Inputs:
             input_adapters.check_same_length(len(examples), weights, "sample_weight")
         is_balanced = class_labels.is_balanced(class_weight)
         if is_balanced:
-            self.head.weights_by_class({})  # an error if examples do not have one class
+            self.head.weights_by_class({})  # Raises an error if the kind has no single classes.
         elif class_weight is not None:
             by_class = self.head.weights_by_class(class_weight)[[example.label for example in examples]]
             weights = by_class if weights is None else weights * by_class
         if weights is not None and self.head.has_tokens:
-            weights = weights[:, None]  # the weight of a sentence is that of its tokens, whatever the loss is
+            weights = weights[:, None]  # The weight of a sentence applies to each of its tokens, for any loss.
         return Examples(examples, weights, is_balanced)
 
     def training(
         self, examples: Examples, batch_size: int, shuffle: bool, counter: EpochCounter, group_by_length: bool = False
     ) -> tf.data.Dataset:
-        """Returns batches of rows in another order each epoch."""
+        """Returns training batches, shuffled differently in each epoch."""
         features = self._featurize(examples.items)
         self._print_truncation(features, len(examples.items))
         lengths, weights = batches.row_lengths(features), self._row_weights(features, examples)
@@ -217,24 +234,24 @@ class Inputs:
 
         def batch_indices() -> list[Array]:
             if not shuffle:
-                return self._rows_of(batches.cut(np.arange(len(features)), batch_size))
+                return self._list_batch_rows(batches.cut(np.arange(len(features)), batch_size))
             shuffled = batches.training_batch_indices(
                 lengths, batch_size, self.seed, counter.epoch, texts=texts, group_by_length=group_by_length
             )
-            return self._rows_of(shuffled)
+            return self._list_batch_rows(shuffled)
 
         return batches.as_dataset(lambda rows: self._batch(features, rows, weights, counter.epoch), batch_indices)
 
     def evaluation(self, examples: Examples, batch_size: int) -> tf.data.Dataset:
-        """Returns batches in the order of length."""
+        """Returns batches sorted by length."""
         features = self._featurize(examples.items)
         self._print_truncation(features, len(examples.items))
-        rows = self._rows_of(batches.prediction_batch_indices(batches.row_lengths(features), batch_size))
+        rows = self._list_batch_rows(batches.prediction_batch_indices(batches.row_lengths(features), batch_size))
         weights = self._row_weights(features, examples)
         return batches.as_dataset(lambda each: self._batch(features, each, weights, 0), rows)
 
-    def _rows_of(self, batch_indices: Array) -> list[Array]:
-        """Returns the rows of each batch: a multiple of the replicas, with -1 for padding, or fewer in the last one."""
+    def _list_batch_rows(self, batch_indices: Array) -> list[Array]:
+        """Returns the rows of each batch. With several replicas, -1 pads batches to a multiple of their number."""
         if uses_own_loop(self.strategy):
             return list(batches.filled_up(batch_indices, self.strategy.num_replicas_in_sync))
         return [rows[rows >= 0] for rows in batch_indices]
@@ -252,7 +269,7 @@ class Inputs:
             print(f"note: {note}")
 
     def _row_weights(self, features: Features, examples: Examples) -> Array | None:
-        """Returns the weight of each row, float32 [R], or [R, 1] for tags. None for 1."""
+        """Returns the weight of each row, float32 [R], or [R, 1] for tags. None if all are 1."""
         weights = None if examples.weights is None else examples.weights[features.details[EXAMPLE]]
         if not examples.is_balanced:
             return weights
@@ -263,14 +280,14 @@ class Inputs:
     def _batch(
         self, features: Features, rows: Array, weights: Array | None, epoch: int, first: int = 0
     ) -> tuple[Any, ...]:
-        """Returns inputs, targets and maybe weights of some rows.
+        """Returns inputs, targets and optional sample weights of a batch.
 
         Args:
             features: Features with targets.
-            rows: Numbers of the rows in `features`.
-            weights: Weights of the rows of `features`, or None.
-            epoch: The epoch, by which random targets differ.
-            first: Number of rows in the epoch before those of `features`.
+            rows: Indices of the batch's rows in `features`.
+            weights: Weights of all rows of `features`, or None.
+            epoch: The epoch, which seeds random targets.
+            first: Index of the first row of `features` within the epoch.
         """
         buckets = static_lengths(self.strategy, self.max_seq_length)
         multiple = batches.COMPILED_MULTIPLE if self.is_compiled else batches.MULTIPLE
@@ -279,7 +296,7 @@ class Inputs:
 
     # Data sets.
 
-    def from_data_set(
+    def convert_data_set(
         self,
         data: tf.data.Dataset,
         batch_size: int,
@@ -287,53 +304,55 @@ class Inputs:
         class_weight: ClassWeight = None,
         truncation: TruncationCounter | None = None,
     ) -> tf.data.Dataset:
-        """Returns a data set of texts, or of texts and labels, as one of ids and numbers, batch by batch.
+        """Converts a data set of texts (and labels) to batches of token ids (and label numbers).
 
-        TensorFlow converts texts that are one row with one label each. Otherwise Python does, as for lists.
+        If each text is one row with one label, the conversion runs in the TensorFlow graph, otherwise in Python.
         """
         self._check_data_set(data.element_spec)
         if not int(data.cardinality()):
-            raise UserError(f"{_NO_EXAMPLES}: the data set is empty")
+            raise UserError("x is an empty data set")
         if class_labels.is_balanced(class_weight):
             raise UserError(_NOT_COUNTED)
         spec, is_batched = data.element_spec, _is_batched(data)
         numbers = model_for(self.head).graph_labels(spec[1], is_batched) if self.head.needs_labels else None
         if numbers is not None:
-            counted = self._in_graph(data if is_batched else data.batch(batch_size), numbers, class_weight)
+            counted = self._convert_in_graph(data if is_batched else data.batch(batch_size), numbers, class_weight)
         else:
-            counted = self._in_python(_batched(data, batch_size), counter, class_weight)
+            counted = self._convert_in_python(_batched(data, batch_size), counter, class_weight)
         return (truncation or TruncationCounter()).count(counted)
 
-    def _in_graph(self, data: tf.data.Dataset, numbers: Any, class_weight: ClassWeight) -> tf.data.Dataset:
-        """Returns counts and batches for TruncationCounter.count, made by TensorFlow."""
+    def _convert_in_graph(self, data: tf.data.Dataset, numbers: Any, class_weight: ClassWeight) -> tf.data.Dataset:
+        """Returns counts and batches for TruncationCounter.count, computed in the TensorFlow graph."""
         by_class = None if class_weight is None else self.head.weights_by_class(class_weight)
         preprocessor = self.preprocessor()
 
         def to_ids(x: Any, y: Any, *weights: Any) -> tuple[Any, ...]:
             labels = numbers(y)
             if weights:
-                weight = tf.reshape(tf.cast(weights[0], tf.float32), [-1])  # also of a column [B, 1]
+                weight = tf.reshape(tf.cast(weights[0], tf.float32), [-1])  # Accepts a column [B, 1] too.
                 is_valid, most = (weight >= 0) & (weight <= input_adapters.LARGEST), f"{input_adapters.LARGEST:g}"
                 expected = f"a finite number, 0 or more, at most {most}"
                 weights = (check_values(weight, weight, is_valid, "weight", expected),)
             if by_class is not None:
-                of_classes = tf.gather(by_class, tf.cast(labels, tf.int32))
-                weights = (of_classes * weights[0] if weights else of_classes,)
-            inputs, is_truncated = preprocessor.ids_and_cuts(x)
+                class_weights = tf.gather(by_class, tf.cast(labels, tf.int32))
+                weights = (class_weights * weights[0] if weights else class_weights,)
+            inputs, is_truncated = preprocessor.compute_ids_and_truncation(x)
             counts = tf.stack([tf.size(is_truncated, tf.int64), tf.math.count_nonzero(is_truncated)])
             return counts, inputs, labels, *weights
 
         data = data.map(to_ids, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
         return data.with_options(dataset_options())
 
-    def _in_python(self, data: tf.data.Dataset, counter: EpochCounter, class_weight: ClassWeight) -> tf.data.Dataset:
-        """Returns counts and batches for TruncationCounter.count, made by Python."""
+    def _convert_in_python(
+        self, data: tf.data.Dataset, counter: EpochCounter, class_weight: ClassWeight
+    ) -> tf.data.Dataset:
+        """Returns counts and batches for TruncationCounter.count, computed in Python."""
 
         def batches_of_ids() -> Iterator[tuple[Any, ...]]:
             first = 0
-            for examples in self._examples_of(data, class_weight):
+            for examples in self._iterate_examples(data, class_weight):
                 features = self._featurize(examples.items)
-                (rows,) = self._rows_of(np.arange(len(features))[None])
+                (rows,) = self._list_batch_rows(np.arange(len(features))[None])
                 batch = self._batch(features, rows, self._row_weights(features, examples), counter.epoch, first)
                 yield np.array([len(examples.items), features.cut]), *batch
                 first += len(features)
@@ -341,10 +360,10 @@ class Inputs:
         return batches.streamed(batches_of_ids, int(data.cardinality()))
 
     def examples_in(self, data: tf.data.Dataset, batch_size: int) -> list[Any]:
-        """Returns the labelled examples of a data set, batched or not, in order and without weights."""
-        return [item for examples in self._examples_of(_batched(data, batch_size)) for item in examples.items]
+        """Returns the labelled examples of a data set in order, without weights."""
+        return [item for examples in self._iterate_examples(_batched(data, batch_size)) for item in examples.items]
 
-    def _examples_of(self, data: tf.data.Dataset, class_weight: ClassWeight = None) -> Iterator[Examples]:
+    def _iterate_examples(self, data: tf.data.Dataset, class_weight: ClassWeight = None) -> Iterator[Examples]:
         """Yields the examples of each batch."""
         for element in data.with_options(dataset_options()):
             x, y, weights = (*(element if self.head.needs_labels else (element,)), None, None)[:3]
@@ -357,17 +376,19 @@ class Inputs:
         """Raises a UserError if fit cannot read the elements of a data set."""
         needs_labels = self.head.needs_labels
         if needs_labels and (not isinstance(spec, tuple) or len(spec) not in (2, 3)):
-            raise UserError("the data set holds texts alone; expected tuples of (texts, labels), maybe with weights")
+            raise UserError(
+                "the data set contains no labels; expected tuples (texts, labels) or (texts, labels, weights)"
+            )
         if not needs_labels and isinstance(spec, tuple):
-            raise UserError(f"the data set holds {len(spec)} things; expected texts alone")
+            raise UserError(f"the data set contains tuples of {len(spec)}; expected only texts")
         x = spec[0] if isinstance(spec, tuple) else spec
         texts = tf.nest.flatten(x)
         if any(each.dtype != tf.string for each in texts) or len(texts) != 1 + self.head.pair:
             expected = "two strings, as (first, second)" if self.head.pair else "a string"
-            raise UserError(f"the data set's first part is {x}; expected {expected}")
+            raise UserError(f"the data set's texts have the specification {x}; expected {expected}")
 
     def texts_in(self, data: Any) -> Any:
-        """Returns the texts of a data set, batched or not, in order and without labels. Other values are unchanged."""
+        """Returns the texts of a data set in order, without labels. Returns other values unchanged."""
         if not isinstance(data, tf.data.Dataset):
             return data
         spec = data.element_spec
@@ -385,16 +406,18 @@ class Inputs:
 
 
 def _are_texts(spec: Any) -> bool:
-    """Returns whether a tuple of specifications is a pair of texts, rather than texts and numeric labels."""
+    """Returns whether a tuple of specifications is a pair of texts, and not texts with numeric labels."""
     return len(spec) == 2 and all(isinstance(each, tf.TensorSpec) and each.dtype == tf.string for each in spec)
 
 
 def _is_batched(data: tf.data.Dataset, texts: Any = None) -> bool:
-    """Returns whether a data set's texts come in batches, by their specification."""
+    """Returns whether the elements of a data set are batches of texts."""
     texts = texts or (data.element_spec[0] if isinstance(data.element_spec, tuple) else data.element_spec)
     rank = tf.nest.flatten(texts)[0].shape.rank
     if rank is None:
-        raise UserError(f"the data set's texts are {texts}; expected a known shape: [] for one, [None] for batches")
+        raise UserError(
+            f"the data set's texts have the specification {texts}; expected a known shape: [] or, in batches, [None]"
+        )
     return bool(rank)
 
 
@@ -410,12 +433,12 @@ def _to_array(values: Any) -> Any:
 
 
 def count_steps(data: Any, batch_size: int, validation_split: float) -> int:
-    """Returns the number of batches of an epoch. Batches of a data set of unknown cardinality are counted.
+    """Returns the number of batches per epoch. Iterates over a data set of unknown cardinality to count them.
 
     Args:
-        data: A tf.data.Dataset of batches, or ids.
-        batch_size: Rows of ids in a batch.
-        validation_split: The share of ids that is not trained on.
+        data: A tf.data.Dataset of batches, or token ids.
+        batch_size: Batch size of token ids.
+        validation_split: Fraction of the token ids that is held out.
 
     Raises:
         UserError: If the data set is infinite or empty.
@@ -423,7 +446,7 @@ def count_steps(data: Any, batch_size: int, validation_split: float) -> int:
     if isinstance(data, tf.data.Dataset):
         steps = int(data.cardinality())
         if steps == tf.data.INFINITE_CARDINALITY:
-            raise UserError("the data set never ends; pass steps_per_epoch")
+            raise UserError("the data set is infinite; pass steps_per_epoch")
         if steps == tf.data.UNKNOWN_CARDINALITY:
             steps = int(data.reduce(np.int64(0), lambda count, *_: count + 1))
     else:
@@ -435,17 +458,17 @@ def count_steps(data: Any, batch_size: int, validation_split: float) -> int:
 
 
 def check_split(validation_split: Any, validation_data: Any) -> float:
-    """Returns the share of the examples that is used for validation, 0 for none.
+    """Returns validation_split as a float, 0.0 for None.
 
     Raises:
-        UserError: If it is not a share, or there are other validation data.
+        UserError: If it is out of range, or validation_data is passed too.
     """
     if validation_split is None:
         return 0.0
     if not (isinstance(validation_split, int | float | np.number) and 0 <= validation_split < 1):
-        raise UserError(f"validation_split is {shown(validation_split)}; expected a share from 0 to 1, less than 1")
+        raise UserError(f"validation_split is {shown(validation_split)}; expected a number, at least 0 and less than 1")
     if validation_split and validation_data is not None:
-        raise UserError("validation_split and validation_data are both given; give one of them")
+        raise UserError("validation_split and validation_data cannot be combined; pass one of them")
     return float(validation_split)
 
 
@@ -453,18 +476,20 @@ def _num_kept(examples: int, validation_split: float) -> int:
     """Returns the number of examples to train on."""
     kept = math.floor(examples * (1 - validation_split))
     if not 0 < kept < examples:
-        raise UserError(f"validation_split={validation_split:g} of {examples} examples leaves one of both parts empty")
+        raise UserError(
+            f"validation_split={validation_split:g} leaves no training or no validation examples out of {examples}"
+        )
     return kept
 
 
 def check_count(value: Any, name: str, default: int | None = 1, least: int = 1) -> Any:
-    """Returns a whole number that a caller passed, or the default for None.
+    """Returns an integer argument, or its default for None.
 
     Raises:
-        UserError: If it is not a whole number in the range.
+        UserError: If the value is not an integer or is out of range.
     """
     if value is None:
         return default
     if not isinstance(value, int | np.integer) or not least <= value < 2**31:
-        raise UserError(f"{name} is {shown(value)}; expected a whole number, {least} or more, below 2**31")
+        raise UserError(f"{name} is {shown(value)}; expected an integer, at least {least} and below 2**31")
     return int(value)

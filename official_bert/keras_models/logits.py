@@ -1,4 +1,4 @@
-"""Rejects losses and metrics that expect probabilities: the models output logits."""
+"""Rejects losses and metrics that expect probabilities, because the models output logits."""
 
 import inspect
 from typing import Any
@@ -21,108 +21,110 @@ _FOR_PROBABILITIES = {
 
 
 def check_losses(losses: Any, head: KindSpec) -> Any:
-    """Returns the losses, unchanged, if they can be computed from logits.
+    """Returns the losses unchanged if all of them accept logits.
 
     Args:
-        losses: A loss, or a list or dict of losses, as compile takes them.
+        losses: A loss, or a list or dict of losses, as in compile.
         head: The head that outputs the logits.
 
     Raises:
-        UserError: If a loss expects probabilities, or reads the padding of tags. The message shows the loss to use.
+        UserError: If a loss expects probabilities, or does not ignore the padding of tags.
     """
     own = model_for(head).loss()
     ignores_padding = isinstance(own, TaggingLoss)
 
-    def check(given: Any) -> Any:
-        if isinstance(given, str) and given in _CROSSENTROPIES:
-            given = type(next(iter(keras.tree.flatten(own)))).__name__.replace(
+    def check(item: Any) -> Any:
+        if isinstance(item, str) and item in _CROSSENTROPIES:
+            item = type(next(iter(keras.tree.flatten(own)))).__name__.replace(
                 "TaggingLoss", "SparseCategoricalCrossentropy"
             )
-        made = _create(given, keras.losses)
-        if not isinstance(made, keras.losses.SparseCategoricalCrossentropy) or not ignores_padding:
-            return _check(given, made, keras.losses, head)
-        if made.ignore_class != NO_LABEL or not made.get_config()["from_logits"]:
+        instance = _create(item, keras.losses)
+        if not isinstance(instance, keras.losses.SparseCategoricalCrossentropy) or not ignores_padding:
+            return _check(item, instance, keras.losses, head)
+        if instance.ignore_class != NO_LABEL or not instance.get_config()["from_logits"]:
             line = f"keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class={NO_LABEL})"
-            raise UserError(f"tokens without a label have {NO_LABEL}; leave out the loss, or use {line}")
-        return given
+            raise UserError(f"the label {NO_LABEL} marks tokens without a label; remove the loss, or use {line}")
+        return item
 
     return keras.tree.map_structure(check, losses)
 
 
 def check_metrics(metrics: Any, head: KindSpec) -> Any:
-    """Returns the metrics if they can be computed from logits.
+    """Returns the metrics if all of them accept logits.
 
-    "accuracy" becomes the accuracy of the head, and F1Score and FBetaScore receive probabilities.
+    "accuracy" is replaced by the accuracy of the head. F1Score and FBetaScore are wrapped to receive probabilities.
 
     Args:
-        metrics: A metric, or a list or dict of metrics, as compile takes them.
+        metrics: A metric, or a list or dict of metrics, as in compile.
         head: The head that outputs the logits.
 
     Raises:
-        UserError: If a metric expects probabilities. The message shows the metric to use.
+        UserError: If a metric expects probabilities.
     """
     own = next(iter(keras.tree.flatten(model_for(head).metrics())))
 
-    def check(given: Any) -> Any:
-        if isinstance(given, str) and given in _ACCURACIES:
-            # Keras itself resolves the name to this metric.
+    def check(item: Any) -> Any:
+        if isinstance(item, str) and item in _ACCURACIES:
+            # Keras resolves the name to this metric by itself.
             is_keras_choice = isinstance(own, keras.metrics.SparseCategoricalAccuracy)
-            return given if is_keras_choice or own.name != "accuracy" else own
-        made = _create(given, keras.metrics)
-        if isinstance(made, keras.metrics.FBetaScore) and _is_from_keras(made) and not head.is_value:
-            return _f_score(made, head)
-        return _check(given, made, keras.metrics, head)
+            return item if is_keras_choice or own.name != "accuracy" else own
+        instance = _create(item, keras.metrics)
+        if isinstance(instance, keras.metrics.FBetaScore) and _is_from_keras(instance) and not head.is_value:
+            return _f_score(instance, head)
+        return _check(item, instance, keras.metrics, head)
 
     return keras.tree.map_structure(check, metrics)
 
 
-def _create(given: Any, module: Any) -> Any:
-    """Returns the loss or metric of a name, class or function of Keras, as an object if it has a class."""
-    made = module.get(given) if isinstance(given, str) or inspect.isclass(given) else given
-    if inspect.isfunction(made) and _is_from_keras(made):
-        kind = getattr(module, made.__name__.title().replace("_", ""), None)
-        return kind() if kind else made
-    return made
+def _create(item: Any, module: Any) -> Any:
+    """Returns the Keras object for the name, class or function of a loss or metric."""
+    instance = module.get(item) if isinstance(item, str) or inspect.isclass(item) else item
+    if inspect.isfunction(instance) and _is_from_keras(instance):
+        kind = getattr(module, instance.__name__.title().replace("_", ""), None)
+        return kind() if kind else instance
+    return instance
 
 
-def _check(given: Any, made: Any, module: Any, head: KindSpec) -> Any:
-    argument = _missing_argument(made, head)
+def _check(item: Any, instance: Any, module: Any, head: KindSpec) -> Any:
+    argument = _missing_argument(instance, head)
     if argument is None:
-        return given
-    name = getattr(made, "__name__", type(made).__name__)
+        return item
+    name = getattr(instance, "__name__", type(instance).__name__)
     module_name = module.__name__.removeprefix("keras._tf_keras.")
-    remedy = f"use {module_name}.{name}({argument}) instead" if argument else "compute it from the result of predict"
+    remedy = f"use {module_name}.{name}({argument}) instead" if argument else "compute it from the output of predict"
     raise UserError(f"{name} expects probabilities, but the model outputs logits; {remedy}")
 
 
-def _missing_argument(made: Any, head: KindSpec) -> str | None:
-    """Returns the argument that lets a loss or metric take logits, "" if it has none, or None if it needs none."""
-    if not _is_from_keras(made):
+def _missing_argument(instance: Any, head: KindSpec) -> str | None:
+    """Returns the argument that makes a loss or metric accept logits, "" if there is none, or None if not needed."""
+    if not _is_from_keras(instance):
         return None
-    config = {} if inspect.isfunction(made) else made.get_config()
+    config = {} if inspect.isfunction(instance) else instance.get_config()
     if config.get("from_logits") is False:
         return "from_logits=True"
     if head.is_value or "from_logits" in config:
         return None
-    if "threshold" in config:  # 0 is the logit of one half
+    if "threshold" in config:  # A logit of 0 is a probability of 0.5.
         return None if config["threshold"] == 0 else "threshold=0"
     if "thresholds" in config:
         return None if config["thresholds"] in (0, [0]) or config.get("top_k") else "thresholds=0"
-    name = getattr(made, "__name__", type(made).__name__)
+    name = getattr(instance, "__name__", type(instance).__name__)
     return "" if name in _FOR_PROBABILITIES or "num_thresholds" in config else None
 
 
-def _f_score(made: Any, head: KindSpec) -> MetricOfClasses:
-    """Returns F1Score or FBetaScore for the logits of a head. Keras' own take one-hot rows and probabilities."""
+def _f_score(instance: Any, head: KindSpec) -> MetricOfClasses:
+    """Returns F1Score or FBetaScore for logits. Keras' own expect one-hot rows and probabilities."""
     loss = model_for(head).loss()
     is_single_label = isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
     if is_single_label or isinstance(loss, keras.losses.BinaryCrossentropy):
-        return MetricOfClasses(made, is_single_label)
-    hint = "; evaluate gives the f1 of its answers" if head.has_own_scores else ""
+        return MetricOfClasses(instance, is_single_label)
+    hint = "; evaluate returns the f1 of the answers" if head.has_own_scores else ""
     kind = head.kind.replace("_", " ")
-    raise UserError(f"{type(made).__name__} is for classes of texts, which {kind} has not; leave it out{hint}")
+    raise UserError(
+        f"{type(instance).__name__} needs one or more classes per text, which {kind} does not have; remove it{hint}"
+    )
 
 
-def _is_from_keras(made: Any) -> bool:
-    """Returns whether a function or the class of an object is part of Keras. Nothing is known of users' own."""
-    return (made if inspect.isfunction(made) else type(made)).__module__.startswith("keras.")
+def _is_from_keras(instance: Any) -> bool:
+    """Returns whether a function or the class of an object is defined in Keras. User-defined ones are not checked."""
+    return (instance if inspect.isfunction(instance) else type(instance)).__module__.startswith("keras.")

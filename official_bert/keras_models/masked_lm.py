@@ -1,4 +1,4 @@
-"""Words that are hidden in a text, filled in; and learning a field's language from its texts.
+"""A Keras model that predicts masked tokens, and can continue pre-training on plain texts.
 
 B texts, P predictions, V vocabulary
 """
@@ -33,10 +33,10 @@ _LOGITS = "masked_lm_logits"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLMHead(KindSpec):
-    """The masked-LM head on texts alone, whose targets are drawn anew in each epoch: int32 [B, P].
+    """The masked-LM head for unlabelled texts. New tokens are masked in each epoch: targets are int32 [B, P].
 
     Attributes:
-        masking: draws them.
+        masking: Selects the masked tokens and their replacements.
     """
 
     kind: ClassVar[str] = FILL_MASK
@@ -51,7 +51,7 @@ class MaskedLMHead(KindSpec):
 
     def examples(self, x: Any, y: Any) -> list[TextExample]:
         if y is not None:
-            raise UserError("a masked LM hides tokens itself; leave out y")
+            raise UserError("MaskedLM masks tokens itself and takes no labels; remove y")
         return [TextExample(str(number), text) for number, text in enumerate(input_adapters.as_texts(x))]
 
     def featurize(self, examples: Sequence[TextExample], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
@@ -66,13 +66,13 @@ class MaskedLMHead(KindSpec):
 
 
 class Model(KindModel[MaskedLMHead]):
-    """The loss and metrics of the masked-LM head, which `MaskedLM` builds itself."""
+    """The loss and metrics of the masked-LM head. `MaskedLM` builds its own layers."""
 
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
         raise NotImplementedError
 
     def loss(self) -> TaggingLoss:
-        return TaggingLoss()  # the mean over the predictions that are there
+        return TaggingLoss()  # The mean over all predictions except padding.
 
     def metrics(self) -> Any:
         return [TagAccuracy()]
@@ -80,21 +80,21 @@ class Model(KindModel[MaskedLMHead]):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class MaskedLM(TextModel):
-    """Fills in [MASK], and learns from texts alone (paper, section 3.1, task 1; next sentences are not judged).
+    """A masked language model (paper, section 3.1, task 1). It has no next-sentence objective.
 
-    x is texts. predict takes texts with [MASK] and returns for each text, for each of its [MASK], the likeliest pieces.
-    fit takes texts without labels and hides other tokens in each epoch, as pre-training with dynamic masking does.
+    x contains texts. For each [MASK] in a text, predict returns the most probable word pieces. fit needs no labels. It
+    masks different tokens in each epoch, like pre-training with dynamic masking.
 
-    The pooler and the next-sentence head of the checkpoint are kept as they are, and written by save and
-    save_checkpoint, so that what is made of the model next has them.
+    The pooler and the next-sentence head of the checkpoint do not change. save and save_checkpoint write them, so that
+    later fine-tuning can use them.
 
     Args:
-        config: the encoder's sizes.
-        vocab: the text of its vocab.txt.
-        masked_lm_prob: the share of tokens to predict in fit.
-        max_predictions_per_seq: how many of a text at most.
-        do_whole_word_mask: whether all pieces of a word are hidden together.
-        settings: as of TextModel.
+        config: Sizes of the encoder, a BertConfig or a dict of its fields.
+        vocab: Contents of its vocab.txt.
+        masked_lm_prob: Fraction of the tokens that fit masks.
+        max_predictions_per_seq: Maximum number of masked tokens per text.
+        do_whole_word_mask: Whether to mask all pieces of a word together.
+        settings: Other arguments of TextModel.
     """
 
     head: MaskedLMHead
@@ -148,7 +148,7 @@ class MaskedLM(TextModel):
         stored = {name.replace(".", "/"): np.asarray(store[name]) for name in store.keys()}  # noqa: SIM118
         self._kept = {path: stored.get(path, value) for path, value in self._kept.items()}
 
-    def _own_config(self) -> dict[str, Any]:
+    def _get_own_config(self) -> dict[str, Any]:
         return dict(self._masking_settings)
 
     def _head_note(self, has_head: bool) -> str:
@@ -158,7 +158,7 @@ class MaskedLM(TextModel):
         return self.fill(x)
 
     def fill(self, x: Any, top_k: int = 5) -> list[list[list[Candidate]]]:
-        """Returns for each text, for each of its [MASK], the `top_k` likeliest pieces, best first."""
+        """Returns the `top_k` most probable word pieces for each [MASK] of each text, best first."""
 
         def forward(features: dict[str, Any], training: bool) -> dict[str, Any]:
             return {_LOGITS: self(features, training=training)}

@@ -1,4 +1,4 @@
-"""Which of several endings follows a text.
+"""A Keras model that selects one of several endings of a text.
 
 B examples, N endings
 """
@@ -15,15 +15,15 @@ from official_bert.modeling.config import BertConfig
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class MultipleChoice(TextModel):
-    """Which of four endings follows (SWAG; paper, section 4.4).
+    """Selects one of four endings of a text (SWAG; paper, section 4.4).
 
-    x is prompts with their endings: a tuple of a column of texts and a column of lists of four texts, or rows of both;
-    y is the number of the right ending. predict returns probabilities, float64 [B, N]; choose returns numbers.
+    x is a tuple of prompts and of lists of four endings, or a list of such (prompt, endings) rows. y contains the index
+    of the correct ending. predict returns probabilities, float64 [B, N], and `choose` returns indices.
 
     Args:
-        config: the encoder's sizes.
-        vocab: the text of its vocab.txt.
-        settings: as of TextModel.
+        config: Sizes of the encoder, a BertConfig or a dict of its fields.
+        vocab: Contents of its vocab.txt.
+        settings: Other arguments of TextModel.
     """
 
     default_name = "multiple_choice"
@@ -33,5 +33,5 @@ class MultipleChoice(TextModel):
         super().__init__(MultipleChoiceSpec(), config, vocab, **settings)
 
     def choose(self, x: Any, batch_size: int | None = None) -> list[int]:
-        """Returns the number of the likeliest ending of each prompt."""
+        """Returns the index of the most probable ending of each prompt."""
         return chosen(self.predict(x, batch_size))

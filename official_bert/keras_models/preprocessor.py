@@ -1,4 +1,4 @@
-"""From strings to the network's inputs, as a Keras layer of TensorFlow operations.
+"""A Keras layer that converts strings to the inputs of the encoder in a TensorFlow graph.
 
 B texts, S sequence
 """
@@ -16,20 +16,20 @@ from official_bert.tokenization.exact import FullTokenizer, parse_vocab
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class Preprocessor(keras.layers.Layer):
-    """Turns texts or pairs of texts into input_ids, input_mask and segment_ids, exactly as the tokenizer does.
+    """Converts texts or pairs of texts to input_ids, input_mask and segment_ids, exactly like the tokenizer.
 
-    It may be called on a batch of strings, or used in `dataset.map`.
+    You can call it on a batch of strings, or use it in `dataset.map`.
 
     Args:
-        vocab: the text of a vocab.txt.
-        do_lower_case: Whether the vocabulary is uncased. None detects it from the capital letters. A Casing is taken
-            without comparing it with the vocabulary.
-        max_seq_length: the longest sequence in tokens; longer texts are cut as in fine-tuning.
-        pad_to_max: whether every batch has max_seq_length tokens, as TPUs want it, rather than those of its longest.
-        strip_accents: whether texts lose their accents; None for lower-cased ones.
+        vocab: Contents of a vocab.txt.
+        do_lower_case: Whether the vocabulary is uncased. None detects it from capital letters in the vocabulary. A
+            Casing is not compared with the vocabulary.
+        max_seq_length: Maximum number of tokens in a sequence. Longer texts are truncated as in fine-tuning.
+        pad_to_max: Whether to pad every batch to max_seq_length (static shapes, for TPUs) instead of its longest text.
+        strip_accents: Whether to remove accents. Defaults to the value of do_lower_case.
 
     Call arguments:
-        inputs: strings [B], or a tuple of two of those, or a dict with `text` and `text_pair`.
+        inputs: Strings [B], a tuple of two such tensors, or a dict with the keys `text` and `text_pair`.
 
     Returns:
         A dict of int32 [B, S].
@@ -45,28 +45,28 @@ class Preprocessor(keras.layers.Layer):
         **layer_settings: Any,
     ) -> None:
         super().__init__(**{"trainable": False, **layer_settings})
-        self.built = True  # it has no weights; Keras' quantize takes no layer that is not
+        self.built = True  # It has no weights, and Keras' quantize rejects layers that are not built.
         self._settings: dict[str, Any] = {
             "vocab": vocab,
             "max_seq_length": max_seq_length,
             "pad_to_max": pad_to_max,
         }
-        self._convert_input_args = False  # Keras would take strings for numbers
+        self._convert_input_args = False  # Keras would convert strings to numbers.
         self._allow_non_tensor_positional_args = True
         tokens = parse_vocab(vocab)
         casing = resolve_casing(tokens, do_lower_case, strip_accents)
         self._settings |= casing.settings
         tokenizer = FullTokenizer.from_vocab(tokens, **casing._asdict())
         task_spec = {"max_seq_length": max_seq_length}
-        with tf.init_scope():  # made within `dataset.map`, the tables would belong to the graph of that map alone
+        with tf.init_scope():  # Inside `dataset.map`, the tables would belong to the graph of that map.
             self._single = TextGraph(keras.Model(), tokenizer, {**task_spec, "pair": False})
             self._pair = TextGraph(keras.Model(), tokenizer, {**task_spec, "pair": True})
 
     def call(self, inputs: Any) -> dict[str, Any]:
-        return self.ids_and_cuts(inputs)[0]
+        return self.compute_ids_and_truncation(inputs)[0]
 
-    def ids_and_cuts(self, inputs: Any) -> tuple[dict[str, Any], Any]:
-        """Returns what the layer does, and which texts or pairs were cut, bool [B]."""
+    def compute_ids_and_truncation(self, inputs: Any) -> tuple[dict[str, Any], Any]:
+        """Returns the inputs of the encoder, and whether each text or pair was truncated, bool [B]."""
         if isinstance(inputs, Mapping):
             inputs = (inputs["text"], inputs["text_pair"]) if "text_pair" in inputs else inputs["text"]
         if isinstance(inputs, tuple):
@@ -77,7 +77,7 @@ class Preprocessor(keras.layers.Layer):
         features = rows.features
         if self._settings["pad_to_max"]:
             length = self._settings["max_seq_length"]
-            features = {name: _padded(values, length) for name, values in features.items()}
+            features = {name: _pad_to_length(values, length) for name, values in features.items()}
         return features, rows.is_truncated
 
     def get_config(self) -> dict[str, Any]:
@@ -89,6 +89,6 @@ class Preprocessor(keras.layers.Layer):
         return cls(**{**config, "do_lower_case": casing, "strip_accents": None})
 
 
-def _padded(values: Any, length: int) -> Any:
+def _pad_to_length(values: Any, length: int) -> Any:
     padded = tf.pad(values, [[0, 0], [0, length - tf.shape(values)[1]]])
     return tf.ensure_shape(padded, [None, length])

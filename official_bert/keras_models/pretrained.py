@@ -1,4 +1,4 @@
-"""Creates Keras models from checkpoints, and reads their weights."""
+"""Creates Keras models from checkpoints and collects their weights."""
 
 import inspect
 from collections.abc import Mapping
@@ -14,26 +14,26 @@ from official_bert.utils.counting import pluralize
 
 
 def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any]) -> Any:
-    """Returns a TextModel with the weights of a checkpoint, and prints what was loaded.
+    """Creates a TextModel with the weights of a checkpoint and prints a summary of what was loaded.
 
     Args:
-        model_class: A subclass of TextModel, whose constructor makes the head.
+        model_class: A subclass of TextModel. Its constructor creates the head.
         initial: The checkpoint.
-        settings: Arguments that the user gave to the class.
+        settings: Constructor arguments that the user passed.
     """
     spec = initial.task if initial.task and initial.task["kind"] in model_class.kinds else None
-    given = settings
+    explicit = settings
     if spec is not None:
-        settings = {"max_seq_length": spec["max_seq_length"], **model_class._settings_of(spec), **settings}
+        settings = {"max_seq_length": spec["max_seq_length"], **model_class._get_settings(spec), **settings}
     elif initial.task is None and (initial.labels or initial.kind):
-        settings = {**model_class._settings_of_classifier(initial.labels, initial.kind), **settings}
+        settings = {**model_class._get_classifier_settings(initial.labels, initial.kind), **settings}
     if "labels" in inspect.signature(model_class.__init__).parameters:
-        settings.setdefault("labels", None)  # the class rejects it, and describes what it expects
+        settings.setdefault("labels", None)  # The constructor's error then describes valid labels.
     model = model_class(initial.config, initial.require_vocab(), do_lower_case=initial.casing, **settings)
     weights, notes = head_weights(initial, model.head), initial.notes
     if weights is not None:
         assign_weights(model, weights)
-        model._take_decisions(initial.task or {}, given)
+        model._take_decisions(initial.task or {}, explicit)
         has_head = True
     else:
         paths = {variable.path for variable in model.variables}
@@ -51,7 +51,7 @@ def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any
 
 
 def collect_weights(model: Any) -> dict[str, Array]:
-    """Returns the weights of a Keras model by path, float32, with low-rank updates merged into their matrices."""
+    """Returns the float32 weights of a Keras model by path, with low-rank updates merged into their matrices."""
     weights = {variable.path: np.asarray(variable, np.float32) for variable in model.variables}
     for layer in model.layers:
         if getattr(layer, "lora_enabled", False):
@@ -60,10 +60,10 @@ def collect_weights(model: Any) -> dict[str, Array]:
     return weights
 
 
-def as_loaded_model(model: Any, path: str, overrides: LoadOverrides) -> LoadedModel:
-    """Returns a TextModel that was loaded from `path` as a checkpoint."""
+def to_loaded_model(model: Any, path: str, overrides: LoadOverrides) -> LoadedModel:
+    """Converts a TextModel that was loaded from `path` to a LoadedModel."""
     found = FoundTokenizer(path, {path: model.vocab}, model.casing, path)
     tokenizer = resolve_tokenizer(found, overrides, model.bert_config)
-    tokenizer = tokenizer._replace(notes=(*tokenizer.notes, f"the encoder is that of a {type(model).__name__}"))
+    tokenizer = tokenizer._replace(notes=(*tokenizer.notes, f"using the encoder of a {type(model).__name__}"))
     task: Mapping[str, Any] | None = model._task_spec() if model.kinds else None
     return LoadedModel(model.bert_config, model._weights(), task=task, **tokenizer._asdict())

@@ -1,4 +1,4 @@
-"""Questions about a context to the characters of an answer."""
+"""A Keras model that finds the answer to a question in a text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,22 +12,23 @@ from official_bert.modeling.config import BertConfig
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class QuestionAnswerer(TextModel):
-    """Answers that are part of a context (SQuAD; paper, sections 4.2 and 4.3).
+    """Extractive question answering: the answer is a part of the context (SQuAD; paper, sections 4.2 and 4.3).
 
-    x is questions with their contexts: a tuple of two columns, or rows of two texts. y is answers: a text of the
-    context, or a tuple of the text and the place of its first character; where no_answer is allowed, None for none.
-    predict returns a TextAnswer for each question.
+    x is a tuple of questions and contexts, or a list of (question, context) rows. y contains answers: a text from the
+    context, or a tuple of that text and the offset of its first character. With no_answer=True, None means that the
+    context has no answer. predict returns a TextAnswer for each question.
 
     Args:
-        config: the encoder's sizes.
-        vocab: the text of its vocab.txt.
-        no_answer: whether a context may hold no answer, as in SQuAD v2.0.
-        null_score_diff_threshold: by how much the score of "no answer" must be above that of the best answer.
-        doc_stride: tokens from one window of a long context to the next.
-        max_query_length: tokens of a question that are kept.
-        max_answer_length: tokens of the longest answer.
-        n_best_size: starts and ends that are looked at.
-        settings: as of TextModel.
+        config: Sizes of the encoder, a BertConfig or a dict of its fields.
+        vocab: Contents of its vocab.txt.
+        no_answer: Whether a question may have no answer, as in SQuAD v2.0.
+        null_score_diff_threshold: Minimum difference between the score of "no answer" and the score of the best answer
+            to predict that there is no answer.
+        doc_stride: Number of tokens between the starts of two windows of a long context.
+        max_query_length: Maximum number of tokens of a question. Longer questions are truncated.
+        max_answer_length: Maximum number of tokens of an answer.
+        n_best_size: Number of start and end positions to consider.
+        settings: Other arguments of TextModel.
     """
 
     head: QuestionAnsweringSpec
@@ -53,11 +54,11 @@ class QuestionAnswerer(TextModel):
         )  # fmt: skip
         super().__init__(head, config, vocab, **settings)
 
-    def _own_config(self) -> dict[str, Any]:
-        return self._settings_of(self.head.settings)
+    def _get_own_config(self) -> dict[str, Any]:
+        return self._get_settings(self.head.settings)
 
     @classmethod
-    def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
+    def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
         names = ("null_score_diff_threshold", "doc_stride", "max_query_length", "max_answer_length", "n_best_size")
         return {"no_answer": spec["version_2"], **{name: spec[name] for name in names}}
 

@@ -1,4 +1,4 @@
-"""Keras' files of a model, written so that one that is there stays until the new one is whole."""
+"""Reads and writes the files of Keras models. Files are written atomically."""
 
 import contextlib
 import os
@@ -16,35 +16,35 @@ from official_bert.utils import files
 def write_atomically(
     filepath: Any, model: keras.Model, overwrite: bool = True, is_folder: bool = False
 ) -> Iterator[str]:
-    """Yields a path for Keras to write a model to, whose file becomes `filepath` when all of it is written.
+    """Yields a temporary path for Keras to write to. The complete file is then renamed to `filepath`.
 
     Raises:
-        UserError: there is one already and it may not be overwritten, or the file system refuses the write.
+        UserError: If the file exists and `overwrite` is False, or it cannot be written.
     """
     path = os.fspath(filepath)
     if not overwrite and files.exists(path):
-        raise UserError(f"{path} is there already; give another name, or overwrite=True")
+        raise UserError(f"{path} already exists; pass another path, or overwrite=True")
     if is_folder:
-        whole = files.write_folder_atomically(path)
+        writer = files.write_folder_atomically(path)
     elif path.endswith((".h5", ".hdf5", ".weights.json")):
-        optimizer = getattr(model, "optimizer", None)  # a model that was never compiled has none
-        whole = hdf5.write_atomically(path, [*model.variables, *(optimizer.variables if optimizer else ())])
+        optimizer = getattr(model, "optimizer", None)  # None if the model was never compiled.
+        writer = hdf5.write_atomically(path, [*model.variables, *(optimizer.variables if optimizer else ())])
     else:
-        whole = files.write_atomically(path)
-    with whole as beside:
-        yield beside
+        writer = files.write_atomically(path)
+    with writer as temporary_path:
+        yield temporary_path
 
 
 def load(filepath: Any, model_class: type, expected: str) -> Any:
-    """Returns the model in a file that Keras wrote.
+    """Loads a model from a file that Keras wrote.
 
     Args:
         filepath: Path of the file.
-        model_class: The class that the model must have.
-        expected: Its description, for the message.
+        model_class: Required class of the model.
+        expected: Description of that class, for the error message.
 
     Raises:
-        UserError: If the file does not exist, is damaged, was written by another program, or holds another model.
+        UserError: If the file does not exist, is damaged, was written by another program, or contains another model.
     """
     path = os.fspath(filepath)
     if not files.exists(path):
@@ -53,15 +53,15 @@ def load(filepath: Any, model_class: type, expected: str) -> Any:
         model = keras.models.load_model(files.local_copy(path))
     except UserError:
         raise
-    except Exception as error:  # Keras raises whatever the parts of a damaged file lead to
+    except Exception as error:  # A damaged file can cause any exception in Keras.
         message = str(error).splitlines()[0] if str(error) else repr(error)
-        if "File not found" in message:  # so Keras says of a file that is no zip, too
-            message = "it is no whole .keras file"
+        if "File not found" in message:  # Keras also raises this if the file is not a zip archive.
+            message = "it is not a complete .keras file"
         elif isinstance(error, KeyError | RecursionError):
             message = repr(error)
         raise UserError(
-            f"{path} is damaged or of another program: {message[:300]}; restore the file from a copy"
+            f"{path} is damaged or was written by another program: {message[:300]}; restore it from a copy"
         ) from error
     if not isinstance(model, model_class):
-        raise UserError(f"{path} holds a {type(model).__name__}; expected {expected}")
+        raise UserError(f"{path} contains a {type(model).__name__}; expected {expected}")
     return model

@@ -1,7 +1,7 @@
-"""The steps of Keras' fit and evaluate: those of learning.training_step with metrics, on any number of replicas.
+"""The steps of Keras' fit and evaluate: learning.training_step with Keras metrics, on any number of replicas.
 
-Keras' own functions average the means of the replicas, which is wrong if replicas have different numbers of rows, and
-they fail under a strategy of several workers.
+Keras' own functions average the means of the replicas, which is wrong if replicas have different numbers of rows. They
+also fail under a strategy with several workers.
 
 B rows of one replica
 """
@@ -32,12 +32,12 @@ class KerasSteps:
     """The training and test step of a compiled model.
 
     Args:
-        model: The Keras model that is compiled, whose metrics are updated.
-        learner: The model that is trained, which shares the weights of `model`.
-        seed: Seed of dropout.
-        micro_batches: Number of micro-batches that a replica's rows are split into.
-        rematerialize: Whether encoder blocks are computed again in the backward pass.
-        weighs_metrics: Whether the user's weights of examples apply to metrics, if batches may have empty rows.
+        model: The compiled Keras model, whose metrics are updated.
+        learner: The model to train, which shares the weights of `model`.
+        seed: Random seed for dropout.
+        micro_batches: Number of micro-batches per replica.
+        rematerialize: Whether to recompute encoder blocks in the backward pass.
+        weighs_metrics: Whether sample weights also apply to metrics, if batches may contain padding rows.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class KerasSteps:
         self._training_step: TrainingStep | None = None
 
     def build_training_step(self) -> None:
-        """Builds the training step for the optimizer that the model has now."""
+        """Builds the training step for the current optimizer of the model."""
         model = self._model
         is_compiled = bool(model.jit_compile) or distribution.needs_static_shapes(self._strategy)
         with self._strategy.scope():
@@ -68,10 +68,10 @@ class KerasSteps:
             )  # fmt: skip
 
     def train(self, data: Any) -> dict[str, Any]:
-        """Takes a training step on the rows of a replica, and returns the metrics."""
+        """Takes a training step on the rows of one replica and returns the metrics."""
         assert self._training_step is not None
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        logs: dict[str, Any] = {}  # what a user's own compute_metrics adds; it cannot leave a loop of micro-batches
+        logs: dict[str, Any] = {}  # From an overridden compute_metrics. A loop of micro-batches cannot return it.
 
         def update_metrics(*batch: Any) -> None:
             logs.update(self._update_metrics(*batch))
@@ -81,7 +81,7 @@ class KerasSteps:
         return {**logs, **self._update_loss(loss, count)}
 
     def test(self, data: Any) -> dict[str, Any]:
-        """Evaluates the rows of a replica, and returns the metrics."""
+        """Evaluates the rows of one replica and returns the metrics."""
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         outputs, loss = forward_pass(self._learner)(x, training=False), self._loss_share()
         count = all_reduce_sum(loss.count(x, y))
@@ -90,10 +90,10 @@ class KerasSteps:
         return {**logs, **self._update_loss(all_reduce_sum(share), count)}
 
     def run_on_replicas(self, step: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
-        """Returns the function that fit or evaluate calls: it takes steps on batches and returns the metrics.
+        """Returns the function that fit or evaluate calls: it runs steps on batches and returns the metrics.
 
         Args:
-            step: The step of a replica, which updates the metrics.
+            step: The step on one replica, which updates the metrics.
         """
         strategy, model = self._strategy, self._model
 
@@ -107,7 +107,7 @@ class KerasSteps:
         def function(batches: Any) -> dict[str, Any]:
             metrics: dict[str, Any] = {}
             for _, data in zip(range(model.steps_per_execution), batches, strict=False):
-                # Keras' adapters pass an Optional where a batch has no weights.
+                # For a batch without weights, Keras' data adapters pass an Optional.
                 metrics = traced(tuple(None if isinstance(part, tf.experimental.Optional) else part for part in data))
             if not metrics:
                 raise StopIteration
@@ -136,60 +136,62 @@ class KerasSteps:
         return logs
 
     def _update_loss(self, loss: Any, count: Any) -> dict[str, Any]:
-        """Returns the metrics, with the loss as the mean over all rows or tags of all batches."""
-        tracker = next(metric for metric in self._model.metrics if metric.name == "loss")  # users' own come after it
+        """Updates the loss metric, a mean over all rows (or tags) so far, and returns all metrics."""
+        tracker = next(
+            metric for metric in self._model.metrics if metric.name == "loss"
+        )  # A user's metric of this name comes later.
         tracker.update_state(loss, sample_weight=count / self._strategy.num_replicas_in_sync)
         return self._model.get_metrics_result()
 
 
 def pads_rows(strategy: tf.distribute.Strategy, micro_batches: int) -> bool:
-    """Returns whether a batch may have empty rows."""
+    """Returns whether a batch may contain padding rows."""
     return micro_batches > 1 or uses_own_loop(strategy)
 
 
 def _add_axis(y: Any, outputs: Any) -> tuple[Any, Any]:
-    """Returns values, [B], as [B, 1], because Keras would average them before it weighs rows. Others are unchanged."""
+    """Returns values of shape [B] as [B, 1], because Keras would average them before it applies sample weights."""
     if not isinstance(y, dict) and len(y.shape) == len(outputs.shape) == 1:
         return y[:, None], outputs[:, None]
     return y, outputs
 
 
 def first_batch_of_replica(strategy: tf.distribute.Strategy, iterator: Any) -> Any:
-    """Returns one replica's part of the first batch. Keras would average the ids of the replicas."""
+    """Returns the first batch of one replica. Keras would average the ids of all replicas."""
     first = next(batches for _, _, batches in iterator)
     return tf.nest.map_structure(lambda each: strategy.experimental_local_results(each)[0], next(first))
 
 
 def distribute_batches(strategy: tf.distribute.Strategy, batches: tf.data.Dataset) -> Any:
-    """Returns batches for fit and evaluate under a strategy. Keras distributes them itself within one process.
+    """Distributes batches over workers for fit and evaluate. Within one process, Keras does this itself.
 
     Args:
         strategy: The strategy of the model.
-        batches: Batches whose number of rows is a multiple of the number of replicas.
+        batches: Batches. The number of rows in each is a multiple of the number of replicas.
     """
     if not distribution.is_multi_worker(strategy):
         return batches
     steps = int(batches.cardinality())
     parts_of_step = 1
 
-    def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    def make_worker_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
         nonlocal parts_of_step
         replicas = context.num_replicas_in_sync
         parts_of_step = replicas // context.num_input_pipelines
 
-        def parts_of(*batch: Any) -> tf.data.Dataset:
+        def split_batch(*batch: Any) -> tf.data.Dataset:
             rows = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0] // replicas
 
-            def part(number: tf.Tensor) -> Any:
+            def select_part(number: tf.Tensor) -> Any:
                 first = (context.input_pipeline_id * parts_of_step + number) * rows
                 return tf.nest.map_structure(lambda each: each[first : first + rows], batch)
 
-            return tf.data.Dataset.range(parts_of_step).map(part)
+            return tf.data.Dataset.range(parts_of_step).map(select_part)
 
-        parts = batches.flat_map(parts_of)
+        parts = batches.flat_map(split_batch)
         return parts.apply(tf.data.experimental.assert_cardinality(steps * parts_of_step)) if steps > 0 else parts
 
-    shared = strategy.distribute_datasets_from_function(of_worker)
+    shared = strategy.distribute_datasets_from_function(make_worker_dataset)
     if parts_of_step > 1:
-        shared._cardinality = steps  # Keras reads the number of steps; TensorFlow counts each replica's part
+        shared._cardinality = steps  # Keras reads the number of steps here, but TensorFlow counts the parts.
     return shared

@@ -1,4 +1,4 @@
-"""Texts or pairs of texts to classes.
+"""A Keras model that classifies texts or pairs of texts.
 
 B texts, C classes
 """
@@ -23,29 +23,30 @@ from official_bert.modeling.config import BertConfig
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TextClassifier(TextModel):
-    """Classes of texts or of pairs of texts (paper, section 4.1).
+    """Classifies texts or pairs of texts (paper, section 4.1).
 
-    x is texts, or for pairs a tuple of two columns or rows of two texts; y is class names or numbers, and with
-    multi_label lists of those. predict returns probabilities, float64 [B, C]; classify returns names.
+    x contains texts. For pairs, x is a tuple of two lists of texts, or a list of rows of two texts. y contains class
+    names or numbers, or lists of them with multi_label=True. predict returns probabilities, float64 [B, C], and
+    `classify` returns names. You can change temperature, thresholds and min_confidence later through the attributes.
 
     Args:
-        config: the encoder's sizes.
-        vocab: the text of its vocab.txt.
-        labels: the classes' names, in the order of the logits.
-        multi_label: whether a text may have several classes, or none.
-        pair: whether an example is two texts.
-        doc_stride: None cuts texts that are too long; a number reads them in windows, each that many tokens after the
-            one before, and averages their logits.
-        temperature: what logits are divided by before they become probabilities; `calibrate` finds it. It, the
-            thresholds and min_confidence are attributes that can be set later too.
-        thresholds: with multi_label, the probability above which classify names each class; 0.5 by default, and
-            `choose_thresholds` finds better ones.
-        positive_weights: with multi_label, how much more each class weighs in the loss where a text has it.
-        min_confidence: without multi_label, the probability below which classify answers None.
-        settings: as of TextModel.
+        config: Sizes of the encoder, a BertConfig or a dict of its fields.
+        vocab: Contents of its vocab.txt.
+        labels: Names of the classes, in the order of the logits.
+        multi_label: Whether a text may have several classes or none.
+        pair: Whether an example consists of two texts.
+        doc_stride: Number of tokens between the starts of two windows of a long text, whose logits are averaged.
+            Defaults to None, which truncates long texts.
+        temperature: Divisor of the logits before the softmax or sigmoid. `calibrate` finds the best value.
+        thresholds: Probability of each class above which `classify` returns it, for multi_label=True. Defaults to 0.5.
+            `choose_thresholds` finds better values.
+        positive_weights: Weight of each class in the loss of the texts that have it, for multi_label=True. Defaults
+            to 1.
+        min_confidence: Probability below which `classify` returns None, for multi_label=False.
+        settings: Other arguments of TextModel.
 
     Raises:
-        UserError: the labels are no names, or another argument has a value that cannot be.
+        UserError: If the labels are not names, or another argument is out of range.
     """
 
     head: TextSpec
@@ -78,37 +79,37 @@ class TextClassifier(TextModel):
             head = dataclasses.replace(head, **weights)
         decisions = {"temperature": temperature, "thresholds": thresholds, "min_confidence": min_confidence}
         for name, value in decisions.items():
-            head = _with_decision(head, name, value)
+            head = _replace_setting(head, name, value)
         super().__init__(head, config, vocab, **settings)
 
     @property
     def temperature(self) -> float:
-        """What logits are divided by before they become probabilities."""
+        """Divisor of the logits before the softmax or sigmoid."""
         return self._label_head.temperature
 
     @temperature.setter
     def temperature(self, value: float) -> None:
-        self.head = _with_decision(self._label_head, "temperature", value)
+        self.head = _replace_setting(self._label_head, "temperature", value)
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
-        """With multi_label, the probability above which classify names each class; None for 0.5."""
+        """Probability of each class above which `classify` returns it, for multi_label=True. None means 0.5."""
         return getattr(self.head, "thresholds", None) or None
 
     @thresholds.setter
     def thresholds(self, value: Sequence[float] | None) -> None:
-        self.head = _with_decision(self._label_head, "thresholds", value)
+        self.head = _replace_setting(self._label_head, "thresholds", value)
 
     @property
     def min_confidence(self) -> float:
-        """Without multi_label, the probability below which classify answers None."""
+        """Probability below which `classify` returns None, for multi_label=False."""
         return getattr(self.head, "min_confidence", 0.0)
 
     @min_confidence.setter
     def min_confidence(self, value: float) -> None:
-        self.head = _with_decision(self._label_head, "min_confidence", value)
+        self.head = _replace_setting(self._label_head, "min_confidence", value)
 
-    def _own_config(self) -> dict[str, Any]:
+    def _get_own_config(self) -> dict[str, Any]:
         head = self.head
         return {
             "pair": head.pair,
@@ -120,25 +121,25 @@ class TextClassifier(TextModel):
         }
 
     @classmethod
-    def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
+    def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
         settings = {name: spec[name] for name in ("labels", "pair", "doc_stride") if name in spec}
         return settings | {"multi_label": spec["kind"] == MultiLabelSpec.kind}
 
     @classmethod
-    def _settings_of_classifier(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
+    def _get_classifier_settings(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
         return {"multi_label": kind == MultiLabelSpec.kind} | ({"labels": labels} if labels else {})
 
-    def _take_decisions(self, spec: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        decisions = {name: spec[name] for name in DECISIONS if name in spec and name not in given}
-        if "thresholds" in decisions:  # of classes that may be in another order here
+    def _take_decisions(self, spec: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
+        decisions = {name: spec[name] for name in DECISIONS if name in spec and name not in explicit}
+        if "thresholds" in decisions:  # The order of the classes may be different here.
             threshold_of = dict(zip(spec["labels"], decisions["thresholds"], strict=True))
             decisions["thresholds"] = tuple(threshold_of[label] for label in self.head.labels or ())
         self.head = dataclasses.replace(self.head, **decisions)
 
     def classify(self, x: Any, batch_size: int | None = None) -> list[Any]:
-        """Returns the name of each text's likeliest class, None where it is less probable than min_confidence.
+        """Returns the most probable class of each text, or None if its probability is below min_confidence.
 
-        With multi_label it returns the names of all classes that are more probable than their thresholds.
+        With multi_label=True, returns a list of all classes whose probability is above their threshold.
         """
         answers = self.head.named_answers(self.predict(x, batch_size), [])
         if self.head.has_one_class:
@@ -149,12 +150,12 @@ class TextClassifier(TextModel):
         ]
 
     def calibrate(self, x: Any, y: Any, batch_size: int | None = None) -> float:
-        """Finds the temperature at which labels are likeliest, keeps it in the model, and returns it.
+        """Sets the temperature to the value that maximizes the likelihood of the labels, and returns it.
 
         Args:
-            x: texts that the model has not learned from.
-            y: their classes, as of fit.
-            batch_size: as of predict.
+            x: Texts that the model was not trained on.
+            y: Their classes, as in `fit`.
+            batch_size: Number of texts per batch. Defaults to 32.
         """
         self.head = dataclasses.replace(self._label_head, temperature=1.0)
         self.head = self._label_head.calibrated(*self._predictions_and_examples(x, y, batch_size))
@@ -163,20 +164,20 @@ class TextClassifier(TextModel):
     def choose_thresholds(
         self, x: Any, y: Any, measure: str = MEASURES[0], batch_size: int | None = None
     ) -> dict[str, float]:
-        """Finds the best threshold for each label, keeps them in the model, and returns them by label.
+        """Sets the threshold of each class to the value with the best score, and returns the thresholds by class.
 
         Args:
-            x: texts that the model has not learned from.
-            y: their classes, as of fit.
-            measure: "f1", "f0.5", "f2" or "accuracy", of each label by itself.
-            batch_size: as of predict.
+            x: Texts that the model was not trained on.
+            y: Their classes, as in `fit`.
+            measure: Score to maximize for each class: "f1", "f0.5", "f2" or "accuracy".
+            batch_size: Number of texts per batch. Defaults to 32.
 
         Raises:
-            UserError: the model gives one class, a label never occurs in y, or there is no such measure.
+            UserError: If the model has multi_label=False, a class does not occur in y, or the measure is unknown.
         """
         head = self.head
         if not isinstance(head, MultiLabelSpec):
-            raise UserError("thresholds are of models with multi_label=True; with one class set min_confidence")
+            raise UserError("only models with multi_label=True have thresholds; set min_confidence instead")
         if measure not in MEASURES:
             raise UserError(f"measure is {measure!r}; expected one of {', '.join(MEASURES)}")
         self.head = chosen = head.with_thresholds(*self._predictions_and_examples(x, y, batch_size), measure)
@@ -199,17 +200,17 @@ def _check_by_label(head: LabelSpec, name: str, values: Any) -> None:
         )
 
 
-def _with_decision(head: LabelSpec, name: str, value: Any) -> LabelSpec:
-    """Returns the head with another temperature, min_confidence or thresholds (None for one half).
+def _replace_setting(head: LabelSpec, name: str, value: Any) -> LabelSpec:
+    """Returns the head with a new temperature, min_confidence or thresholds (None means 0.5).
 
     Raises:
-        UserError: The head has no such decision, or the value is out of range.
+        UserError: If the head does not have this setting, or the value is out of range.
     """
     if name == "thresholds" and value is None:
         return dataclasses.replace(head, thresholds=()) if isinstance(head, MultiLabelSpec) else head
     if name == "min_confidence" and isinstance(head, MultiLabelSpec):
         if value:
-            raise UserError(f"min_confidence is {value}; with multi_label expected thresholds in its place")
+            raise UserError(f"min_confidence is {value}, but multi_label=True; pass thresholds instead")
         return head
     if name == "thresholds":
         value = [input_adapters.as_number(each) for each in input_adapters.as_list(value, name)]

@@ -1,4 +1,4 @@
-"""Texts to vectors.
+"""A Keras model that computes sentence vectors.
 
 B texts, L layers, H hidden size
 """
@@ -19,35 +19,35 @@ from official_bert.modeling.config import BertConfig
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TextEncoder(TextModel):
-    """The encoder alone: a vector for each text.
+    """An encoder that returns one vector per text.
 
-    x is texts, or pairs with " ||| " between. predict returns float32 [B, H], or [B, L * H] of several layers, whose
-    vectors stand side by side.
+    x contains texts, or pairs of texts separated by " ||| ". predict returns float32 [B, H]. For several layers, it
+    returns their concatenated vectors, [B, L * H].
 
-    fit and evaluate take pairs of texts that belong together, or triplets whose third text does not belong to the
-    first: a tuple of columns or rows of texts. With the objective "cosine" y has a score for each pair. evaluate adds
-    Spearman's and Pearson's correlation where there are scores; else accuracy and recall at 1, 5 and 10, and the mean
-    reciprocal rank, of finding each first text's second one among all.
+    fit and evaluate take pairs of related texts, or triplets of an anchor, a related and an unrelated text, as a tuple
+    of lists of texts or as a list of rows. For the objective "cosine", y contains the similarity score of each pair.
+    evaluate adds Spearman's and Pearson's correlation if there are scores. Otherwise it adds accuracy, recall at 1, 5
+    and 10 and the mean reciprocal rank of retrieving the second text of each pair by the first.
 
-    It is also a functional model from ids to sequence_output and pooled_output, which can be put below a head of your
-    own; `preprocessor` makes the ids.
+    It is also a functional model from token ids to sequence_output and pooled_output, for a head of your own. The
+    `preprocessor` computes the ids.
 
     Args:
-        config: the encoder's sizes.
-        vocab: the text of its vocab.txt.
-        pooling: "mean" or "max" over all tokens, "cls" for the vector of [CLS], or "pooled" for that behind the pooler.
-        layers: the blocks: 1 is the first, -1 the last; "pooled" takes the last.
-        normalize: whether vectors are divided by their lengths, so that dot products are cosines.
-        objective: what fit learns: "ranking", to find a text's second one among those of the whole batch, by a softmax
-            of cosines; "cosine", the scores of pairs; or "triplet", that third texts are farther away than second ones.
-        dimensions: how many of the first dimensions are to be vectors too, each.
-        score_range: the scores that stand for cosines of 0 and 1.
-        scale: of "ranking", what cosines are multiplied by.
-        margin: of "triplet", in Euclidean distance.
-        settings: as of TextModel.
+        config: Sizes of the encoder, a BertConfig or a dict of its fields.
+        vocab: Contents of its vocab.txt.
+        pooling: "mean" or "max" over all tokens, "cls" for the vector of [CLS], or "pooled" for the pooler's output.
+        layers: Encoder blocks to use: 1 is the first, -1 the last. "pooled" uses the last block.
+        normalize: Whether to scale vectors to length 1, so that dot products are cosine similarities.
+        objective: Loss of fit. "ranking" is a softmax over the cosine similarities of all second texts in a batch.
+            "cosine" fits the similarity scores of pairs. "triplet" separates related from unrelated texts.
+        dimensions: Numbers of leading dimensions that are trained to be useful vectors on their own (Matryoshka).
+        score_range: Scores that correspond to cosine similarities of 0 and 1.
+        scale: Factor of the cosine similarities for "ranking".
+        margin: Minimum difference of Euclidean distances for "triplet".
+        settings: Other arguments of TextModel.
 
     Raises:
-        UserError: an argument has a value that cannot be.
+        UserError: If an argument is out of range.
     """
 
     head: VectorSpec
@@ -76,11 +76,11 @@ class TextEncoder(TextModel):
         super().__init__(head, config, vocab, **settings)
         self._vector_model = model_for(head).answering_model(self)
 
-    def _own_config(self) -> dict[str, Any]:
+    def _get_own_config(self) -> dict[str, Any]:
         return self.head.settings
 
     @classmethod
-    def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
+    def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
         names = VectorSpec().settings
         return {name: value for name, value in spec.items() if name in names}
 

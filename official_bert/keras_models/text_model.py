@@ -23,7 +23,7 @@ from official_bert.export import formats
 from official_bert.export.options import FLOAT32, SAVED_MODEL, ExportOptions
 from official_bert.export.source import Source
 from official_bert.inference.keras_model import KerasRunner
-from official_bert.keras_models import compiling, errors_of_data, pretrained, saving, steps
+from official_bert.keras_models import compiling, data_errors, pretrained, saving, steps
 from official_bert.keras_models.arguments import ReadOnly, make_read_only
 from official_bert.keras_models.compiling import BertOptimizerSettings
 from official_bert.keras_models.inputs import EpochCounter, Examples, Inputs, check_count, check_split, count_steps
@@ -50,38 +50,37 @@ _OPTIMIZER_SETTINGS = "bert_optimizer"  # key of its settings there
 
 
 class TextModel(keras.Model):
-    """A functional Keras model from ids to logits whose fit, evaluate and predict also take text.
+    """A functional Keras model from token ids to logits whose fit, evaluate and predict also accept text.
 
-    Its head defines what examples look like and what predict returns. It can do all that a functional model can: its
-    inputs are input_ids, input_mask and segment_ids, int32 [B, S], and fit, evaluate and predict take those too.
+    The head determines the form of the examples and the result of predict. The inputs are input_ids, input_mask and
+    segment_ids, int32 [B, S]. fit, evaluate and predict also accept these arrays, as for any functional model.
 
-    The step of fit is that of the command (see learning.training_step). Built in a strategy's scope, the model takes
-    the steps that one device would take on the same batches.
+    fit takes the same training step as the command (see learning.training_step). In the scope of a strategy, it takes
+    the steps that a single device would take on the same batches.
 
     Args:
-        head: The head on the encoder.
-        config: The encoder's sizes, a BertConfig or a dict of its fields.
-        vocab: The text of its vocab.txt.
-        do_lower_case: Whether the vocabulary is uncased. None detects it from the capital letters. A Casing is taken
-            without comparing it with the vocabulary.
-        strip_accents: Whether texts lose their accents. None does it for lower-cased texts.
-        max_seq_length: The longest sequence in tokens. Longer texts are truncated, or read in windows.
-        seed: Seed of the new weights, of dropout and of the order of the examples.
-        dtype: A Keras dtype policy for the layers. None is Keras' global one.
+        head: The head of the encoder.
+        config: Sizes of the encoder, a BertConfig or a dict of its fields.
+        vocab: Contents of its vocab.txt.
+        do_lower_case: Whether the vocabulary is uncased. None detects it from capital letters in the vocabulary. A
+            Casing is not compared with the vocabulary.
+        strip_accents: Whether to remove accents. Defaults to the value of do_lower_case.
+        max_seq_length: Maximum number of tokens in a sequence. Longer texts are truncated or split into windows.
+        seed: Random seed for new weights, dropout and shuffling.
+        dtype: Keras dtype policy of the layers. Defaults to Keras' global policy.
         name: Name of the model.
-        trainable: Whether the weights are trained.
-        frozen: Names of layers that are not trained.
-        quantization: "int8" for a model whose weights have 8 bits; see keras.Model.quantize.
-        gradient_accumulation_steps: Number of micro-batches that fit splits a device's rows of a batch into, to save
-            memory.
-        rematerialize: Whether fit computes encoder blocks again in the backward pass, to save memory.
+        trainable: Whether the weights are trainable.
+        frozen: Names of the layers that are not trained.
+        quantization: "int8" if the weights have 8 bits. See keras.Model.quantize.
+        gradient_accumulation_steps: Number of micro-batches per step in fit. More of them need less memory.
+        rematerialize: Whether fit recomputes encoder blocks in the backward pass to save memory.
 
     Raises:
         UserError: If an argument is out of range or contradicts another.
     """
 
     default_name: ClassVar[str]
-    kinds: ClassVar[tuple[str, ...]] = ()  # of fine-tuned models that from_checkpoint takes with their heads
+    kinds: ClassVar[tuple[str, ...]] = ()  # kinds of fine-tuned models whose heads from_checkpoint can load
 
     vocab = ReadOnly("vocab", is_stored=True)
     casing = ReadOnly("casing", is_stored=True)
@@ -94,13 +93,15 @@ class TextModel(keras.Model):
     test_function: Any
     _predictor: KerasRunner | None = None
     _preprocessor: Preprocessor | None = None
-    _saved_arguments: Mapping[str, Any] = types.MappingProxyType({})  # of compile, if BERT's optimizer was saved
+    _saved_arguments: Mapping[str, Any] = types.MappingProxyType(
+        {}
+    )  # arguments of compile, if BERT's optimizer was saved
     _bert_optimizer: BertOptimizerSettings | None = None  # None if a user's own optimizer is compiled
     _steps: steps.KerasSteps
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        if "_own_config" in vars(cls):
+        if "_get_own_config" in vars(cls):
             make_read_only(cls)
 
     def __init__(
@@ -154,7 +155,7 @@ class TextModel(keras.Model):
         """Returns the encoder with its head."""
         return model_for(self.head).build(build_encoder(self.bert_config, seed=seed, dtype=dtype), seed)
 
-    def _own_config(self) -> dict[str, Any]:
+    def _get_own_config(self) -> dict[str, Any]:
         """Returns the arguments of the subclass."""
         return {}
 
@@ -174,7 +175,7 @@ class TextModel(keras.Model):
             "quantization": quantized.pop() if quantized else None,
             "gradient_accumulation_steps": self._micro_batches,
             "rematerialize": self.rematerialize,
-            **self._own_config(),
+            **self._get_own_config(),
         }
 
     @classmethod
@@ -184,18 +185,18 @@ class TextModel(keras.Model):
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """The classes' names, in the order of the logits."""
+        """Names of the classes, in the order of the logits."""
         return self.head.labels
 
     @property
     def preprocessor(self) -> Preprocessor:
-        """The layer from strings to the network's inputs, for `dataset.map` and models of one's own."""
+        """Layer that converts strings to the inputs of the network, for `dataset.map` and your own models."""
         if self._preprocessor is None:
             self._preprocessor = Preprocessor(self.vocab, self.casing, self.max_seq_length)
         return self._preprocessor
 
     def freeze(self, *patterns: str) -> list[str]:
-        """Freezes the layers whose names match a regular expression; returns their names.
+        """Freezes the layers whose names match a regular expression, and returns their names.
 
         Raises:
             UserError: If a pattern matches no layer.
@@ -203,7 +204,7 @@ class TextModel(keras.Model):
         return freeze(self, patterns)
 
     def quantize(self, *arguments: Any, **settings: Any) -> None:
-        """Quantizes dense layers as keras.Model.quantize does; layers without a matrix are unchanged."""
+        """Quantizes dense layers like keras.Model.quantize. Layers without a matrix do not change."""
         self._predictor = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have a `quantize` method")
@@ -221,123 +222,124 @@ class TextModel(keras.Model):
         strip_accents: bool | None = None,
         **settings: Any,
     ) -> Self:
-        """Returns a model with trained weights and, unless the checkpoint is a fine-tuned one of this kind, a new head.
+        """Creates a model with pre-trained weights. The head is new unless `source` is a fine-tuned model of this kind.
 
         Args:
-            source: a checkpoint of any format that `official_bert.load` takes, by its path or its name, such as
-                bert-base-uncased; the folder of a fine-tuned model; a .keras file of any model that takes text; or a
-                BertConfig or the path of a bert_config.json, for random weights.
-            vocab_file: a vocab.txt, where the source has none.
-            do_lower_case: whether the vocabulary is uncased, where the source does not say it.
-            strip_accents: whether lower-cased texts lose their accents, likewise; by default they do.
-            settings: further arguments of the class, by name. Those of every class:
-                max_seq_length: the longest sequence in tokens, by default 128 (QuestionAnswerer: 384) or that of
-                    fine-tuning; longer texts are cut, or read in windows.
-                seed: of the new weights, of dropout and of the order of the examples; 0.
-                dtype: a Keras dtype policy, as "mixed_bfloat16"; None for Keras' global one.
-                name: of the model; None for the class's.
-                trainable, frozen: whether weights are trained (True), and names of layers that are not ().
-                quantization: "int8" for weights of 8 bits; None.
-                gradient_accumulation_steps: micro-batches of a step of fit, for less memory; 1.
-                rematerialize: whether fit computes blocks again in the backward pass, for less memory; False.
-                And of one class:
-                TextClassifier: labels, multi_label=False, pair=False, doc_stride=None (cuts long texts),
-                    temperature=1.0, thresholds=None (one half), positive_weights=None (1), min_confidence=0.0.
+            source: Path or name (such as bert-base-uncased) of a checkpoint in any format that `official_bert.load`
+                reads, the folder of a fine-tuned model, or a .keras file of a model that accepts text. For random
+                weights, a BertConfig or the path of a bert_config.json.
+            vocab_file: Path of a vocab.txt, if `source` does not include one.
+            do_lower_case: Whether the vocabulary is uncased, if `source` does not specify it.
+            strip_accents: Whether to remove accents, if `source` does not specify it. Defaults to do_lower_case.
+            settings: Other arguments of the class. A fine-tuned model of this kind supplies the defaults of labels and
+                of the settings of its head. Arguments of all classes:
+                max_seq_length: Maximum number of tokens in a sequence. Longer texts are truncated or split into
+                    windows. Defaults to the value of the fine-tuned model, otherwise to 128 (QuestionAnswerer: 384).
+                seed: Random seed for new weights, dropout and shuffling. Defaults to 0.
+                dtype: Keras dtype policy, such as "mixed_bfloat16". Defaults to Keras' global policy.
+                name: Name of the model.
+                trainable: Whether the weights are trainable. Defaults to True.
+                frozen: Names of the layers that are not trained.
+                quantization: "int8" for weights with 8 bits.
+                gradient_accumulation_steps: Number of micro-batches per step in fit. Defaults to 1.
+                rematerialize: Whether fit recomputes encoder blocks to save memory. Defaults to False.
+                Arguments of one class and their defaults:
+                TextClassifier: labels, multi_label=False, pair=False, doc_stride=None, temperature=1.0,
+                    thresholds=None, positive_weights=None, min_confidence=0.0.
                 TextRegressor: pair=False, doc_stride=None.
-                TokenTagger: labels, doc_stride=None (half a window).
+                TokenTagger: labels, doc_stride=None.
                 QuestionAnswerer: no_answer=False, null_score_diff_threshold=0.0, doc_stride=128, max_query_length=64,
                     max_answer_length=30, n_best_size=20.
                 MaskedLM: masked_lm_prob=0.15, max_predictions_per_seq=20, do_whole_word_mask=False.
                 TextEncoder: pooling="mean", layers=(-1,), normalize=False, objective="ranking", dimensions=(),
                     score_range=(0.0, 1.0), scale=20.0, margin=5.0.
-                `labels` and others come from the checkpoint where it is a fine-tuned model of this kind.
 
         Raises:
-            UserError: something is missing, damaged, or does not fit together.
+            UserError: If a file is missing or damaged, or an argument contradicts the checkpoint.
         """
         source = source if isinstance(source, BertConfig) else os.fspath(source)
         if isinstance(source, str) and source.endswith(".keras"):
             overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
             saved = saving.load(source, TextModel, "a model that takes text, as TextClassifier")
-            initial = pretrained.as_loaded_model(saved, source, overrides)
+            initial = pretrained.to_loaded_model(saved, source, overrides)
         else:
             initial = read_initial_model(source, vocab_file, do_lower_case, strip_accents)
         model: Self = pretrained.create_model(cls, initial, settings)
         return model
 
     @classmethod
-    def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the class's own arguments from a fine-tuned model's task.json."""
+    def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the arguments of this class that are stored in the task.json of a fine-tuned model."""
         return {}
 
     @classmethod
-    def _settings_of_classifier(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
-        """Returns the class's own arguments from a checkpoint's classifier, as far as it describes itself."""
+    def _get_classifier_settings(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
+        """Returns the arguments of this class that follow from the classification head of a checkpoint."""
         return {}
 
-    def _take_decisions(self, spec: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        """Takes over the decisions of a fine-tuned model whose head is used, except for what the user gave."""
+    def _take_decisions(self, spec: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
+        """Copies thresholds and similar settings of a fine-tuned model, unless the user passed them."""
 
     def _head_note(self, has_head: bool) -> str:
         return "the head is the checkpoint's" if has_head else "the head is new: train it before you predict"
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Returns a model that `save` has written.
+        """Loads a model that was written by `save`.
 
         Raises:
-            UserError: If there is no such file, it is damaged, or it holds another kind of model.
+            UserError: If the file does not exist, is damaged, or contains a model of another class.
         """
         model: Self = saving.load(path, cls, f"a {cls.__name__}")
         return model
 
     def _assign_weights(self, weights: Mapping[str, Array]) -> None:
-        """Assigns the weights that the model has variables for."""
+        """Assigns the weights for which the model has variables."""
         assign_weights(self, weights, allow_missing=True)
 
     def _weights(self) -> dict[str, Array]:
-        """Returns the weights by path, float32, with low-rank updates merged into their matrices."""
+        """Returns the float32 weights by variable path, with low-rank updates merged into their matrices."""
         self._check_not_quantized()
         return pretrained.collect_weights(self)
 
     def _check_not_quantized(self) -> None:
         if self.get_config()["quantization"]:
             raise UserError(
-                f"{self.name} has weights of 8 bits, which only .keras files and saved_model exports hold; save or "
-                "export it before quantize"
+                f"{self.name} has 8-bit weights, which only .keras files and saved_model exports can store; save or "
+                "export the model before you call quantize"
             )
 
     def _task_spec(self) -> dict[str, Any]:
         return self.head.task_spec(self.name if self.kinds else None, self.max_seq_length)
 
     def save(self, filepath: Any, overwrite: bool = True, zipped: bool | None = None, **settings: Any) -> None:
-        """Writes the model as keras.Model.save does; the file, also one that is replaced, is whole at any moment.
+        """Writes the model like keras.Model.save, but atomically: an interrupted write leaves an existing file intact.
 
         Args:
-            filepath: ends in .keras, or in .h5 for Keras' older format.
-            overwrite: whether a file of that name is replaced, or refused.
-            zipped: False for a folder in place of a .keras file, which must be a new one.
-            settings: of keras.Model.save.
+            filepath: Path that ends in .keras, or in .h5 for Keras' legacy format.
+            overwrite: Whether to replace an existing file. Otherwise an existing file is an error.
+            zipped: Pass False to write a new folder instead of a .keras file.
+            settings: Other arguments of keras.Model.save.
 
         Raises:
-            UserError: the file system refuses the write, or what is there may not be replaced.
+            UserError: If the file cannot be written, or exists and must not be replaced.
         """
-        with saving.write_atomically(filepath, self, overwrite, is_folder=zipped is False) as whole:
-            super().save(whole, zipped=zipped, **settings)
+        with saving.write_atomically(filepath, self, overwrite, is_folder=zipped is False) as temporary_path:
+            super().save(temporary_path, zipped=zipped, **settings)
 
     def save_weights(self, filepath: Any, overwrite: bool = True, max_shard_size: float | None = None) -> None:
-        """Writes the weights as keras.Model.save_weights does; the file is whole at any moment, as by `save`."""
-        with saving.write_atomically(filepath, self, overwrite) as whole:
-            super().save_weights(whole, max_shard_size=max_shard_size)
+        """Writes the weights like keras.Model.save_weights, but atomically (see `save`)."""
+        with saving.write_atomically(filepath, self, overwrite) as temporary_path:
+            super().save_weights(temporary_path, max_shard_size=max_shard_size)
 
     def save_checkpoint(self, folder: str) -> None:
-        """Writes a folder that the commands, `official_bert.load` and `from_checkpoint` read.
+        """Writes a folder that the commands, `official_bert.load` and `from_checkpoint` can read.
 
-        The folder is that of a fine-tuned model or, for MaskedLM, a checkpoint as pre-training writes it. It may be a
-        folder that this method wrote before.
+        It contains a fine-tuned model or, for MaskedLM, a checkpoint in the form that pre-training writes. A folder
+        that this method wrote earlier is replaced.
 
         Raises:
-            UserError: If a weight has 8 bits or is not finite, or the folder holds something else.
+            UserError: If a weight has 8 bits or is not finite, or the folder contains other files.
         """
         folder = os.fspath(folder)
         self._check_not_quantized()
@@ -364,9 +366,9 @@ class TextModel(keras.Model):
             format: One or more of "saved_model" and "onnx", which take text, and "litert", which takes ids, separated
                 by commas.
             version: Version number for saved_model and onnx. Defaults to the next unused number.
-            eval_file: File of labelled examples, which litert and 8-bit matrices are scored on.
+            eval_file: File of labelled examples that litert and 8-bit exports are scored on.
             quantization: "float32", or "dynamic_int8" for 8-bit matrices in onnx and litert.
-            max_loss: Largest drop of the task's score, as a share of the best possible score.
+            max_loss: Largest accepted drop of the score, as a fraction of the best possible score.
             for_serving: TensorFlow Serving release that must be able to load the saved_model, such as "2.19".
 
         Raises:
@@ -391,7 +393,7 @@ class TextModel(keras.Model):
     # Compiling.
 
     def _learner(self) -> keras.Model:
-        """Returns the model that is trained: this one, or one that shares its weights."""
+        """Returns the model to train: this one, or another one with the same weights."""
         return self
 
     def compile(
@@ -406,17 +408,18 @@ class TextModel(keras.Model):
         adam_bias_correction: bool = True,
         **settings: Any,
     ) -> None:
-        """Configures training. The defaults are those of the original's fine-tuning, except for the bias correction.
+        """Configures training. The defaults match the original's fine-tuning, except for the bias correction.
 
         Args:
-            optimizer: A Keras optimizer. None or "auto" is BERT's, whose rate rises, then falls to 0 by the end of fit.
-            loss: A Keras loss of logits. None or "auto" is the loss of the task.
-            metrics: Keras metrics of logits. None or "auto" are those of the task, [] is none.
-            learning_rate: The highest rate of BERT's optimizer.
-            warmup_proportion: The share of the steps in which its rate rises.
-            layer_decay: The rate of each layer divided by that of the layer above.
-            adam_bias_correction: Whether BERT's optimizer corrects the bias of its moments. The original does not,
-                which fails more often on little data.
+            optimizer: Keras optimizer. Defaults to BERT's optimizer (AdamW), whose learning rate warms up and then
+                decays linearly to 0 at the end of fit. "auto" means the default, also for `loss` and `metrics`.
+            loss: Keras loss that accepts logits. Defaults to the loss of the task.
+            metrics: Keras metrics that accept logits. Defaults to the metrics of the task. [] disables them.
+            learning_rate: Peak learning rate of BERT's optimizer.
+            warmup_proportion: Fraction of the steps in which the learning rate warms up.
+            layer_decay: Factor from the learning rate of each layer to the learning rate of the layer below it.
+            adam_bias_correction: Whether BERT's optimizer corrects the bias of its moments. The original does not
+                correct it, and then fails more often on small data sets.
             settings: Other arguments of keras.Model.compile, such as loss_weights, weighted_metrics and
                 steps_per_execution. XLA compiles the step only with jit_compile=True.
 
@@ -434,7 +437,7 @@ class TextModel(keras.Model):
         )
         strategy = self.distribute_strategy
         pads_rows = steps.pads_rows(strategy, self._micro_batches)
-        with strategy.scope():  # so that the metrics' sums are those of all workers
+        with strategy.scope():  # Metrics then sum over all workers.
             arguments = compiling.keras_arguments(self.head, loss, metrics, settings, pads_rows, bool(self.losses))
         if optimizer is None:
             optimizer = BertAdamW(float(learning_rate))  # for evaluate: Keras evaluates only compiled models
@@ -457,7 +460,7 @@ class TextModel(keras.Model):
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles as a saved model was compiled. BERT's optimizer starts again when the model is used."""
+        """Restores the arguments of compile from a saved model. BERT's optimizer starts with a new schedule."""
         if not config:
             return
         arguments = keras.saving.deserialize_keras_object(config)
@@ -474,11 +477,11 @@ class TextModel(keras.Model):
         self.optimizer.build(self._learner().trainable_variables)
 
     def _compile_if_needed(self) -> None:
-        if not self.compiled or self.loss is None:  # Keras calls all models compiled whose file has a configuration
+        if not self.compiled or self.loss is None:  # Keras sets `compiled` for every file with a compile configuration.
             self.compile(**self._saved_arguments)
 
     def _start_optimizer(self, num_steps: int, is_continued: bool) -> None:
-        """Replaces BERT's optimizer by one for this number of steps, unless training continues."""
+        """Creates BERT's optimizer for this number of steps, unless an earlier training continues."""
         if self._bert_optimizer is None or (is_continued and int(self.optimizer.iterations.numpy())):
             return
         with self.distribute_strategy.scope():
@@ -553,49 +556,50 @@ class TextModel(keras.Model):
         validation_freq: Any = 1,
         group_by_length: bool = False,
     ) -> keras.callbacks.History:
-        """Trains as keras.Model.fit does, on texts as well as on ids.
+        """Trains like keras.Model.fit, on texts or on token ids.
 
-        Texts come in another order each epoch, which depends on the seed, or in the given order with shuffle=False. A
-        batch is padded to its longest text. Without `compile`, BERT's optimizer is used.
+        Batches are padded to their longest text. If you do not call `compile`, BERT's optimizer is used.
 
         Args:
             x: Texts in the form that the class describes, a tf.data.Dataset of texts or of (texts, labels), batched or
-                not, or ids, as for any functional model.
-            y: Labels, by number or by name.
-            batch_size: Texts in a step. Defaults to 32.
-            epochs: Number of passes over all texts.
-            verbose: As in keras.Model.fit.
-            callbacks: As in keras.Model.fit.
-            validation_split: The share of the texts, at their end, that is only evaluated. Excludes validation_data.
-            validation_data: A tuple of texts and labels (and weights), or a data set.
-            shuffle: Whether texts are shuffled.
-            class_weight: The weight of each class, by number or by name; or "balanced" for weights by how rare the
-                classes are, as in the command.
-            sample_weight: The weight of each text.
-            initial_epoch: The epoch to continue with.
-            steps_per_epoch: As in keras.Model.fit.
-            validation_steps: As in keras.Model.fit.
-            validation_batch_size: Texts in a batch of validation.
-            validation_freq: As in keras.Model.fit.
-            group_by_length: Whether shuffled texts of a batch have similar lengths: less padding, but batches that are
-                less random.
+                not, or token ids, as for any functional model.
+            y: Labels, as class numbers or names.
+            batch_size: Number of texts per step. Defaults to 32.
+            epochs: Number of passes over the texts.
+            verbose: See keras.Model.fit.
+            callbacks: See keras.Model.fit.
+            validation_split: Fraction of the texts, taken from the end, to hold out for validation. Cannot be combined
+                with validation_data.
+            validation_data: Tuple of texts and labels (and sample weights), or a tf.data.Dataset.
+            shuffle: Whether to shuffle the texts in each epoch. The order depends on the seed and on the epoch.
+            class_weight: Weight of each class, by number or by name, or "balanced" for weights that are inversely
+                proportional to the frequencies of the classes.
+            sample_weight: Weight of each text.
+            initial_epoch: Epoch to start with.
+            steps_per_epoch: See keras.Model.fit.
+            validation_steps: See keras.Model.fit.
+            validation_batch_size: Number of texts per validation batch. Defaults to batch_size.
+            validation_freq: See keras.Model.fit.
+            group_by_length: Whether to put texts of similar length into the same batch. This reduces padding, but
+                batches are less random.
 
         Raises:
-            UserError: If texts or labels have the wrong form or length, there are none, or a number is out of range.
+            UserError: If texts, labels or weights have the wrong form or length, x is empty, or a number is out of
+                range.
         """
         epochs, initial_epoch = check_count(epochs, "epochs"), check_count(initial_epoch, "initial_epoch", 0, 0)
         steps_per_epoch = check_count(steps_per_epoch, "steps_per_epoch", None)
         validation_steps = check_count(validation_steps, "validation_steps", None)
-        if not isinstance(validation_freq, list | tuple):  # the epochs after which to validate
+        if not isinstance(validation_freq, list | tuple):
             validation_freq = check_count(validation_freq, "validation_freq")
         validation_split = check_split(validation_split, validation_data)
         batch_size = check_count(batch_size, "batch_size", 32)
         held_out_batch_size = check_count(validation_batch_size, "validation_batch_size", batch_size)
-        self._predictor = None  # layers may have been changed since it was traced
+        self._predictor = None  # Layers may have changed since it was traced.
         self._compile_if_needed()
         inputs, counter = self._create_inputs(), EpochCounter()
         truncation, validation_truncation = TrainingTruncation(steps_per_epoch), EvaluationTruncation()
-        arguments, held_out = inputs.for_fit(
+        arguments, held_out = inputs.prepare_fit(
             x, y, sample_weight, class_weight, batch_size=batch_size, validation_split=validation_split,
             shuffle=shuffle, group_by_length=group_by_length, counter=counter, truncation=truncation,
         )  # fmt: skip
@@ -605,13 +609,13 @@ class TextModel(keras.Model):
             arguments["x"] = steps.distribute_batches(self.distribute_strategy, arguments["x"])
         if held_out is not None:
             validation_data = held_out
-        with errors_of_data.in_one_line():
+        with data_errors.raise_one_line_errors():
             history = super().fit(
                 **arguments,
                 epochs=epochs,
                 verbose=verbose,
-                callbacks=[counter, truncation, validation_truncation, *_as_list(callbacks)],
-                validation_data=inputs.for_evaluation(validation_data, held_out_batch_size, validation_truncation),
+                callbacks=[counter, truncation, validation_truncation, *_to_list(callbacks)],
+                validation_data=inputs.prepare_evaluation(validation_data, held_out_batch_size, validation_truncation),
                 initial_epoch=initial_epoch,
                 steps_per_epoch=steps_per_epoch,
                 validation_steps=validation_steps,
@@ -636,27 +640,28 @@ class TextModel(keras.Model):
         confusion_matrix: bool = False,
         **settings: Any,
     ) -> Any:
-        """Returns the loss and the metrics as keras.Model.evaluate does, of texts as well as of ids.
+        """Returns the loss and metrics like keras.Model.evaluate, for texts or for token ids.
 
-        For texts, the scores of the command follow where Keras has no metric for them: exact match and F1 of answers to
-        questions; precision, recall and F1 of entities, in total and of each type. They take a second pass, and are
-        left out if `steps` takes a part of the texts.
+        For texts, the result also contains the scores of the evaluation command that Keras has no metric for: exact
+        match and F1 for question answering, and precision, recall and F1 for entities, in total and per type. They
+        need a second pass over the texts, and are omitted if you pass `steps`.
 
         Args:
-            x: As in `fit`.
-            y: Labels.
-            batch_size: Texts in a batch. Defaults to 32.
-            verbose: As in keras.Model.evaluate.
-            sample_weight: The weight of each text, which scores ignore.
-            steps: Number of batches. None takes all.
-            callbacks: As in keras.Model.evaluate.
-            return_dict: Whether to return figures by name. Otherwise a list has them in the same order.
-            confusion_matrix: Whether to add `confusion_matrix`: for each class how many of its texts got which class,
-                all by name, as in the report of the command.
+            x: See `fit`.
+            y: Labels, as class numbers or names.
+            batch_size: Number of texts per batch. Defaults to 32.
+            verbose: See keras.Model.evaluate.
+            sample_weight: Weight of each text. Scores other than the metrics ignore it.
+            steps: Number of batches to evaluate. Defaults to all.
+            callbacks: See keras.Model.evaluate.
+            return_dict: Whether to return a dict from names to values. Otherwise the values are a list.
+            confusion_matrix: Whether to add `confusion_matrix`, a dict from true classes to dicts of predicted classes
+                and their counts.
             settings: Other arguments of keras.Model.evaluate.
 
         Raises:
-            UserError: If texts or labels have the wrong form, there are none, or there are no classes to confuse.
+            UserError: If texts or labels have the wrong form, x is empty, or a confusion matrix is requested for a
+                model that is not a single-label classifier.
         """
         self._compile_if_needed()
         inputs, batch_size = self._create_inputs(), check_count(batch_size, "batch_size", 32)
@@ -665,25 +670,25 @@ class TextModel(keras.Model):
         takes_ids = are_ids(x) or isinstance(x, tf.distribute.DistributedDataset)
         if confusion_matrix and (takes_ids or not self.head.has_one_class):
             raise UserError(
-                "confusion_matrix is of texts that have one class each, which TextClassifier takes; leave it out"
+                "confusion_matrix=True needs texts and a TextClassifier with one class per text; remove the argument"
             )
-        if takes_ids:  # also the validation data of Keras' fit
+        if takes_ids:  # Keras' fit passes its validation data in this form.
             if are_ids(x):
-                y = inputs.labels_of_ids(x, y)
+                y = inputs.convert_labels(x, y)
             common |= {"batch_size": batch_size, "sample_weight": sample_weight, "callbacks": callbacks}
-            with errors_of_data.in_one_line():
+            with data_errors.raise_one_line_errors():
                 return super().evaluate(x, y, **common)
         data = x if isinstance(x, tf.data.Dataset) else inputs.examples(x, y, sample_weight)
         truncation = EvaluationTruncation()
-        with errors_of_data.in_one_line():
+        with data_errors.raise_one_line_errors():
             figures = super().evaluate(
-                inputs.for_evaluation(data, batch_size, truncation),
-                callbacks=[truncation, *_as_list(callbacks)],
+                inputs.prepare_evaluation(data, batch_size, truncation),
+                callbacks=[truncation, *_to_list(callbacks)],
                 **common,
             )
         truncation.print_note(self.head, self.max_seq_length)
         if isinstance(figures, list | dict) and not figures:
-            raise UserError("there are no examples")
+            raise UserError("x contains no examples")
         added = {}
         if confusion_matrix or (self.head.has_own_scores and steps is None):
             examples = data.items if isinstance(data, Examples) else inputs.examples_in(data, batch_size)
@@ -693,7 +698,7 @@ class TextModel(keras.Model):
         return [*(figures if isinstance(figures, list) else [figures]), *added.values()]
 
     def _scores(self, examples: Sequence[Any], batch_size: int, confusion_matrix: bool) -> dict[str, Any]:
-        """Returns what evaluate adds to Keras' figures."""
+        """Returns the scores that evaluate adds to the values of Keras."""
         predictions, head = self._predictions(examples, batch_size, prints_truncation=False), self.head
         added: dict[str, Any] = {}
         if head.has_own_scores:
@@ -712,49 +717,49 @@ class TextModel(keras.Model):
         steps: int | None = None,
         callbacks: Any = None,
     ) -> Any:
-        """Returns the answers for texts, in the form that the class describes, or the network's outputs for ids.
+        """Returns predictions for texts, in the form that the class describes, or the outputs of the network for ids.
 
-        Prints a warning if ten or more answers are all (nearly) equal.
+        Prints a warning if all of ten or more predictions are (nearly) equal.
 
         Args:
-            x: Texts, a tf.data.Dataset of texts, or ids.
-            batch_size: Texts in a batch. Defaults to 32.
-            verbose: As in keras.Model.predict, for ids.
-            steps: As in keras.Model.predict, for ids.
-            callbacks: As in keras.Model.predict, for ids.
+            x: Texts, a tf.data.Dataset of texts, or token ids.
+            batch_size: Number of texts per batch. Defaults to 32.
+            verbose: See keras.Model.predict. For ids only.
+            steps: See keras.Model.predict. For ids only.
+            callbacks: See keras.Model.predict. For ids only.
 
         Raises:
-            UserError: If texts have the wrong form, there are none, or arguments for ids are given with texts.
+            UserError: If texts have the wrong form, x is empty, or `steps` or `callbacks` is passed with texts.
         """
         batch_size = check_count(batch_size, "batch_size", 32)
         if are_ids(x):
-            with errors_of_data.in_one_line():
+            with data_errors.raise_one_line_errors():
                 return super().predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
         if steps is not None or callbacks is not None:
             raise UserError(
-                "steps and callbacks are given with texts; predict takes them with ids alone: leave them out"
+                "predict accepts steps and callbacks for token ids only, but x contains texts; remove these arguments"
             )
         return self._answer(self._create_inputs().texts_in(x), batch_size)
 
     def _answering_model(self) -> keras.Model:
-        """Returns the model whose outputs the head decodes."""
+        """Returns the model that computes the outputs for the head to decode."""
         model: keras.Model = model_for(self.head).answering_model(self)
         return model
 
     def _answer(self, x: Any, batch_size: int) -> Any:
-        """Returns the answers for texts."""
+        """Returns the predictions for texts in the public form."""
         examples = self.head.examples(x, None)
         predictions = self._predictions(examples, batch_size)
-        if self.head.decisions or self.head.is_value:  # not vectors
+        if self.head.decisions or self.head.is_value:  # Vectors are not checked.
             warning = describe_constant_answers(self.head.named_answers(predictions, examples))
             if warning:
                 print(f"warning: {warning}")
         return self.head.answers(predictions)
 
     def _predictions(self, examples: Sequence[Any], batch_size: int | None, prints_truncation: bool = True) -> Any:
-        """Returns the predictions for examples, as the head decodes them."""
+        """Returns the decoded predictions for examples."""
         if not examples:
-            raise UserError("there are no examples")
+            raise UserError("x contains no examples")
         features = self.head.featurize(examples, self._tokenizer, self.max_seq_length)
         note = self.head.cut_note(features.cut, len(examples), self.max_seq_length)
         if note and prints_truncation:
@@ -768,5 +773,5 @@ class TextModel(keras.Model):
 make_read_only(TextModel)
 
 
-def _as_list(callbacks: Any) -> list[Any]:
+def _to_list(callbacks: Any) -> list[Any]:
     return [callbacks] if isinstance(callbacks, keras.callbacks.Callback) else list(callbacks or [])

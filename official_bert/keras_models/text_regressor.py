@@ -1,4 +1,4 @@
-"""Texts or pairs of texts to a number.
+"""A Keras model that predicts a number for a text or a pair of texts.
 
 B texts
 """
@@ -15,15 +15,17 @@ from official_bert.modeling.config import BertConfig
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TextRegressor(TextModel):
-    """A number for each text or pair of texts, as STS-B wants it.
+    """Predicts a number for each text or pair of texts, as in STS-B.
 
-    x is as of TextClassifier, y is numbers; predict returns numbers, float64 [B].
+    x has the same form as for TextClassifier. y contains numbers. predict returns numbers, float64 [B].
 
     Args:
-        config: the encoder's sizes.
-        vocab: the text of its vocab.txt.
-        pair: as of TextClassifier, as is `doc_stride`.
-        settings: as of TextModel.
+        config: Sizes of the encoder, a BertConfig or a dict of its fields.
+        vocab: Contents of its vocab.txt.
+        pair: Whether an example consists of two texts.
+        doc_stride: Number of tokens between the starts of two windows of a long text, whose outputs are averaged.
+            Defaults to None, which truncates long texts.
+        settings: Other arguments of TextModel.
     """
 
     head: RegressionSpec
@@ -41,9 +43,9 @@ class TextRegressor(TextModel):
     ) -> None:
         super().__init__(RegressionSpec(pair=pair, doc_stride=doc_stride), config, vocab, **settings)
 
-    def _own_config(self) -> dict[str, Any]:
+    def _get_own_config(self) -> dict[str, Any]:
         return {"pair": self.head.pair, "doc_stride": self.head.doc_stride}
 
     @classmethod
-    def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
+    def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
         return {"pair": spec["pair"], "doc_stride": spec.get("doc_stride")}

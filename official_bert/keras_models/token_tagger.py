@@ -1,4 +1,4 @@
-"""Words to tags."""
+"""A Keras model that predicts a tag for each word."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,21 +13,22 @@ from official_bert.modeling.config import BertConfig
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TokenTagger(TextModel):
-    """A tag for each word, as for entities or parts of speech (paper, section 5.3).
+    """Predicts a tag for each word, such as named entities or parts of speech (paper, section 5.3).
 
-    x is sentences, each a list of words or a text with spaces between them; y is lists of tags, by name or by number.
-    Long sentences are read in windows. predict returns for each sentence its words' tags and how certain each is, from
-    0 to 1; tag returns the entities with the characters that they are.
+    x contains sentences, each a list of words or a text with spaces between words. y contains a list of tags for each
+    sentence, as names or numbers. Long sentences are split into windows. predict returns the tags of each sentence and
+    their probabilities. `tag` returns entities with their character offsets.
 
     Args:
-        config: the encoder's sizes.
-        vocab: the text of its vocab.txt.
-        labels: the tags, in the order of the logits.
-        doc_stride: tokens from one window of a long sentence to the next, about; None for half a window.
-        settings: as of TextModel.
+        config: Sizes of the encoder, a BertConfig or a dict of its fields.
+        vocab: Contents of its vocab.txt.
+        labels: Names of the tags, in the order of the logits.
+        doc_stride: Approximate number of tokens between the starts of two windows of a long sentence. Defaults to half
+            a window.
+        settings: Other arguments of TextModel.
 
     Raises:
-        UserError: the labels are no names, or another argument has a value that cannot be.
+        UserError: If the labels are not names, or another argument is out of range.
     """
 
     head: TaggingSpec
@@ -46,29 +47,29 @@ class TokenTagger(TextModel):
         names = class_labels.check_label_names(labels, least=1, settings=settings)
         super().__init__(TaggingSpec(labels=names, doc_stride=doc_stride), config, vocab, **settings)
 
-    def _own_config(self) -> dict[str, Any]:
+    def _get_own_config(self) -> dict[str, Any]:
         return {"labels": list(self.head.labels), "doc_stride": self.head.doc_stride}
 
     @classmethod
-    def _settings_of(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
+    def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
         return {"labels": spec["labels"], "doc_stride": spec.get("doc_stride")}
 
     @classmethod
-    def _settings_of_classifier(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
+    def _get_classifier_settings(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
         return {"labels": labels} if labels else {}
 
     def tag(self, x: Any, batch_size: int | None = None) -> list[list[Span]]:
-        """Returns the entities of each text, in order: text, label, start, end and probability of each.
+        """Returns the entities of each text in order, with text, label, start, end and probability.
 
-        Where the tags are not those of entities (BIO, BIOES and the like), each word is returned with its tag.
+        If the tags do not follow an entity scheme such as BIO or BIOES, returns each word with its tag.
 
         Args:
-            x: texts, or a data set of such. Words are found as exports find them: punctuation is a word of its own.
-                Lists of words stay as they are; their characters are those of the text with spaces between them.
-            batch_size: texts at a time; 32 by default.
+            x: Texts, or a tf.data.Dataset of texts. Punctuation is split off words, as in exports. Lists of words are
+                not split further; their offsets refer to the words joined by spaces.
+            batch_size: Number of texts per batch. Defaults to 32.
 
         Raises:
-            UserError: texts have another form, or there are none.
+            UserError: If texts have the wrong form, or x is empty.
         """
         rows = input_adapters.as_list(self._create_inputs().texts_in(x))
         sentences = [self._sentence(row, number) for number, row in enumerate(rows, start=1)]

@@ -47,16 +47,16 @@ def test_a_data_set_of_ids_trains_as_well(classifier):
 def test_a_column_of_weights_is_the_weights(classifier):
     weights = np.arange(8.0)
     for given in (weights, weights[:, None]):
-        (batch,) = classifier._create_inputs().from_data_set(slices((TEXTS, LABELS, given)), 8, EpochCounter())
+        (batch,) = classifier._create_inputs().convert_data_set(slices((TEXTS, LABELS, given)), 8, EpochCounter())
         np.testing.assert_array_equal(batch[2], weights)
 
 
 def test_weights_by_class_name_count_in_a_data_set_of_text(classifier):
     data = slices((TEXTS, LABELS, [2.0] * 8))
     inputs, weights = classifier._create_inputs(), {"good": 3.0, 0: 0.5}
-    (batch,) = inputs.from_data_set(data, 8, EpochCounter(), weights)
+    (batch,) = inputs.convert_data_set(data, 8, EpochCounter(), weights)
     assert batch[2].numpy().tolist() == [6.0, 1.0] * 4
-    (batch,) = inputs.from_data_set(data.map(lambda x, y, _: (x, y)), 8, EpochCounter(), weights)
+    (batch,) = inputs.convert_data_set(data.map(lambda x, y, _: (x, y)), 8, EpochCounter(), weights)
     assert batch[2].numpy().tolist() == [3.0, 0.5] * 4
     assert "class_weight[0] is 'fair'" in refusal(classifier.fit, data, class_weight={"fair": 1.0})
 
@@ -124,7 +124,7 @@ def test_a_data_set_of_text_is_the_lists_of_its_examples(name):
     model = getattr(official_bert, class_name)(CONFIG, VOCAB, **settings)
     expected = model.head.featurize(model.head.examples(x, y), model._tokenizer, model.max_seq_length)
     model.compile()
-    batches = list(model._create_inputs().for_evaluation(data, 32))
+    batches = list(model._create_inputs().prepare_evaluation(data, 32))
     ids = [batch[0]["input_ids"].numpy().ravel() for batch in batches]
     ids = [row[row > 0] for row in ids]
     np.testing.assert_array_equal(np.concatenate(ids), expected.input_ids)
@@ -138,20 +138,20 @@ def test_a_masked_lm_takes_data_sets_of_text():
     model = official_bert.MaskedLM(CONFIG, VOCAB)
     data = slices(TEXTS).batch(4)
     model.compile()
-    batches = list(model._create_inputs().from_data_set(data, 32, EpochCounter()))
+    batches = list(model._create_inputs().convert_data_set(data, 32, EpochCounter()))
     assert [len(ids["input_ids"]) for ids, _ in batches] == [4, 4]
     # The data set has each text twice, in its two batches; each time other tokens are hidden.
     assert not np.array_equal(batches[0][0]["input_ids"], batches[1][0]["input_ids"])
-    (validation,) = model._create_inputs().for_evaluation(TEXTS, 32)
+    (validation,) = model._create_inputs().prepare_evaluation(TEXTS, 32)
     assert validation[0]["input_ids"].shape[0] == 8
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (slices(TEXTS), "the data set holds texts alone"),
-        (slices((np.arange(3), [0, 1, 0])), "first part is .*expected a string"),
-        (slices((TEXTS, LABELS)).repeat(), "the data set never ends; pass steps_per_epoch"),
+        (slices(TEXTS), "data set contains no labels"),
+        (slices((np.arange(3), [0, 1, 0])), "texts have the specification .*expected a string"),
+        (slices((TEXTS, LABELS)).repeat(), "infinite; pass steps_per_epoch"),
         (tf.data.Dataset.from_generator(list, (tf.string, tf.int32)), "expected a known shape"),
     ],
 )
@@ -198,9 +198,9 @@ def test_labels_of_ids_are_checked(classifier):
     ids = {name: values.numpy() for name, values in classifier.preprocessor(TEXTS[:4]).items()}
     wrong = {
         "a label is 7; expected a number from 0 to 1": np.array([0, 1, 7, 1]),
-        "y has nan; expected finite numbers, at most 1e+18": np.array([0, 1, np.nan, 1]),
+        "y contains nan; expected finite numbers, at most 1e+18": np.array([0, 1, np.nan, 1]),
         "there are 4 examples and 2 values in y": np.array([0, 1]),
-        "there are no labels; give them as y": None,
+        "the examples have no labels": None,
         "y[3] is 'fair'; expected one of bad, good": ["bad", "good", "bad", "fair"],
     }
     for message, y in wrong.items():
@@ -224,4 +224,4 @@ def test_labels_of_a_data_set_that_are_no_lists_are_named():
 
 
 def test_nothing_to_predict_is_said(classifier):
-    assert "there are no examples" in refusal(classifier.predict, [])
+    assert "no examples" in refusal(classifier.predict, [])

@@ -45,7 +45,7 @@ def test_a_masked_lm_hides_other_tokens_in_each_epoch_and_text():
     data, counter = inputs_for(MaskedLMHead(masking=masking)), EpochCounter()
     texts = ["the cat sat in the sun"] * 16
     of_lists = data.training(data.examples(texts, None), 8, False, counter)
-    of_data_set = data.from_data_set(tf.data.Dataset.from_tensor_slices(texts), 8, counter)
+    of_data_set = data.convert_data_set(tf.data.Dataset.from_tensor_slices(texts), 8, counter)
 
     def positions(batches: tf.data.Dataset, epoch: int) -> list[list[list[int]]]:
         counter.on_epoch_begin(epoch)

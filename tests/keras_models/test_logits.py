@@ -37,9 +37,9 @@ TAG_LOSS = r"keras.losses.SparseCategoricalCrossentropy\(from_logits=True, ignor
     (keras.losses.binary_crossentropy, SEVERAL, r"keras.losses.BinaryCrossentropy\(from_logits=True\)"),
     ("binary_focal_crossentropy", SEVERAL, r"keras.losses.BinaryFocalCrossentropy\(from_logits=True\)"),
     ("categorical_crossentropy", ONE_CLASS, r"keras.losses.CategoricalCrossentropy\(from_logits=True\)"),
-    ("kl_divergence", SEVERAL, "compute it from the result of predict"),
-    (keras.losses.KLDivergence, SEVERAL, "compute it from the result of predict"),
-    (keras.losses.dice, SEVERAL, "compute it from the result of predict"),
+    ("kl_divergence", SEVERAL, "compute it from the output of predict"),
+    (keras.losses.KLDivergence, SEVERAL, "compute it from the output of predict"),
+    (keras.losses.dice, SEVERAL, "compute it from the output of predict"),
     ("sparse_categorical_crossentropy", TAGS, TAG_LOSS),
     ("crossentropy", TAGS, TAG_LOSS),
     (keras.losses.SparseCategoricalCrossentropy(), TAGS, TAG_LOSS),
@@ -61,8 +61,8 @@ def test_losses_of_probabilities_are_rejected_with_the_loss_to_use(given, head, 
     ("Recall", r"keras.metrics.Recall\(thresholds=0\)"),
     (keras.metrics.Recall(thresholds=[0.0, 0.7]), r"keras.metrics.Recall\(thresholds=0\)"),
     ("binary_accuracy", r"keras.metrics.BinaryAccuracy\(threshold=0\)"),
-    (keras.metrics.PrecisionAtRecall(0.5), "compute it from the result of predict"),
-    ("kl_divergence", "compute it from the result of predict"),
+    (keras.metrics.PrecisionAtRecall(0.5), "compute it from the output of predict"),
+    ("kl_divergence", "compute it from the output of predict"),
 ])  # fmt: skip
 def test_metrics_of_probabilities_are_rejected_with_the_metric_to_use(given, line: str):
     assert re.search(line, refusal(check_metrics, [given], SEVERAL))

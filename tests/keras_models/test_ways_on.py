@@ -178,12 +178,12 @@ def test_files_that_cannot_be_taken_are_named_with_what_can(tmp_path):
     model.save(tmp_path / "small.keras")
     take = official_bert.TextClassifier.from_checkpoint
     message = refusal(take, tmp_path / "other.keras", labels=["a", "b"])
-    assert "other.keras holds a Sequential" in message
+    assert "other.keras contains a Sequential" in message
     assert "TextClassifier" in message
     assert f"there is no file {tmp_path}/none.keras" in refusal(take, tmp_path / "none.keras", labels=["a", "b"])
-    expected = "has weights of 8 bits, which only .keras files and saved_model exports hold; save or export"
+    expected = "has 8-bit weights, which only .keras files and saved_model exports can store; save or export"
     assert expected in refusal(take, tmp_path / "small.keras")
-    assert "has weights of 8 bits" in refusal(model.save_checkpoint, str(tmp_path / "folder"))
+    assert "has 8-bit weights" in refusal(model.save_checkpoint, str(tmp_path / "folder"))
     with pytest.raises(UserError, match="--nodo_lower_case contradicts .*model.keras"):
         take(tmp_path / "model.keras", do_lower_case=False)
     with pytest.raises(UserError, match=r"from_checkpoint of TextClassifier .*save_checkpoint\(FOLDER\)"):

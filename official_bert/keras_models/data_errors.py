@@ -1,4 +1,4 @@
-"""TensorFlow's errors of many lines on what a user's data hold, in one line."""
+"""Converts TensorFlow's errors about invalid data to one-line messages."""
 
 import contextlib
 import re
@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 
-# What TensorFlow says, and how to say it: of checks of ours, in graphs and in Python, and of values without a check.
-_WORDS: list[tuple[str, Callable[[Any], str]]] = [
+# Patterns of TensorFlow's messages and the replacements: our own checks in graphs and in Python, and unchecked values.
+_MESSAGES: list[tuple[str, Callable[[Any], str]]] = [
     (r"assertion failed: \[(a \w+ of the data set .*)\]$", lambda found: str(found[1])),
     (r"^UserError: (.*)$", lambda found: str(found[1])),
     (
@@ -19,18 +19,18 @@ _WORDS: list[tuple[str, Callable[[Any], str]]] = [
     ),
     (
         r"indices\[\S*\] = (\S+) is not in \[0, (\d+)\)",
-        lambda found: f"the ids have {found[1]}; expected numbers from 0 to {int(found[2]) - 1}",
+        lambda found: f"x contains the id {found[1]}; expected numbers from 0 to {int(found[2]) - 1}",
     ),
 ]
 
 
 @contextlib.contextmanager
-def in_one_line() -> Iterator[None]:
-    """Raises a UserError in place of an error of TensorFlow on data; other errors as they are."""
+def raise_one_line_errors() -> Iterator[None]:
+    """Converts TensorFlow errors about invalid data to UserErrors."""
     try:
         yield
     except tf.errors.OpError as error:
-        for pattern, words in _WORDS:
+        for pattern, format_message in _MESSAGES:
             if found := re.search(pattern, error.message, re.MULTILINE):
-                raise UserError(words(found)) from error
+                raise UserError(format_message(found)) from error
         raise
