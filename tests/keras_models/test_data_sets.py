@@ -208,7 +208,7 @@ def test_labels_of_ids_are_checked(classifier):
             assert refusal(learn, ids, y).startswith(message)
     message = refusal(classifier.fit, slices((ids, [0, 1, 7, 1])).batch(2))
     assert message == "a label is 7; expected a number from 0 to 1"
-    with pytest.raises(UserError, match=f"^the ids have .*; expected numbers from 0 to {len(WORDS) - 1}$"):
+    with pytest.raises(UserError, match=f"^x contains the id .*; expected numbers from 0 to {len(WORDS) - 1}$"):
         classifier.predict({**ids, "input_ids": ids["input_ids"] + len(WORDS)})
     figures = [classifier.evaluate(ids, y, verbose=0) for y in (["bad", "good"] * 2, np.array([0, 1, 0, 1]))]
     assert figures[0] == figures[1]
