@@ -1,1 +1,1 @@
-"""Fine-tuning: options, the initial model, batches, the trainer, sweeps, distillation, and a model card at the end."""
+"""Fine-tuning: batches, the loss and the step (for the command and for Keras' `fit`), runs, sweeps and distillation."""

@@ -12,9 +12,9 @@ from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.evaluation import Scores, evaluate_and_predict
+from official_bert.finetuning.initial_model import describe_initial_model, read_initial_model, select_head_weights
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import OPTIONS_FILE, train
-from official_bert.learning.initial_model import describe_initial_model, head_weights, read_initial_model
 from official_bert.optimization.precision import resolve_dtype
 from official_bert.runs import run_file
 from official_bert.runs.training_run import open_training_run
@@ -59,7 +59,7 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
         init, options.vocab_file, options.do_lower_case, options.strip_accents, bert_config_file
     )
     options = _with_resolved_dtype(options, initial_model, strategy)
-    weights = head_weights(initial_model, task.head)
+    weights = select_head_weights(initial_model, task.head)
     print(describe_initial_model(initial_model, init, has_head=weights is not None))
     for note in (*initial_model.notes, *task.notes()):
         print(f"note: {note}")

@@ -1,6 +1,6 @@
 """Fine-tuning by the command: the model and its optimizer, steps over batches in the order of their seed, predictions.
 
-The step is that of learning.training_step, which Keras' fit takes as well.
+The step is that of finetuning.training_step, which Keras' fit takes as well.
 
 B batch, R rows
 """
@@ -14,19 +14,19 @@ import tensorflow as tf
 
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.loading import assign_weights
+from official_bert.finetuning import batches
+from official_bert.finetuning.initial_model import build_initial_encoder
+from official_bert.finetuning.loss_share import make_loss_share
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.finetuning.training_step import TrainingStep
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
 from official_bert.kinds.model import model_for
 from official_bert.kinds.spec import KindSpec
-from official_bert.learning import batches
-from official_bert.learning.initial_model import build_initial_encoder
-from official_bert.learning.loss_share import share_of
-from official_bert.learning.replicas import say_compiling, shared_out
-from official_bert.learning.training_step import TrainingStep
 from official_bert.optimization import distribution
 from official_bert.optimization.finetuning_optimizer import bert_optimizer
 from official_bert.optimization.freezing import freeze
+from official_bert.training.replicas import distribute_rows, make_length_buckets, report_compilation
 
 
 class Trainer:
@@ -77,12 +77,13 @@ class Trainer:
                 layer_decay=config.layer_decay, adam_bias_correction=config.adam_bias_correction,
                 scales_loss=config.dtype == "mixed_float16",
             )  # fmt: skip
+            loss_share = make_loss_share(loss or model_for(head).loss(), loss_weights=head.loss_weights())
             self.replica_step = TrainingStep(
-                learner, self.optimizer, share_of(loss or model_for(head).loss(), loss_weights=head.loss_weights()),
+                learner, self.optimizer, loss_share,
                 seed=config.random_seed, micro_batches=config.micro_batches, rematerialize=config.rematerialize,
                 is_compiled=is_compiled,
             )  # fmt: skip
-        self.buckets = batches.length_buckets(config.max_seq_length) if is_compiled else ()
+        self.buckets = make_length_buckets(config.max_seq_length) if is_compiled else ()
         self._predictor = KerasRunner(learner, self._strategy, config.max_seq_length)
         self._step: Any = None
         self.tokens, self.seconds, self.processor_seconds = 0, 0.0, 0.0
@@ -113,7 +114,7 @@ class Trainer:
         lengths = batches.row_lengths(features)
         classes = features.targets[LABELS] if config.balanced_sampling else None
         epochs = [
-            batches.training_batch_indices(
+            batches.draw_batches(
                 lengths,
                 config.train_batch_size,
                 config.random_seed,
@@ -126,9 +127,9 @@ class Trainer:
         ]
         begin = first % per_epoch
         indices = np.concatenate(epochs)[begin : begin + last - first]
-        indices = batches.filled_up(indices, self._strategy.num_replicas_in_sync)
+        indices = batches.pad_batches(indices, self._strategy.num_replicas_in_sync)
         padded = (
-            batches.padded_batch(features, rows, config.max_seq_length, row_weights, buckets=self.buckets)
+            batches.pad_batch(features, rows, config.max_seq_length, row_weights, buckets=self.buckets)
             for rows in indices
         )
         return self.take_steps(padded, first, on_step)
@@ -136,7 +137,7 @@ class Trainer:
     def take_steps(
         self, padded: Iterable[tuple[Any, ...]], first: int, on_step: Callable[[int, float], bool]
     ) -> tuple[int, float]:
-        """Takes a step on each batch (as `batches.padded_batch` makes them); for the rest see `train`."""
+        """Takes a step on each batch (as `batches.pad_batch` makes them); for the rest see `train`."""
         done, total = first, 0.0
         for batch in padded:
             self._step = self._step or self._traced_step(batch)
@@ -152,12 +153,12 @@ class Trainer:
 
     def _traced_step(self, batch: Any) -> Any:
         """The step as a graph: one for any length, or, where there are buckets, one for each."""
-        signature = None if self.buckets else tf.nest.map_structure(batches.with_any_length, batch)
+        signature = None if self.buckets else tf.nest.map_structure(batches.make_any_length_spec, batch)
         return tf.function(self._step_on_all_replicas, input_signature=signature, autograph=False)
 
     def _step_on_all_replicas(self, inputs: dict[str, tf.Tensor], *targets_and_weights: Any) -> tf.Tensor:
-        say_compiling("training", inputs, self.buckets)
-        batch = shared_out(self._strategy, (inputs, *targets_and_weights))
+        report_compilation("training", inputs, self.buckets)
+        batch = distribute_rows(self._strategy, (inputs, *targets_and_weights))
         loss, _ = self._strategy.run(self.replica_step, args=batch)
         return self._strategy.experimental_local_results(loss)[0]
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from official_bert.inference.predictor import SpecPredictor
 from official_bert.kinds import rows
 from official_bert.kinds.features import Array, Features, Outputs
 from official_bert.kinds.spec import KindSpec
-from official_bert.learning import batches
-from official_bert.learning.forward_pass import forward_pass
-from official_bert.learning.replica_step import all_gather
-from official_bert.learning.replicas import number_of_rows, say_compiling, shared_out, static_lengths
 from official_bert.optimization import distribution
 from official_bert.tokenization.exact import FullTokenizer
+from official_bert.training.forward_pass import make_forward_pass
+from official_bert.training.replica_step import all_gather
+from official_bert.training.replicas import count_rows, distribute_rows, get_static_lengths, report_compilation
 from official_bert.utils.progress import Progress
 
 _POSITION = "position"  # Index of a row in its batch.
@@ -64,8 +64,8 @@ class KerasRunner:
         self._max_seq_length = max_seq_length
         self._strategy = strategy or tf.distribute.get_strategy()
         with self._strategy.scope():
-            self._call = forward_pass(model)
-        self.buckets = static_lengths(self._strategy, max_seq_length)
+            self._call = make_forward_pass(model)
+        self.buckets = get_static_lengths(self._strategy, max_seq_length)
         self._forwards: dict[int, Any] = {}  # by the inputs' number of axes
 
     def compute_outputs(self, features: Features, batch_size: int) -> Outputs:
@@ -94,11 +94,11 @@ class KerasRunner:
 
     def _forward_on_all_replicas(self, inputs: dict[str, tf.Tensor]) -> Any:
         strategy = self._strategy
-        say_compiling("prediction", inputs, self.buckets)
+        report_compilation("prediction", inputs, self.buckets)
         if strategy.num_replicas_in_sync == 1 and not self.buckets:
             return self._call(inputs, training=False)
         of_workers = distribution.is_multi_worker(strategy)
-        batch = {**inputs, _POSITION: tf.range(number_of_rows(inputs["input_ids"]))}
+        batch = {**inputs, _POSITION: tf.range(count_rows(inputs["input_ids"]))}
 
         def of_replica(part: dict[str, tf.Tensor]) -> Any:
             position = part.pop(_POSITION)
@@ -107,7 +107,7 @@ class KerasRunner:
                 return answers
             return tf.nest.map_structure(all_gather, answers)
 
-        answers = strategy.run(of_replica, args=(shared_out(strategy, batch),))
+        answers = strategy.run(of_replica, args=(distribute_rows(strategy, batch),))
 
         def of_all(values: Any) -> tf.Tensor:
             parts = strategy.experimental_local_results(values)
@@ -137,8 +137,8 @@ def compute_outputs(
     progress = Progress("predicting", len(features), "rows")
 
     def compute() -> Iterator[tuple[Array, Any]]:
-        indices = batches.prediction_batch_indices(rows.row_lengths(features), batch_size)
-        for number, batch in enumerate(indices, start=1):
+        for number, row_indices in enumerate(rows.batches_by_length(rows.row_lengths(features), batch_size), start=1):
+            batch = np.pad(row_indices, (0, batch_size - len(row_indices)), constant_values=-1)  # -1: an empty row
             inputs = rows.padded_inputs(features, batch, max_seq_length, buckets=buckets)
             yield batch, forward({name: tf.constant(each) for name, each in inputs.items()})
             progress.update(min(number * batch_size, len(features)))

@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.errors import UserError
+from official_bert.finetuning.loss_share import check_reduction
 from official_bert.keras_models.logits import check_losses, check_metrics
 from official_bert.kinds.input_adapters import shown
 from official_bert.kinds.losses import TaggingLoss
 from official_bert.kinds.model import model_for
 from official_bert.kinds.spec import KindSpec
-from official_bert.learning.loss_share import check_reduction
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
 from official_bert.optimization.loss_scale import DynamicLossScale
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from official_bert.data.dataset_options import dataset_options
 from official_bert.errors import UserError
+from official_bert.finetuning import batches
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import distribute_batches, uses_own_loop
 from official_bert.keras_models.truncation import TruncationCounter
@@ -23,9 +24,8 @@ from official_bert.kinds.input_adapters import shown
 from official_bert.kinds.model import check_values, model_for
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.text_spec import TextSpec
-from official_bert.learning import batches
-from official_bert.learning.replicas import static_lengths
 from official_bert.tokenization.fast import FastTokenizer
+from official_bert.training.replicas import get_static_lengths
 
 _NO_EXAMPLES, _NO_LABELS = "x contains no examples", "the examples have no labels; pass them as y"
 _NOT_COUNTED = (
@@ -234,26 +234,26 @@ class Inputs:
 
         def batch_indices() -> list[Array]:
             if not shuffle:
-                return self._list_batch_rows(batches.cut(np.arange(len(features)), batch_size))
-            shuffled = batches.training_batch_indices(
+                return self._list_batch_rows(batches.split_into_batches(np.arange(len(features)), batch_size))
+            shuffled = batches.draw_batches(
                 lengths, batch_size, self.seed, counter.epoch, texts=texts, group_by_length=group_by_length
             )
             return self._list_batch_rows(shuffled)
 
-        return batches.as_dataset(lambda rows: self._batch(features, rows, weights, counter.epoch), batch_indices)
+        return batches.make_dataset(lambda rows: self._batch(features, rows, weights, counter.epoch), batch_indices)
 
     def evaluation(self, examples: Examples, batch_size: int) -> tf.data.Dataset:
         """Returns batches sorted by length."""
         features = self._featurize(examples.items)
         self._print_truncation(features, len(examples.items))
-        rows = self._list_batch_rows(batches.prediction_batch_indices(batches.row_lengths(features), batch_size))
+        rows = self._list_batch_rows(batches.batch_by_length(batches.row_lengths(features), batch_size))
         weights = self._row_weights(features, examples)
-        return batches.as_dataset(lambda each: self._batch(features, each, weights, 0), rows)
+        return batches.make_dataset(lambda each: self._batch(features, each, weights, 0), rows)
 
     def _list_batch_rows(self, batch_indices: Array) -> list[Array]:
         """Returns the rows of each batch. With several replicas, -1 pads batches to a multiple of their number."""
         if uses_own_loop(self.strategy):
-            return list(batches.filled_up(batch_indices, self.strategy.num_replicas_in_sync))
+            return list(batches.pad_batches(batch_indices, self.strategy.num_replicas_in_sync))
         return [rows[rows >= 0] for rows in batch_indices]
 
     def _featurize(self, examples: Sequence[Any]) -> Features:
@@ -289,9 +289,9 @@ class Inputs:
             epoch: The epoch, which seeds random targets.
             first: Index of the first row of `features` within the epoch.
         """
-        buckets = static_lengths(self.strategy, self.max_seq_length)
+        buckets = get_static_lengths(self.strategy, self.max_seq_length)
         multiple = batches.COMPILED_MULTIPLE if self.is_compiled else batches.MULTIPLE
-        batch = batches.padded_batch(features, rows, self.max_seq_length, weights, multiple, buckets)
+        batch = batches.pad_batch(features, rows, self.max_seq_length, weights, multiple, buckets)
         return self.head.drawn(batch, [hash((self.seed, epoch, first + int(row))) for row in rows])
 
     # Data sets.
@@ -357,7 +357,7 @@ class Inputs:
                 yield np.array([len(examples.items), features.cut]), *batch
                 first += len(features)
 
-        return batches.streamed(batches_of_ids, int(data.cardinality()))
+        return batches.make_streamed_dataset(batches_of_ids, int(data.cardinality()))
 
     def examples_in(self, data: tf.data.Dataset, batch_size: int) -> list[Any]:
         """Returns the labelled examples of a data set in order, without weights."""

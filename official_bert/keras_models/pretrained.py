@@ -9,7 +9,7 @@ import numpy as np
 from official_bert.checkpoints.checkpoint import POOLER, Array, LoadedModel, LoadOverrides
 from official_bert.checkpoints.loading import assign_weights
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
-from official_bert.learning.initial_model import NO_POOLER, checkpoint_weights, head_weights
+from official_bert.finetuning.initial_model import NO_POOLER, select_checkpoint_weights, select_head_weights
 from official_bert.utils.counting import pluralize
 
 
@@ -30,14 +30,14 @@ def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any
     if "labels" in inspect.signature(model_class.__init__).parameters:
         settings.setdefault("labels", None)  # The constructor's error then describes valid labels.
     model = model_class(initial.config, initial.require_vocab(), do_lower_case=initial.casing, **settings)
-    weights, notes = head_weights(initial, model.head), initial.notes
+    weights, notes = select_head_weights(initial, model.head), initial.notes
     if weights is not None:
         assign_weights(model, weights)
         model._take_decisions(initial.task or {}, explicit)
         has_head = True
     else:
         paths = {variable.path for variable in model.variables}
-        values, note_of_head = checkpoint_weights(initial, model.head, paths)
+        values, note_of_head = select_checkpoint_weights(initial, model.head, paths)
         has_head = paths <= values.keys()
         model._assign_weights(values)
         notes += (note_of_head,) if note_of_head else ()

@@ -1,4 +1,4 @@
-"""The steps of Keras' fit and evaluate: learning.training_step with Keras metrics, on any number of replicas.
+"""The steps of Keras' fit and evaluate: finetuning.training_step with Keras metrics, on any number of replicas.
 
 Keras' own functions average the means of the replicas, which is wrong if replicas have different numbers of rows. They
 also fail under a strategy with several workers.
@@ -12,11 +12,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_bert.learning.forward_pass import forward_pass
-from official_bert.learning.loss_share import LossShare, are_rows, check_losses_of_rows, share_of, times_weights
-from official_bert.learning.replica_step import all_reduce_sum
-from official_bert.learning.training_step import TrainingStep
+from official_bert.finetuning.loss_share import (
+    LossShare,
+    check_losses_per_row,
+    find_real_rows,
+    make_loss_share,
+    multiply_weights,
+)
+from official_bert.finetuning.training_step import TrainingStep
 from official_bert.optimization import distribution
+from official_bert.training.forward_pass import make_forward_pass
+from official_bert.training.replica_step import all_reduce_sum
 
 
 def uses_own_loop(strategy: tf.distribute.Strategy) -> bool:
@@ -83,7 +89,7 @@ class KerasSteps:
     def test(self, data: Any) -> dict[str, Any]:
         """Evaluates the rows of one replica and returns the metrics."""
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        outputs, loss = forward_pass(self._learner)(x, training=False), self._loss_share()
+        outputs, loss = make_forward_pass(self._learner)(x, training=False), self._loss_share()
         count = all_reduce_sum(loss.count(x, y))
         share = loss.share(x, y, outputs, weights, count)
         logs = self._update_metrics(x, y, outputs, weights)
@@ -121,14 +127,14 @@ class KerasSteps:
         def mean_loss(inputs: Any, targets: Any, outputs: Any, weights: Any) -> Any:
             targets, outputs = _add_axis(targets, outputs)
             if self._pads_rows:
-                check_losses_of_rows(model.loss, targets, outputs)
+                check_losses_per_row(model.loss, targets, outputs)
             return model.compute_loss(inputs, targets, outputs, weights)
 
-        return share_of(model.loss, mean_loss, is_whole=not self._pads_rows, micro_batches=micro_batches)
+        return make_loss_share(model.loss, mean_loss, is_whole=not self._pads_rows, micro_batches=micro_batches)
 
     def _update_metrics(self, x: Any, y: Any, outputs: Any, weights: Any) -> dict[str, Any]:
         if self._pads_rows:
-            weights = times_weights(are_rows(x), weights if self._weighs_metrics else None, y, outputs)
+            weights = multiply_weights(find_real_rows(x), weights if self._weighs_metrics else None, y, outputs)
         elif weights is not None and isinstance(y, dict) and not isinstance(weights, dict):
             weights = dict.fromkeys(y, weights)
         y, outputs = _add_axis(y, outputs)

@@ -22,6 +22,7 @@ from official_bert.errors import UserError
 from official_bert.export import formats
 from official_bert.export.options import FLOAT32, SAVED_MODEL, ExportOptions
 from official_bert.export.source import Source
+from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.keras_models import compiling, data_errors, pretrained, saving, steps
 from official_bert.keras_models.arguments import ReadOnly, make_read_only
@@ -35,7 +36,6 @@ from official_bert.kinds.features import check_length
 from official_bert.kinds.input_adapters import are_ids, shown
 from official_bert.kinds.model import model_for
 from official_bert.kinds.spec import KindSpec
-from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.finetuning_optimizer import bert_optimizer
@@ -55,7 +55,7 @@ class TextModel(keras.Model):
     The head determines the form of the examples and the result of predict. The inputs are input_ids, input_mask and
     segment_ids, int32 [B, S]. fit, evaluate and predict also accept these arrays, as for any functional model.
 
-    fit takes the same training step as the command (see learning.training_step). In the scope of a strategy, it takes
+    fit takes the same training step as the command (see finetuning.training_step). In the scope of a strategy, it takes
     the steps that a single device would take on the same batches.
 
     Args:

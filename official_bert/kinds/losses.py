@@ -31,7 +31,7 @@ class TaggingLoss(keras.losses.Loss):
     """The cross-entropy of tags, averaged over the tokens that have one.
 
     Keras averages what `call` returns over all tokens. Each token's loss is therefore divided by the share of tokens
-    that have a tag: what remains is the mean over these. Over several replicas, learning.loss_share divides instead.
+    that have a tag: what remains is the mean over these. Over several replicas, finetuning.loss_share divides instead.
 
     y_true is [B, S] int32, with NO_LABEL where there is no tag; y_pred is logits, [B, S, C]; `call` returns [B, S].
     Weights are those of rows, [B] or [B, 1], or of tokens, [B, S].

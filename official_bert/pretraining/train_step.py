@@ -15,7 +15,6 @@ from typing import Any
 import tensorflow as tf
 
 from official_bert.data.packing import one_record_a_row
-from official_bert.learning.replica_step import accumulated_gradients, all_reduce_sum, cut, replica_update
 from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
@@ -26,6 +25,12 @@ from official_bert.optimization.freezing import freeze
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import get_optimizer
 from official_bert.pretraining import losses
+from official_bert.training.replica_step import (
+    accumulate_gradients,
+    all_reduce_sum,
+    apply_gradients,
+    split_micro_batches,
+)
 
 SUMS = tuple(
     "masked_lm_loss masked_lm_correct masked_lm_count next_sentence_loss next_sentence_correct next_sentence_count "
@@ -103,7 +108,7 @@ class Pretrainer:
         if compiled is None:
             self._masked_lm_losses = functools.partial(losses.masked_lm_losses, compiled=compile_parts)
         # Compiled once each; the number of steps is a tensor, so that another number does not compile again.
-        self._update: Any = functools.partial(replica_update, self.optimizer, self._loss_scale, skip_nonfinite)
+        self._update: Any = functools.partial(apply_gradients, self.optimizer, self._loss_scale, skip_nonfinite)
         if compile_parts:
             self._update = tf.function(self._update, jit_compile=True, autograph=False)
         # AutoGraph would rewrite all functions that are called, in vain: most of the time of tracing.
@@ -182,8 +187,8 @@ class Pretrainer:
         elif self._micro_batches == 1:
             return micro_batch_gradients(0, features)
         else:
-            micro_batches, count = cut(features, self._micro_batches), self._micro_batches
-        return accumulated_gradients(micro_batch_gradients, micro_batches, count, variables, SUMS)
+            micro_batches, count = split_micro_batches(features, self._micro_batches), self._micro_batches
+        return accumulate_gradients(micro_batch_gradients, micro_batches, count, variables, SUMS)
 
     def _sums(self, features: dict[str, tf.Tensor], training: bool) -> dict[str, tf.Tensor]:
         if self._packed and "record_ids" not in features:  # in evaluation

@@ -18,7 +18,7 @@ from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
-from official_bert.learning.initial_model import read_initial_model
+from official_bert.finetuning.initial_model import read_initial_model
 from tests.checkpoints import hub_server
 from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, assert_equal, sample, unpacked
 from tests.checkpoints.hub_server import TINY, Server

@@ -12,10 +12,10 @@ from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.finetuning import evaluation, runner, trainer
+from official_bert.finetuning.initial_model import build_initial_encoder, read_initial_model
 from official_bert.finetuning.options import Options
 from official_bert.inference import keras_model
 from official_bert.kinds.classification.spec import ClassificationSpec
-from official_bert.learning.initial_model import build_initial_encoder, read_initial_model
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.utils import files, progress
 from tests.conftest import WORDS

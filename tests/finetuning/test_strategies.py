@@ -17,7 +17,7 @@ import tensorflow as tf
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.run_checkpoints import RunCheckpoints
-from official_bert.finetuning import runner
+from official_bert.finetuning import batches, runner
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
@@ -25,15 +25,15 @@ from official_bert.inference.keras_model import compute_outputs
 from official_bert.kinds import names
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.classification.model import build_classifier
-from official_bert.learning import batches
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization import distribution
 from official_bert.runs.training_log import read_log
 from official_bert.tokenization.casing import UNCASED
+from official_bert.training.replicas import make_length_buckets
 from tests.conftest import ROOT
+from tests.finetuning.random_features import CLASSES, random_features
 from tests.finetuning.test_finetuning import options, write_table  # noqa: F401
-from tests.learning.random_features import CLASSES, random_features
 from tests.make import VOCAB, tiny_config
 from tests.processes import run_marked_tests, worker_environments
 
@@ -88,13 +88,13 @@ def compiled_lengths(monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...]:
     """Has batches padded to the few lengths of a TPU, and returns these."""
     monkeypatch.setattr(distribution, "needs_static_shapes", lambda strategy: True)
     monkeypatch.setattr(batches, "_SHORTEST_BUCKET", 8)
-    return batches.length_buckets(24)
+    return make_length_buckets(24)
 
 
 def test_lengths_of_a_tpu_are_few():
-    assert batches.length_buckets(384) == (32, 64, 128, 256, 384)
-    assert batches.length_buckets(128) == (32, 64, 128)
-    assert batches.length_buckets(20) == (20,)
+    assert make_length_buckets(384) == (32, 64, 128, 256, 384)
+    assert make_length_buckets(128) == (32, 64, 128)
+    assert make_length_buckets(20) == (20,)
     features = random_features(names.CLASSIFICATION, ROWS, longest=24)
     lengths = batches.row_lengths(features)
     for row, length in enumerate(lengths):
@@ -104,9 +104,9 @@ def test_lengths_of_a_tpu_are_few():
 
 
 def test_batches_are_filled_up_to_a_multiple_of_the_replicas():
-    filled = batches.filled_up(np.arange(10).reshape(2, 5), 4)
+    filled = batches.pad_batches(np.arange(10).reshape(2, 5), 4)
     assert filled.tolist() == [[0, 1, 2, 3, 4, -1, -1, -1], [5, 6, 7, 8, 9, -1, -1, -1]]
-    assert batches.filled_up(filled, 8).shape == (2, 8)
+    assert batches.pad_batches(filled, 8).shape == (2, 8)
 
 
 @pytest.mark.slow

@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 
 from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.finetuning import batches, training_step
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.kinds.features import Features, from_rows
 from official_bert.kinds.model import model_for
-from official_bert.learning import batches, training_step
 from official_bert.modeling.encoder import build_encoder
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import official_bert
-from official_bert.learning import batches
+from official_bert.finetuning import batches
 from tests.make import VOCAB, tiny_config
 
 CONFIG = tiny_config(num_hidden_layers=1, max_position_embeddings=16)
@@ -40,7 +40,7 @@ def test_a_sentence_s_weight_is_that_of_its_words(copies, tagger):
     expected = sum(weight * each.sum() for weight, each in zip(weights, losses, strict=True)) / sum(map(len, losses))
     assert tagger.evaluate(sentences, tags, sample_weight=weights, verbose=0)[0] == pytest.approx(expected, rel=1e-5)
     features = tagger.head.featurize(tagger.head.examples(sentences, tags), tagger._tokenizer, 8)
-    ids, targets = batches.padded_batch(features, np.arange(2 * copies), 8)
+    ids, targets = batches.pad_batch(features, np.arange(2 * copies), 8)
     assert ids["input_ids"].shape == (2 * copies, 6)
     assert tagger.evaluate(ids, targets, sample_weight=weights, verbose=0)[0] == pytest.approx(expected, rel=1e-5)
 

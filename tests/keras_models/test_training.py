@@ -11,9 +11,9 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.errors import UserError
+from official_bert.finetuning import batches
 from official_bert.keras_models.inputs import EpochCounter
 from official_bert.kinds.regression.spec import RegressionSpec
-from official_bert.learning import batches
 from official_bert.modeling.dropout import Dropout
 from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
@@ -67,7 +67,7 @@ def test_fit_on_strings_is_fit_on_the_same_batches_made_by_hand(classifier):
     losses = []
     for epoch in range(2):
         sums = []
-        for rows in batches.training_batch_indices(batches.row_lengths(features), 8, 3, epoch):
+        for rows in batches.draw_batches(batches.row_lengths(features), 8, 3, epoch):
             inputs = batches.padded_inputs(features, rows, 32)
             sums.append(by_hand.train_on_batch(inputs, features.targets["labels"][rows], return_dict=True)["loss"])
             by_hand.reset_metrics()

@@ -14,7 +14,7 @@ from official_bert.checkpoints.checkpoint import PRETRAINING
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
-from official_bert.learning.initial_model import describe_initial_model, read_initial_model
+from official_bert.finetuning.initial_model import describe_initial_model, read_initial_model
 from tests.conftest import WORDS
 from tests.make import VOCAB, refusal, tiny_config
 

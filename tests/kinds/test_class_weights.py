@@ -3,9 +3,9 @@ import dataclasses
 import keras
 import numpy as np
 
+from official_bert.finetuning import batches
 from official_bert.kinds.multi_label.model import WeightedBinaryCrossentropy
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
-from official_bert.learning import batches
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 from tests.finetuning.test_trainer import rows
@@ -57,7 +57,7 @@ def test_the_weighted_loss_is_the_usual_one_for_weights_of_1_and_counts_misses_m
 
 def test_a_balanced_epoch_has_as_many_rows_of_each_class():
     classes = np.array([0] * 90 + [1] * 9 + [2] * 2)
-    epochs = [batches.training_batch_indices(np.ones(101), 10, 7, epoch, classes) for epoch in (0, 1, 0)]
+    epochs = [batches.draw_batches(np.ones(101), 10, 7, epoch, classes) for epoch in (0, 1, 0)]
     taken = [np.bincount(classes[epoch[epoch >= 0]], minlength=3) for epoch in epochs]
     assert all(sum(counts) == 101 and max(counts) - min(counts) <= 1 for counts in taken)
     np.testing.assert_array_equal(epochs[0], epochs[2])

@@ -10,8 +10,8 @@ from official_bert.checkpoints.conversion import convert
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
+from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.inference.fill_mask import fill_mask
-from official_bert.learning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import read_log

@@ -17,7 +17,7 @@ from official_bert.checkpoints.loading import load_pretraining_model
 from official_bert.commands import PRETRAIN
 from official_bert.data import record_schema
 from official_bert.errors import UserError
-from official_bert.learning.initial_model import read_initial_model
+from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.pretraining import run

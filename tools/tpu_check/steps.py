@@ -17,11 +17,11 @@ from tensorflow.python.ops import resource_variable_ops
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.data import packing, record_schema
 from official_bert.errors import UserError
+from official_bert.finetuning import batches
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.kinds.features import Features, from_rows
 from official_bert.kinds.spec import KindSpec
-from official_bert.learning import batches
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import AUTO, DTYPES
 from official_bert.optimization.schedules import WarmupPolynomialDecay
@@ -186,7 +186,7 @@ def finetuning_steps(
         features = features_like(head, length)
 
         def arguments(batch: int) -> tuple[Any, ...]:
-            of_batch = batches.padded_batch(features, np.zeros(batch, np.int64), length, buckets=(length,))
+            of_batch = batches.pad_batch(features, np.zeros(batch, np.int64), length, buckets=(length,))
             return tuple(tf.nest.map_structure(lambda each: tf.TensorSpec(each.shape, each.dtype), of_batch))
 
         def forward(inputs: dict[str, tf.Tensor]) -> Any:

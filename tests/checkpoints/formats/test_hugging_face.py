@@ -25,7 +25,7 @@ from official_bert.checkpoints.formats import hugging_face, hugging_face_config,
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
-from official_bert.learning.initial_model import read_initial_model
+from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED, Casing, make_casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer

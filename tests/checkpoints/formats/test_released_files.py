@@ -12,7 +12,7 @@ from official_bert.checkpoints.checkpoint import PRETRAINING, SEQUENCE_CLASSIFIE
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
-from official_bert.learning.initial_model import read_initial_model
+from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.pretraining.initial_checkpoint import assign_initial_weights

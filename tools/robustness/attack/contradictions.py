@@ -37,7 +37,7 @@ def _write_checkpoint(case: Case, format_name: str, parts: frozenset[str] = froz
 def _expect_acceptance(folder: str, is_consistent: bool, **options: Any) -> None:
     """Raises NotHeldError unless fine-tuning accepts a checkpoint exactly if the options agree with it."""
     from official_bert.errors import UserError
-    from official_bert.learning.initial_model import read_initial_model
+    from official_bert.finetuning.initial_model import read_initial_model
 
     try:
         read_initial_model(folder, **options)

@@ -9,12 +9,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_bert.learning.forward_pass import forward_pass
-from official_bert.learning.loss_share import BatchLossShare, LossShare
-from official_bert.learning.replica_step import accumulated_gradients, all_reduce_sum, cut, replica_update
-from official_bert.learning.replicas import number_of_rows
+from official_bert.finetuning.loss_share import BatchLossShare, LossShare
 from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
+from official_bert.training.forward_pass import make_forward_pass
+from official_bert.training.replica_step import (
+    accumulate_gradients,
+    all_reduce_sum,
+    apply_gradients,
+    split_micro_batches,
+)
+from official_bert.training.replicas import count_rows
 
 
 class TrainingStep:
@@ -46,7 +51,7 @@ class TrainingStep:
     ) -> None:
         self.model, self.optimizer, self._loss, self._seed = model, optimizer, loss, seed
         self._micro_batches = micro_batches
-        self._call = forward_pass(model, rematerialize)
+        self._call = make_forward_pass(model, rematerialize)
         self._is_ours = isinstance(optimizer, AllReduceClipMixin)
         if self._is_ours:
             optimizer.build(model.trainable_variables)  # if it is not yet
@@ -104,10 +109,8 @@ class TrainingStep:
                 # outputs by what the loss of all has as their gradients.
                 share, batch = self._with_gradients_of_outputs(outputs_of, batch[0], batch[1], count)
                 share_of = _sum_of_products
-            parts = cut(batch, self._micro_batches)
-            sums, gradients = accumulated_gradients(
-                share_and_gradients, parts, self._micro_batches, variables, ["loss"]
-            )
+            parts = split_micro_batches(batch, self._micro_batches)
+            sums, gradients = accumulate_gradients(share_and_gradients, parts, self._micro_batches, variables, ["loss"])
             sums = sums if share is None else {"loss": share}
         loss = all_reduce_sum(sums["loss"])
         self._update(gradients, loss)
@@ -118,7 +121,7 @@ class TrainingStep:
     ) -> tuple[tf.Tensor, tuple[Any, tf.Tensor]]:
         """The share of the loss, and the batch with the gradients of the outputs as its targets."""
         assert isinstance(self._loss, BatchLossShare)
-        parts = cut(inputs, self._micro_batches)
+        parts = split_micro_batches(inputs, self._micro_batches)
 
         def outputs_of_part(number: tf.Tensor) -> tf.Tensor:
             return outputs_of(number, tf.nest.map_structure(lambda value: value[number], parts))
@@ -134,7 +137,7 @@ class TrainingStep:
         variables = self.model.trainable_variables
         if self._is_ours:
             finite = tf.math.is_finite(loss)
-            replica_update(self.optimizer, self.optimizer.loss_scale, False, gradients, finite, variables)
+            apply_gradients(self.optimizer, self.optimizer.loss_scale, False, gradients, finite, variables)
         else:
             # Dense, since Keras' optimizers take sparse gradients with repeated ids wrongly.
             dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
@@ -151,7 +154,7 @@ def _filled_up(batch: Any, multiple: int) -> Any:
 
     def filled(values: Any) -> tf.Tensor:
         values = tf.convert_to_tensor(values)  # an array where Keras runs eagerly
-        missing = -number_of_rows(values) % multiple
+        missing = -count_rows(values) % multiple
         return tf.pad(values, [[0, missing], *([[0, 0]] * (values.shape.rank - 1))])
 
     return tf.nest.map_structure(filled, batch)

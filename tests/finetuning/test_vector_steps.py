@@ -6,19 +6,19 @@ import pytest
 import tensorflow as tf
 
 from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.finetuning import batches
+from official_bert.finetuning.loss_share import make_loss_share
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.finetuning.training_step import TrainingStep
 from official_bert.kinds.features import Features, from_rows
 from official_bert.kinds.model import model_for
 from official_bert.kinds.vectors.spec import VectorSpec
-from official_bert.learning import batches
-from official_bert.learning.forward_pass import forward_pass
-from official_bert.learning.loss_share import share_of
-from official_bert.learning.training_step import TrainingStep
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization import distribution
+from official_bert.training.forward_pass import make_forward_pass
 from tests.conftest import WORDS
 from tests.make import VOCAB, tiny_config
 from tests.processes import run_marked_tests
@@ -40,13 +40,13 @@ def features_of(texts: int, rows: int = ROWS) -> Features:
 
 
 def batch_of(texts: int) -> tuple:
-    return tf.nest.map_structure(tf.constant, batches.padded_batch(features_of(texts), np.arange(ROWS), LENGTH))
+    return tf.nest.map_structure(tf.constant, batches.pad_batch(features_of(texts), np.arange(ROWS), LENGTH))
 
 
 def gradients_of_step(head: VectorSpec, texts: int, dropout: float, micro_batches: int):
     """The loss of a step, what plain gradient descent at a rate of 1 subtracts, and the model."""
     learner = model_for(head).answering_model(build_encoder(config_of(dropout), seed=1))
-    optimizer, share = keras.optimizers.SGD(1.0), share_of(model_for(head).loss())
+    optimizer, share = keras.optimizers.SGD(1.0), make_loss_share(model_for(head).loss())
     step = TrainingStep(learner, optimizer, share, seed=3, micro_batches=micro_batches)
     before = [variable.numpy() for variable in learner.trainable_variables]
     inputs, targets = batch_of(texts)
@@ -68,7 +68,7 @@ def gradients_at_once(head: VectorSpec, learner: keras.Model, texts: int, micro_
             missing = rows - part["input_ids"].shape[0]
             part = {name: tf.pad(each, [[0, missing], [0, 0], [0, 0]]) for name, each in part.items()}
             with dropout_seed(step_seed(3, 0, 0, number)):
-                outputs.append(forward_pass(learner)(part, training=True)[: rows - missing])
+                outputs.append(make_forward_pass(learner)(part, training=True)[: rows - missing])
         loss = tf.reduce_mean(model_for(head).loss().call(targets, tf.concat(outputs, 0)))
     return float(loss), tape.gradient(loss, learner.trainable_variables)
 

@@ -5,19 +5,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.learning.replica_step import accumulated_gradients, cut, replica_update
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import BertAdamW
+from official_bert.training.replica_step import accumulate_gradients, apply_gradients, split_micro_batches
 
 
 def test_a_batch_is_cut_into_micro_batches_in_order():
-    cut_up = cut({"a": tf.range(12), "b": (tf.reshape(tf.range(24), (12, 2)),)}, 3)
+    cut_up = split_micro_batches({"a": tf.range(12), "b": (tf.reshape(tf.range(24), (12, 2)),)}, 3)
     assert cut_up["a"].numpy().tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert cut_up["b"][0].shape == (3, 4, 2)
 
 
 def test_the_length_of_a_batch_that_is_cut_may_be_unknown():
-    of_any_length = tf.function(lambda ids: cut(ids, 2), input_signature=[tf.TensorSpec([4, None], tf.int32)])
+    of_any_length = tf.function(
+        lambda ids: split_micro_batches(ids, 2), input_signature=[tf.TensorSpec([4, None], tf.int32)]
+    )
     for length in (3, 5):
         assert of_any_length(tf.zeros((4, length), tf.int32)).shape == (2, 2, length)
 
@@ -34,8 +36,8 @@ def test_gradients_of_micro_batches_add_up_to_those_of_the_batch_without_the_emp
             loss = tf.reduce_sum(tf.square(part["rows"]) * weight.value)
         return {"loss": loss, "count": tf.cast(tf.shape(part["rows"])[0], tf.float32)}, tape.gradient(loss, [weight])
 
-    micro_batches = cut({"rows": rows}, 3)
-    sums, (gradient,) = accumulated_gradients(sums_and_gradients, micro_batches, count, [weight], ("loss", "count"))
+    micro_batches = split_micro_batches({"rows": rows}, 3)
+    sums, (gradient,) = accumulate_gradients(sums_and_gradients, micro_batches, count, [weight], ("loss", "count"))
     used = rows[: 2 * count]
     np.testing.assert_allclose(gradient, tf.reduce_sum(tf.square(used), axis=0), rtol=1e-6)
     np.testing.assert_allclose(sums["loss"], tf.reduce_sum(tf.square(used) * weight.value), rtol=1e-6)
@@ -53,7 +55,7 @@ def test_an_update_unscales_clips_and_skips_what_is_not_finite(is_scaled: bool):
 
     def update(gradient: list[float], finite_loss: bool) -> tuple[float, bool]:
         gradients = [tf.constant(gradient) * factor]
-        norm, finite = replica_update(optimizer, scale, not is_scaled, gradients, tf.constant(finite_loss))
+        norm, finite = apply_gradients(optimizer, scale, not is_scaled, gradients, tf.constant(finite_loss))
         return float(norm), bool(finite)
 
     for gradient, finite_loss in (([float("inf"), 0.0], True), ([1.0, 1.0], False)):

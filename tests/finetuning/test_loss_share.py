@@ -6,11 +6,11 @@ import pytest
 import tensorflow as tf
 
 from official_bert.errors import UserError
+from official_bert.finetuning.loss_share import LossShare, check_losses_per_row, check_reduction
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.features import NO_LABEL
 from official_bert.kinds.model import model_for
 from official_bert.kinds.names import KINDS
-from official_bert.learning.loss_share import LossShare, check_losses_of_rows, check_reduction
 
 ROWS, PADDING, LENGTH, CLASSES = 5, 3, 4, 4
 
@@ -186,6 +186,6 @@ def test_a_function_that_takes_the_mean_itself_is_named():
     values = tf.ones([4, 1])
     for arguments in ((own, values, values), ({"x": own}, {"x": values}, {"x": values})):
         with pytest.raises(UserError, match="own returns one number.*one for each row"):
-            check_losses_of_rows(*arguments)
+            check_losses_per_row(*arguments)
     for loss in (keras.losses.MeanSquaredError(), keras.losses.mean_squared_error, "mse"):
-        check_losses_of_rows(loss, values, values)
+        check_losses_per_row(loss, values, values)

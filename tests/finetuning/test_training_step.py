@@ -6,15 +6,15 @@ import pytest
 import tensorflow as tf
 
 import official_bert
+from official_bert.finetuning import batches
+from official_bert.finetuning.loss_share import LossShare
+from official_bert.finetuning.training_step import TrainingStep
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.model import model_for
 from official_bert.kinds.names import KINDS
-from official_bert.learning import batches
-from official_bert.learning.loss_share import LossShare
-from official_bert.learning.training_step import TrainingStep
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.finetuning_optimizer import bert_optimizer
-from tests.learning.random_features import random_features
+from tests.finetuning.random_features import random_features
 from tests.make import VOCAB, tiny_config
 
 ROWS, LENGTH = 7, 12
@@ -38,7 +38,7 @@ def stepped(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=N
         )  # fmt: skip
     share = LossShare(model_for(head).loss(), loss_weights=head.loss_weights())
     step = TrainingStep(model, optimizer, share, seed=3, **settings)
-    padded = batches.padded_batch(random_features(kind, ROWS, LENGTH), np.arange(ROWS), LENGTH)
+    padded = batches.pad_batch(random_features(kind, ROWS, LENGTH), np.arange(ROWS), LENGTH)
     inputs, targets = tf.nest.map_structure(tf.constant, padded)
     run = tf.function(lambda: tf.distribute.get_strategy().run(step, args=(inputs, targets))[0], autograph=False)
     losses = [float(run()) for _ in range(steps)]
@@ -84,7 +84,7 @@ def test_a_step_that_overflows_leaves_the_weights_and_halves_the_factor():
         model, 1, num_steps=10, learning_rate=1e-3, warmup_proportion=0.0, layer_decay=1.0, scales_loss=True
     )
     step = TrainingStep(model, optimizer, LossShare(model_for(head).loss()), seed=0)
-    padded = batches.padded_batch(random_features("regression", ROWS, LENGTH), np.arange(ROWS), LENGTH)
+    padded = batches.pad_batch(random_features("regression", ROWS, LENGTH), np.arange(ROWS), LENGTH)
     inputs, targets = tf.nest.map_structure(tf.constant, padded)
     before = model.get_weights()
     optimizer.loss_scale._factor.assign(2.0**20)

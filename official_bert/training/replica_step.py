@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.learning.replicas import sizes_of
 from official_bert.optimization.loss_scale import DynamicLossScale
+from official_bert.training.replicas import get_sizes
 
 Sums = dict[str, tf.Tensor]  # scalars by name
 
@@ -25,20 +25,20 @@ def all_gather(value: Any) -> Any:
     return tf.distribute.get_replica_context().all_gather(tf.identity(value), axis=0)
 
 
-def cut(batch: Any, count: int) -> Any:
+def split_micro_batches(batch: Any, count: int) -> Any:
     """Returns a batch as `count` micro-batches: each of its tensors, [M * B, ...], as [M, B, ...].
 
     M * B is a multiple of `count`.
     """
 
     def cut_tensor(value: Any) -> Any:
-        rows, *rest = sizes_of(value)
+        rows, *rest = get_sizes(value)
         return tf.reshape(value, (count, rows // count, *rest))
 
     return tf.nest.map_structure(cut_tensor, batch)
 
 
-def accumulated_gradients(
+def accumulate_gradients(
     sums_and_gradients: Callable[[Any, Any], tuple[Sums, list[Any]]],
     micro_batches: Any,
     count: Any,
@@ -51,7 +51,7 @@ def accumulated_gradients(
         sums_and_gradients: of a micro-batch, given its number (an int32 scalar) and its features. Sums are float32, and
             each variable has a gradient. What is differentiated must add up over micro-batches: a denominator is that
             of the whole batch.
-        micro_batches: a structure of tensors, each [M, ...], as `cut` returns it.
+        micro_batches: a structure of tensors, each [M, ...], as `split_micro_batches` returns it.
         count: how many of them, from the first, are not empty; others are not computed. A number or an int32 scalar.
         variables: those of the gradients.
         names: of the sums.
@@ -79,7 +79,7 @@ def accumulated_gradients(
     return sums, [-total for total in negative]
 
 
-def replica_update(
+def apply_gradients(
     optimizer: Any,
     loss_scale: DynamicLossScale | None,
     skip_nonfinite: bool,

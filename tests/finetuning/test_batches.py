@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from official_bert.errors import UserError
+from official_bert.finetuning import batches
 from official_bert.kinds.features import Features, from_rows
-from official_bert.learning import batches
 
 
 def features(lengths, choices=1, tags=False) -> Features:
@@ -18,29 +18,29 @@ def test_every_row_is_in_one_batch_of_an_epoch_and_the_order_is_of_seed_and_epoc
     lengths = np.random.default_rng(0).integers(2, 100, 1000)
     for group_by_length in (False, True):
         settings = {"group_by_length": group_by_length}
-        plan = batches.training_batch_indices(lengths, 16, seed=1, epoch=0, **settings)
+        plan = batches.draw_batches(lengths, 16, seed=1, epoch=0, **settings)
         assert plan.shape == (63, 16)
         assert sorted(plan[plan >= 0].tolist()) == list(range(1000))
-        np.testing.assert_array_equal(plan, batches.training_batch_indices(lengths, 16, seed=1, epoch=0, **settings))
+        np.testing.assert_array_equal(plan, batches.draw_batches(lengths, 16, seed=1, epoch=0, **settings))
         for seed, epoch in ((1, 1), (2, 0)):
-            assert not np.array_equal(plan, batches.training_batch_indices(lengths, 16, seed, epoch, **settings))
+            assert not np.array_equal(plan, batches.draw_batches(lengths, 16, seed, epoch, **settings))
 
 
 def test_batches_are_random_whatever_the_lengths():
     rng = np.random.default_rng(0)
-    plans = [batches.training_batch_indices(rng.integers(2, 100, 1000), 16, seed=1, epoch=0) for _ in range(2)]
+    plans = [batches.draw_batches(rng.integers(2, 100, 1000), 16, seed=1, epoch=0) for _ in range(2)]
     np.testing.assert_array_equal(*plans)
 
 
 def test_grouping_by_length_favours_no_length():
     lengths = np.repeat([5, 50], 320)
-    plans = [batches.training_batch_indices(lengths, 8, seed, 0, group_by_length=True) for seed in range(400)]
+    plans = [batches.draw_batches(lengths, 8, seed, 0, group_by_length=True) for seed in range(400)]
     assert 0.4 < np.mean([lengths[plan[0, 0]] == 50 for plan in plans]) < 0.6
 
 
 def test_batches_grouped_by_length_hold_little_padding_and_few_shapes():
     lengths = np.minimum(2 + np.random.default_rng(0).geometric(0.08, 4000), 128)
-    plan = batches.training_batch_indices(lengths, 32, seed=1, epoch=0, group_by_length=True)
+    plan = batches.draw_batches(lengths, 32, seed=1, epoch=0, group_by_length=True)
     longest = [-(-lengths[rows[rows >= 0]].max() // 8) * 8 for rows in plan]
     assert len(set(longest)) <= 16
     assert sum(32 * each for each in longest) < 1.6 * lengths.sum()
@@ -50,12 +50,12 @@ def test_batches_grouped_by_length_hold_little_padding_and_few_shapes():
 def test_a_batch_is_padded_and_filled_up():
     made = features([2, 3, 9])
     plan = np.array([[2, 0], [1, -1]])
-    first, second = (batches.padded_batch(made, rows, 12, multiple=8)[0] for rows in plan)
+    first, second = (batches.pad_batch(made, rows, 12, multiple=8)[0] for rows in plan)
     assert first["input_ids"].shape == (2, 12)  # 16 would be longer than is allowed
     assert second["input_ids"].tolist() == [[2, 2, 2, 0, 0, 0, 0, 0], [0] * 8]
     assert second["input_mask"].tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [0] * 8]
     row_weights = np.array([0.5, 2.0, 3.0], np.float32)
-    _, targets, weights = batches.padded_batch(made, plan[1], 12, row_weights)
+    _, targets, weights = batches.pad_batch(made, plan[1], 12, row_weights)
     assert (targets[0], weights[0]) == (1, 2.0)
 
 
@@ -69,7 +69,7 @@ def test_choices_lie_beside_each_other():
 
 def test_tags_are_padded_with_no_label_and_fillers_have_none():
     made = features([2, 3], tags=True)
-    _, tags = batches.padded_batch(made, np.array([1, -1]), 128, multiple=8)
+    _, tags = batches.pad_batch(made, np.array([1, -1]), 128, multiple=8)
     assert tags.tolist() == [[2, 3, 4, -1, -1, -1, -1, -1], [-1] * 8]
 
 
@@ -84,25 +84,25 @@ def test_rows_with_a_text_in_common_do_not_share_a_batch():
     rng = np.random.default_rng(0)
     texts = np.stack([rng.integers(0, 60, 200), 100 + np.arange(200)], 1)  # some three rows for each first text
     lengths = rng.integers(2, 30, 200)
-    plan = batches.training_batch_indices(lengths, 16, seed=1, epoch=0, texts=texts)
+    plan = batches.draw_batches(lengths, 16, seed=1, epoch=0, texts=texts)
     assert plan.shape == (13, 16)
     assert sorted(plan[plan >= 0].tolist()) == list(range(200))
     assert_apart(plan, texts)
-    np.testing.assert_array_equal(plan, batches.training_batch_indices(lengths, 16, seed=1, epoch=0, texts=texts))
+    np.testing.assert_array_equal(plan, batches.draw_batches(lengths, 16, seed=1, epoch=0, texts=texts))
 
 
 def test_full_batches_exchange_rows_for_one_that_shares_a_text():
     """Where two pairs with one text fall into one of two full batches, one of them changes places."""
     texts = np.array([[0, 1], [0, 2], [3, 4], [5, 6]])
     for seed in range(8):
-        plan = batches.training_batch_indices(np.full(4, 5), 2, seed, epoch=0, texts=texts)
+        plan = batches.draw_batches(np.full(4, 5), 2, seed, epoch=0, texts=texts)
         assert sorted(plan.ravel().tolist()) == [0, 1, 2, 3]
         assert_apart(plan, texts)
 
 
 def test_rows_for_which_there_is_no_batch_are_left_out(capsys: pytest.CaptureFixture[str]):
     texts = np.stack([np.zeros(10, int), 1 + np.arange(10)], 1)
-    plan = batches.training_batch_indices(np.full(10, 5), 5, seed=0, epoch=0, texts=texts)
+    plan = batches.draw_batches(np.full(10, 5), 5, seed=0, epoch=0, texts=texts)
     assert plan.shape == (2, 5)
     assert (plan >= 0).sum() == 2
     expected = "note: 8 of 10 rows are left out of an epoch, since others have the same texts\n"
@@ -112,10 +112,10 @@ def test_rows_for_which_there_is_no_batch_are_left_out(capsys: pytest.CaptureFix
 def test_a_row_alone_has_nothing_to_be_told_from():
     texts = np.arange(8).reshape(4, 2)
     with pytest.raises(UserError, match="batches of one row have nothing to tell its texts from"):
-        batches.training_batch_indices(np.full(4, 5), 1, seed=0, epoch=0, texts=texts)
+        batches.draw_batches(np.full(4, 5), 1, seed=0, epoch=0, texts=texts)
 
 
 def test_no_thread_tunes_the_data_by_the_time_of_day():
     made = features([2, 3, 9])
-    data = batches.as_dataset(lambda rows: batches.padded_batch(made, rows, 12)[:2], [np.array([0, 1]), np.array([2])])
+    data = batches.make_dataset(lambda rows: batches.pad_batch(made, rows, 12)[:2], [np.array([0, 1]), np.array([2])])
     assert data.options().autotune.enabled is False

@@ -27,24 +27,17 @@ from official_bert.kinds.rows import sequence_positions
 from official_bert.utils.allocator import retune_allocator
 
 COMPILED_MULTIPLE = 8  # of which lengths are where XLA compiles each, on a CPU or GPU
-_SHORTEST_BUCKET = 32
 _POOL = 64  # batches
 _FILLER = -1  # in batch indices: no row
 _TRIES = 32  # batches in which room is sought for a row that shares a text with one of its own batch
 
 
-def length_buckets(max_seq_length: int) -> tuple[int, ...]:
-    """Returns the lengths that batches are padded to where there should be few: 32, 64, 128, ..., the longest."""
-    doubled = itertools.takewhile(lambda length: length < max_seq_length, (_SHORTEST_BUCKET << n for n in range(31)))
-    return (*doubled, max_seq_length)
-
-
-def filled_up(batch_indices: Array, multiple: int) -> Array:
+def pad_batches(batch_indices: Array, multiple: int) -> Array:
     """Returns batches, [batches, B], with empty rows (-1) after each batch, up to a multiple of rows."""
     return np.pad(batch_indices, ((0, 0), (0, -batch_indices.shape[1] % multiple)), constant_values=_FILLER)
 
 
-def training_batch_indices(
+def draw_batches(
     lengths: Array,
     batch_size: int,
     seed: int,
@@ -77,14 +70,14 @@ def training_batch_indices(
     for start in range(0, len(rows) if group_by_length else 0, pool):
         part = rows[start : start + pool]
         rows[start : start + pool] = part[np.argsort(lengths[part], kind="stable")]
-    batches = cut(rows, batch_size)
-    return np.asarray(rng.permutation(batches if texts is None else _apart(batches, texts)))
+    batches = split_into_batches(rows, batch_size)
+    return np.asarray(rng.permutation(batches if texts is None else _separate_equal_texts(batches, texts)))
 
 
-def _apart(batches: Array, texts: Array) -> Array:
+def _separate_equal_texts(batches: Array, texts: Array) -> Array:
     """The batches, [batches, B], in none of which two rows have a text, [R, N], in common; -1 fills what is left."""
     size = batches.shape[1]
-    kept = [_Apart(texts) for _ in batches]
+    kept = [_BatchOfDistinctTexts(texts) for _ in batches]
     waiting = [
         row
         for batch, rows in zip(kept, batches.tolist(), strict=True)
@@ -102,7 +95,7 @@ def _apart(batches: Array, texts: Array) -> Array:
     return np.stack([np.pad(batch.rows, (0, size - len(batch.rows)), constant_values=_FILLER) for batch in kept])
 
 
-class _Apart:
+class _BatchOfDistinctTexts:
     """A batch of rows without a text in common."""
 
     def __init__(self, texts: Array) -> None:
@@ -119,7 +112,7 @@ class _Apart:
         self.rows.append(row)
         return True
 
-    def exchange(self, row: int, room: "_Apart") -> bool:
+    def exchange(self, row: int, room: "_BatchOfDistinctTexts") -> bool:
         """Takes a row in place of one that `room` takes; returns whether that was possible."""
         own = self._texts[row].tolist()
         in_common = {self._places[text] for text in own if text in self._places}
@@ -145,22 +138,22 @@ def _balanced(classes: Array, rng: np.random.Generator) -> Array:
     return np.concatenate(drawn)
 
 
-def prediction_batch_indices(lengths: Array, batch_size: int) -> Array:
-    """Returns batches in the order of length, as `training_batch_indices` does."""
-    return cut(np.argsort(lengths, kind="stable"), batch_size)
+def batch_by_length(lengths: Array, batch_size: int) -> Array:
+    """Returns batches in the order of length, as `draw_batches` does."""
+    return split_into_batches(np.argsort(lengths, kind="stable"), batch_size)
 
 
-def cut(rows: Array, batch_size: int) -> Array:
+def split_into_batches(rows: Array, batch_size: int) -> Array:
     """Returns rows in batches, [batches, B], the last one filled up with -1."""
     missing = -len(rows) % batch_size
     return np.concatenate([rows, np.full(missing, _FILLER)]).reshape(-1, batch_size)
 
 
-def padded_targets(features: Features, rows: Array, length: int) -> dict[str, Array]:
+def pad_targets(features: Features, rows: Array, length: int) -> dict[str, Array]:
     """Returns the targets of some rows; those of tokens are padded with NO_LABEL to the length."""
     arrays = {}
     for name, values in features.targets.items():
-        if _of_tokens(features):
+        if _has_token_targets(features):
             starts, lengths = sequence_positions(features, rows)
             inside = np.arange(length) < lengths[:, None]
             arrays[name] = np.full(inside.shape, NO_LABEL, values.dtype)
@@ -170,13 +163,13 @@ def padded_targets(features: Features, rows: Array, length: int) -> dict[str, Ar
     return arrays
 
 
-def _of_tokens(features: Features) -> bool:
+def _has_token_targets(features: Features) -> bool:
     """Whether the targets are tags: one for each token rather than for each row."""
     labels = features.targets.get(LABELS)
     return labels is not None and len(labels) == len(features.input_ids) != len(features)
 
 
-def padded_batch(
+def pad_batch(
     features: Features,
     rows: Array,
     max_seq_length: int,
@@ -195,12 +188,12 @@ def padded_batch(
         buckets: as for `padded_inputs`.
     """
     inputs = padded_inputs(features, rows, max_seq_length, multiple, buckets)
-    targets = padded_targets(features, rows, inputs["input_ids"].shape[-1])
+    targets = pad_targets(features, rows, inputs["input_ids"].shape[-1])
     batch = inputs, targets[LABELS] if list(targets) == [LABELS] else targets
     return batch if row_weights is None else (*batch, row_weights[rows])
 
 
-def with_any_length(values: Array) -> tf.TensorSpec:
+def make_any_length_spec(values: Array) -> tf.TensorSpec:
     """Returns the specification of arrays like this one, of any length S where they have one.
 
     That is the last axis of int32 arrays of several axes.
@@ -209,7 +202,7 @@ def with_any_length(values: Array) -> tf.TensorSpec:
     return tf.TensorSpec((*values.shape[:-1], None) if is_of_tokens else values.shape, values.dtype)
 
 
-def as_dataset(
+def make_dataset(
     batch: Callable[[Array], tuple[Any, ...]], batch_indices: Sequence[Array] | Array | Callable[[], Sequence[Array]]
 ) -> tf.data.Dataset:
     """Returns a data set for Keras' fit.
@@ -232,12 +225,12 @@ def as_dataset(
     return _from_generator(batches, batch(first[0]), size, len(first))
 
 
-def streamed(batches: Callable[[], Iterator[tuple[Any, ...]]], cardinality: int) -> tf.data.Dataset:
+def make_streamed_dataset(batches: Callable[[], Iterator[tuple[Any, ...]]], cardinality: int) -> tf.data.Dataset:
     """Returns a data set for Keras' fit of batches of any size, as a generator yields them.
 
     Args:
-        batches: yields what `batch` of `as_dataset` returns; called for each time that they are gone through, and once
-            before, for a first batch.
+        batches: Returns an iterator over what `batch` of `make_dataset` returns. Called for each pass over the data,
+            and once before, for a first batch.
         cardinality: their number, or what tf.data has for one that is not known.
 
     Raises:
@@ -253,7 +246,7 @@ def _from_generator(
     batches: Callable[[], Iterator[tuple[Any, ...]]], first: tuple[Any, ...], size: int | None, cardinality: int
 ) -> tf.data.Dataset:
     def spec(values: Array) -> tf.TensorSpec:
-        one = with_any_length(values)
+        one = make_any_length_spec(values)
         return tf.TensorSpec((size, *one.shape[1:]), one.dtype)
 
     options = dataset_options(tf.data.experimental.AutoShardPolicy.OFF)

@@ -13,8 +13,8 @@ from official_bert.checkpoints.conversion import convert
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
+from official_bert.finetuning.initial_model import read_initial_model, select_head_weights
 from official_bert.kinds.classification.spec import ClassificationSpec
-from official_bert.learning.initial_model import head_weights, read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.head_input import HeadInput
 from tests.checkpoints.checkpoint_samples import sample
@@ -123,9 +123,11 @@ def test_classes_of_a_fine_tuned_model_may_have_another_order(tiny_config: BertC
     other = official_bert.TextClassifier.from_checkpoint(str(tmp_path / "model"), labels=["c", "a", "b"])
     np.testing.assert_allclose(other.predict(TEXTS), model.predict(TEXTS)[:, [2, 0, 1]], rtol=1e-6)
     initial = read_initial_model(str(tmp_path / "model"))
-    assert head_weights(initial, ClassificationSpec(labels=("b", "a", "c"))) is not None
-    assert head_weights(initial, ClassificationSpec(labels=("b", "a", "d"))) is None
-    assert head_weights(initial, ClassificationSpec(labels=("a", "b", "c"), head_input=HeadInput("bilstm"))) is None
+    assert select_head_weights(initial, ClassificationSpec(labels=("b", "a", "c"))) is not None
+    assert select_head_weights(initial, ClassificationSpec(labels=("b", "a", "d"))) is None
+    assert (
+        select_head_weights(initial, ClassificationSpec(labels=("a", "b", "c"), head_input=HeadInput("bilstm"))) is None
+    )
 
 
 @pytest.mark.parametrize("labels", [["x", "y"], ["neg", "pos", "neither"]])

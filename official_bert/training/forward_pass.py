@@ -9,11 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_bert.learning.replicas import sizes_of
 from official_bert.modeling.fast.last_block import skip_unread_positions
+from official_bert.training.replicas import get_sizes
 
 
-def forward_pass(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
+def make_forward_pass(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
     """Returns a function that is called as the model is, see `skip_unread_positions`.
 
     A model of one sequence, [B, S], also takes rows of several, [B, N, S], and gives one output for each, [B, N, ...].
@@ -22,7 +22,7 @@ def forward_pass(model: keras.Model, rematerialize: bool = False) -> Callable[..
     axes = len(next(iter(model.input.values())).shape)
 
     def call(inputs: dict[str, Any], training: bool = False) -> Any:
-        rows, *inner = sizes_of(inputs["input_mask"])
+        rows, *inner = get_sizes(inputs["input_mask"])
         if len(inner) + 1 == axes:
             return forward(inputs, training=training)
         texts, length = inner

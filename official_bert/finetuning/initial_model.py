@@ -98,7 +98,7 @@ def build_initial_encoder(initial: LoadedModel, seed: int, dtype: Any) -> keras.
     return encoder
 
 
-def head_weights(initial: LoadedModel, head: KindSpec) -> dict[str, Array] | None:
+def select_head_weights(initial: LoadedModel, head: KindSpec) -> dict[str, Array] | None:
     """Returns all weights of a fine-tuned model by path if it has the same head, or None for a new head.
 
     If the head has the same classes in another order, the weights are put into that order.
@@ -116,7 +116,7 @@ def _same_head(task: Mapping[str, Any], head: KindSpec) -> bool:
     return same_labels and same_input and all(task[name] == own[name] for name in ("kind", "num_choices"))
 
 
-def checkpoint_weights(
+def select_checkpoint_weights(
     initial: LoadedModel, head: KindSpec, paths: Collection[str]
 ) -> tuple[Mapping[str, Array], str | None]:
     """Returns the weights that a model with a new head takes from a checkpoint, and a note about its classifier.

@@ -15,7 +15,7 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.kinds.features import NO_LABEL
 from official_bert.kinds.losses import BatchLoss, TaggingLoss, by_token
-from official_bert.learning.replica_step import all_gather
+from official_bert.training.replica_step import all_gather
 
 # From inputs, targets, outputs and weights, the last three a tensor or a dict by output, to Keras' mean over B.
 MeanLoss = Callable[[Any, Any, Any, Any], Any]
@@ -55,7 +55,7 @@ class LossShare:
 
     def count(self, inputs: Mapping[str, Any], targets: Any) -> tf.Tensor:
         """Returns how much a replica's rows are of what the loss is a mean over: their number, or that of tags."""
-        is_row = are_rows(inputs)
+        is_row = find_real_rows(inputs)
         if isinstance(self._loss, TaggingLoss):
             return tf.reduce_sum(is_row[:, None] * tf.cast(tf.not_equal(targets, NO_LABEL), tf.float32))
         return tf.reduce_sum(is_row)
@@ -72,7 +72,7 @@ class LossShare:
         """
         if self._is_whole:
             return self._mean_loss(inputs, targets, outputs, weights)
-        count, is_row = tf.maximum(count, 1.0), are_rows(inputs)
+        count, is_row = tf.maximum(count, 1.0), find_real_rows(inputs)
         if isinstance(self._loss, TaggingLoss):
             losses, _ = self._loss.token_losses(targets, outputs)  # [B, S]
             losses *= is_row[:, None]
@@ -81,7 +81,7 @@ class LossShare:
         # it adds for the weights themselves is added by each of them.
         parts = tf.distribute.get_replica_context().num_replicas_in_sync * self._micro_batches
         share_of_row = is_row * tf.cast(tf.size(is_row) * parts, tf.float32) / count
-        weights = times_weights(share_of_row, weights, targets, outputs)
+        weights = multiply_weights(share_of_row, weights, targets, outputs)
         return self._mean_loss(inputs, targets, outputs, weights) / self._micro_batches
 
 
@@ -119,7 +119,7 @@ class BatchLossShare(LossShare):
         """
         context = tf.distribute.get_replica_context()
         replicas = context.num_replicas_in_sync
-        parts = (outputs, tf.cast(targets, tf.float32), are_rows(inputs))
+        parts = (outputs, tf.cast(targets, tf.float32), find_real_rows(inputs))
         vectors, targets_of_all, is_row = map(all_gather, parts) if replicas > 1 else parts
         vectors = tf.ensure_shape(vectors, (None, *outputs.shape[1:]))
         with tf.GradientTape() as tape:
@@ -131,25 +131,25 @@ class BatchLossShare(LossShare):
         return loss / replicas, tape.gradient(loss, vectors)[first : first + rows]
 
 
-def share_of(loss: Any, mean_loss: MeanLoss | None = None, **settings: Any) -> LossShare:
+def make_loss_share(loss: Any, mean_loss: MeanLoss | None = None, **settings: Any) -> LossShare:
     """Returns the share of a loss of any kind; arguments as of LossShare."""
     return BatchLossShare(loss) if isinstance(loss, BatchLoss) else LossShare(loss, mean_loss, **settings)
 
 
-def are_rows(inputs: Mapping[str, Any]) -> tf.Tensor:
+def find_real_rows(inputs: Mapping[str, Any]) -> tf.Tensor:
     """Returns 1 for each row that has a token and 0 for padding, float32 [B]."""
     mask = inputs["input_mask"]  # [B, S] or [B, N, S]
     return tf.cast(tf.reduce_any(mask > 0, axis=range(1, len(mask.shape))), tf.float32)
 
 
-def times_weights(values: Any, weights: Any, targets: Any, outputs: Any) -> Any:
+def multiply_weights(values: Any, weights: Any, targets: Any, outputs: Any) -> Any:
     """Returns values of rows, [B], times the weights that a user gave, in the structure of the targets.
 
     Those of an output of tokens, [B, S, C], whose losses are [B, S], are [B, 1] or [B, S].
     """
     if isinstance(targets, dict):
         by_output = weights if isinstance(weights, dict) else dict.fromkeys(targets, weights)
-        return {name: times_weights(values, by_output[name], None, outputs[name]) for name in targets}
+        return {name: multiply_weights(values, by_output[name], None, outputs[name]) for name in targets}
     if not isinstance(outputs, dict) and len(outputs.shape) == 3:
         values, weights = values[:, None], None if weights is None else by_token(weights)
     if weights is None:
@@ -169,14 +169,14 @@ def check_reduction(loss: Any) -> None:
             )
 
 
-def check_losses_of_rows(loss: Any, targets: Any, outputs: Any) -> None:
+def check_losses_per_row(loss: Any, targets: Any, outputs: Any) -> None:
     """Raises a UserError if a user's function of targets and outputs returns one number rather than one for each row.
 
     Such a number cannot leave out rows that are padding.
     """
     if isinstance(loss, dict):
         for name, each in loss.items():
-            check_losses_of_rows(each, targets[name], outputs[name])
+            check_losses_per_row(each, targets[name], outputs[name])
     elif callable(loss) and not isinstance(loss, keras.losses.Loss) and not loss(targets, outputs).shape.rank:
         raise UserError(
             f"the loss {getattr(loss, '__name__', loss)} returns one number; over several replicas, and with "
