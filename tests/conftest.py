@@ -60,9 +60,9 @@ def answers_of_own_process() -> "Iterator[Callable[..., Any]]":
     """Lets exports be asked in the tests' process, which saves the start of another one; gives what starts that."""
     from official_bert.export import plain_answers
 
-    original = plain_answers.in_own_process
+    original = plain_answers.run_process
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain_answers, "in_own_process", plain_answers.ask)
+        patch.setattr(plain_answers, "run_process", plain_answers.ask)
         yield original
 
 

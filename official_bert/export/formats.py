@@ -58,4 +58,4 @@ def _folder(options: ExportOptions, name: str) -> str:
 
 def next_version(export_dir: str) -> int:
     """Returns the highest version number in an export folder plus 1, or 1 if the folder has no versions."""
-    return 1 + max(exports.version_folders(export_dir), default=0)
+    return 1 + max(exports.list_versions(export_dir), default=0)

@@ -99,7 +99,7 @@ def write(model: onnx.ModelProto, path: str, quantized: bool) -> None:
         return
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    with tempfile.TemporaryDirectory() as folder, _without_advice():
+    with tempfile.TemporaryDirectory() as folder, _hide_advice():
         smaller = os.path.join(folder, "model.onnx")
         types = {"DefaultTensorType": _FLOAT}  # of what fused operations give, which ONNX does not know
         # With a scale for each column the error is a third of that with one scale for a matrix.
@@ -108,7 +108,7 @@ def write(model: onnx.ModelProto, path: str, quantized: bool) -> None:
 
 
 @contextlib.contextmanager
-def _without_advice() -> Iterator[None]:
+def _hide_advice() -> Iterator[None]:
     """Within its context nothing is logged: the quantizer recommends what is done already."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -245,7 +245,7 @@ class _ModelWriter:
         if first_alone:
             start, end, axis = (graph.numbers(value) for value in (0, 1, 1))
             queries = graph.node("Slice", [x, start, end, axis], f"{name}_first_position")
-            context = self._attention_of(block, queries, x, name)
+            context = self._write_attention(block, queries, x, name)
         else:
             queries, context = x, self._attention(block, x, name)
         attended = self._product(context, block.attention_output, f"{name}_attention_output")
@@ -267,7 +267,7 @@ class _ModelWriter:
             unidirectional=int(attention.causal), mask_filter_value=MASKED_SCORE,
         )  # fmt: skip
 
-    def _attention_of(self, block: BlockLayers, queries: str, x: str, name: str) -> str:
+    def _write_attention(self, block: BlockLayers, queries: str, x: str, name: str) -> str:
         """What some positions attend to: [B, 1, H] and [B, S, H] to [B, 1, H]."""
         graph = self._graph
 
@@ -355,7 +355,7 @@ class _ModelWriter:
         last = graph.node("Cast", [last], f"{layer.name}_index", to=TensorProto.INT64)
         return [graph.node("GatherND", [x, last], layer.name, batch_dims=1)]
 
-    def _without_axis(self, layer: Any) -> list[str]:
+    def _drop_axis(self, layer: Any) -> list[str]:
         return [self._graph.node("Squeeze", [*self._inputs(layer), self._graph.numbers(-1)], layer.name)]
 
     def _span_logits(self, layer: Any) -> list[str]:
@@ -391,12 +391,12 @@ class _ModelWriter:
         directions = (layer.bidirectional.forward_layer, layer.bidirectional.backward_layer)
 
         def stacked(part: str, weight: Callable[[Any], Any]) -> str:
-            values = [_as_onnx_gates(weight(direction.cell)) for direction in directions]
+            values = [_reorder_gates(weight(direction.cell)) for direction in directions]
             return graph.constant(f"{layer.name}/{part}", np.stack(values))
 
         kernels = stacked("kernel", lambda cell: cell.kernel)  # [2, 4 U, H]
         recurrent = stacked("recurrent_kernel", lambda cell: cell.recurrent_kernel)  # [2, 4 U, U]
-        biases = [_as_onnx_gates(each.cell.bias) for each in directions]
+        biases = [_reorder_gates(each.cell.bias) for each in directions]
         bias = graph.constant(f"{layer.name}/bias", [np.concatenate([each, np.zeros_like(each)]) for each in biases])
         lengths = graph.node("ReduceSum", [mask, graph.numbers(1)], f"{layer.name}_lengths", keepdims=0)
         by_time = graph.node("Transpose", [x], f"{layer.name}_by_time", perm=[1, 0, 2])
@@ -415,7 +415,7 @@ _WRITERS: dict[type, Callable[[_ModelWriter, Any], list[str]]] = {
     Dropout: _ModelWriter._identity,
     FirstPosition: _ModelWriter._first_position,
     LastToken: _ModelWriter._last_token,
-    WithoutAxis: _ModelWriter._without_axis,
+    WithoutAxis: _ModelWriter._drop_axis,
     SpanLogits: _ModelWriter._span_logits,
     FoldChoices: _ModelWriter._fold,
     UnfoldChoices: _ModelWriter._unfold,
@@ -425,7 +425,7 @@ _WRITERS: dict[type, Callable[[_ModelWriter, Any], list[str]]] = {
 }
 
 
-def _as_onnx_gates(weights: Any) -> Array:
+def _reorder_gates(weights: Any) -> Array:
     """Weights of an LSTM, [..., 4 U] in Keras' order of gates (input, forget, cell, output), to ONNX' [4 U, ...]."""
     gates = np.split(keras.ops.convert_to_numpy(weights), 4, axis=-1)
     return np.ascontiguousarray(np.concatenate([gates[0], gates[3], gates[1], gates[2]], axis=-1).T)

@@ -1,6 +1,6 @@
 """Answers texts with a SavedModel in a process that can import TensorFlow and tensorflow-text, but not this package.
 
-`answers` starts the process, which runs this file.
+`answer_without_package` starts the process, which runs this file.
 """
 
 import json
@@ -16,7 +16,7 @@ _TOGETHER = 12
 _BLOCKED_PACKAGES = ("official_bert", "data_gen")
 
 
-def answers(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
+def answer_without_package(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
     """Calls `ask` in a separate process.
 
     Raises:
@@ -24,11 +24,11 @@ def answers(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
     """
     from official_bert.inference import exports  # Imported here: the process that runs this file cannot.
 
-    with exports.loadable(folder) as path:
-        return in_own_process(path, rows)
+    with exports.link_to_loadable_path(folder) as path:
+        return run_process(path, rows)
 
 
-def in_own_process(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
+def run_process(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
     """Calls `ask` in a separate process. TensorFlow must not take the folder's name for a pattern."""
     from official_bert.errors import UserError
 

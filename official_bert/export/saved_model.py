@@ -52,7 +52,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     write_metadata(folder, source.metadata(functions.inputs) | {"tensorflow_serving": releases})
     files.write_bytes(os.path.join(folder, exports.WARMUP_FILE), warmup.warmup_requests(functions.inputs))
     replay = proof.record_answers(source, options.eval_file)
-    proof.compare(replay, *plain_answers.answers(folder, replay.rows()))
+    proof.compare(replay, *plain_answers.answer_without_package(folder, replay.rows()))
     replay.write(folder)
     write_checksums(folder)
 
@@ -65,4 +65,4 @@ def write_metadata(folder: str, metadata: dict[str, Any]) -> None:
 
 def write_checksums(folder: str) -> None:
     """Writes the checksums that show whether an export is complete. Call this last."""
-    checksums.write(folder, [os.path.relpath(path, folder) for path in exports.files_of(folder)], {})
+    checksums.write(folder, [os.path.relpath(path, folder) for path in exports.list_model_files(folder)], {})

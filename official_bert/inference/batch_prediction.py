@@ -85,14 +85,14 @@ def load_model(folder: str) -> Predictor:
 
 
 def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
-    folder = exports.newest_version(options.export_dir)
+    folder = exports.find_newest_version(options.export_dir)
     part = f"{files.work_path(options.output_file)}.part"
     run = f"{part}.json"
     for path in (options.output_file, part, run):
         if files.is_folder(path):
             raise UserError(f"--output_file would write {path}, which is a folder; give the name of a file")
         files.refuse_overwriting(
-            path, "output_file", [*tables.list_files(options.input_file), *exports.files_of(folder)]
+            path, "output_file", [*tables.list_files(options.input_file), *exports.list_model_files(folder)]
         )
     files.check_writable(part)
     local = files.local_copy(folder)
@@ -119,7 +119,7 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
             progress.update(answered)
     except RefusedRow as refused:
         number = first + done + refused.number + 1
-        raise UserError(refusal(options.input_file, number, refused.reason)) from refused
+        raise UserError(format_refusal(options.input_file, number, refused.reason)) from refused
     _append(part, [])  # of an empty table there is an empty file
     files.move(part, options.output_file)
     files.remove(run)
@@ -134,7 +134,7 @@ def _cut_note(folder: str, cut: int) -> str:
     return f"; cut to {length} tokens (the export's max_seq_length): {pluralize(cut, 'text')}" if cut else ""
 
 
-def as_lines(answers: list[dict[str, Any]]) -> str:
+def format_json_lines(answers: list[dict[str, Any]]) -> str:
     """Returns answers as JSON lines."""
     return "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
 
@@ -142,7 +142,7 @@ def as_lines(answers: list[dict[str, Any]]) -> str:
 def _append(part: str, answers: list[dict[str, Any]]) -> None:
     try:
         with open(part, "a", encoding="utf-8") as writer:
-            writer.write(as_lines(answers))
+            writer.write(format_json_lines(answers))
     except OSError as error:
         raise UserError(
             f"cannot write {part}: {error.strerror or error}; the answers so far are kept there: mend it and give the "
@@ -165,7 +165,7 @@ def _count_and_digest(path: str, inputs: list[str], table: Mapping[str, Any]) ->
 def model_digest(folder: str) -> str:
     """Returns a SHA-256 of the names and contents of the files of an export that answers depend on."""
     digest = hashlib.sha256()
-    for path in exports.files_of(folder):
+    for path in exports.list_model_files(folder):
         digest.update(f"{os.path.relpath(path, folder)} {files.sha256(path)}\n".encode())
     return digest.hexdigest()
 
@@ -225,7 +225,7 @@ def read_rows(
             row[_ENDINGS] = _join_endings(row, format_position(path, line))
         values, problem = exports.read_row(row, inputs, table)
         if not problem and len(values) < len(inputs):
-            wanted = exports.trained_columns(table) or inputs
+            wanted = exports.list_trained_columns(table) or inputs
             tables.check_columns(path, wanted, list(row), has_header=not table.get("columns"))
             problem = tables.find_text_problem(row, wanted)
         texts = dict(values)
@@ -267,7 +267,7 @@ class RefusedRow(Exception):  # noqa: N818  (caught where the number of the row 
         self.number, self.reason = number, reason
 
 
-def refusal(path: str, number: int, reason: str) -> str:
+def format_refusal(path: str, number: int, reason: str) -> str:
     """Returns the error message for a row that the model cannot answer; rows are numbered from 1."""
     return (
         f"{path}: the model cannot answer row {number} (the header does not count): {reason}; mend or remove it and "

@@ -48,12 +48,12 @@ class RefusedTextsError(Exception):
     """A model cannot answer one of the texts; the message says why."""
 
 
-def padding_of(output: str, is_text: bool) -> Any:
+def get_padding(output: str, is_text: bool) -> Any:
     """Returns what stands in an output, [B, W, ...], for what a text has not."""
     return "" if is_text else -1 if output in _OFFSET_OUTPUTS else 0
 
 
-def graph_of(folder: str) -> str | None:
+def find_graph(folder: str) -> str | None:
     """Returns the path of the graph of a version's folder, a SavedModel's or ONNX; None where there is none."""
     paths = (os.path.join(folder, name) for name in (GRAPH_FILE, ONNX_FILE))
     return next((path for path in paths if files.exists(path)), None)
@@ -61,10 +61,10 @@ def graph_of(folder: str) -> str | None:
 
 def is_onnx(folder: str) -> bool:
     """Whether a version is for ONNX Runtime."""
-    return os.path.basename(graph_of(folder) or "") == ONNX_FILE
+    return os.path.basename(find_graph(folder) or "") == ONNX_FILE
 
 
-def version_folders(export_dir: str) -> dict[int, str]:
+def list_versions(export_dir: str) -> dict[int, str]:
     """Returns the folders of an export whose names are version numbers, by number.
 
     As TensorFlow Serving, this reads 009 as 9. Where there is a folder 9 as well, that one counts. Remote ones that are
@@ -81,21 +81,21 @@ def version_folders(export_dir: str) -> dict[int, str]:
     return {number: folder for number, folder in versions.items() if not files.is_unfinished(folder)}
 
 
-def newest_version(export_dir: str) -> str:
+def find_newest_version(export_dir: str) -> str:
     """Returns the folder of the newest version, or the folder itself if it is a version.
 
     Raises:
         UserError: there is none.
     """
-    if graph_of(export_dir):
+    if find_graph(export_dir):
         return export_dir
-    versions = version_folders(export_dir)
+    versions = list_versions(export_dir)
     if not versions:
-        raise missing_export(export_dir)
+        raise explain_missing_export(export_dir)
     return versions[max(versions)]
 
 
-def missing_export(folder: str) -> UserError:
+def explain_missing_export(folder: str) -> UserError:
     """Returns the error for a folder that holds no export for predict and serve."""
     if files.exists(os.path.join(folder, LITERT_FILE)):
         return UserError(
@@ -111,7 +111,7 @@ def missing_export(folder: str) -> UserError:
 
 
 @contextlib.contextmanager
-def loadable(folder: str) -> Iterator[str]:
+def link_to_loadable_path(folder: str) -> Iterator[str]:
     """A path by which TensorFlow loads the SavedModel of a folder, whose name may be a pattern to it, as run[1]."""
     folder = files.local_copy(folder)
     if files.is_remote(folder) or not re.search(r"[*?[\\]", folder):
@@ -123,7 +123,7 @@ def loadable(folder: str) -> Iterator[str]:
         yield link
 
 
-def files_of(folder: str) -> list[str]:
+def list_model_files(folder: str) -> list[str]:
     """Returns the paths of the files of a version that may not change after it was written."""
     paths = [os.path.join(folder, name) for name in (GRAPH_FILE, ONNX_FILE, METADATA_FILE, REPLAY_FILE)]
     for inner in ("variables", "assets"):
@@ -138,7 +138,7 @@ def read_metadata(folder: str) -> dict[str, Any]:
     return files.read_json_object(path) if files.exists(path) else {}
 
 
-def trained_columns(table: Mapping[str, Any]) -> list[str]:
+def list_trained_columns(table: Mapping[str, Any]) -> list[str]:
     """Returns the columns that a model's texts are made of, given "table" of the metadata; several are joined."""
     return [column for key in _TABLE_KEYS.values() for column in (table.get(key) or "").split(",") if column]
 
@@ -168,9 +168,10 @@ def read_row(row: Mapping[str, Any], inputs: Collection[str], table: Mapping[str
             values[name] = row[columns[0]]
         used.update(columns)
     if is_unclear and values.keys() >= set(inputs) and not set(row) <= used:
+        trained_columns = ", ".join(list_trained_columns(table))
         return {}, (
-            f"the columns are {', '.join(row)[:300]}; expected {', '.join(trained_columns(table))}, on which the model "
-            "was trained. Name them so, or give the model's inputs without other columns"
+            f"the columns are {', '.join(row)[:300]}; the model was trained on {trained_columns}. Rename the columns, or "
+            "pass the model's inputs without other columns"
         )
     return values, ""
 
@@ -198,7 +199,7 @@ def join_rows(rows: Sequence[Columns]) -> Columns:
     for name in rows[0]:
         values = [row[name] for row in rows]
         widest = np.max([value.shape[1:] for value in values], axis=0)
-        padding = padding_of(name, values[0].dtype == object)
+        padding = get_padding(name, values[0].dtype == object)
         joined[name] = np.concatenate([
             value if value.shape[1:] == tuple(widest) else np.pad(
                 value, [(0, 0), *((0, int(most) - size) for most, size in zip(widest, value.shape[1:], strict=True))],

@@ -30,14 +30,14 @@ def write_features(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
     Raises:
         UserError: there is no such file or checkpoint, or a line is not UTF-8 or too long, or a row has no text.
     """
-    options = dataclasses.replace(as_trained(options), output_file=shard.path(options.output_file))
-    format = feature_files.format_of(options.output_file, options.output_format)
+    options = dataclasses.replace(apply_trained_settings(options), output_file=shard.path(options.output_file))
+    format = feature_files.detect_format(options.output_file, options.output_format)
     read = tables.list_files(options.input_file)
     for path in read:
         if not files.exists(path):
             raise UserError(f"there is no file {path}")
     inputs = [*read, options.init, *([options.vocab_file] if options.vocab_file else [])]
-    for path in feature_files.paths_of(options.output_file, format, options.pooling):
+    for path in feature_files.list_output_files(options.output_file, format, options.pooling):
         files.refuse_overwriting(path, "output_file", inputs)
     with lock_file(options.output_file, "output_file"):
         return _write_features(options, format, shard)
@@ -45,7 +45,7 @@ def write_features(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
 
 def _write_features(options: FeatureOptions, format: str, shard: Shard) -> str:
     extractor = make_extractor(options, load(options))
-    trained = trained_with(options.init)
+    trained = read_task(options.init)
     texts: Iterable[str | list[str]] = read_texts(options.input_file, trained)
     first = 0
     if shard != ALL_ROWS:
@@ -55,7 +55,7 @@ def _write_features(options: FeatureOptions, format: str, shard: Shard) -> str:
     kilobytes = sum(map(files.size, tables.list_files(options.input_file))) / 1e3 / shard.count
     progress = Progress("extracting", kilobytes, "kB")
     count = truncated = done = 0
-    with feature_files.writer(options.output_file, format, extractor, options.pooling, first) as add:
+    with feature_files.open_writer(options.output_file, format, extractor, options.pooling, first) as add:
         for features in extractor.extract(texts):
             add(features)
             count += 1
@@ -87,7 +87,7 @@ def make_extractor(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:
     )
 
 
-def as_trained(options: FeatureOptions) -> FeatureOptions:
+def apply_trained_settings(options: FeatureOptions) -> FeatureOptions:
     """Returns the options with what a fine-tuned model's task.json says of its vectors, if the options ask for that.
 
     Raises:
@@ -95,7 +95,7 @@ def as_trained(options: FeatureOptions) -> FeatureOptions:
     """
     if options.pooling != TRAINED:
         return options
-    spec = trained_with(options.init)
+    spec = read_task(options.init)
     if "pooling" not in spec:
         raise UserError(
             f"--pooling={TRAINED} is for models of finetune --task=embeddings; {options.init} is none: give mean, "
@@ -110,7 +110,7 @@ def as_trained(options: FeatureOptions) -> FeatureOptions:
     )  # fmt: skip
 
 
-def trained_with(init: str) -> dict[str, Any]:
+def read_task(init: str) -> dict[str, Any]:
     """Returns what a fine-tuned model's task.json says, of the columns of a table too; of other checkpoints nothing."""
     return finetuned.read_task(init) or {}
 
@@ -121,7 +121,7 @@ def read_texts(path: str, trained: Mapping[str, Any], silent: bool = False) -> I
     Args:
         path: a table, as `tables.is_table` knows them, whose rows are read as `predict` reads them; else a text on each
             line.
-        trained: `trained_with` of the checkpoint. A table that no model was trained with has the columns text and, of
+        trained: `read_task` of the checkpoint. A table that no model was trained with has the columns text and, of
             pairs, text_pair.
         silent: Whether notes about the file are not printed.
 

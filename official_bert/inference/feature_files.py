@@ -24,7 +24,7 @@ _ROWS_AT_A_TIME = 256  # of a Parquet file, which is written in groups
 Add = Callable[[TextFeatures], None]
 
 
-def format_of(path: str, format: str = AUTO) -> str:
+def detect_format(path: str, format: str = AUTO) -> str:
     """Returns the format of a file: as named, or with "auto" by the name's ending.
 
     Raises:
@@ -38,13 +38,13 @@ def format_of(path: str, format: str = AUTO) -> str:
     raise UserError(f"the format of {path} is not known; end it in .npy, .parquet or .jsonl, or pass --output_format")
 
 
-def paths_of(path: str, format: str, pooling: str) -> list[str]:
-    """Returns the files that `writer` writes for a path."""
+def list_output_files(path: str, format: str, pooling: str) -> list[str]:
+    """Returns the files that `open_writer` writes for a path."""
     return [path, path + _TOKENS_SUFFIX] if format == NPY and pooling == NONE else [path]
 
 
 @contextlib.contextmanager
-def writer(path: str, format: str, extractor: FeatureExtractor, pooling: str, first: int = 0) -> Iterator[Add]:
+def open_writer(path: str, format: str, extractor: FeatureExtractor, pooling: str, first: int = 0) -> Iterator[Add]:
     """Yields a function that adds a text's vectors to a file, which appears whole when all is added.
 
     - npy: float32 [texts, L, H] if pooled, else [tokens of all texts, L, H], and beside it <path>.tokens.jsonl with a

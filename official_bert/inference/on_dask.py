@@ -76,8 +76,8 @@ def predict(options: BatchPredictionOptions, num_shards: int, address: str) -> s
     Raises:
         UserError: If the input, the output, the export or the cluster cannot be used.
     """
-    folder = files.make_absolute(exports.newest_version(options.export_dir))
-    files.refuse_overwriting(options.output_file, "output_file", exports.files_of(folder))
+    folder = files.make_absolute(exports.find_newest_version(options.export_dir))
+    files.refuse_overwriting(options.output_file, "output_file", exports.list_model_files(folder))
     inputs, table = batch_prediction.check_export(folder)
     computation = _Prediction(folder, batch_prediction.model_digest(folder), inputs, table, options.batch_size)
     return _run(computation, options.input_file, options.output_file, num_shards, address)
@@ -88,14 +88,14 @@ def write_features(options: FeatureOptions, num_shards: int, address: str) -> st
 
     Arguments and errors are the same as for `predict`.
     """
-    options = feature_extraction.as_trained(options)
-    feature_files.format_of(options.output_file, options.output_format)
+    options = feature_extraction.apply_trained_settings(options)
+    feature_files.detect_format(options.output_file, options.output_format)
     vocab_file = files.make_absolute(options.vocab_file) if options.vocab_file else None
     options = dataclasses.replace(options, init=files.make_absolute(options.init), vocab_file=vocab_file)
     files.refuse_overwriting(options.output_file, "output_file", [options.init, *([vocab_file] if vocab_file else [])])
     loaded = feature_extraction.load(options)
     extractor = feature_extraction.make_extractor(options, loaded)  # Reports wrong options before the first task.
-    trained = feature_extraction.trained_with(options.init)
+    trained = feature_extraction.read_task(options.init)
     computation = _Extraction(options, trained, _digest(loaded), extractor.texts_at_a_time)
     return _run(computation, options.input_file, options.output_file, num_shards, address)
 
@@ -131,7 +131,7 @@ class _Prediction:
         del first
         with files.write_atomically(path) as beside, open(beside, "wb") as writer:
             for answers in batch_prediction.answer_groups(model, rows, self.batch_size):
-                writer.write(batch_prediction.as_lines(answers).encode())
+                writer.write(batch_prediction.format_json_lines(answers).encode())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,16 +155,16 @@ class _Extraction:
         return feature_extraction.make_extractor(self.options, feature_extraction.load(self.options))
 
     def output_files(self, path: str) -> list[str]:
-        return feature_files.paths_of(path, self._format, self.options.pooling)
+        return feature_files.list_output_files(path, self._format, self.options.pooling)
 
     def write(self, model: FeatureExtractor, first: int, rows: Iterator[str | list[str]], path: str) -> None:
-        with feature_files.writer(path, self._format, model, self.options.pooling, first) as add:
+        with feature_files.open_writer(path, self._format, model, self.options.pooling, first) as add:
             for features in model.extract(rows):
                 add(features)
 
     @property
     def _format(self) -> str:
-        return feature_files.format_of(self.options.output_file, self.options.output_format)
+        return feature_files.detect_format(self.options.output_file, self.options.output_format)
 
 
 def _digest(loaded: Loaded) -> str:
@@ -257,7 +257,7 @@ def _compute_shard(computation: Computation, sources: list[dict[str, Any]], shar
         index = first + refused.number
         source = next(source for source, last in zip(sources, ends, strict=True) if index < last)
         number = index - ends[sources.index(source)] + source["rows"] + 1
-        raise UserError(batch_prediction.refusal(source["file"], number, refused.reason)) from refused
+        raise UserError(batch_prediction.format_refusal(source["file"], number, refused.reason)) from refused
 
 
 def _read_range(computation: Computation, sources: list[dict[str, Any]], first: int, end: int) -> Iterator[Any]:

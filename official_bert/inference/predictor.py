@@ -296,13 +296,14 @@ class SpecPredictor(Predictor):
         return {**answers, IS_TRUNCATED: features.is_cut.tolist()}
 
 
-def load(folder: str, threads: int | None = None, num_workers: int = 1) -> Predictor:
+def load(folder: str, threads: int | None = None, num_workers: int = 1, verify: bool = True) -> Predictor:
     """Loads one version of an export. TensorFlow is imported only for a SavedModel.
 
     Args:
         folder: The version's folder.
         threads: Number of threads that compute a batch in ONNX Runtime. Defaults to the number of cores.
         num_workers: Number of batches that `run` computes at a time in ONNX Runtime.
+        verify: Whether to compare the files with their checksums.
 
     Raises:
         UserError: If the export is damaged, or a package is missing.
@@ -310,12 +311,12 @@ def load(folder: str, threads: int | None = None, num_workers: int = 1) -> Predi
     if exports.is_onnx(folder):
         from official_bert.inference.onnx_model import OnnxPredictor
 
-        return OnnxPredictor(folder, threads, num_workers)
+        return OnnxPredictor(folder, threads, num_workers, verify)
     try:
         from official_bert.inference.saved_model import SavedModelPredictor
     except ModuleNotFoundError as error:
         raise extras.explain_missing_package(error, "serve") or error from error
-    return SavedModelPredictor(folder)
+    return SavedModelPredictor(folder, verify)
 
 
 def count_bytes(texts: np.ndarray) -> np.ndarray:
@@ -335,7 +336,7 @@ def _as_array(name: str, column: Sequence[Any], dtype: Any) -> Any:
     """Returns answers as an array, [B, ...], padded if a text has several: strings with "", positions with -1."""
     if not (column and isinstance(column[0], list)):
         return np.array(column, dtype)
-    values = np.full((len(column), max(map(len, column))), exports.padding_of(name, dtype is object), dtype)
+    values = np.full((len(column), max(map(len, column))), exports.get_padding(name, dtype is object), dtype)
     for row, elements in zip(values, column, strict=True):
         row[: len(elements)] = elements
     return values

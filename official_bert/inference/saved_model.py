@@ -31,16 +31,18 @@ class SavedModelPredictor(Predictor):
 
     Args:
         folder: The folder that contains saved_model.pb.
+        verify: Whether to compare the files with their checksums.
 
     Raises:
         UserError: If it cannot be loaded.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, verify: bool = True) -> None:
         self.folder = folder
         path = os.path.join(folder, exports.GRAPH_FILE)
         try:
-            checksums.check_files(folder)
+            if verify:
+                checksums.check_files(folder)
             proto = saved_model_pb2.SavedModel.FromString(files.read_bytes(path))
             self._loaded = load_saved_model(folder)  # Keeps the variables alive.
         except UserError:
@@ -177,7 +179,7 @@ def load_saved_model(folder: str) -> Any:
     Raises:
         UserError: If its fingerprint is damaged or incomplete.
     """
-    with exports.loadable(folder) as path:
+    with exports.link_to_loadable_path(folder) as path:
         fingerprint = os.path.join(folder, _FINGERPRINT_FILE)
         if files.exists(fingerprint):
             # TensorFlow would load the model all the same, and log a traceback.
@@ -201,7 +203,7 @@ def _tensor(info: Any) -> Tensor:
 
 
 def decode_strings(name: str, values: np.ndarray) -> np.ndarray:
-    """Decodes strings from UTF-8. Bytes that are not text, or that the name says are bytes, stay as they are."""
+    """Decodes strings from UTF-8. Bytes that are not UTF-8, and outputs named `*_bytes`, stay bytes."""
     if values.dtype != object or name.endswith("_bytes"):
         return values
     return np.asarray(_decode_texts(values), object)

@@ -34,7 +34,7 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
         raise UserError(f"the texts to ask {folder_or_url} stand beside the export; pass its folder as --export_dir")
     if not is_server and options.export_dir is not None:
         raise UserError(f"--export_dir goes with a server's address, and {folder_or_url} is a folder; leave it out")
-    folder = exports.newest_version(options.export_dir if options.export_dir is not None else folder_or_url)
+    folder = exports.find_newest_version(options.export_dir if options.export_dir is not None else folder_or_url)
     checksums.check_files(folder)
     texts = replays.read(folder)
     if is_server:
@@ -59,7 +59,7 @@ def _ask_folder(folder: str, texts: replays.Replay) -> tuple[Sequence[Mapping[st
         return replays.ask(predictor.load(folder), texts.rows())
     from official_bert.export import plain_answers
 
-    return plain_answers.answers(folder, texts.rows())
+    return plain_answers.answer_without_package(folder, texts.rows())
 
 
 def _ask_server(url: str, texts: replays.Replay) -> list[Mapping[str, Any]]:

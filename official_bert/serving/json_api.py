@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import orjson
 
-from official_bert.inference.exports import Columns, read_row, trained_columns
+from official_bert.inference.exports import Columns, list_trained_columns, read_row
 from official_bert.inference.predictor import BOOL, STRING, Signature, Tensor, count_text_bytes
 from official_bert.kinds.names import DEFAULT_SIGNATURE
 from official_bert.serving.options import Options
@@ -176,7 +176,7 @@ def _from_columns(
     if len(signature.inputs) == 1 and not isinstance(columns, dict):
         columns = {next(iter(signature.inputs)): columns}
     if texts and isinstance(columns, dict):  # other columns are ignored, whatever they hold
-        known = {*signature.inputs, *trained_columns(table)} & columns.keys()
+        known = {*signature.inputs, *list_trained_columns(table)} & columns.keys()
         columns = {name: columns[name] for name in columns if name in known} or columns
         is_other = columns and (table or columns.keys() != signature.inputs.keys())
         if is_other and all(isinstance(each, list) for each in columns.values()):
@@ -221,7 +221,7 @@ def _check_count(count: int, options: Options) -> None:
 
 def _check_names(values: Any, signature: Signature, where: str, table: Mapping[str, Any]) -> None:
     expected = ", ".join(signature.inputs)
-    columns = trained_columns(table)
+    columns = list_trained_columns(table)
     if set(columns) - set(signature.inputs):
         expected += f" (or the columns of the training table: {', '.join(columns)})"
     if not isinstance(values, dict):

@@ -25,7 +25,7 @@ class Metrics:
         self.batch_size = histogram("batch_size", "Texts or windows in a batch.", by_model, buckets=_COUNTS)
         self.texts_cut = counter("texts_cut", "Instances whose end the model did not read.", by_model)
         self.waiting = gauge("waiting", "Instances that wait for the model.", by_model)
-        self.in_flight = gauge("requests_under_way", "Requests in flight.")
+        self.in_flight = gauge("requests_in_flight", "Requests in flight.")
         self.version = gauge("version", "The version that answers by default.", by_model)
         self.loads = counter("loads", "Versions loaded, or not.", [*by_model, "result"])
 

@@ -279,8 +279,8 @@ def _loaded(folder: str, options: Options) -> Predictor:
 def versions_in(folder: str) -> dict[int, VersionFiles]:
     """Returns the files of each version in a model's folder."""
     versions = {}
-    for number, version_folder in exports.version_folders(folder).items():
-        graph = exports.graph_of(version_folder)
+    for number, version_folder in exports.list_versions(folder).items():
+        graph = exports.find_graph(version_folder)
         if graph is not None:
             escaped = glob.escape(version_folder)
             parts = [files.glob(os.path.join(escaped, *part)) for part in _STAMPED]
@@ -295,8 +295,8 @@ def _check_folder(name: str, folder: str) -> None:
         raise UserError(f"--model: there is no folder {folder} for {name}; give the --export_dir of an export")
     if versions_in(folder):
         return
-    if exports.graph_of(folder):
+    if exports.find_graph(folder):
         above, number = os.path.split(files.make_absolute(folder.rstrip("/")))
         advice = f"give the folder above it, {above}" if number.isdecimal() else f"move its files to {folder}/1"
         raise UserError(f"--model: {folder} is one version of a model; {advice}")
-    raise UserError(f"--model: {exports.missing_export(folder)}")
+    raise UserError(f"--model: {exports.explain_missing_export(folder)}")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from official_bert.inference.exports import trained_columns
+from official_bert.inference.exports import list_trained_columns
 from official_bert.inference.predictor import BOOL, STRING, Tensor
 from official_bert.kinds.names import DEFAULT_SIGNATURE
 from official_bert.serving.models import Models, Version
@@ -43,7 +43,7 @@ def _predict(version: Version, options: Options) -> Schema:
     row = {name: _value(spec, options) for name, spec in signature.inputs.items()}
     column = {name: _list(value, 1, options.max_instances) for name, value in row.items()}
     metadata = version.model.metadata  # empty for a SavedModel of another tool, which takes no other columns
-    trained = trained_columns(metadata.get("table") or {})
+    trained = list_trained_columns(metadata.get("table") or {})
     rows, columns = (_forms(each, trained, bool(metadata)) for each in (row, column))
     rows = _list(rows, 1, options.max_instances)
     name = {"const": DEFAULT_SIGNATURE}

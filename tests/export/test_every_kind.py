@@ -30,7 +30,7 @@ def test_an_export_of_every_kind_answers_as_python(format_name: str, kind: str, 
     path = export_of(kind, format_name)
     assert len(replays.read(path)) >= 12
     assert exports.is_onnx(path) == (format_name == ONNX)
-    assert exports.newest_version(str(pathlib.Path(path).parent)) == path
+    assert exports.find_newest_version(str(pathlib.Path(path).parent)) == path
     assert exports.read_metadata(path)["kind"] == kind
     assert_answers_as_python(path, kind, model_for(kind))
 

@@ -75,14 +75,14 @@ def test_8_bits_are_measured_before_they_are_written(tmp_path: pathlib.Path, mon
     )
     with pytest.raises(UserError, match=r"loses .* on .*, more than --max_loss=0.1; nothing is written"):
         export(model_dir, **given, eval_file=examples, max_loss=0.1)
-    assert list(exports.version_folders(str(tmp_path / "exports"))) == [1]
+    assert list(exports.list_versions(str(tmp_path / "exports"))) == [1]
 
 
 def test_what_onnx_runtime_cannot_answer_is_refused(tmp_path: pathlib.Path):
     run = save_run(tmp_path / "run")
     message = refusal(export, run, tmp_path / "exports", ONNX)
     assert re.search("--format=onnx needs a fine-tuned model, but the kind of .* is fill_mask; export", message)
-    assert not exports.version_folders(str(tmp_path / "exports"))
+    assert not exports.list_versions(str(tmp_path / "exports"))
 
 
 def test_damage_is_one_line(classifier: str, tmp_path: pathlib.Path):

@@ -17,13 +17,13 @@ def strings(*values: str) -> np.ndarray:
 def test_newest_version_is_the_greatest_number(tmp_path: pathlib.Path):
     for name in ("2", "010", "9x", "²", "12.writing-3"):
         (tmp_path / name).mkdir()
-    assert exports.version_folders(str(tmp_path)) == {2: f"{tmp_path}/2", 10: f"{tmp_path}/010"}
-    assert exports.newest_version(str(tmp_path)) == f"{tmp_path}/010"
+    assert exports.list_versions(str(tmp_path)) == {2: f"{tmp_path}/2", 10: f"{tmp_path}/010"}
+    assert exports.find_newest_version(str(tmp_path)) == f"{tmp_path}/010"
     (tmp_path / "10").mkdir()
-    assert exports.newest_version(str(tmp_path)) == f"{tmp_path}/10"
+    assert exports.find_newest_version(str(tmp_path)) == f"{tmp_path}/10"
     (tmp_path / "2" / exports.GRAPH_FILE).touch()
-    assert exports.newest_version(str(tmp_path / "2")) == str(tmp_path / "2")
-    assert "holds no export" in refusal(exports.newest_version, str(tmp_path / "none"))
+    assert exports.find_newest_version(str(tmp_path / "2")) == str(tmp_path / "2")
+    assert "holds no export" in refusal(exports.find_newest_version, str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize("name", ["run[1]", "back\\slash"])
@@ -35,7 +35,7 @@ def test_an_export_is_loaded_where_tensorflow_takes_its_name_for_a_pattern(name:
     (tmp_path / "model").rename(tmp_path / name)
     assert load_saved_model(str(tmp_path / name)).number.numpy() == 3.0
     rows = [{"text": "a"}, {"text": "b"}]
-    assert plain_answers.answers(str(tmp_path / name), rows) == (rows, rows)
+    assert plain_answers.answer_without_package(str(tmp_path / name), rows) == (rows, rows)
 
 
 def test_a_fingerprint_that_is_not_whole_is_refused_without_a_traceback(
@@ -89,4 +89,4 @@ def test_the_layout_is_known_without_tensorflow():
 
 def test_a_file_is_not_the_folder_of_an_export(tmp_path: pathlib.Path):
     (tmp_path / "file").touch()
-    assert "file is a file" in refusal(exports.version_folders, str(tmp_path / "file"))
+    assert "file is a file" in refusal(exports.list_versions, str(tmp_path / "file"))

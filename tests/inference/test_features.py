@@ -116,7 +116,7 @@ def test_impossible_wishes_are_refused(arguments: dict, message: str, loaded: Lo
 def written(path: pathlib.Path, format: str, loaded: Loaded, pooling: str = "none") -> list:
     extractor = FeatureExtractor(loaded, [-1, 1], pooling, max_seq_length=32, batch_size=2)
     features = list(extractor.extract(TEXTS))
-    with feature_files.writer(str(path), format, extractor, pooling) as add:
+    with feature_files.open_writer(str(path), format, extractor, pooling) as add:
         for each in features:
             add(each)
     return features
@@ -162,16 +162,16 @@ def test_a_write_that_fails_leaves_nothing(loaded: Loaded, tmp_path: pathlib.Pat
     for format in ("npy", "parquet", "jsonl", "original"):
         with (
             pytest.raises(AttributeError),
-            feature_files.writer(str(tmp_path / "out"), format, extractor, "none") as add,
+            feature_files.open_writer(str(tmp_path / "out"), format, extractor, "none") as add,
         ):
             [add(each) for each in [*extractor.extract(["the cat"]), None]]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_formats_go_by_the_ending():
-    assert feature_files.format_of("a/b.npy") == "npy"
-    assert feature_files.format_of("b.txt", "original") == "original"
-    assert "pass --output_format" in refusal(feature_files.format_of, "b.txt")
+    assert feature_files.detect_format("a/b.npy") == "npy"
+    assert feature_files.detect_format("b.txt", "original") == "original"
+    assert "pass --output_format" in refusal(feature_files.detect_format, "b.txt")
 
 
 def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path):

@@ -11,7 +11,7 @@ import tensorflow as tf
 import official_bert
 from official_bert.errors import UserError
 from official_bert.inference.batch_prediction import load_model
-from official_bert.inference.exports import newest_version, to_columns
+from official_bert.inference.exports import find_newest_version, to_columns
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.question_answering import squad_scores
 from official_bert.kinds.tagging import entity_scores
@@ -194,7 +194,7 @@ def test_decisions_that_are_set_act_in_every_interface(tmp_path):
     assert (read.temperature, read.min_confidence) == (0.25, 0.999)
     model.export(str(tmp_path / "export"), format="saved_model,onnx")
     for kind in ("saved_model", "onnx"):
-        model = load_model(newest_version(str(tmp_path / "export" / kind)))
+        model = load_model(find_newest_version(str(tmp_path / "export" / kind)))
         assert model.run(to_columns({"text": ["the cat"]}))["label"].tolist() == [""]
     several = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], multi_label=True)
     several.thresholds = [0.0, 1.0]

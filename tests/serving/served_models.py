@@ -31,7 +31,7 @@ def write(folder: pathlib.Path, version: int, kind: str, inputs: Sequence[str], 
     metadata = beside / exports.METADATA_FILE
     metadata.parent.mkdir()
     metadata.write_text(json.dumps(description))
-    checksums.write(str(beside), [os.path.relpath(path, beside) for path in exports.files_of(str(beside))], {})
+    checksums.write(str(beside), [os.path.relpath(path, beside) for path in exports.list_model_files(str(beside))], {})
     beside.rename(whole)
     return whole
 

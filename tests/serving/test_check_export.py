@@ -79,4 +79,4 @@ def test_what_to_ask_must_be_clear(exported: pathlib.Path):
 
 
 def test_the_replay_is_among_the_files_whose_damage_is_found(exported: pathlib.Path):
-    assert str(exported / "1" / layout.REPLAY_FILE) in layout.files_of(str(exported / "1"))
+    assert str(exported / "1" / layout.REPLAY_FILE) in layout.list_model_files(str(exported / "1"))

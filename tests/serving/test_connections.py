@@ -138,7 +138,7 @@ def test_large_bodies_are_parsed_outside_the_event_loop(exports: pathlib.Path, m
     monkeypatch.setattr(json_api, "parse", waits)
     large = BODY + b" " * 200_000
     with running({"size": exports / "size"}) as (_, client), sent(client, head_of("size", len(large)) + large) as asked:
-        assert eventually(lambda: "requests_under_way 2.0" in client.get("/metrics").body.decode())
+        assert eventually(lambda: "requests_in_flight 2.0" in client.get("/metrics").body.decode())
         assert client.predict("size", BODY).status == 200
         opened.set()
         assert status_of(asked) == 200
@@ -160,7 +160,7 @@ def test_what_is_not_answered_in_time_gets_503_before_the_end(
         monkeypatch.setattr(SavedModelPredictor, "call", lambda *given: opened.wait(60) and run(*given))
         stack.callback(opened.set)
         computed = stack.enter_context(sent(client, head_of("size", len(BODY)) + BODY))
-        assert eventually(lambda: "requests_under_way 3.0" in client.get("/metrics").body.decode())
+        assert eventually(lambda: "requests_in_flight 3.0" in client.get("/metrics").body.decode())
         start = time.monotonic()
         server.loop.call_soon_threadsafe(server.stop)
         for connection in (unfinished, computed, arriving):

@@ -67,7 +67,7 @@ def test_a_signal_answers_what_is_under_way_and_ends(exports: pathlib.Path, numb
         body = json.dumps({"instances": ["abcd"]}).encode()
         head = head_of("size", len(body))
         with sent(client, head + body[:10]) as connection:
-            assert eventually(lambda: "requests_under_way 2.0" in client.get("/metrics").body.decode())
+            assert eventually(lambda: "requests_in_flight 2.0" in client.get("/metrics").body.decode())
             os.kill(process.pid, number)
             assert eventually(lambda: is_closed(client))
             connection.sendall(body[10:])
