@@ -236,10 +236,10 @@ def _fill_masks(heldout_file: str, work: str, output_dir: str, seed: int) -> lis
     """Returns sentences with a masked word, that word, and the best candidates before and after the training."""
     rows: list[list[str]] = []
     for folder in (os.path.join(work, INITIAL), output_dir):
-        model, config, tokenizer = load_pretraining_model(folder)
-        rows = rows or _mask_words(heldout_file, tokenizer, seed)
+        loaded = load_pretraining_model(folder)
+        rows = rows or _mask_words(heldout_file, loaded.tokenizer, seed)
         for row in rows:
-            (candidates,) = fill_mask(model, tokenizer, config, row[0], top_k=3)
+            (candidates,) = fill_mask(loaded, row[0], top_k=3)
             row.append(", ".join(f"{each.token} {100 * each.probability:.0f} %" for each in candidates))
     return rows
 

@@ -52,19 +52,22 @@ def _write(folder: str, of_files: Mapping[str, Any], of_tensors: Mapping[str, st
     files.write_text(os.path.join(folder, CHECKSUM_FILE), json.dumps(contents, indent=2) + "\n")
 
 
-def check_files(folder: str, only: str | None = None) -> None:
+def check_files(folder: str, only: str | None = None) -> dict[str, str]:
     """Raises a UserError if a file, or the one named `only`, is not as it was written.
 
-    Folders without checksums.json pass.
+    Returns the SHA-256 of each file that was compared, by name. A folder without checksums.json has none.
     """
+    compared = {}
     for name, expected in _read(folder)["files"].items():
         path = os.path.join(folder, name)
         if only not in (None, name):
             continue
         if not files.exists(path):
             raise UserError(f"{path} is gone; {_repair_hint(folder)}")
-        if files.sha256(path) not in (expected if isinstance(expected, list) else [expected]):
+        compared[name] = files.sha256(path)
+        if compared[name] not in (expected if isinstance(expected, list) else [expected]):
             raise UserError(f"{path} is not as it was written; {_repair_hint(folder)}")
+    return compared
 
 
 def with_checks(source: Source, folder: str) -> Source:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
 from official_bert.export.graph_models import TOP_K
 from official_bert.export.options import ExportOptions
@@ -28,13 +29,13 @@ from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tokenization.exact import MASK, FullTokenizer
 from official_bert.utils.counting import pluralize
 
-# The largest difference of a number due to rounding: a + a share of its size. Numbers of 8 or 16 bits are less exact.
+# The largest difference that counts as rounding, for values of 32 bits, and of 16 or 8 bits (see replays).
 _FLOAT32_TOLERANCE, _COARSE_TOLERANCE = 5e-4, 3e-2
 _EVALUATION_TEXTS = 32
 _BATCH_SIZE = 8
 _SCORING_BATCH_SIZE = 32
 
-# The answers by output, the names of the discrete outputs, and the margin by which each text's answer was decided.
+# The answers by output, the names of the discrete outputs, and the margin of the decision for each text.
 Answers = tuple[dict[str, list[Any]], tuple[str, ...], list[float]]
 
 
@@ -116,11 +117,12 @@ def _fill_masks(texts: Sequence[str], source: Source) -> Answers:
     def pretraining_model(inputs: Any, training: bool) -> dict[str, Any]:
         return {"masked_lm_logits": source.model(inputs, training=training)}
 
-    top_k = min(TOP_K + 1, len(source.tokenizer.vocab))  # the next one shows by how much the last one was chosen
+    loaded = Loaded(pretraining_model, source.config, source.tokenizer)
+    top_k = min(TOP_K + 1, len(source.tokenizer.vocab))  # One more, for the margin of the last one.
     answers: dict[str, list[Any]] = {"tokens": [], "probabilities": [], IS_TRUNCATED: [False] * len(texts)}
     margins = []
     for text in texts:
-        masks = fill_mask(pretraining_model, source.tokenizer, source.config, text, top_k)
+        masks = fill_mask(loaded, text, top_k)
         answers["tokens"].append([[each.token for each in candidates[:TOP_K]] for candidates in masks])
         answers["probabilities"].append([[each.probability for each in candidates[:TOP_K]] for candidates in masks])
         pairs = [pair for candidates in masks for pair in itertools.pairwise(candidates)]
@@ -133,7 +135,7 @@ def compare(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequen
 
     Args:
         replay: The texts and the model's answers.
-        alone: The export's answers to each text alone.
+        alone: The export's answers to each text by itself.
         together: The export's answers to the first texts in one batch.
 
     Raises:
@@ -141,7 +143,7 @@ def compare(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequen
     """
     different = [
         *replay.differences(alone, "the export"),
-        *replay.differences(together, "the export, of several texts"),
+        *replay.differences(together, "the export in a batch"),
     ]
     if different:
         more = f" ({len(different) - 1} more answers differ)" if len(different) > 1 else ""
@@ -182,8 +184,8 @@ def compare_scores(
     name = f"{options.quantization} {format_name} model"
     if (before - after) / task.head.best_possible_score > options.max_loss:
         raise UserError(
-            f"the {name} loses {before - after:.4f} (from {before:.4f} to {after:.4f}) on {options.eval_file}, more "
-            f"than --max_loss={options.max_loss}; nothing is written"
+            f"The {name} loses {before - after:.4f} (from {before:.4f} to {after:.4f}) on {options.eval_file}, more "
+            f"than --max_loss={options.max_loss}. Nothing was written."
         )
     print(
         f"{name}: {task.best_metric} {before:.4f} before, {after:.4f} after, on {pluralize(len(examples), 'example')}"

@@ -1,1 +1,1 @@
-"""Answers from trained models in Python: masks filled in, vectors of texts, files of texts answered by an export."""
+"""Inference: predictions with exports and Keras models, text vectors, and masked words."""

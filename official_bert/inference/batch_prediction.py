@@ -1,7 +1,6 @@
-"""Answers to many texts: a file of JSON lines or CSV through an export, to a file of JSON lines.
+"""The predict command: answers the rows of a file with an export and writes JSON lines in the order of the rows.
 
-The answers come in the order of the texts. Those that are there already when the command is given again are kept. With
---shard only a part of the rows is answered, into a file of its own.
+An interrupted run is resumed by giving the command again. With --shard, one part of the rows is answered.
 """
 
 import dataclasses
@@ -11,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
@@ -29,26 +28,42 @@ from official_bert.utils.counting import pluralize
 from official_bert.utils.progress import Progress
 from official_bert.utils.tensorflow_import import import_tensorflow
 
-# So many batches are read at once and sorted by length, so that texts of a batch need little padding.
+# Number of batches that are read and sorted by length together, so that batches need little padding.
 BATCHES_AT_ONCE = 16
-# Rows between two digests of the data, by which a run that goes on knows that they are the same.
+# Number of rows per digest. A resumed run compares the digests to detect changed input.
 _ROWS_A_DIGEST = 64
-_ENDINGS = "endings"  # the input that is a list of texts
+_ENDINGS = "endings"  # The input of multiple choice: a list of texts.
+
+
+class ExportDescription(NamedTuple):
+    """What predict needs from an export before it loads the model.
+
+    Attributes:
+        inputs: Names of the model's inputs.
+        table: The table columns that the model was trained on, or {}.
+        sha256: SHA-256 of all files that the answers depend on.
+        max_seq_length: Maximum number of tokens, or None if the export does not limit them.
+    """
+
+    inputs: list[str]
+    table: dict[str, Any]
+    sha256: str
+    max_seq_length: int | None
 
 
 def predict(options: BatchPredictionOptions, shard: Shard = ALL_ROWS) -> str:
-    """Answers as the options say; returns a line about it.
+    """Answers the rows of the input file and returns a summary line.
 
-    Answers are gathered in <output_file>.part, of a remote output in the current folder, which is moved at the end; a
-    run that was stopped goes on from there.
+    Answers are appended to <output_file>.part, which is renamed when it is complete. For a remote output file it is in
+    the current folder. If the file exists, the run resumes after its last answers.
 
     Args:
         options: The flags.
-        shard: The rows to answer. The output file is the shard's own.
+        shard: The rows to answer. Each shard has its own output file.
 
     Raises:
-        UserError: a row lacks an input (its line is named), the model is none or damaged, the output cannot be written
-            or is an input, or the part is of another run.
+        UserError: If a row lacks an input, the export is missing or damaged, the output cannot be written or is an
+            input, or the unfinished answers belong to another run.
     """
     options = dataclasses.replace(options, output_file=shard.path(options.output_file))
     with lock_file(options.output_file, "output_file"):
@@ -56,82 +71,86 @@ def predict(options: BatchPredictionOptions, shard: Shard = ALL_ROWS) -> str:
 
 
 def rows_per_group(batch_size: int) -> int:
-    """Returns the smallest number of rows after which a shard may end, so that it changes neither batches nor digests.
-
-    It is a multiple of the number of rows that are sorted by length together.
-    """
+    """Returns the unit of shard sizes: a multiple of the rows that are sorted together and of the rows per digest."""
     return math.lcm(BATCHES_AT_ONCE * batch_size, _ROWS_A_DIGEST)
 
 
-def check_export(folder: str) -> tuple[list[str], dict[str, Any]]:
-    """Returns the names of an export's inputs, and the columns that its model was trained on.
+def check_export(folder: str) -> ExportDescription:
+    """Compares the files of an export with their checksums, and returns its description.
 
     Raises:
-        UserError: the export does not name its inputs, or is damaged.
+        UserError: If the export is damaged, or does not list its inputs.
     """
     metadata = exports.read_metadata(folder)
-    inputs, table = metadata.get("inputs"), metadata.get("table") or {}
+    inputs = metadata.get("inputs")
     if not isinstance(inputs, list):
-        raise UserError(f"{folder} does not name its inputs; make the export with official-bert export")
-    checksums.check_files(folder)
-    return inputs, table
+        raise UserError(f"{folder} does not list its inputs. Export the model with official-bert export.")
+    hashes = checksums.check_files(folder)
+    digest = hashlib.sha256()
+    for path in exports.list_model_files(folder):
+        name = os.path.relpath(path, folder)
+        digest.update(f"{name} {hashes.get(name) or files.sha256(path)}\n".encode())
+    return ExportDescription(inputs, metadata.get("table") or {}, digest.hexdigest(), metadata.get("max_seq_length"))
 
 
-def load_model(folder: str) -> Predictor:
-    """Loads the model of an export. TensorFlow is imported only for a SavedModel."""
+def load_model(folder: str, verify: bool = True) -> Predictor:
+    """Loads the model of an export. TensorFlow is imported only for a SavedModel.
+
+    Args:
+        folder: The folder of a version.
+        verify: Whether to compare the files with their checksums.
+    """
     if not exports.is_onnx(folder):
         import_tensorflow()
-    return predictor.load(folder, threads=1, num_workers=len(os.sched_getaffinity(0)))
+    return predictor.load(folder, threads=1, num_workers=len(os.sched_getaffinity(0)), verify=verify)
 
 
 def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
     folder = exports.find_newest_version(options.export_dir)
     part = f"{files.work_path(options.output_file)}.part"
     run = f"{part}.json"
+    inputs = [*tables.list_files(options.input_file), *exports.list_model_files(folder)]
     for path in (options.output_file, part, run):
         if files.is_folder(path):
-            raise UserError(f"--output_file would write {path}, which is a folder; give the name of a file")
-        files.refuse_overwriting(
-            path, "output_file", [*tables.list_files(options.input_file), *exports.list_model_files(folder)]
-        )
+            raise UserError(f"--output_file would write {path}, which is a folder. Pass the name of a file.")
+        files.refuse_overwriting(path, "output_file", inputs)
     files.check_writable(part)
     local = files.local_copy(folder)
-    inputs, table = check_export(local)
-    # Every row is read before the first answer.
-    total, digests = _count_and_digest(options.input_file, inputs, table)
+    export = check_export(local)
+    # Read every row before the first answer, so that a bad row is reported early.
+    total, digests = _count_and_digest(options.input_file, export)
     first, end = shard.row_range(total, rows_per_group(options.batch_size))
     row_digests = digests[first // _ROWS_A_DIGEST : end // _ROWS_A_DIGEST]
-    identity = {"model": files.make_absolute(folder), "model_sha256": model_digest(local), "row_digests": row_digests}
-    done = _answers_to_keep(part, run, identity) if files.exists(part) else 0
+    identity = {"model": files.make_absolute(folder), "model_sha256": export.sha256, "row_digests": row_digests}
+    done = _keep_answers(part, run, identity) if files.exists(part) else 0
     run_file.write_run_file(run, identity)
-    model = load_model(local)
+    model = load_model(local, verify=False)  # check_export has compared the checksums.
     progress = Progress("predicting", end - first - done, "texts")
-    answered = cut = 0
+    answered = truncated = 0
     constant = ConstantAnswers()
-    rows = itertools.islice(read_rows(options.input_file, inputs, table, silent=True), first + done, end)
+    rows = read_rows(options.input_file, export.inputs, export.table, silent=True)
     try:
-        for answers in answer_groups(model, rows, options.batch_size):
+        for answers in answer_groups(model, itertools.islice(rows, first + done, end), options.batch_size):
             _append(part, answers)
             answered += len(answers)
-            cut += sum(answer.get(IS_TRUNCATED, False) for answer in answers)
+            truncated += sum(answer.get(IS_TRUNCATED, False) for answer in answers)
             for answer in answers:
                 constant.add(answer)
             progress.update(answered)
     except RefusedRow as refused:
         number = first + done + refused.number + 1
         raise UserError(format_refusal(options.input_file, number, refused.reason)) from refused
-    _append(part, [])  # of an empty table there is an empty file
+    _append(part, [])  # Creates the file if the input has no rows.
     files.move(part, options.output_file)
     files.remove(run)
     if warning := constant.warning():
         print(f"warning: {options.output_file}: {warning}", flush=True)
-    went_on = f", {done} of them from an earlier run" if done else ""
-    return f"written {options.output_file}: {pluralize(end - first, 'answer')}{went_on}{_cut_note(local, cut)}"
-
-
-def _cut_note(folder: str, cut: int) -> str:
-    length = exports.read_metadata(folder).get("max_seq_length")
-    return f"; cut to {length} tokens (the export's max_seq_length): {pluralize(cut, 'text')}" if cut else ""
+    summary = f"Wrote {pluralize(end - first, 'answer')} to {options.output_file}"
+    if done:
+        summary += f", {done} of them from an earlier run"
+    if truncated:
+        summary += f"; truncated to the export's max_seq_length of {export.max_seq_length} tokens: {truncated:,}"
+    return summary
 
 
 def format_json_lines(answers: list[dict[str, Any]]) -> str:
@@ -145,15 +164,15 @@ def _append(part: str, answers: list[dict[str, Any]]) -> None:
             writer.write(format_json_lines(answers))
     except OSError as error:
         raise UserError(
-            f"cannot write {part}: {error.strerror or error}; the answers so far are kept there: mend it and give the "
-            "command again"
+            f"Cannot write {part}: {error.strerror or error}. The answers so far are kept in it. Fix the cause and run "
+            "the command again."
         ) from error
 
 
-def _count_and_digest(path: str, inputs: list[str], table: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """Returns the number of rows and a digest of each _ROWS_A_DIGEST of them; an incomplete last group has none."""
+def _count_and_digest(path: str, export: ExportDescription) -> tuple[int, list[str]]:
+    """Returns the number of rows, and a digest of each complete group of _ROWS_A_DIGEST rows."""
     digest, digests, count = hashlib.sha256(), [], 0
-    for row in read_rows(path, inputs, table):
+    for row in read_rows(path, export.inputs, export.table):
         digest.update(json.dumps(row).encode())
         count += 1
         if count % _ROWS_A_DIGEST == 0:
@@ -162,21 +181,13 @@ def _count_and_digest(path: str, inputs: list[str], table: Mapping[str, Any]) ->
     return count, digests
 
 
-def model_digest(folder: str) -> str:
-    """Returns a SHA-256 of the names and contents of the files of an export that answers depend on."""
-    digest = hashlib.sha256()
-    for path in exports.list_model_files(folder):
-        digest.update(f"{os.path.relpath(path, folder)} {files.sha256(path)}\n".encode())
-    return digest.hexdigest()
+def _keep_answers(part: str, run: str, identity: dict[str, Any]) -> int:
+    """Removes the answers of an earlier run to rows without a digest, and returns the number of remaining answers.
 
-
-def _answers_to_keep(part: str, run: str, identity: dict[str, Any]) -> int:
-    """Returns how many answers of an earlier run are kept; the others are removed from the part.
-
-    Kept are those to rows that have a digest. Rows behind them may have been mended since.
+    Rows without a digest may have been corrected since.
 
     Raises:
-        UserError: the answers are of another model, or to other rows.
+        UserError: If the answers belong to another model or to other rows.
     """
     with open(part, "rb") as reader:
         digests = sum(line.endswith(b"\n") for line in reader) // _ROWS_A_DIGEST
@@ -204,23 +215,27 @@ def read_rows(
     unexpected: str | None = None,
     silent: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the model's inputs of each row, and its id if it has one; other columns are ignored.
+    """Yields the values of the model's inputs in each row, and its id if it has one.
 
-    In a table the endings of multiple choice have columns of their own: ending0, ending1, ...
+    In a table, the endings of multiple choice have columns of their own: ending0, ending1, ...
 
-    `table` says which columns the model was trained on, as a fine-tuned model's task.json does; a row is read by these
-    where it has them, else by the inputs themselves. `unexpected` is an input that no row may have. `silent`
-    suppresses notes about the file.
+    Args:
+        path: A file of rows, as `tables.read_rows` reads it.
+        inputs: Names of the model's inputs.
+        table: The columns that the model was trained on (see `exports.read_row`).
+        unexpected: A column that no row may have.
+        silent: Whether to suppress notes about the file.
 
     Raises:
-        UserError: the file cannot be read, or a row lacks an input or has another one; its line is named.
+        UserError: If the file cannot be read, or a row lacks an input or has an unexpected one.
     """
     table = table or {}
-    # Each text gets its answer in the line of its number, so that no row may be left out.
-    bad_rows = NoBadRows(silent=silent)
+    bad_rows = NoBadRows(silent=silent)  # No row may be skipped: line N of the output answers row N.
     for line, row in tables.read_rows(path, bad_rows, table.get("columns") or None):
         if unexpected in row:
-            bad_rows.add(path, line, f"it has {unexpected!r}, which the first row has not; give files of one kind")
+            bad_rows.add(
+                path, line, f"it has {unexpected!r}, but the first row does not. All rows need the same columns"
+            )
         if _ENDINGS in inputs and _ENDINGS not in row:
             row[_ENDINGS] = _join_endings(row, format_position(path, line))
         values, problem = exports.read_row(row, inputs, table)
@@ -236,10 +251,10 @@ def read_rows(
         problem = problem or next(filter(None, (tables.find_text_problem(texts, [name]) for name in texts)), "")
         if problem:
             bad_rows.add(path, line, problem)
-        yield values | _id_of(row)
+        yield values | _get_id(row)
 
 
-def _id_of(row: Mapping[str, Any]) -> dict[str, Any]:
+def _get_id(row: Mapping[str, Any]) -> dict[str, Any]:
     return {exports.ID: row[exports.ID]} if exports.ID in row else {}
 
 
@@ -260,7 +275,12 @@ def _join_endings(row: Mapping[str, Any], where: str) -> list[Any]:
 
 
 class RefusedRow(Exception):  # noqa: N818  (caught where the number of the row is known)
-    """The model cannot answer one of the rows, that of a number among those that were given."""
+    """The model cannot answer a row.
+
+    Args:
+        number: Index of the row.
+        reason: The model's message.
+    """
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(number, reason)
@@ -268,10 +288,10 @@ class RefusedRow(Exception):  # noqa: N818  (caught where the number of the row 
 
 
 def format_refusal(path: str, number: int, reason: str) -> str:
-    """Returns the error message for a row that the model cannot answer; rows are numbered from 1."""
+    """Returns the error message for row `number`, counted from 1, which the model cannot answer."""
     return (
-        f"{path}: the model cannot answer row {number} (the header does not count): {reason}; mend or remove it and "
-        "give the command again"
+        f"{path}: the model cannot answer row {number} (not counting the header): {reason}. Correct or remove the row "
+        "and run the command again."
     )
 
 
@@ -312,4 +332,4 @@ def answer_rows(model: Predictor, rows: list[dict[str, Any]], batch_size: int) -
             except RefusedRow as refused:
                 raise RefusedRow(number, refused.reason) from refused
         return answers
-    return [_id_of(row) | answer for row, answer in zip(rows, answers, strict=True)]
+    return [_get_id(row) | answer for row, answer in zip(rows, answers, strict=True)]

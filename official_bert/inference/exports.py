@@ -1,10 +1,10 @@
-"""The layout of an export, as batch prediction and serving read it and as export writes it. Needs no TensorFlow.
+"""The folder layout of an export, and its columns of texts and answers. Needs no TensorFlow.
 
-EXPORT_DIR/<version>/ is a SavedModel, or an ONNX file with its vocabulary where a SavedModel has it. assets.extra holds
-the export's metadata, the texts by which it proved itself with their answers, and of a SavedModel the requests by which
-TensorFlow Serving warms up.
+EXPORT_DIR/<version>/ contains a SavedModel, or an ONNX file with the vocabulary in assets/. The folder assets.extra
+contains the metadata, the reference inputs with their answers (see replays.py) and, for a SavedModel, the warm-up
+requests of TensorFlow Serving.
 
-B texts, W words or masks or pieces of a text
+B texts, W words, masks or word pieces of a text
 """
 
 import contextlib
@@ -29,52 +29,52 @@ METADATA_FILE = os.path.join("assets.extra", "official_bert.json")
 REPLAY_FILE = os.path.join("assets.extra", "replay.json")
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
-ID = "id"  # the column that answers keep
+ID = "id"  # Input column that is copied to the answers.
 
-# Where the metadata of a model that was trained on a table say which columns are the text and the second text.
+# Inputs, and the metadata keys of the table columns that they were trained on.
 _TABLE_KEYS = {"text": "text_column", "text_pair": "text_pair_column"}
 
-# The outputs [B, W, ...] that show how many words, masks or pieces a text has: "" and 0 are padding.
+# Outputs [B, W, ...] that are "" or 0 only in padding, so that they show the number of words, masks or word pieces.
 _COUNTED_OUTPUTS = ("words", "tokens", "input_mask")
-# Outputs [B, ...] of a whole text beside them.
+# Outputs [B, ...] with one value per text, next to counted outputs.
 _WHOLE_TEXT_OUTPUTS = ("pooled_output", IS_TRUNCATED)
-# Outputs whose padding is -1; that of others is "" or 0.
+# Outputs that are padded with -1 instead of "" or 0.
 _OFFSET_OUTPUTS = ("starts", "ends")
 
-Columns = dict[str, npt.NDArray[Any]]  # texts are strings in arrays of objects
+Columns = dict[str, npt.NDArray[Any]]  # Texts are strings in arrays of objects.
 
 
 class RefusedTextsError(Exception):
-    """A model cannot answer one of the texts; the message says why."""
+    """The model cannot answer one of the texts. The message gives the reason."""
 
 
 def get_padding(output: str, is_text: bool) -> Any:
-    """Returns what stands in an output, [B, W, ...], for what a text has not."""
+    """Returns the padding value of an output, [B, W, ...]."""
     return "" if is_text else -1 if output in _OFFSET_OUTPUTS else 0
 
 
 def find_graph(folder: str) -> str | None:
-    """Returns the path of the graph of a version's folder, a SavedModel's or ONNX; None where there is none."""
+    """Returns the path of the SavedModel or ONNX graph in a version's folder, or None if it has no graph."""
     paths = (os.path.join(folder, name) for name in (GRAPH_FILE, ONNX_FILE))
     return next((path for path in paths if files.exists(path)), None)
 
 
 def is_onnx(folder: str) -> bool:
-    """Whether a version is for ONNX Runtime."""
+    """Returns whether a version is for ONNX Runtime."""
     return os.path.basename(find_graph(folder) or "") == ONNX_FILE
 
 
 def list_versions(export_dir: str) -> dict[int, str]:
-    """Returns the folders of an export whose names are version numbers, by number.
+    """Returns the folders of all versions of an export, by number.
 
-    As TensorFlow Serving, this reads 009 as 9. Where there is a folder 9 as well, that one counts. Remote ones that are
-    unfinished do not.
+    Like TensorFlow Serving, it reads a folder 009 as version 9, unless a folder 9 exists. Incomplete remote folders
+    are ignored.
     """
     if files.exists(export_dir) and not files.is_folder(export_dir):
-        raise UserError(f"{export_dir} is a file; expected the folder of an export")
+        raise UserError(f"{export_dir} is a file, not the folder of an export")
     versions: dict[int, str] = {}
     for name in files.list_folder(export_dir) if files.exists(export_dir) else []:
-        if not re.fullmatch("[0-9]{1,18}", name):  # TensorFlow Serving's versions have 64 bits
+        if not re.fullmatch("[0-9]{1,18}", name):  # TensorFlow Serving's versions have 64 bits.
             continue
         if int(name) not in versions or name == str(int(name)):
             versions[int(name)] = os.path.join(export_dir, name)
@@ -85,7 +85,7 @@ def find_newest_version(export_dir: str) -> str:
     """Returns the folder of the newest version, or the folder itself if it is a version.
 
     Raises:
-        UserError: there is none.
+        UserError: If the folder has no version.
     """
     if find_graph(export_dir):
         return export_dir
@@ -96,7 +96,7 @@ def find_newest_version(export_dir: str) -> str:
 
 
 def explain_missing_export(folder: str) -> UserError:
-    """Returns the error for a folder that holds no export for predict and serve."""
+    """Returns the error for a folder without an export for predict and serve."""
     if files.exists(os.path.join(folder, LITERT_FILE)):
         return UserError(
             f"{folder} is an export for LiteRT, which takes token ids in a program of your own. For predict and serve, "
@@ -104,15 +104,15 @@ def explain_missing_export(folder: str) -> UserError:
         )
     graphs = [files.glob(os.path.join(glob.escape(folder), "*", "[0-9]*", name)) for name in (GRAPH_FILE, ONNX_FILE)]
     found = [os.path.dirname(os.path.dirname(path)) for path in itertools.chain(*graphs)]
-    advice = f"give {found[0]}" if found else "make one with official-bert export"
+    advice = f"Pass {found[0]}." if found else "Create one with official-bert export."
     return UserError(
-        f"{folder} holds no export (folders named by a number, with a {GRAPH_FILE} or {ONNX_FILE}); {advice}"
+        f"{folder} holds no export (folders named by a number, with a {GRAPH_FILE} or {ONNX_FILE}). {advice}"
     )
 
 
 @contextlib.contextmanager
 def link_to_loadable_path(folder: str) -> Iterator[str]:
-    """A path by which TensorFlow loads the SavedModel of a folder, whose name may be a pattern to it, as run[1]."""
+    """Yields a path to a folder that TensorFlow does not take for a glob pattern, which run[1] would be."""
     folder = files.local_copy(folder)
     if files.is_remote(folder) or not re.search(r"[*?[\\]", folder):
         yield folder
@@ -124,7 +124,7 @@ def link_to_loadable_path(folder: str) -> Iterator[str]:
 
 
 def list_model_files(folder: str) -> list[str]:
-    """Returns the paths of the files of a version that may not change after it was written."""
+    """Returns the files of a version that determine its answers. They must not change after the export."""
     paths = [os.path.join(folder, name) for name in (GRAPH_FILE, ONNX_FILE, METADATA_FILE, REPLAY_FILE)]
     for inner in ("variables", "assets"):
         within = os.path.join(folder, inner)
@@ -133,18 +133,18 @@ def list_model_files(folder: str) -> list[str]:
 
 
 def read_metadata(folder: str) -> dict[str, Any]:
-    """Returns the metadata of a version: kind, inputs, labels, ...; {} for a SavedModel that another tool wrote."""
+    """Returns the metadata of a version (kind, inputs, labels, ...), or {} for a SavedModel of another tool."""
     path = os.path.join(folder, METADATA_FILE)
     return files.read_json_object(path) if files.exists(path) else {}
 
 
 def list_trained_columns(table: Mapping[str, Any]) -> list[str]:
-    """Returns the columns that a model's texts are made of, given "table" of the metadata; several are joined."""
+    """Returns the table columns that a model's texts are read from, given "table" of the metadata."""
     return [column for key in _TABLE_KEYS.values() for column in (table.get(key) or "").split(",") if column]
 
 
 def read_row(row: Mapping[str, Any], inputs: Collection[str], table: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Returns the values of a model's inputs that a row has, by name, and what is wrong with the row ("" for nothing).
+    """Returns the values of a model's inputs in a row, by name, and a description of a problem with the row or "".
 
     A text is read from the columns that the model was trained on, joined as in fine-tuning. A value named like the
     input itself is used only if the row lacks these columns and has no others, except for an id and a label.
@@ -170,21 +170,21 @@ def read_row(row: Mapping[str, Any], inputs: Collection[str], table: Mapping[str
     if is_unclear and values.keys() >= set(inputs) and not set(row) <= used:
         trained_columns = ", ".join(list_trained_columns(table))
         return {}, (
-            f"the columns are {', '.join(row)[:300]}; the model was trained on {trained_columns}. Rename the columns, or "
-            "pass the model's inputs without other columns"
+            f"the columns are {', '.join(row)[:300]}; the model was trained on {trained_columns}. Rename the columns, "
+            "or pass the model's inputs without other columns"
         )
     return values, ""
 
 
 def split_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[Columns]:
-    """Splits outputs [B, ...] into those of each text, [1, ...], without the padding to longer texts."""
+    """Splits outputs [B, ...] into the outputs of each text, [1, ...], without padding."""
     count = len(next(iter(outputs.values())))
     rows = [{name: value[i : i + 1] for name, value in outputs.items()} for i in range(count)]
     counted = next((name for name in _COUNTED_OUTPUTS if name in outputs), None)
-    return [_without_padding(row, row[counted]) for row in rows] if counted else rows
+    return [_remove_padding(row, row[counted]) for row in rows] if counted else rows
 
 
-def _without_padding(row: Columns, counted: npt.NDArray[Any]) -> Columns:
+def _remove_padding(row: Columns, counted: npt.NDArray[Any]) -> Columns:
     is_real = counted[0] != ("" if counted.dtype == object else 0)  # [W, ...]
     real = np.flatnonzero(is_real.any(axis=tuple(range(1, is_real.ndim))))
     width = int(real[-1]) + 1 if len(real) else 0
@@ -192,7 +192,7 @@ def _without_padding(row: Columns, counted: npt.NDArray[Any]) -> Columns:
 
 
 def join_rows(rows: Sequence[Columns]) -> Columns:
-    """Puts the outputs of texts together, [B1, ...], [B2, ...], ... to [B, ...], padded to the widest."""
+    """Concatenates outputs [B1, ...], [B2, ...], ... to [B, ...], padded to the widest."""
     if len(rows) == 1:
         return rows[0]
     joined = {}
@@ -211,12 +211,12 @@ def join_rows(rows: Sequence[Columns]) -> Columns:
 
 
 def to_columns(texts: Mapping[str, Sequence[Any]]) -> Columns:
-    """Returns lists of texts as arrays, [B], or [B, N] for lists of lists."""
+    """Converts lists of texts to arrays, [B], or [B, N] for lists of lists."""
     return {name: np.array(column, object) for name, column in texts.items()}
 
 
 def to_rows(columns: Columns) -> list[dict[str, Any]]:
-    """Returns the answers to each text as JSON values, without padding. Only pooled outputs of an encoder are kept."""
+    """Converts answers to a dict of JSON values per text, without padding. Only an encoder's pooled outputs are kept."""
     if "pooled_output" in columns:
         columns = {name: columns[name] for name in ("pooled_output", IS_TRUNCATED) if name in columns}
     return [{name: row[name].tolist()[0] for name in sorted(row)} for row in split_rows(columns)]

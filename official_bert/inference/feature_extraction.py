@@ -1,7 +1,8 @@
-"""The vectors of a file of texts, written to a file: the whole of features, without its flags."""
+"""The features command: writes the vectors of a file of texts."""
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,23 +20,25 @@ from official_bert.utils.bad_rows import SKIP, BadRows, NoBadRows
 from official_bert.utils.counting import pluralize
 from official_bert.utils.progress import Progress
 
+_WORDS = "words"  # Column of --is_split_into_words.
+
 
 def write_features(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
-    """Writes the vectors of each text of the input file; returns a line that says how many.
+    """Writes the vectors of each text of the input file, and returns a summary line.
 
     Args:
         options: The flags.
-        shard: The texts to process. The output file is the shard's own.
+        shard: The texts to process. Each shard has its own output file.
 
     Raises:
-        UserError: there is no such file or checkpoint, or a line is not UTF-8 or too long, or a row has no text.
+        UserError: If the input file or the checkpoint is missing, or a row has no text or cannot be read.
     """
     options = dataclasses.replace(apply_trained_settings(options), output_file=shard.path(options.output_file))
     format = feature_files.detect_format(options.output_file, options.output_format)
     read = tables.list_files(options.input_file)
     for path in read:
         if not files.exists(path):
-            raise UserError(f"there is no file {path}")
+            raise UserError(f"The file {path} does not exist.")
     inputs = [*read, options.init, *([options.vocab_file] if options.vocab_file else [])]
     for path in feature_files.list_output_files(options.output_file, format, options.pooling):
         files.refuse_overwriting(path, "output_file", inputs)
@@ -46,10 +49,12 @@ def write_features(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
 def _write_features(options: FeatureOptions, format: str, shard: Shard) -> str:
     extractor = make_extractor(options, load(options))
     trained = read_task(options.init)
-    texts: Iterable[str | list[str]] = read_texts(options.input_file, trained)
+    texts: Iterable[str | list[str]] = read_texts(
+        options.input_file, trained, is_split_into_words=options.is_split_into_words
+    )
     first = 0
     if shard != ALL_ROWS:
-        total = sum(1 for _ in read_texts(options.input_file, trained, silent=True))
+        total = sum(1 for _ in read_texts(options.input_file, trained, True, options.is_split_into_words))
         first, end = shard.row_range(total, extractor.texts_at_a_time)
         texts = itertools.islice(texts, first, end)
     kilobytes = sum(map(files.size, tables.list_files(options.input_file))) / 1e3 / shard.count
@@ -62,20 +67,19 @@ def _write_features(options: FeatureOptions, format: str, shard: Shard) -> str:
             truncated += features.is_truncated
             done += len(features.text.encode()) + 1
             progress.update(done / 1e3)
-    return f"{pluralize(count, 'text')} in {options.output_file}; cut to {options.max_seq_length} tokens: {truncated:,}"
+    return (
+        f"Wrote the vectors of {pluralize(count, 'text')} to {options.output_file}; truncated to "
+        f"{extractor.max_seq_length} tokens: {truncated:,}"
+    )
 
 
 def load(options: FeatureOptions) -> Loaded:
-    """Returns the encoder that the options name.
-
-    Raises:
-        UserError: as of `loading.load`.
-    """
+    """Loads the encoder (see `loading.load`)."""
     return loading.load(options.init, options.vocab_file, options.do_lower_case, strip_accents=options.strip_accents)
 
 
 def make_extractor(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:
-    """Returns what turns texts into vectors as the options say."""
+    """Creates the extractor that the options describe."""
     return FeatureExtractor(
         loaded,
         list(map(int, options.layers)),
@@ -84,25 +88,26 @@ def make_extractor(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:
         normalize=options.normalize,
         max_seq_length=options.max_seq_length,
         batch_size=options.batch_size,
+        is_split_into_words=options.is_split_into_words,
     )
 
 
 def apply_trained_settings(options: FeatureOptions) -> FeatureOptions:
-    """Returns the options with what a fine-tuned model's task.json says of its vectors, if the options ask for that.
+    """With --pooling=trained, replaces options by the settings that a fine-tuned model was trained with.
 
     Raises:
-        UserError: the checkpoint is no such model, or its vectors are those behind the pooler.
+        UserError: If the checkpoint is not a model of --task=embeddings, or it uses the pooled output.
     """
     if options.pooling != TRAINED:
         return options
     spec = read_task(options.init)
     if "pooling" not in spec:
         raise UserError(
-            f"--pooling={TRAINED} is for models of finetune --task=embeddings; {options.init} is none: give mean, "
-            "max or cls"
+            f"--pooling={TRAINED} requires a model of finetune --task=embeddings, but {options.init} is a different "
+            "one. Pass mean, max or cls."
         )
     if spec["pooling"] == POOLED:
-        raise UserError(f"{options.init} has vectors behind the pooler; export it, and take official-bert predict")
+        raise UserError(f"{options.init} uses the pooled output. Export the model and run official-bert predict.")
     layers = [str(layer) for layer in spec["layers"]]
     return dataclasses.replace(
         options, pooling=spec["pooling"], layers=layers, normalize=spec["normalize"],
@@ -111,23 +116,28 @@ def apply_trained_settings(options: FeatureOptions) -> FeatureOptions:
 
 
 def read_task(init: str) -> dict[str, Any]:
-    """Returns what a fine-tuned model's task.json says, of the columns of a table too; of other checkpoints nothing."""
+    """Returns the contents of task.json of a fine-tuned model, or {} for other checkpoints."""
     return finetuned.read_task(init) or {}
 
 
-def read_texts(path: str, trained: Mapping[str, Any], silent: bool = False) -> Iterator[str | list[str]]:
-    """Yields the texts of a file as `FeatureExtractor.extract` takes them.
+def read_texts(
+    path: str, trained: Mapping[str, Any], silent: bool = False, is_split_into_words: bool = False
+) -> Iterator[str | list[str]]:
+    """Yields the texts of a file in the form that `FeatureExtractor.extract` takes.
 
     Args:
-        path: a table, as `tables.is_table` knows them, whose rows are read as `predict` reads them; else a text on each
-            line.
-        trained: `read_task` of the checkpoint. A table that no model was trained with has the columns text and, of
-            pairs, text_pair.
-        silent: Whether notes about the file are not printed.
+        path: A table (see `tables.is_table`), which is read as predict reads it, or a file with one text per line.
+        trained: The contents of the model's task.json, with the columns of its table. Without it, the columns are text
+            and, for pairs, text_pair.
+        silent: Whether to suppress notes about the file.
+        is_split_into_words: Whether to read lists of words from the column "words".
 
     Raises:
-        UserError: a line is not UTF-8 or too long, or a row has no text; it is named.
+        UserError: If a line is not UTF-8 or too long, or a row has no text.
     """
+    if is_split_into_words:
+        yield from _read_words(path)
+        return
     if not tables.is_table(path):
         for _, row in tables.read_rows(path, NoBadRows(), as_text=True):
             yield row[tables.TEXT]
@@ -141,3 +151,12 @@ def read_texts(path: str, trained: Mapping[str, Any], silent: bool = False) -> I
     inputs = ["text", "text_pair"] if is_pair else ["text"]
     for row in batch_prediction.read_rows(path, inputs, table, unexpected, silent):
         yield [row[name] for name in inputs]
+
+
+def _read_words(path: str) -> Iterator[list[str]]:
+    bad_rows = NoBadRows()
+    for line, row in tables.read_rows(path, bad_rows):
+        words = row.get(_WORDS)
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            bad_rows.add(path, line, f"{_WORDS} is {json.dumps(words)[:60]}; expected a list of words")
+        yield words

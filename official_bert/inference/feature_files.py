@@ -1,4 +1,4 @@
-"""Files of text vectors: NumPy's .npy, Parquet, JSON lines, and the original's JSON lines. They grow text by text.
+"""Writes vectors of texts to .npy, Parquet, JSON lines, or the JSON lines of extract_features.py, text by text.
 
 T tokens of a text, L chosen layers, H hidden size
 """
@@ -19,45 +19,50 @@ from official_bert.inference.options import AUTO, JSONL, NONE, NPY, ORIGINAL, PA
 from official_bert.utils import files
 
 _TOKENS_SUFFIX = ".tokens.jsonl"
-_ROWS_AT_A_TIME = 256  # of a Parquet file, which is written in groups
+_ROWS_AT_A_TIME = 256  # Number of rows in a row group of Parquet.
 
 Add = Callable[[TextFeatures], None]
 
 
 def detect_format(path: str, format: str = AUTO) -> str:
-    """Returns the format of a file: as named, or with "auto" by the name's ending.
+    """Returns `format`, or for "auto" the format of the file name's extension.
 
     Raises:
-        UserError: the ending says nothing.
+        UserError: If the extension is unknown.
     """
     if format != AUTO:
         return format
     ending = os.path.splitext(path)[1].removeprefix(".")
     if ending in (NPY, PARQUET, JSONL):
         return ending
-    raise UserError(f"the format of {path} is not known; end it in .npy, .parquet or .jsonl, or pass --output_format")
+    raise UserError(f"The extension of {path} is unknown. Use .npy, .parquet or .jsonl, or pass --output_format.")
 
 
 def list_output_files(path: str, format: str, pooling: str) -> list[str]:
-    """Returns the files that `open_writer` writes for a path."""
+    """Returns the files that `open_writer` writes."""
     return [path, path + _TOKENS_SUFFIX] if format == NPY and pooling == NONE else [path]
 
 
 @contextlib.contextmanager
 def open_writer(path: str, format: str, extractor: FeatureExtractor, pooling: str, first: int = 0) -> Iterator[Add]:
-    """Yields a function that adds a text's vectors to a file, which appears whole when all is added.
+    """Yields a function that appends a text's vectors to a file. The file appears when it is complete.
 
-    - npy: float32 [texts, L, H] if pooled, else [tokens of all texts, L, H], and beside it <path>.tokens.jsonl with a
-      line of tokens, starts and ends for each text.
-    - parquet: a row for each text: text, layer_<number> (a list of H numbers, or a list of such lists); without pooling
-      also tokens, starts and ends.
-    - jsonl: the same as JSON, with "layers" by number.
-    - original: extract_features.py's: linex_index, and features: for each token its layers, rounded to six digits.
+    - npy: float32 [texts, L, H] with pooling. Otherwise [tokens of all texts, L, H], and <path>.tokens.jsonl with
+      a line of tokens, starts and ends for each text.
+    - parquet: A row per text with the columns text and layer_<number> (H numbers, or T lists of H numbers). Without
+      pooling also tokens, starts and ends.
+    - jsonl: The same values as JSON, with an object of layers.
+    - original: The format of extract_features.py: linex_index, and the layers of each token, rounded to six digits.
 
-    `first` is the number of the first text, from which JSON lines count.
+    Args:
+        path: The output file.
+        format: One of the formats above.
+        extractor: The extractor of the vectors.
+        pooling: The pooling of the vectors.
+        first: Index of the first text, for JSON lines.
     """
     if format == ORIGINAL and pooling != NONE:
-        raise UserError(f"the original's format has a vector for each token; with --pooling={pooling} take another")
+        raise UserError(f"--output_format={ORIGINAL} requires --pooling={NONE}, but --pooling is {pooling}.")
     with files.write_atomically(path) as local:
         if format == NPY and pooling == NONE:
             with _npy(local, extractor) as add_values, _lines(path + _TOKENS_SUFFIX) as add_line:
@@ -101,7 +106,7 @@ def _npy(path: str, extractor: FeatureExtractor) -> Iterator[Add]:
     with open(path, "wb") as output:
         _write_npy_header(output, (0, *rest))
         yield add
-        # NumPy leaves room in the header for a first axis that grows.
+        # The header has room for a larger first axis.
         output.seek(0)
         _write_npy_header(output, (count, *rest))
 

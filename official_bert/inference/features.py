@@ -1,4 +1,4 @@
-"""The encoder's vectors of texts: of chosen layers, for each token, for each word, or one for a text.
+"""Extracts vectors of texts from chosen layers of the encoder: per word piece, per word, or pooled per text.
 
 B batch, S sequence, T tokens of a text, L chosen layers, H hidden size
 """
@@ -20,15 +20,15 @@ from official_bert.modeling import layer_names
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
 from official_bert.modeling.encoder import build_encoder
 from official_bert.tokenization import pairs, truncation
-from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, Piece
+from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, Piece
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
-_NOWHERE = -1
-# So many texts are sorted by length at a time that their vectors have this many bytes; batches of texts of like length
-# need little padding.
+_NO_OFFSET = -1
+# Maximum number of bytes of vectors, and of batches, of the texts that are sorted by length together.
 _BYTES_AT_A_TIME = 1 << 28
 _BATCHES_AT_A_TIME = 64
-_LEAST_LENGTH = 1e-12  # what a vector is divided by at least
+_MIN_NORM = 1e-12  # Prevents division by zero.
+_DEFAULT_MAX_SEQ_LENGTH = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +36,12 @@ class TextFeatures:
     """The vectors of a text.
 
     Attributes:
-        text: the text, or a pair with " ||| " between.
-        values: float32 [T, L, H]; [L, H] if they were pooled.
-        tokens: the pieces with [CLS] and [SEP], or the words as they stand in the text; empty if they were pooled.
-        starts: for each token the character of the text at which it begins; -1 for [CLS] and [SEP].
-        ends: the character after its last one, likewise.
-        is_truncated: whether the text's end was cut off.
+        text: The text, or a pair joined by " ||| ". For lists of words, the words joined by spaces.
+        values: float32 [T, L, H], or [L, H] with pooling.
+        tokens: The word pieces with [CLS] and [SEP], or the words of the text. Empty with pooling.
+        starts: Offset of the first character of each token in the text, or -1 for [CLS] and [SEP].
+        ends: Offset after the last character of each token, or -1.
+        is_truncated: Whether the text was truncated.
     """
 
     text: str
@@ -65,17 +65,19 @@ class FeatureExtractor:
     """Turns texts into vectors.
 
     Args:
-        loaded: an encoder with its configuration and tokenizer, as `official_bert.load` returns them.
-        layers: the numbers of the encoder's blocks, from 1 on or, from the last one, from -1 down.
-        pooling: "none" for a vector for each token, "cls" for the one of [CLS], "mean" or "max" over all tokens, [CLS]
-            and [SEP] included.
-        align: of what there are vectors without pooling: "pieces", or "words", for each the mean of its pieces.
-        normalize: whether pooled vectors, of all layers together, are divided by their lengths.
-        max_seq_length: tokens of a text that are kept, with [CLS] and [SEP].
-        batch_size: texts at a time.
+        loaded: An encoder with its configuration and tokenizer, as `official_bert.load` returns it.
+        layers: Numbers of layers. 0 is the output of the embeddings, 1 the first block, and -1 the last block.
+        pooling: "none" for a vector per token, "cls" for the vector of [CLS], or "mean" or "max" over all tokens
+            including [CLS] and [SEP].
+        align: Without pooling: "pieces" for a vector per word piece, or "words" for the mean of each word's pieces.
+        normalize: With pooling: whether to divide each text's vectors by the norm over all layers.
+        max_seq_length: Maximum number of tokens, with [CLS] and [SEP]. Defaults to 128, or to the number of positions
+            of a smaller model.
+        batch_size: Number of texts per batch.
+        is_split_into_words: Whether each text is a list of words. With align="words", each of them gets a vector.
 
     Raises:
-        UserError: there is no such layer, one is named twice, or the length is impossible.
+        UserError: If a layer does not exist or is repeated, or an option has an invalid value.
     """
 
     def __init__(
@@ -86,38 +88,40 @@ class FeatureExtractor:
         *,
         align: str = PIECES,
         normalize: bool = False,
-        max_seq_length: int = 128,
+        max_seq_length: int | None = None,
         batch_size: int = 32,
+        is_split_into_words: bool = False,
     ) -> None:
         config = loaded.config
-        count = config.num_hidden_layers
-        wrong = [layer for layer in layers if layer == 0 or not -count <= layer <= count]
-        if wrong or not layers:
-            raise UserError(f"layers {list(layers)}: expected some of 1 to {count}, or of -1 to -{count} from the last")
-        numbers = [layer % (count + 1) for layer in layers]
-        if len(set(numbers)) < len(numbers):
-            raise UserError(f"layers {list(layers)}: one is named twice (-1 is {count}); name each once")
-        if not 4 <= max_seq_length <= config.max_position_embeddings:
-            raise UserError(f"max_seq_length is {max_seq_length}; expected 4 to {config.max_position_embeddings}")
+        count, positions = config.num_hidden_layers, config.max_position_embeddings
+        if max_seq_length is None:
+            max_seq_length = min(_DEFAULT_MAX_SEQ_LENGTH, positions)
+        if not layers or any(not -count <= layer <= count for layer in layers):
+            raise UserError(f"layers are {list(layers)}; they must be from 0 to {count}, or from -{count} to -1.")
+        if len({layer % (count + 1) for layer in layers}) < len(layers):
+            raise UserError(f"layers are {list(layers)}; one of them is repeated (-1 is {count}).")
+        if not 4 <= max_seq_length <= positions:
+            raise UserError(f"max_seq_length is {max_seq_length}; it must be from 4 to {positions}.")
         if pooling != NONE and align == WORDS:
-            raise UserError(f"pooling {pooling!r} leaves no words to align; take pooling 'none' or align 'pieces'")
+            raise UserError(f"align='words' requires pooling='none', but pooling is {pooling!r}.")
         if normalize and pooling == NONE:
-            raise UserError("vectors of tokens are not normalized; choose a pooling, or leave out normalize")
+            raise UserError("normalize requires pooling; vectors of tokens are not normalized.")
         if batch_size < 1:
-            raise UserError(f"batch_size is {batch_size}; expected 1 or more")
-        self.layers, self.hidden_size = tuple(layers), config.hidden_size
-        self._tokenizer = loaded.tokenizer
-        self._pooling, self._align, self._max_seq_length, self._batch_size = pooling, align, max_seq_length, batch_size
+            raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
+        self.layers, self.hidden_size, self.max_seq_length = tuple(layers), config.hidden_size, max_seq_length
+        self._tokenizer, self._pooling, self._align, self._batch_size = loaded.tokenizer, pooling, align, batch_size
+        self._is_split_into_words = is_split_into_words
         per_text = 4 * max_seq_length * len(layers) * config.hidden_size
         self.texts_at_a_time = min(max(_BYTES_AT_A_TIME // per_text, batch_size), _BATCHES_AT_A_TIME * batch_size)
         self._normalize = normalize
-        self._encode = _encoder_of_layers(loaded, layers)
+        self._encode = _compile_encoder(loaded, layers)
 
     def extract(self, texts: Iterable[str | Sequence[str]]) -> Iterator[TextFeatures]:
-        """Yields the vectors of each text, in order; memory does not grow with their number.
+        """Yields the vectors of each text, in order. Memory use does not depend on the number of texts.
 
         Args:
-            texts: a text, or a pair with " ||| " between; or a list of one text, whatever is in it, or of a pair's two.
+            texts: Each element is a text, a pair joined by " ||| ", or a list of one text or two texts. With
+                `is_split_into_words`, it is a list of words.
         """
         waiting = iter(texts)
         while some := list(itertools.islice(waiting, self.texts_at_a_time)):
@@ -125,31 +129,45 @@ class FeatureExtractor:
             lengths = np.array([len(each.input_ids) for each in prepared])
             extracted: dict[int, TextFeatures] = {}
             for numbers in batches_by_length(lengths, self._batch_size):
-                extracted |= zip(numbers, self._of_batch([prepared[number] for number in numbers]), strict=True)
+                extracted |= zip(numbers, self._extract_batch([prepared[number] for number in numbers]), strict=True)
             for number in range(len(prepared)):
                 yield extracted.pop(number)
 
     def _prepare(self, text: str | Sequence[str]) -> _Prepared:
-        first, *second = text.rsplit(PAIR_SEPARATOR, 1) if isinstance(text, str) else text  # the last, as the original
-        text = PAIR_SEPARATOR.join([first, *second])
-        a = self._pieces(first, 0)
-        # A second text without tokens is none, as in the original.
-        b = (self._pieces(second[0], len(first) + len(PAIR_SEPARATOR)) if second else None) or None
-        room = self._max_seq_length - (3 if b else 2)
+        if self._is_split_into_words:
+            if isinstance(text, str):
+                raise UserError(f"is_split_into_words requires lists of words, but got the text {text[:60]!r}.")
+            text, a, b = " ".join(text), self._tokenize_words(text), None
+        else:
+            # Splits at the last separator, and ignores a second text without tokens, like the original.
+            first, *second = text.rsplit(PAIR_SEPARATOR, 1) if isinstance(text, str) else text
+            text = PAIR_SEPARATOR.join([first, *second])
+            a = self._tokenize(first, 0)
+            b = (self._tokenize(second[0], len(first) + len(PAIR_SEPARATOR)) if second else None) or None
+        room = self.max_seq_length - (3 if b else 2)
         is_truncated = len(a) + len(b or ()) > room
         a, kept = truncation.truncate_pair(a, b or (), room)
-        cls, sep = (Piece(token, _NOWHERE, _NOWHERE) for token in (CLS, SEP))
+        cls, sep = (Piece(token, _NO_OFFSET, _NO_OFFSET) for token in (CLS, SEP))
         pieces, segment_ids = pairs.join(cls, sep, a, kept if b else None)
         ids = self._tokenizer.convert_tokens_to_ids(piece.token for piece in pieces)
         return _Prepared(text, pieces, ids, segment_ids, is_truncated)
 
-    def _pieces(self, text: str, offset: int) -> list[Piece]:
-        if self._pooling != NONE:  # nobody asks where the pieces stand, and to find out takes time
-            return [Piece(token, _NOWHERE, _NOWHERE) for token in self._tokenizer.tokenize(text)]
+    def _tokenize(self, text: str, offset: int) -> list[Piece]:
+        if self._pooling != NONE:  # Offsets are not needed, and take time.
+            return [Piece(token, _NO_OFFSET, _NO_OFFSET) for token in self._tokenizer.tokenize(text)]
         pieces = self._tokenizer.tokenize_with_offsets(text)
         return [Piece(piece.token, piece.start + offset, piece.end + offset) for piece in pieces]
 
-    def _of_batch(self, batch: list[_Prepared]) -> Iterator[TextFeatures]:
+    def _tokenize_words(self, words: Sequence[str]) -> list[Piece]:
+        """Returns the pieces of all words with the offsets of their words. A word without pieces becomes [UNK]."""
+        pieces, start = [], 0
+        for word in words:
+            end = start + len(word)
+            pieces += [Piece(token, start, end) for token in self._tokenizer.tokenize(word) or [UNK]]
+            start = end + 1
+        return pieces
+
+    def _extract_batch(self, batch: list[_Prepared]) -> Iterator[TextFeatures]:
         inputs = {
             "input_ids": tf.ragged.constant([each.input_ids for each in batch], tf.int32).to_tensor(),
             "input_mask": tf.sequence_mask([len(each.input_ids) for each in batch], dtype=tf.int32),
@@ -157,23 +175,26 @@ class FeatureExtractor:
         }
         values = self._encode(inputs)  # [B, S, L, H]
         for each, row in zip(batch, values.numpy(), strict=True):
-            yield self._of_text(each, row[: len(each.input_ids)])
+            yield self._extract_text(each, row[: len(each.input_ids)])
 
-    def _of_text(self, text: _Prepared, values: npt.NDArray[np.float32]) -> TextFeatures:
+    def _extract_text(self, text: _Prepared, values: npt.NDArray[np.float32]) -> TextFeatures:
         pieces = text.pieces
         if self._pooling != NONE:
             pooled = {CLS_POOLING: values[0], MEAN: values.mean(axis=0), MAX: values.max(axis=0)}[self._pooling]
             if self._normalize:
-                pooled = pooled / max(float(np.linalg.norm(pooled)), _LEAST_LENGTH)
+                pooled = pooled / max(float(np.linalg.norm(pooled)), _MIN_NORM)
             return TextFeatures(text.text, pooled, [], [], [], text.is_truncated)
         tokens = [piece.token for piece in pieces]
         starts, ends = [piece.start for piece in pieces], [piece.end for piece in pieces]
         if self._align == WORDS:
-            words: list[list[int]] = []  # the positions of each one's pieces
+            words: list[list[int]] = []  # Positions of the pieces of each word.
             for position, piece in enumerate(pieces):
-                if piece.token.startswith(CONTINUATION):
+                if piece.start == _NO_OFFSET:
+                    continue
+                is_same_word = self._is_split_into_words and piece.start == pieces[position - 1].start
+                if is_same_word or (not self._is_split_into_words and piece.token.startswith(CONTINUATION)):
                     words[-1].append(position)
-                elif piece.start != _NOWHERE:
+                else:
                     words.append([position])
             means = [values[positions].mean(axis=0) for positions in words]
             values = np.stack(means) if means else values[:0]
@@ -182,14 +203,13 @@ class FeatureExtractor:
         return TextFeatures(text.text, values, tokens, starts, ends, text.is_truncated)
 
 
-def _encoder_of_layers(loaded: Loaded, layers: Sequence[int]) -> tf.types.experimental.PolymorphicFunction:
-    """Returns a function of a batch of inputs, [B, S] each, that gives [B, S, L, H] float32."""
+def _compile_encoder(loaded: Loaded, layers: Sequence[int]) -> tf.types.experimental.PolymorphicFunction:
+    """Returns a function from inputs, [B, S] each, to float32 [B, S, L, H]."""
     encoder = build_encoder(
         loaded.config, return_all_layers=True, dtype=loaded.model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
     )
-    outputs = encoder.output["encoder_outputs"]
-    chosen = {str(layer): outputs[layer - 1 if layer > 0 else layer] for layer in layers}
-    model = keras.Model(encoder.input, chosen)
+    outputs = [encoder.get_layer(layer_names.EMBEDDINGS_DROPOUT).output, *encoder.output["encoder_outputs"]]
+    model = keras.Model(encoder.input, {str(layer): outputs[layer] for layer in layers})
     assign_weights(model, {variable.path: variable for variable in loaded.model.variables})
     signature = {name: tf.TensorSpec([None, None], tf.int32) for name in encoder.input}
 

@@ -1,50 +1,50 @@
-"""What a pre-trained model would put in place of [MASK]."""
+"""The fill-mask command, and its function: predicts the masked tokens of a text with a pre-trained model.
+
+P masks of a text, V tokens of the vocabulary
+"""
 
 import dataclasses
+import json
 
-import keras
 import numpy as np
 
 from official_bert.checkpoints import loading
+from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
 from official_bert.inference.options import FillMaskOptions
-from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import pairs
-from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
+from official_bert.tokenization.exact import CLS, MASK, SEP
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A word piece and how likely the model finds it, from 0 to 1."""
+    """A token for a mask, and its probability from 0 to 1."""
 
     token: str
     probability: float
 
 
-def fill_mask(
-    model: keras.Model, tokenizer: FullTokenizer, config: BertConfig, text: str, top_k: int = 5
-) -> list[list[Candidate]]:
-    """Returns for each [MASK] in the text, in order, the likeliest pieces, best first.
+def fill_mask(loaded: Loaded, text: str, top_k: int = 5) -> list[list[Candidate]]:
+    """Returns the most probable tokens for each [MASK] in a text, best first.
 
     Args:
-        model: a pre-training model.
-        tokenizer: its tokenizer.
-        config: its configuration.
-        text: a sentence with one or more [MASK].
-        top_k: how many candidates to return for each.
+        loaded: A pre-training model, as `load_pretraining_model` returns it.
+        text: A text with one or more [MASK].
+        top_k: Number of candidates for each mask.
 
     Raises:
-        UserError: If the text has no [MASK] or is longer than the model reads, or if the model is no masked LM.
+        UserError: If the text has no [MASK] or is too long for the model, or if the model has no masked-LM head.
     """
+    model, config, tokenizer = loaded
     config.require_masked_lm()
     if not 1 <= top_k <= len(tokenizer.vocab):
-        raise UserError(f"{top_k} candidates were asked for; expected 1 to {len(tokenizer.vocab)}")
+        raise UserError(f"top_k is {top_k}; it must be from 1 to {len(tokenizer.vocab)}.")
     tokens, segment_ids = pairs.join(CLS, SEP, tokenizer.tokenize(text, special_tokens=True))
     positions = [position for position, token in enumerate(tokens) if token == MASK]
     if not positions:
-        raise UserError(f"the text {text!r} has no {MASK}; write {MASK} where a word is to be filled in")
+        raise UserError(f"The text {text!r} has no {MASK}. Write {MASK} in place of the word to predict.")
     if len(tokens) > config.max_position_embeddings:
-        raise UserError(f"the text has {len(tokens)} tokens; the model reads {config.max_position_embeddings}")
+        raise UserError(f"The text has {len(tokens)} tokens; the model takes at most {config.max_position_embeddings}.")
     features = {
         "input_ids": [tokenizer.convert_tokens_to_ids(tokens)],
         "input_mask": [[1] * len(tokens)],
@@ -52,8 +52,7 @@ def fill_mask(
         "masked_lm_positions": [positions],
     }
     outputs = model({name: np.array(values, np.int32) for name, values in features.items()}, training=False)
-    # The table may have rows that no token of the vocabulary has.
-    ids = sorted(tokenizer.inv_vocab)
+    ids = sorted(tokenizer.inv_vocab)  # The embedding table may have more rows than the vocabulary has tokens.
     logits = np.asarray(outputs["masked_lm_logits"][0], np.float64)[:, ids]  # [P, V]
     probabilities = np.exp(logits - logits.max(axis=-1, keepdims=True))
     probabilities /= probabilities.sum(axis=-1, keepdims=True)
@@ -67,17 +66,22 @@ def fill_mask(
 
 
 def print_candidates(options: FillMaskOptions, texts: list[str]) -> None:
-    """Prints each text with the candidates for each of its [MASK].
+    """Prints each text with the candidates for each of its masks.
 
     Raises:
-        UserError: no text was given, a text is as `fill_mask` refuses it, or the model cannot be loaded.
+        UserError: If there is no text, `fill_mask` rejects a text, or the model cannot be loaded.
     """
     if not texts:
-        raise UserError('no text was given; add one, in quotes: "the capital of france is [MASK] ."')
-    model, config, tokenizer = loading.load_pretraining_model(options.model_dir)
+        raise UserError('Pass at least one text, in quotes: "the capital of france is [MASK] ."')
+    loaded = loading.load_pretraining_model(options.model_dir)
     for text in texts:
+        masks = fill_mask(loaded, text, options.top_k)
+        if options.json:
+            candidates = [list(map(dataclasses.asdict, mask)) for mask in masks]
+            print(json.dumps({"text": text, "masks": candidates}, ensure_ascii=False))
+            continue
         print(text)
-        for candidates in fill_mask(model, tokenizer, config, text, options.top_k):
-            for candidate in candidates:
+        for mask in masks:
+            for candidate in mask:
                 print(f"  {100 * candidate.probability:5.1f} %  {candidate.token}")
             print()

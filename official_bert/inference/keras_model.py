@@ -85,8 +85,8 @@ class KerasRunner:
         if axes not in self._forwards:
             signature = None
             if not self.buckets:
-                of_any_size = {name: [None, *each.shape[1:-1], None] for name, each in inputs.items()}
-                signature = [{name: tf.TensorSpec(shape, tf.int32) for name, shape in of_any_size.items()}]
+                shapes = {name: [None, *each.shape[1:-1], None] for name, each in inputs.items()}
+                signature = [{name: tf.TensorSpec(shape, tf.int32) for name, shape in shapes.items()}]
             self._forwards[axes] = tf.function(
                 self._forward_on_all_replicas, input_signature=signature, autograph=False
             )
@@ -97,23 +97,23 @@ class KerasRunner:
         report_compilation("prediction", inputs, self.buckets)
         if strategy.num_replicas_in_sync == 1 and not self.buckets:
             return self._call(inputs, training=False)
-        of_workers = distribution.is_multi_worker(strategy)
+        is_multi_worker = distribution.is_multi_worker(strategy)
         batch = {**inputs, _POSITION: tf.range(count_rows(inputs["input_ids"]))}
 
-        def of_replica(part: dict[str, tf.Tensor]) -> Any:
+        def run_replica(part: dict[str, tf.Tensor]) -> Any:
             position = part.pop(_POSITION)
             answers = position, self._call(part, training=False)
-            if not of_workers:
+            if not is_multi_worker:
                 return answers
             return tf.nest.map_structure(all_gather, answers)
 
-        answers = strategy.run(of_replica, args=(distribute_rows(strategy, batch),))
+        answers = strategy.run(run_replica, args=(distribute_rows(strategy, batch),))
 
-        def of_all(values: Any) -> tf.Tensor:
+        def gather_replicas(values: Any) -> tf.Tensor:
             parts = strategy.experimental_local_results(values)
-            return parts[0] if of_workers else tf.concat(parts, axis=0)
+            return parts[0] if is_multi_worker else tf.concat(parts, axis=0)
 
-        position, outputs = tf.nest.map_structure(of_all, answers)
+        position, outputs = tf.nest.map_structure(gather_replicas, answers)
         order = tf.argsort(position)
         return tf.nest.map_structure(lambda values: tf.gather(values, order), outputs)
 

@@ -21,7 +21,7 @@ import numpy as np
 from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
 from official_bert.inference import batch_prediction, exports, feature_extraction, feature_files
-from official_bert.inference.batch_prediction import RefusedRow
+from official_bert.inference.batch_prediction import ExportDescription, RefusedRow
 from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
 from official_bert.inference.shards import Shard
@@ -38,7 +38,7 @@ class Computation(Protocol):
     """What the workers do with the rows. Instances are sent to the workers.
 
     Attributes:
-        identity: What the results depend on besides the rows, as JSON values.
+        identity: Everything that the results depend on, except the rows, as JSON values.
         rows_per_group: Number of rows that are sorted by length together.
     """
 
@@ -78,8 +78,7 @@ def predict(options: BatchPredictionOptions, num_shards: int, address: str) -> s
     """
     folder = files.make_absolute(exports.find_newest_version(options.export_dir))
     files.refuse_overwriting(options.output_file, "output_file", exports.list_model_files(folder))
-    inputs, table = batch_prediction.check_export(folder)
-    computation = _Prediction(folder, batch_prediction.model_digest(folder), inputs, table, options.batch_size)
+    computation = _Prediction(folder, batch_prediction.check_export(folder), options.batch_size)
     return _run(computation, options.input_file, options.output_file, num_shards, address)
 
 
@@ -95,6 +94,7 @@ def write_features(options: FeatureOptions, num_shards: int, address: str) -> st
     files.refuse_overwriting(options.output_file, "output_file", [options.init, *([vocab_file] if vocab_file else [])])
     loaded = feature_extraction.load(options)
     extractor = feature_extraction.make_extractor(options, loaded)  # Reports wrong options before the first task.
+    options = dataclasses.replace(options, max_seq_length=extractor.max_seq_length)
     trained = feature_extraction.read_task(options.init)
     computation = _Extraction(options, trained, _digest(loaded), extractor.texts_at_a_time)
     return _run(computation, options.input_file, options.output_file, num_shards, address)
@@ -105,21 +105,19 @@ class _Prediction:
     """Computes answers with the export in a folder."""
 
     folder: str
-    sha256: str
-    inputs: list[str]
-    table: dict[str, Any]
+    export: ExportDescription
     batch_size: int
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {"model": self.folder, "model_sha256": self.sha256, "batch_size": self.batch_size}
+        return {"model": self.folder, "model_sha256": self.export.sha256, "batch_size": self.batch_size}
 
     @property
     def rows_per_group(self) -> int:
         return batch_prediction.rows_per_group(self.batch_size)
 
     def read(self, path: str) -> Iterator[dict[str, Any]]:
-        return batch_prediction.read_rows(path, self.inputs, self.table, silent=True)
+        return batch_prediction.read_rows(path, self.export.inputs, self.export.table, silent=True)
 
     def load(self) -> Any:
         return batch_prediction.load_model(self.folder)
@@ -129,7 +127,7 @@ class _Prediction:
 
     def write(self, model: Any, first: int, rows: Iterator[dict[str, Any]], path: str) -> None:
         del first
-        with files.write_atomically(path) as beside, open(beside, "wb") as writer:
+        with files.write_atomically(path) as temporary, open(temporary, "wb") as writer:
             for answers in batch_prediction.answer_groups(model, rows, self.batch_size):
                 writer.write(batch_prediction.format_json_lines(answers).encode())
 
@@ -145,11 +143,20 @@ class _Extraction:
 
     @property
     def identity(self) -> dict[str, Any]:
-        names = ("init", "layers", "pooling", "align", "normalize", "max_seq_length", "batch_size")
+        names = (
+            "init",
+            "layers",
+            "pooling",
+            "align",
+            "normalize",
+            "max_seq_length",
+            "batch_size",
+            "is_split_into_words",
+        )
         return {"model_sha256": self.sha256, **{name: getattr(self.options, name) for name in names}}
 
     def read(self, path: str) -> Iterator[str | list[str]]:
-        return feature_extraction.read_texts(path, self.trained, silent=True)
+        return feature_extraction.read_texts(path, self.trained, True, self.options.is_split_into_words)
 
     def load(self) -> FeatureExtractor:
         return feature_extraction.make_extractor(self.options, feature_extraction.load(self.options))
@@ -216,7 +223,7 @@ def _run(computation: Computation, input_file: str, output_file: str, num_shards
             raise UserError(f"A worker could not read or write a file: {error}") from error
     num_rows = sum(source["rows"] for source in sources)
     kept = f"; {sum(is_complete)} of {pluralize(num_shards, 'file')} from an earlier run" if any(is_complete) else ""
-    return f"written {paths[0]}{' ...' if num_shards > 1 else ''}: {pluralize(num_rows, 'text')}{kept}"
+    return f"Wrote {pluralize(num_rows, 'text')} to {paths[0]}{' ...' if num_shards > 1 else ''}{kept}"
 
 
 def _is_complete(computation: Computation, path: str) -> bool:

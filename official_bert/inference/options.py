@@ -20,43 +20,55 @@ PIECES, WORDS = ALIGNMENTS = ("pieces", "words")
 class BatchPredictionOptions(ValidatedOptions):
     """The flags of predict."""
 
-    export_dir: str = option(dataclasses.MISSING, "An export: the folder of one version, or of all (the newest one).")
+    export_dir: str = option(dataclasses.MISSING, "Folder of an export, or of one of its versions.")
     input_file: str = option(
         dataclasses.MISSING,
-        "JSON lines (*.jsonl) or a table with a header (*.csv, *.tsv), also compressed; Parquet, a folder of Hugging "
-        "Face's datasets, or tfds:NAME#SPLIT; with the model's inputs.",
+        "File with the model's inputs: JSON lines (*.jsonl) or a table with a header (*.csv, *.tsv), also compressed, "
+        "Parquet, a folder of Hugging Face datasets, or tfds:NAME#SPLIT.",
     )
-    output_file: str = option(dataclasses.MISSING, "The answers, as JSON lines.")
-    batch_size: int = option(32, "Texts that the model reads at once.", min=1)
+    output_file: str = option(dataclasses.MISSING, "File for the answers, as JSON lines.")
+    batch_size: int = option(32, "Number of texts per batch.", min=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureOptions(ValidatedOptions):
-    """The flags of features; the defaults are the original's."""
+    """The flags of features, with the defaults of the original."""
 
-    init: str = option(dataclasses.MISSING, "The checkpoint of an encoder: a folder or file in any format.")
+    init: str = option(dataclasses.MISSING, "Checkpoint of an encoder: a folder or file in any format.")
     input_file: str = option(
         dataclasses.MISSING,
-        'A text on each line, of a pair with " ||| " between; or a table or data set as for predict, with '
-        "the columns text (and text_pair), or those that a fine-tuned model was trained with.",
+        'File with one text per line, or a pair separated by " ||| ". Or a table or data set as for predict, with the '
+        "columns text (and text_pair), or the columns that a fine-tuned model was trained on.",
     )
-    output_file: str = option(dataclasses.MISSING, "Where the vectors go: a name in .npy, .parquet or .jsonl.")
+    output_file: str = option(dataclasses.MISSING, "File for the vectors: *.npy, *.parquet or *.jsonl.")
     output_format: str = option(
-        AUTO, 'The file\'s format; "original" is the JSON lines of the original.', FEATURE_FORMATS
+        AUTO, 'Format of the output file. "original" is the JSON format of extract_features.py.', FEATURE_FORMATS
     )
-    layers: list[str] = option(["-1", "-2", "-3", "-4"], "The layers: 1 is the first, -1 the last.", items=int)
+    layers: list[str] = option(
+        ["-1", "-2", "-3", "-4"], "Layers: 0 is the embedding output, 1 the first layer, -1 the last one.", items=int
+    )
     pooling: str = option(
         NONE,
-        "One vector for a text, of [CLS], or the mean or maximum over all tokens; trained: as a model of "
-        "finetune --task=embeddings was trained, with its layers, --max_seq_length and --normalize.",
+        "One vector per text: that of [CLS], or the mean or maximum over all tokens. With trained: the settings of a "
+        "model of finetune --task=embeddings, including --layers, --max_seq_length and --normalize.",
         POOLINGS,
     )
-    normalize: bool = option(False, "With pooling: whether vectors are divided by their lengths.")
-    align: str = option(PIECES, "Without pooling: a vector for each piece, or the mean for each word.", ALIGNMENTS)
-    max_seq_length: int = option(128, "How many tokens of a text are kept, with [CLS] and [SEP].", min=4)
-    batch_size: int = option(32, "How many texts are computed at a time.", min=1)
-    vocab_file: str | None = option(None, "A vocab.txt, where the checkpoint has none.")
-    do_lower_case: bool | None = option(None, "Whether the vocabulary is uncased, where the checkpoint does not say.")
+    normalize: bool = option(False, "With pooling: divide each vector by its length.")
+    align: str = option(PIECES, "Without pooling: one vector per word piece, or the mean for each word.", ALIGNMENTS)
+    is_split_into_words: bool = option(
+        False, "Read lists of words from the column words of JSON lines or Parquet, instead of texts."
+    )
+    max_seq_length: int | None = option(
+        None,
+        "Maximum number of tokens, with [CLS] and [SEP]. Longer texts are truncated.",
+        min=4,
+        shown_default="128, or the number of positions of a smaller model",
+    )
+    batch_size: int = option(32, "Number of texts per batch.", min=1)
+    vocab_file: str | None = option(None, "Vocabulary (vocab.txt), for a checkpoint without one.")
+    do_lower_case: bool | None = option(
+        None, "Whether the vocabulary is uncased, for a checkpoint that does not specify it."
+    )
     strip_accents: bool | None = option(None, STRIP_ACCENTS)
 
 
@@ -95,5 +107,6 @@ class ShardOptions(DaskOptions):
 class FillMaskOptions(ValidatedOptions):
     """The flags of fill-mask."""
 
-    model_dir: str = option(dataclasses.MISSING, "The --output_dir of pretrain.")
-    top_k: int = option(5, "How many candidates to print.", min=1)
+    model_dir: str = option(dataclasses.MISSING, "The --output_dir of pretrain, or another pre-training checkpoint.")
+    top_k: int = option(5, "Number of candidates for each [MASK].", min=1)
+    json: bool = option(False, "Print a line of JSON for each text.")

@@ -38,7 +38,7 @@ class Tensor:
 
     Attributes:
         dtype: TensorFlow's name of the type, such as "string" or "int32".
-        shape: None for a dimension of any size, or for a tensor of any number of dimensions.
+        shape: Sizes, with None for any size. None if the number of dimensions is unknown.
     """
 
     dtype: str
@@ -106,7 +106,7 @@ class Prepared:
         instances: Number of texts.
         content: What the backend computes.
         tokens: Number of tokens of each row.
-        group: Rows of one group may share a batch. None for a row that is computed alone.
+        group: Rows with equal groups may share a batch. None if a row needs a batch of its own.
     """
 
     signature: str
@@ -129,7 +129,7 @@ class Predictor(abc.ABC):
         folder: The folder of the export's version. Empty for a model that is not exported.
         metadata: The export's metadata. Empty for a SavedModel of another tool, and for a model that is not exported.
         has_even_speed: Whether texts of equal length always take about the same time. TensorFlow needs longer for
-            shapes that it has not seen before.
+            shapes that are new.
         quick_bytes: Number of bytes of text that `prepare` and `finish` process in a negligible time.
         parallel_batches: Number of batches to compute at a time for the highest speed, at most PARALLEL_BATCHES.
     """
@@ -169,7 +169,7 @@ class Predictor(abc.ABC):
         """
 
     def can_divide(self, signature: str) -> bool:
-        """Returns whether texts of one request may be computed separately, and together with those of others."""
+        """Returns whether the texts of one request may be split, and batched with texts of other requests."""
         return True
 
     @abc.abstractmethod
@@ -229,7 +229,7 @@ class SpecPredictor(Predictor):
 
     @functools.cached_property
     def signatures(self) -> Mapping[str, Signature]:
-        """The inputs and outputs of the only signature. The outputs are those of an example."""
+        """The inputs and outputs of the only signature. Answering an example determines the outputs."""
         choices = self.spec.num_choices
         inputs = {
             name: Tensor(STRING, (None, choices) if name == "endings" else (None,))
@@ -248,7 +248,7 @@ class SpecPredictor(Predictor):
         return self.join([self.answer(columns, batch_size)[0]])
 
     def answer(self, columns: Columns, batch_size: int | None = None) -> tuple[dict[str, list[Any]], list[float]]:
-        """Returns the answers to texts as lists, and the margin by which each was decided (see KindSpec.margins)."""
+        """Returns the answers to texts as lists, and the margin of each decision (see KindSpec.margins)."""
         examples, features = self._featurize(columns)
         outputs = self.compute_outputs(features, batch_size)
         return self._decode(examples, features, outputs), self.spec.margins(outputs, features, examples)
@@ -274,7 +274,7 @@ class SpecPredictor(Predictor):
     def join(self, answers: Sequence[dict[str, list[Any]]]) -> Columns:
         dtypes = {**self.spec.answer_dtypes, IS_TRUNCATED: np.bool_}
         return {
-            name: _as_array(name, [value for columns in answers for value in columns[name]], dtypes[name])
+            name: _pad_answers(name, [value for columns in answers for value in columns[name]], dtypes[name])
             for name in sorted(answers[0])
         }
 
@@ -332,7 +332,7 @@ def count_text_bytes(text: str | bytes) -> int:
 _count_each = np.frompyfunc(count_text_bytes, 1, 1)
 
 
-def _as_array(name: str, column: Sequence[Any], dtype: Any) -> Any:
+def _pad_answers(name: str, column: Sequence[Any], dtype: Any) -> Any:
     """Returns answers as an array, [B, ...], padded if a text has several: strings with "", positions with -1."""
     if not (column and isinstance(column[0], list)):
         return np.array(column, dtype)

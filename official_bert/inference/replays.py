@@ -1,7 +1,6 @@
-"""Texts with the answers that predict gives to them, by which an export proved itself.
+"""Reference inputs of an export, with the answers of the exported model.
 
-They are made when it is written (see export/proof.py) and stand beside the model, so that it can be asked again
-wherever it runs.
+The export command stores them with the model (see export/proof.py), so that they can be replayed wherever it runs.
 """
 
 import dataclasses
@@ -19,22 +18,23 @@ from official_bert.utils import files
 if TYPE_CHECKING:
     from official_bert.inference.predictor import Predictor
 
-TOGETHER = 12  # texts that are also asked in one batch
-_LONGEST_ROW = 100_000  # characters; answers of more, the vectors of long texts, are compared but not kept
+TOGETHER = 12  # Number of texts that are also answered in one batch.
+# Maximum number of characters of a stored answer. Longer ones, such as vectors of long texts, are only compared.
+_LONGEST_ROW = 100_000
 
-Answers = list[dict[str, Any]]  # of each row, by output
+Answers = list[dict[str, Any]]  # A dict of outputs for each row.
 
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """Texts and the answers to them.
+    """Reference inputs and the answers to them.
 
     Attributes:
-        texts: the texts of each input.
-        answers: what is answered, by output, an element for each text.
-        decisions: the outputs that are chosen by a number, so that rounding may change them.
-        margins: for each text by how much the decision was made.
-        tolerance: by how much numbers may differ.
+        texts: A column of texts for each input.
+        answers: A column of answers for each output.
+        decisions: Outputs chosen by comparing numbers (such as labels), which rounding may flip.
+        margins: The margin of the decision for each text.
+        tolerance: Largest difference of a number that counts as rounding.
     """
 
     texts: dict[str, list[Any]]
@@ -47,25 +47,25 @@ class Replay:
         return len(self.margins)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns the texts of each example by input."""
+        """Returns a dict of the inputs for each example."""
         return [{name: column[number] for name, column in self.texts.items()} for number in range(len(self))]
 
     def differences(self, answers: Sequence[Mapping[str, Any]], answerer: str) -> Iterator[str]:
-        """Yields a line for each of the first texts that `answerer` answers otherwise."""
+        """Yields a line for each of the first texts that `answerer` answers differently."""
         for number, (row, others) in enumerate(zip(self.rows(), answers, strict=False)):
             for name, column in self.answers.items():
                 if name in self.decisions and self.margins[number] <= 2 * self.tolerance:
                     continue
                 if name not in others:
-                    yield f"to {_shown(row)} {answerer} does not answer {name}; it has {sorted(others)}"
+                    yield f"{answerer} has no output {name} for {_format_value(row)}, only {sorted(others)}"
                 elif _difference(column[number], others[name]) > self.tolerance:
                     yield (
-                        f"to {_shown(row)} predict answers {name} {_shown(column[number])}, "
-                        f"but {answerer} {_shown(others[name])}"
+                        f"for {_format_value(row)}, {name} is {_format_value(column[number])} with predict, but "
+                        f"{_format_value(others[name])} with {answerer}"
                     )
 
     def largest_difference(self, answers: Sequence[Mapping[str, Any]]) -> float:
-        """Returns by how much numbers differ from `answers`, which have no `differences`."""
+        """Returns the largest difference of a number from `answers`, which must have no `differences`."""
         return max(
             _difference(self.answers[name][number], row[name])
             for number, row in enumerate(answers)
@@ -73,7 +73,7 @@ class Replay:
         )
 
     def write(self, folder: str) -> None:
-        """Writes the replay to its place in the folder of an export."""
+        """Writes the replay file of the export in `folder`."""
         kept = [
             number
             for number in range(len(self))
@@ -92,15 +92,15 @@ class Replay:
 
 
 def read(folder: str) -> Replay:
-    """Returns the replay that stands beside an export.
+    """Reads the replay file of an export.
 
     Raises:
-        UserError: there is none, or it is damaged.
+        UserError: If the file is missing or damaged.
     """
     path = os.path.join(folder, exports.REPLAY_FILE)
     if not files.exists(path):
         raise UserError(
-            f"{folder} holds no texts to replay ({exports.REPLAY_FILE}); make the export with official-bert export"
+            f"{folder} has no replay file ({exports.REPLAY_FILE}). Export the model with official-bert export."
         )
     content = files.read_json_object(path)
     try:
@@ -111,18 +111,18 @@ def read(folder: str) -> Replay:
             content["margins"],
             float(content["tolerance"]),
         )
-        is_whole = all(
+        is_complete = all(
             len(column) == len(replay) for part in (replay.texts, replay.answers) for column in part.values()
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is no replay: {error!r}; make the export anew") from error
-    if not is_whole or not replay.texts:
-        raise UserError(f"{path} is no replay: its columns have several lengths; make the export anew")
+        raise UserError(f"{path} is not a replay file ({error!r}). Export the model again.") from error
+    if not is_complete or not replay.texts:
+        raise UserError(f"{path} is not a replay file (its columns differ in length). Export the model again.")
     return replay
 
 
 def ask(model: "Predictor", rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Returns a model's answers to each row alone, and to the first `TOGETHER` rows in one batch, as JSON values."""
+    """Returns a model's answers to each row separately, and to the first `TOGETHER` rows in one batch, as JSON values."""
 
     def answer(some_rows: Sequence[dict[str, Any]]) -> Answers:
         return exports.to_rows(
@@ -133,7 +133,7 @@ def ask(model: "Predictor", rows: Sequence[dict[str, Any]]) -> tuple[Answers, An
 
 
 def check(folder: str, model: "Predictor") -> None:
-    """Compares a model's answers with those of its export's replay file, if the export has one.
+    """Compares a model's answers with the replay file of its export, if the export has one.
 
     Raises:
         UserError: If an answer differs by more than rounding.
@@ -148,9 +148,9 @@ def check(folder: str, model: "Predictor") -> None:
             f"{path} has the texts {list(rows[0])}, but the model takes {list(model.inputs)}; export the model again"
         )
     alone, together = ask(model, rows)
-    different = (replay.differences(alone, "the model"), replay.differences(together, "the model, of several texts,"))
+    different = (replay.differences(alone, "the model"), replay.differences(together, "the model in a batch"))
     for difference in itertools.chain(*different):
-        raise UserError(f"{path} does not fit the model, {difference}; export the model again")
+        raise UserError(f"{path} does not match the model: {difference}. Export the model again.")
 
 
 def _difference(expected: Any, other: Any) -> float:
@@ -164,6 +164,6 @@ def _difference(expected: Any, other: Any) -> float:
     return 0.0 if expected == other else math.inf
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 200 else f"{text[:200]}... ({len(text):,} characters)"

@@ -11,7 +11,7 @@ MAX_SHARDS = 99_999  # The numbers in file names have five digits.
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One of `count` contiguous parts of the input rows.
+    """A contiguous part of the input rows.
 
     Attributes:
         index: Index of the shard, from 0.

@@ -1,7 +1,7 @@
-"""The requests by which TensorFlow Serving warms up a model: a TFRecord file of PredictionLog messages.
+"""Reads and writes the warm-up requests of TensorFlow Serving: a TFRecord file of PredictionLog messages.
 
-The messages are written and read here field by field, because the package that defines them (tensorflow-serving-api) is
-not a dependency of the library. The tests compare them with bytes that this package wrote.
+The messages are encoded and decoded here, because the package that defines them (tensorflow-serving-api) is not a
+dependency. The tests compare them with bytes that tensorflow-serving-api wrote.
 """
 
 import os
@@ -23,16 +23,16 @@ from official_bert.utils import files
 # Field numbers of tensorflow_serving/apis: prediction_log.proto, predict.proto, model.proto.
 _PREDICT_LOG, _REQUEST, _MODEL_SPEC, _INPUTS, _SIGNATURE_NAME = 6, 1, 1, 2, 3
 _MAP_KEY, _MAP_VALUE = 1, 2
-# Wire types. The reader skips the others; those of a fixed length have so many bytes.
+# Wire types, and the number of bytes of fixed-length types. The reader skips all except _LENGTH_DELIMITED.
 _VARINT, _LENGTH_DELIMITED = 0, 2
 _FIXED_LENGTHS = {1: 8, 5: 4}
 
-# A short and a longer text, since a model is slow at the first text of each kind.
+# A short and a long text, because the first text of a new length is slow.
 EXAMPLES = (f"the {MASK} is here .", f"there are many words in this one, and it has a {MASK} too . " * 8)
 
 
 def warmup_requests(inputs: Mapping[str, Any]) -> bytes:
-    """Returns the file's content: a request to serving_default, which has these inputs, [B, ...], for each example."""
+    """Returns the content of the file: one request to serving_default, with inputs [B, ...], for each example."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "requests")
         with tf.io.TFRecordWriter(path) as writer:
@@ -43,7 +43,7 @@ def warmup_requests(inputs: Mapping[str, Any]) -> bytes:
 
 
 def predict_request(signature: str, inputs: Mapping[str, Any]) -> bytes:
-    """Returns a PredictRequest of TensorFlow Serving, serialized: tensors by name for the signature of this name."""
+    """Returns a serialized PredictRequest that sends tensors by name to a signature."""
     message = _field(_MODEL_SPEC, _field(_SIGNATURE_NAME, signature.encode()))
     for name, value in inputs.items():
         tensor = tf.make_tensor_proto(value).SerializeToString()
@@ -52,7 +52,7 @@ def predict_request(signature: str, inputs: Mapping[str, Any]) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of bytes, as protocol buffers are written: key, length, content."""
+    """Returns a length-delimited protocol buffer field: key, length, content."""
     return bytes([number << 3 | _LENGTH_DELIMITED]) + _varint(len(content)) + content
 
 
@@ -62,10 +62,10 @@ def _varint(number: int) -> bytes:
 
 
 def read_requests(path: str) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Yields the signature and the inputs of each PredictRequest in a warm-up file; other logs are left out.
+    """Yields the signature and the inputs of each PredictRequest in a warm-up file. Other logs are skipped.
 
     Raises:
-        UserError: the file is cut short or damaged.
+        UserError: If the file is truncated or damaged.
     """
     try:
         records = tf.data.TFRecordDataset(files.local_copy(path)).with_options(dataset_options())
@@ -74,7 +74,7 @@ def read_requests(path: str) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
                 for request in _fields(log, _REQUEST):
                     yield _read_request(request)
     except (tf.errors.OpError, DecodeError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as requests to warm up by: {error}") from error
+        raise UserError(f"{path} cannot be read as warm-up requests: {error}") from error
 
 
 def _read_request(request: bytes) -> tuple[str, dict[str, np.ndarray]]:
@@ -87,7 +87,7 @@ def _read_request(request: bytes) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def _fields(message: bytes, wanted: int) -> list[bytes]:
-    """The contents of the length-delimited fields with this number."""
+    """Returns the contents of all length-delimited fields with the number `wanted`."""
     contents, position = [], 0
     while position < len(message):
         key, position = _read_varint(message, position)
@@ -102,7 +102,7 @@ def _fields(message: bytes, wanted: int) -> list[bytes]:
         else:
             raise ValueError(f"field {number} has the unknown wire type {kind}")
         if position + length > len(message):
-            raise ValueError(f"field {number} is cut short")
+            raise ValueError(f"field {number} is truncated")
         if kind == _LENGTH_DELIMITED and number == wanted:
             contents.append(message[position : position + length])
         position += length
@@ -110,11 +110,11 @@ def _fields(message: bytes, wanted: int) -> list[bytes]:
 
 
 def _read_varint(message: bytes, position: int) -> tuple[int, int]:
-    """The number that starts at this position, and the position after it."""
+    """Returns the number that starts at a position, and the position after it."""
     number = shift = 0
     while position < len(message):
         byte = message[position]
         number, shift, position = number | (byte & 0x7F) << shift, shift + 7, position + 1
         if byte < 0x80:
             return number, position
-    raise ValueError("a number is cut short")
+    raise ValueError("a number is truncated")

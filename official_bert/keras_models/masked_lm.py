@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from official_bert.checkpoints.loading import Loaded
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.errors import UserError
 from official_bert.inference import fill_mask
@@ -163,7 +164,5 @@ class MaskedLM(TextModel):
         def forward(features: dict[str, Any], training: bool) -> dict[str, Any]:
             return {_LOGITS: self(features, training=training)}
 
-        return [
-            fill_mask.fill_mask(forward, self._tokenizer, self.bert_config, text, top_k)
-            for text in input_adapters.as_texts(x)
-        ]
+        loaded = Loaded(forward, self.bert_config, self._tokenizer)
+        return [fill_mask.fill_mask(loaded, text, top_k) for text in input_adapters.as_texts(x)]

@@ -42,7 +42,7 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
         different = list(texts.differences(answers, "the server"))
     else:
         answers, together = _ask_folder(folder, texts)
-        different = [*texts.differences(answers, "it"), *texts.differences(together, "it, of several texts at once,")]
+        different = [*texts.differences(answers, "it"), *texts.differences(together, "it in a batch")]
     if different:
         more = [f"and {len(different) - _SHOWN} more"] if len(different) > _SHOWN else []
         raise UserError("\n  ".join([f"{folder_or_url} answers otherwise:", *different[:_SHOWN], *more]))

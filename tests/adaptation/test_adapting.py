@@ -37,10 +37,10 @@ def test_the_folder_is_a_model_with_losses_before_and_after(adapted: pathlib.Pat
     before, after = open_model(str(source)), open_model(str(adapted))
     assert split_vocab(after.vocab)[77:] == result["new_words"], "the unused piece's place first"
     assert after.config.vocab_size == len(after.weights["masked_lm_output/bias"]) == before.config.vocab_size + 1
-    model, config, tokenizer = official_bert.load_pretraining_model(str(adapted))
+    loaded = official_bert.load_pretraining_model(str(adapted))
     word = result["new_words"][1]
-    assert tokenizer.tokenize(word) == [word]
-    assert len(official_bert.fill_mask(model, tokenizer, config, "the [MASK] sat .", top_k=3)[0]) == 3
+    assert loaded.tokenizer.tokenize(word) == [word]
+    assert len(official_bert.fill_mask(loaded, "the [MASK] sat .", top_k=3)[0]) == 3
     assert TextClassifier.from_checkpoint(str(adapted), labels=["a", "b"]).predict(["the cat"]).shape == (1, 2)
 
 

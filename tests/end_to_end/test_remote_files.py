@@ -71,7 +71,7 @@ def test_text_becomes_answers_in_a_store(run: Run, bucket: str, tmp_path: pathli
     assert files.list_folder(f"{bucket}/exports") == ["1"]
     said = run("predict", f"--export_dir={bucket}/exports", f"--input_file={bucket}/texts.csv",
                f"--output_file={bucket}/answers.jsonl")  # fmt: skip
-    assert f"written {bucket}/answers.jsonl: 3 answers" in said
+    assert f"Wrote 3 answers to {bucket}/answers.jsonl" in said
     assert len(files.read_text(f"{bucket}/answers.jsonl").splitlines()) == 3
     assert not list(tmp_path.glob("*.part*"))
 

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from official_bert.checkpoints.loading import Loaded
 from official_bert.export.graph_models import TOP_K
 from official_bert.inference.fill_mask import fill_mask
 from official_bert.kinds import names
@@ -117,7 +118,7 @@ def answers_in_python(
             yield {"choice": np.argmax(probabilities), "probabilities": probabilities}
     elif kind == FILL_MASK:
         for text in texts["text"]:
-            masks = fill_mask(model, tokenizer, CONFIG, text, TOP_K) if "[MASK]" in text else []
+            masks = fill_mask(Loaded(model, CONFIG, tokenizer), text, TOP_K) if "[MASK]" in text else []
             yield {
                 "tokens": [[each.token for each in mask] for mask in masks],
                 "probabilities": [[each.probability for each in mask] for mask in masks],

@@ -89,14 +89,16 @@ def test_synthetic_choices_and_masks_have_the_requested_shape(tokenizer: FullTok
 def test_answers_differ_by_more_than_rounding_or_not():
     assert not list(REPLAY.differences(ANSWERS, "it"))  # the second label was as good as drawn by lot
     other = {**ANSWERS[0], "probability": 0.902}
-    assert list(REPLAY.differences([other], "it")) == ['to {"text": "a"} predict answers probability 0.9, but it 0.902']
+    assert list(REPLAY.differences([other], "it")) == [
+        'for {"text": "a"}, probability is 0.9 with predict, but 0.902 with it'
+    ]
     nan = {"probability": float("nan")}
     for change in ({"label": "no"}, {"starts": [0, 5]}, {"starts": [0]}, {"probability": "0.9"}, nan):
         assert len(list(REPLAY.differences([{**ANSWERS[0], **change}], "it"))) == 1
     assert REPLAY.largest_difference([other]) == pytest.approx(0.002 / 1.9)
     less = {name: value for name, value in ANSWERS[0].items() if name != "starts"}
     assert list(REPLAY.differences([less], "it")) == [
-        "to {\"text\": \"a\"} it does not answer starts; it has ['label', 'logits', 'probability']"
+        "it has no output starts for {\"text\": \"a\"}, only ['label', 'logits', 'probability']"
     ]
 
 
@@ -112,10 +114,10 @@ def test_a_replay_is_read_as_it_was_written_without_answers_that_are_too_long(tm
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "holds no texts to replay"),
-        ("{}", "is no replay: KeyError"),
+        (None, "has no replay file"),
+        ("{}", "is not a replay file .KeyError"),
         ('{"texts": {"text": ["a"]}, "answers": {"label": []}, "decisions": [], "margins": [1], "tolerance": 0.1}',
-         "is no replay: its columns have several lengths"),
+         "is not a replay file .its columns differ in length"),
     ],
 )  # fmt: skip
 def test_a_replay_that_is_none_is_refused(content: str | None, message: str, tmp_path: pathlib.Path):
@@ -133,7 +135,7 @@ def test_an_export_that_cuts_texts_elsewhere_is_not_written(monkeypatch: pytest.
     monkeypatch.setattr(graph_inputs, "truncate", shorter)
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
     exports = tmp_path / "exports"
-    message = r'not written: to \{"text": ".*"\} predict answers \w+ .*, but the export .*answers? differs?'
+    message = r'not written: for \{"text": ".*"\}, \w+ is .* with predict, but .* with the export.*answers? differs?'
     assert re.search(message, refusal(export, model_dir, str(exports)))
     assert not exports.exists() or not list(exports.iterdir())
 

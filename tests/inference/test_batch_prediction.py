@@ -58,7 +58,8 @@ def test_answers_come_in_the_order_of_the_texts(export_dir: str, tmp_path: pathl
     write_rows(tmp_path / "in.jsonl", ({"text": text, "id": number} for number, text in enumerate(texts)))
     told = run(export_dir, tmp_path, "in.jsonl", batch_size=3)
     cut = sum(len(text) > 50 for text in texts)
-    assert told.endswith(f"out.jsonl: 100 answers; cut to 50 tokens (the export's max_seq_length): {cut} texts")
+    assert told.startswith("Wrote 100 answers to ")
+    assert told.endswith(f"; truncated to the export's max_seq_length of 50 tokens: {cut}")
     # Not by splitlines, which knows more line ends than JSON lines do.
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line) for line in lines[:-1]] == [
@@ -96,7 +97,7 @@ def test_after_ctrl_c_the_run_goes_on_from_there(stopped: BatchPredictionOptions
     assert len(answers_of(part)) == 4
     with open(part, "a") as file:
         file.write('{"length": 4, "te')  # the machine stopped while it wrote
-    assert predict(stopped).endswith("8 answers, 4 of them from an earlier run")
+    assert predict(stopped) == f"Wrote 8 answers to {stopped.output_file}, 4 of them from an earlier run"
     assert [answer["length"] for answer in answers_of(tmp_path / "out.jsonl")] == list(range(8))
     assert not part.exists()
 
@@ -111,7 +112,7 @@ def test_changed_data_of_the_same_size_are_not_gone_on_with(stopped: BatchPredic
 def test_rows_that_were_not_answered_may_be_mended(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     text = (tmp_path / "in.jsonl").read_text()
     (tmp_path / "in.jsonl").write_text(text.replace('"aaaa"', '"mend"') + '{"text": "more"}\n')
-    assert predict(stopped).endswith("9 answers, 4 of them from an earlier run")
+    assert predict(stopped) == f"Wrote 9 answers to {stopped.output_file}, 4 of them from an earlier run"
     texts = [answer["text"] for answer in answers_of(tmp_path / "out.jsonl")]
     assert texts == ["", "a", "aa", "aaa", "mend", "aaaaa", "a" * 6, "a" * 7, "more"]
 

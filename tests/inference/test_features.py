@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 import gzip
+import itertools
 import json
 import pathlib
 
@@ -91,7 +92,57 @@ def test_words_get_the_mean_of_their_pieces(loaded: Loaded):
     assert empty.values.shape == (0, 1, 8)
 
 
-def test_what_is_too_long_is_cut_and_said(loaded: Loaded):
+@pytest.mark.parametrize("max_seq_length", [32, 7])
+def test_given_words_get_one_vector_each(max_seq_length: int, loaded: Loaded):
+    words = ["Unaffable", "cat-sat", "\u200b", "ran"]
+    extractor = FeatureExtractor(loaded, [2], align="words", max_seq_length=max_seq_length, is_split_into_words=True)
+    (features,) = extractor.extract([words])
+    pieces = [loaded.tokenizer.tokenize(word) or ["[UNK]"] for word in words]
+    tokens = ["[CLS]", *itertools.chain(*pieces)][: max_seq_length - 1] + ["[SEP]"]
+    ids = np.array([loaded.tokenizer.convert_tokens_to_ids(tokens)])
+    inputs = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+    vectors = np.asarray(loaded.model(inputs)["sequence_output"][0])[1:-1]
+    ends = np.minimum(np.cumsum([len(each) for each in pieces]), len(vectors))
+    spans = [(start, end) for start, end in itertools.pairwise([0, *ends]) if end > start]
+    assert features.tokens == words[: len(spans)]
+    assert [
+        features.text[start:end] for start, end in zip(features.starts, features.ends, strict=True)
+    ] == features.tokens
+    expected = [vectors[start:end].mean(axis=0) for start, end in spans]
+    np.testing.assert_allclose(features.values[:, 0], expected, atol=1e-5)
+    assert features.is_truncated == (max_seq_length == 7)
+
+
+def test_lists_of_words_are_read_from_their_column(tmp_path: pathlib.Path):
+    def read(content: str) -> list:
+        path = write_text(tmp_path / "a.jsonl", content)
+        return list(feature_extraction.read_texts(path, {}, is_split_into_words=True))
+
+    assert read('{"words": ["the", "cat"]}\n{"words": []}\n') == [["the", "cat"], []]
+    assert 'a.jsonl, line 2: words is "the cat"' in refusal(read, '{"words": ["a"]}\n{"words": "the cat"}\n')
+
+
+def test_layer_0_is_the_output_of_the_embeddings(loaded: Loaded):
+    (features,) = FeatureExtractor(loaded, [0, -1], max_seq_length=32).extract(["the cat"])
+    ids = np.array([loaded.tokenizer.convert_tokens_to_ids(features.tokens)])
+    weights = {variable.path: variable.numpy() for variable in loaded.model.variables}
+    summed = (
+        weights["word_embeddings/embeddings"][ids[0]]
+        + weights["position_embeddings/embeddings"][: ids.size]
+        + weights["token_type_embeddings/embeddings"][0]
+    )
+    normalized = (summed - summed.mean(-1, keepdims=True)) / np.sqrt(summed.var(-1, keepdims=True) + 1e-12)
+    np.testing.assert_allclose(features.values[:, 0], normalized, atol=1e-5)
+
+
+def test_default_length_is_what_the_model_can_take(loaded: Loaded):
+    assert FeatureExtractor(loaded, [1]).max_seq_length == 32
+    larger = build_encoder(make.tiny_config(max_position_embeddings=200), seed=0)
+    other = Loaded(larger, make.tiny_config(max_position_embeddings=200), loaded.tokenizer)
+    assert FeatureExtractor(other, [1]).max_seq_length == 128
+
+
+def test_too_long_texts_are_truncated_and_counted(loaded: Loaded):
     extractor = FeatureExtractor(loaded, [-1], max_seq_length=6)
     short, long, pair = extractor.extract(["the cat", "the cat sat on the mat", "the cat ||| sat on the mat"])
     assert [short.is_truncated, long.is_truncated, pair.is_truncated] == [False, True, True]
@@ -100,15 +151,15 @@ def test_what_is_too_long_is_cut_and_said(loaded: Loaded):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ({"layers": [0]}, "expected some of 1 to 2, or of -1 to -2"),
-    ({"layers": [-1, 2]}, r"layers \[-1, 2\]: one is named twice \(-1 is 2\); name each once"),
-    ({"layers": [-3]}, "expected some of 1 to 2"),
-    ({"layers": []}, "expected some of 1 to 2"),
-    ({"layers": [1], "max_seq_length": 33}, "max_seq_length is 33; expected 4 to 32"),
-    ({"layers": [1], "pooling": "cls", "align": "words", "max_seq_length": 8}, "leaves no words to align"),
+    ({"layers": [3]}, "layers are .* from 0 to 2, or from -2 to -1"),
+    ({"layers": [-1, 2]}, r"layers are \[-1, 2\].* \(-1 is 2\)"),
+    ({"layers": [-3]}, "layers are .* from 0 to 2"),
+    ({"layers": []}, "layers are .* from 0 to 2"),
+    ({"layers": [1], "max_seq_length": 33}, "max_seq_length is 33; it must be from 4 to 32"),
+    ({"layers": [1], "pooling": "cls", "align": "words", "max_seq_length": 8}, "align='words'"),
     ({"layers": [1], "max_seq_length": 8, "batch_size": 0}, "batch_size is 0"),
 ])  # fmt: skip
-def test_impossible_wishes_are_refused(arguments: dict, message: str, loaded: Loaded):
+def test_invalid_options_are_rejected(arguments: dict, message: str, loaded: Loaded):
     with pytest.raises(UserError, match=message):
         FeatureExtractor(loaded, **arguments)
 
@@ -122,7 +173,7 @@ def written(path: pathlib.Path, format: str, loaded: Loaded, pooling: str = "non
     return features
 
 
-def test_npy_holds_all_tokens_and_beside_it_is_said_whose_they_are(loaded: Loaded, tmp_path: pathlib.Path):
+def test_npy_file_holds_all_tokens_and_jsonl_file_lists_them(loaded: Loaded, tmp_path: pathlib.Path):
     features = written(tmp_path / "a.npy", "npy", loaded)
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.concatenate([each.values for each in features]))
     lines = [json.loads(line) for line in (tmp_path / "a.npy.tokens.jsonl").read_text().splitlines()]
@@ -185,8 +236,8 @@ def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_f
     with lock_file(str(tmp_path / "a.npy"), "output_file"), pytest.raises(UserError, match="is in use"):
         feature_extraction.write_features(FEATURES.parse(flags)[0])
     said = feature_extraction.write_features(FEATURES.parse(flags)[0])
-    assert "5 texts in" in said
-    assert "cut to 16 tokens: 1" in said
+    assert "Wrote the vectors of 5 texts" in said
+    assert "truncated to 16 tokens: 1" in said
     extractor = FeatureExtractor(official_bert.load(folder), [-1, 1], "mean", max_seq_length=16)
     expected = np.stack([each.values for each in extractor.extract(TEXTS)])
     np.testing.assert_allclose(np.load(tmp_path / "a.npy"), expected, atol=1e-6)
@@ -208,7 +259,7 @@ def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
     assert "a.csv, line 1: no column text among words;" in refusal(texts, "a.csv", "words\nthe cat\n")
     assert "a.txt, line 2: byte 0xe9 at column 1 is not UTF-8" in refusal(texts, "a.txt", b"a\n\xe9\n")
     rows = '{"text": "the cat"}\n{"text": "the dog", "text_pair": "ran"}\n'
-    assert "a.jsonl, line 2: it has 'text_pair', which the first row has not" in refusal(texts, "a.jsonl", rows)
+    assert "a.jsonl, line 2: it has 'text_pair', but the first row does not" in refusal(texts, "a.jsonl", rows)
     table = {"columns": ["no", "one", "two"], "text_column": "one", "text_pair_column": "two"}
     trained = {"pair": True, "table": table}
     assert texts("a.csv", "1,the cat,sat\n2,a,dog\n", trained) == [["the cat", "sat"], ["a", "dog"]]

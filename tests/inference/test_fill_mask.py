@@ -1,3 +1,5 @@
+import dataclasses
+import json
 import pathlib
 
 import numpy as np
@@ -5,8 +7,10 @@ import pytest
 import tensorflow as tf
 
 from official_bert.checkpoints import loading
+from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
-from official_bert.inference.fill_mask import fill_mask
+from official_bert.inference.fill_mask import fill_mask, print_candidates
+from official_bert.inference.options import FillMaskOptions
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.exact import FullTokenizer
@@ -25,8 +29,8 @@ def model_dir(tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path) 
 
 
 def test_every_mask_gets_its_candidates_best_first(model_dir: str):
-    model, config, tokenizer = loading.load_pretraining_model(model_dir)
-    first, second = fill_mask(model, tokenizer, config, "The [MASK] sat on the [MASK].", top_k=len(WORDS))
+    loaded = loading.load_pretraining_model(model_dir)
+    first, second = fill_mask(loaded, "The [MASK] sat on the [MASK].", top_k=len(WORDS))
     for candidates in (first, second):
         assert [candidate.token for candidate in candidates[:2]] == ["cat", "dog"]
         probabilities = [candidate.probability for candidate in candidates]
@@ -41,7 +45,7 @@ def test_candidates_are_those_of_the_logits(tiny_config: BertConfig, vocab_file:
     features = {"input_ids": [ids], "input_mask": [[1] * 5], "segment_ids": [[0] * 5], "masked_lm_positions": [[2]]}
     logits = model({name: np.array(value) for name, value in features.items()})["masked_lm_logits"][0, 0]
     expected = tf.nn.softmax(logits).numpy()
-    (candidates,) = fill_mask(model, tokenizer, tiny_config, "the [MASK] sat", top_k=3)
+    (candidates,) = fill_mask(Loaded(model, tiny_config, tokenizer), "the [MASK] sat", top_k=3)
     best = np.argsort(-expected)[:3]
     assert [candidate.token for candidate in candidates] == [WORDS[index] for index in best]
     assert [candidate.probability for candidate in candidates] == pytest.approx(list(expected[best]), rel=1e-4)
@@ -49,23 +53,23 @@ def test_candidates_are_those_of_the_logits(tiny_config: BertConfig, vocab_file:
 
 def test_vocabulary_with_two_equal_lines_answers(tiny_config: BertConfig, tmp_path: pathlib.Path):
     tokenizer = FullTokenizer(write_vocab(tmp_path / "vocab.txt", [*WORDS[:40], "cat", *WORDS[41:]]))
-    (candidates,) = fill_mask(build_pretraining_model(tiny_config), tokenizer, tiny_config, "the [MASK]", 60)
+    (candidates,) = fill_mask(Loaded(build_pretraining_model(tiny_config), tiny_config, tokenizer), "the [MASK]", 60)
     assert len({candidate.token for candidate in candidates}) == 60
 
 
 @pytest.mark.parametrize(("text", "top_k", "message"), [
     ("the cat sat", 5, r"has no \[MASK\]"),
-    ("[MASK]" + " cat" * 40, 5, "has 43 tokens; the model reads 32"),
-    ("the [MASK]", 0, "0 candidates were asked for"),
+    ("[MASK]" + " cat" * 40, 5, "has 43 tokens; the model takes at most 32"),
+    ("the [MASK]", 0, "top_k is 0"),
 ])  # fmt: skip
-def test_questions_without_an_answer_are_refused(
+def test_invalid_text_or_top_k_is_rejected(
     text: str, top_k: int, message: str, tiny_config: BertConfig, vocab_file: str
 ):
     with pytest.raises(UserError, match=message):
-        fill_mask(build_pretraining_model(tiny_config), FullTokenizer(vocab_file), tiny_config, text, top_k)
+        fill_mask(Loaded(build_pretraining_model(tiny_config), tiny_config, FullTokenizer(vocab_file)), text, top_k)
 
 
-def test_script_prints_candidates(model_dir: str):
+def test_command_prints_candidates(model_dir: str):
     command = ("-m", "official_bert_cli", "fill-mask", f"--model_dir={model_dir}", "--top_k=2", "the [MASK] ran .")
     done = run_python(*command, environment={"TF_CPP_MIN_LOG_LEVEL": None})
     assert done.returncode == 0, done.stderr
@@ -76,7 +80,17 @@ def test_script_prints_candidates(model_dir: str):
     assert done.stderr == ""
 
 
-def test_folders_that_lack_something_say_what(model_dir: str, tmp_path: pathlib.Path):
+def test_command_prints_json(model_dir: str, capsys: pytest.CaptureFixture[str]):
+    texts = ["the [MASK] ran .", "[MASK] [MASK]"]
+    print_candidates(FillMaskOptions(model_dir, top_k=2, json=True), texts)
+    loaded = loading.load_pretraining_model(model_dir)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"text": text, "masks": [[dataclasses.asdict(each) for each in mask] for mask in fill_mask(loaded, text, 2)]}
+        for text in texts
+    ]
+
+
+def test_damaged_or_incomplete_folder_is_rejected(model_dir: str, tmp_path: pathlib.Path):
     folder = pathlib.Path(model_dir)
     with pytest.raises(UserError, match="there is no readable checkpoint .*empty"):
         loading.load_pretraining_model(str(tmp_path / "empty"))

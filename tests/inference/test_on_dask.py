@@ -93,7 +93,7 @@ def test_wrong_rows_are_one_line_with_their_file(export_dir: str, tmp_path: path
         on_dask.predict(options_for(export_dir, tmp_path), 2, ADDRESS)
     assert not list(tmp_path.glob("out*"))
     write_texts(tmp_path, [*TEXTS[:11], "refused", *TEXTS])  # the first row of its file
-    with pytest.raises(UserError, match=r"part2.jsonl: the model cannot answer row 1 \(the header does not count\)"):
+    with pytest.raises(UserError, match=r"part2.jsonl: the model cannot answer row 1 \(not counting the header\)"):
         on_dask.predict(options_for(export_dir, tmp_path), 2, ADDRESS)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from official_bert.checkpoints.conversion import convert
-from official_bert.checkpoints.loading import open_model
+from official_bert.checkpoints.loading import Loaded, open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.errors import UserError
 from official_bert.finetuning.initial_model import read_initial_model
@@ -64,7 +64,7 @@ def test_a_left_to_right_run_keeps_its_attention_in_the_configuration(make_optio
         pretrain(make_options(folder, **{**run, "left_to_right": False}))
     config = BertConfig.from_json_file(str(folder / "bert_config.json"))
     with pytest.raises(UserError, match=r"cannot fill in \[MASK\]"):
-        fill_mask(None, None, config, "[MASK]")  # type: ignore[arg-type]
+        fill_mask(Loaded(None, config, None), "[MASK]")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="is not a masked LM, .* choose --to_format=official_bert"):
         convert(ConversionOptions(from_=str(folder), to=str(tmp_path / "out"), to_format="tf1"))
     assert not (tmp_path / "out").exists()

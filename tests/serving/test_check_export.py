@@ -66,7 +66,7 @@ def test_our_server_is_asked_with_its_token(exported: pathlib.Path, other: pathl
         url = f"{client.url}/v1/models/questions"
         assert "texts as predict did" in check(CheckOptions(str(exported)), url)
         assert "texts as predict did" in check(CheckOptions(str(exported)), f"{url}/versions/1:predict")
-        assert_refused("predict answers start ", check, CheckOptions(str(other)), url)
+        assert_refused(", start is ", check, CheckOptions(str(other)), url)
         assert_refused(r"refuses \{.*: 404 ", check, CheckOptions(str(exported)), f"{client.url}/v1/models/none")
         monkeypatch.delenv(TOKEN_VARIABLE)
         assert_refused(r": 401 the bearer token is missing or wrong", check, CheckOptions(str(exported)), url)

@@ -143,7 +143,7 @@ def test_a_new_version_that_is_damaged_leaves_the_last_one(tagger: pathlib.Path,
         return errors
 
     replay, graph, vocabulary = asyncio.run(errors_of(exports.REPLAY_FILE, exports.ONNX_FILE, exports.VOCAB_FILE))
-    assert "replay.json does not fit the model, to " in replay
+    assert "replay.json does not match the model: for " in replay
     assert "model.onnx is not as it was written; restore the folder" in graph
     assert "vocab.txt is not as it was written" in vocabulary
     assert all("\n" not in error for error in (replay, graph, vocabulary))
@@ -158,7 +158,7 @@ def test_a_runtime_that_answers_batches_wrongly_is_refused(tagger: pathlib.Path,
         return {name: np.roll(values, 1, axis=0) for name, values in run(self, columns, batch_size).items()}
 
     monkeypatch.setattr(OnnxPredictor, "run", rotate_batches)
-    with pytest.raises(UserError, match=r"does not fit the model, .* but the model, of several texts, "):
+    with pytest.raises(UserError, match=r"does not match the model: .* with the model in a batch"):
         model.warm_up(8)
 
 
