@@ -216,7 +216,7 @@ def to_columns(texts: Mapping[str, Sequence[Any]]) -> Columns:
 
 
 def to_rows(columns: Columns) -> list[dict[str, Any]]:
-    """Converts answers to a dict of JSON values per text, without padding. Only an encoder's pooled outputs are kept."""
+    """Converts answers to a dict of JSON values per text, without padding. Drops an encoder's outputs of tokens."""
     if "pooled_output" in columns:
         columns = {name: columns[name] for name in ("pooled_output", IS_TRUNCATED) if name in columns}
     return [{name: row[name].tolist()[0] for name in sorted(row)} for row in split_rows(columns)]

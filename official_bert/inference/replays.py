@@ -122,7 +122,7 @@ def read(folder: str) -> Replay:
 
 
 def ask(model: "Predictor", rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Returns a model's answers to each row separately, and to the first `TOGETHER` rows in one batch, as JSON values."""
+    """Returns a model's answers to each row, and to the first `TOGETHER` rows in one batch, as JSON values."""
 
     def answer(some_rows: Sequence[dict[str, Any]]) -> Answers:
         return exports.to_rows(

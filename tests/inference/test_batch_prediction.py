@@ -1,5 +1,6 @@
 import json
 import lzma
+import os
 import pathlib
 import shutil
 from typing import Any
@@ -15,6 +16,7 @@ from official_bert.inference import batch_prediction, exports
 from official_bert.inference.batch_prediction import predict, read_rows
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.runs.locks import lock_file
+from official_bert.utils import files
 from tests import stored_texts
 from tests.make import refusal, write_rows, write_text
 
@@ -123,9 +125,23 @@ def test_another_model_of_the_same_version_is_not_gone_on_with(stopped: BatchPre
     assert "the model_sha256 was " in refusal(predict, stopped)
 
 
-def test_a_full_disk_is_one_line(tmp_path: pathlib.Path):
+def test_each_file_of_an_export_is_hashed_once(
+    export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = pathlib.Path(shutil.copytree(exports.find_newest_version(export_dir), tmp_path / "1"))
+    model_files = exports.list_model_files(str(folder))
+    checksums.write(str(folder), [os.path.relpath(path, folder) for path in model_files], {})
+    hashed: list[str] = []
+    sha256 = files.sha256
+    monkeypatch.setattr(files, "sha256", lambda path: hashed.append(path) or sha256(path))
+    write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
+    predict(BatchPredictionOptions(str(folder), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")))
+    assert sorted(hashed) == sorted(model_files)
+
+
+def test_full_disk_is_reported_in_one_line(tmp_path: pathlib.Path):
     (tmp_path / "part").symlink_to("/dev/full")
-    with pytest.raises(UserError, match=r"cannot write .*part: No space left on device; the answers so far are kept"):
+    with pytest.raises(UserError, match=r"Cannot write .*part: No space left on device"):
         batch_prediction._append(f"{tmp_path}/part", [{}])
 
 
@@ -240,8 +256,8 @@ def test_columns_that_are_named_as_inputs_are_read_as_in_training(tmp_path: path
     ("title", "text,title\nsee appendix,a\n", "a"),
     ("title", "text,id\na,1\n", "a"),
     ("title", "text,label\na,x\n", "a"),
-    ("headline,body", "headline,text\na,see appendix\n", "headline, text; expected headline, body, on which"),
-    ("title", "Title,text\na,see appendix\n", "Title, text; expected title, on which"),
+    ("headline,body", "headline,text\na,see appendix\n", "headline, text; the model was trained on headline, body"),
+    ("title", "Title,text\na,see appendix\n", "Title, text; the model was trained on title"),
 ])  # fmt: skip
 def test_the_columns_of_training_win_over_a_column_text(
     trained: str, content: str, expected: str, tmp_path: pathlib.Path
@@ -362,7 +378,7 @@ def test_a_model_that_answers_every_text_alike_is_named(
         def run(self, columns: Any, batch_size: int) -> Any:
             return {"label": np.array(["a" if is_constant or text == "0" else "b" for text in columns["text"]])}
 
-    monkeypatch.setattr(batch_prediction, "load_model", lambda folder: Constant())
+    monkeypatch.setattr(batch_prediction, "load_model", lambda folder, verify: Constant())
     (tmp_path / "texts.csv").write_text("text\n" + "".join(f"{number}\n" for number in range(12)))
     output = str(tmp_path / "answers.jsonl")
     batch_prediction.predict(BatchPredictionOptions(export_dir, str(tmp_path / "texts.csv"), output))

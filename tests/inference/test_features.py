@@ -98,7 +98,7 @@ def test_given_words_get_one_vector_each(max_seq_length: int, loaded: Loaded):
     extractor = FeatureExtractor(loaded, [2], align="words", max_seq_length=max_seq_length, is_split_into_words=True)
     (features,) = extractor.extract([words])
     pieces = [loaded.tokenizer.tokenize(word) or ["[UNK]"] for word in words]
-    tokens = ["[CLS]", *itertools.chain(*pieces)][: max_seq_length - 1] + ["[SEP]"]
+    tokens = [*["[CLS]", *itertools.chain(*pieces)][: max_seq_length - 1], "[SEP]"]
     ids = np.array([loaded.tokenizer.convert_tokens_to_ids(tokens)])
     inputs = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
     vectors = np.asarray(loaded.model(inputs)["sequence_output"][0])[1:-1]

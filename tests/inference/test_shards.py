@@ -108,7 +108,7 @@ def test_shards_hold_the_vectors_of_one_machine(name: str, changes: dict[str, An
         feature_extraction.write_features(FeatureOptions(*files, f"{tmp_path}/{name}", **flags), Shard(index, 2))
         for index in range(2)
     ]
-    assert [each.partition(" in ")[0] for each in told] == ["12 texts", "15 texts"]
+    assert [each.partition(" to ")[0] for each in told] == [f"Wrote the vectors of {n} texts" for n in (12, 15)]
     assert_shards_hold(tmp_path, name, f"once-{name}")
 
 
@@ -116,7 +116,7 @@ def test_the_flag_selects_the_shard(export_dir: str, tmp_path: pathlib.Path, cap
     write_texts(tmp_path)
     flags = [f"--export_dir={export_dir}", f"--input_file={tmp_path}/all.jsonl", f"--output_file={tmp_path}/out.jsonl"]
     PREDICT.main(*PREDICT.parse([*flags, "--batch_size=2", "--shard=1/3"]))
-    assert "out-00001-of-00003.jsonl: 8 answers" in capsys.readouterr().out
+    assert f"Wrote 8 answers to {tmp_path}/out-00001-of-00003.jsonl" in capsys.readouterr().out
     lines = (tmp_path / "out-00001-of-00003.jsonl").read_text().splitlines()
     assert [json.loads(line)["text"] for line in lines] == TEXTS[8:16]
 
