@@ -1,11 +1,14 @@
 """Writes a trained model for ONNX Runtime, in the same layout as a SavedModel (see inference/exports.py).
 
-The graph computes logits from ids. inference/onnx_model.py, which reads the export, computes everything else.
+The graph computes logits from ids. inference/onnx_model.py computes everything else. For programs without this package,
+the folder also has a tokenizer.json of Hugging Face's tokenizers.
 """
 
 import dataclasses
 import os
 
+from official_bert.checkpoints.formats.hugging_face_tokenizer import format_tokenizer_json
+from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
 from official_bert.export import proof
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, ONNX, ExportOptions
@@ -15,7 +18,7 @@ from official_bert.inference import exports, replays
 from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.utils import extras, files
 
-# The largest difference of a number with 8-bit matrices, whose integers depend on the other texts in a batch.
+# The largest difference with 8-bit matrices. Quantization depends on the other texts in a batch.
 _INT8_TOLERANCE = 0.1
 
 
@@ -54,6 +57,10 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     graph = onnx_graph.onnx_model(source.model, **source.spec.pooling_settings)
     onnx_graph.write(graph, os.path.join(folder, exports.ONNX_FILE), quantized)
     files.write_text(os.path.join(folder, exports.VOCAB_FILE), source.vocab)
+    tokens = split_vocab(source.vocab)
+    if len(set(tokens)) == len(tokens):  # tokenizer.json cannot contain equal tokens.
+        tokenizer = format_tokenizer_json(tokens, source.tokenizer.casing)
+        files.write_text(os.path.join(folder, exports.TOKENIZER_FILE), tokenizer)
     metadata = source.metadata(source.spec.text_inputs) | {
         "task_spec": {**source.task_spec, "kind": source.kind},
         "quantization": options.quantization,

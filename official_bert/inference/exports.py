@@ -1,6 +1,7 @@
 """The folder layout of an export, and its columns of texts and answers. Needs no TensorFlow.
 
-EXPORT_DIR/<version>/ contains a SavedModel, or an ONNX file with the vocabulary in assets/. The folder assets.extra
+EXPORT_DIR/<version>/ contains a SavedModel, or an ONNX file with the vocabulary and a tokenizer.json in assets/. The
+folder assets.extra
 contains the metadata, the reference inputs with their answers (see replays.py) and, for a SavedModel, the warm-up
 requests of TensorFlow Serving.
 
@@ -25,6 +26,7 @@ from official_bert.utils import files, tables
 
 GRAPH_FILE, ONNX_FILE, LITERT_FILE = "saved_model.pb", "model.onnx", "model.tflite"
 VOCAB_FILE = os.path.join("assets", "vocab.txt")
+TOKENIZER_FILE = os.path.join("assets", "tokenizer.json")
 METADATA_FILE = os.path.join("assets.extra", "official_bert.json")
 REPLAY_FILE = os.path.join("assets.extra", "replay.json")
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")

@@ -4,8 +4,11 @@ import json
 import pathlib
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from official_bert.checkpoints import finetuned
@@ -31,6 +34,8 @@ from tests.export.test_litert import write_examples
 from tests.make import VOCAB, refusal
 from tests.tokenization.test_exact import ACCENTED
 
+SERVING_PAGE = pathlib.Path(__file__).parents[2] / "docs" / "serving.md"
+
 
 def test_long_texts_are_read_in_windows_and_pairs_too(tmp_path: pathlib.Path):
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION, doc_stride=5, pair=True, **BILSTM.to_dict())
@@ -53,6 +58,26 @@ def test_answers_are_arrays_as_those_of_saved_models(classifier: str):
     assert answers["is_truncated"].tolist() == [False, False, False, True, False] * 40
 
 
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_documented_program_answers_without_this_package(temperature: float, tmp_path: pathlib.Path):
+    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION, temperature=temperature)
+    folder = export(model_dir, tmp_path / "exports", ONNX)
+    (program,) = re.findall(
+        r"```python\n(import json\n.*?import tokenizers.*?)```", SERVING_PAGE.read_text(), re.DOTALL
+    )
+    program = program.replace("exports/sst2-onnx/1", folder)
+    texts = [*TEXTS, "a [SEP] cat [MASK]"]
+    calls = "".join(program.replace('"A film to see twice"', repr(text)) for text in texts)
+    blocked = "import sys\nsys.modules.update(official_bert=None, data_gen=None, tensorflow=None)\n"
+    done = subprocess.run([sys.executable, "-c", blocked + calls], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answers = OnnxPredictor(folder).run(exports.to_columns({"text": texts}))
+    for line, label, expected in zip(done.stdout.splitlines(), answers["label"], answers["probabilities"], strict=True):
+        found, _, probabilities = line.partition(" ")
+        assert found == label
+        np.testing.assert_allclose(json.loads(probabilities), expected, atol=1e-6)
+
+
 def test_8_bits_are_measured_before_they_are_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
     examples = write_examples(tmp_path, CLASSIFICATION)
@@ -73,7 +98,7 @@ def test_8_bits_are_measured_before_they_are_written(tmp_path: pathlib.Path, mon
     monkeypatch.setattr(
         OnnxPredictor, "compute_outputs", lambda self, *given: [each[order] for each in outputs(self, *given)]
     )
-    with pytest.raises(UserError, match=r"loses .* on .*, more than --max_loss=0.1; nothing is written"):
+    with pytest.raises(UserError, match=r"loses .* on .*, more than --max_loss=0.1"):
         export(model_dir, **given, eval_file=examples, max_loss=0.1)
     assert list(exports.list_versions(str(tmp_path / "exports"))) == [1]
 

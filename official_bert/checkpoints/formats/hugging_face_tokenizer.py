@@ -194,7 +194,7 @@ def tokenizer_files(checkpoint: LoadedModel) -> dict[str, str]:
     contents = {VOCAB_FILE: checkpoint.vocab, SETTINGS_FILE: _settings_json(checkpoint)}
     tokens = split_vocab(checkpoint.vocab)
     if len(set(tokens)) == len(tokens):  # its format cannot hold equal tokens; transformers then reads vocab.txt
-        contents[TOKENIZER_FILE] = _tokenizer_json(tokens, checkpoint.casing)
+        contents[TOKENIZER_FILE] = format_tokenizer_json(tokens, checkpoint.casing)
     return contents
 
 
@@ -232,7 +232,8 @@ def _post_processor(numbers: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _tokenizer_json(tokens: list[str], casing: Casing) -> str:
+def format_tokenizer_json(tokens: list[str], casing: Casing) -> str:
+    """Returns the content of a tokenizer.json with these tokens, which must be unique."""
     numbers = {token: number for number, token in enumerate(tokens)}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     values = {
