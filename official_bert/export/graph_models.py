@@ -1,4 +1,4 @@
-"""Models as TensorFlow functions from strings to answers: those of kinds/, encoders and masked-LM models.
+"""Builds models as TensorFlow functions from strings to answers: all kinds, encoders and masked-LM models.
 
 B texts, M masks of a text, K candidates, V vocabulary
 """
@@ -15,7 +15,7 @@ from official_bert.kinds.graph_model import GraphModel, TextGraph
 from official_bert.kinds.names import ENCODER, FILL_MASK
 from official_bert.tokenization.exact import MASK, FullTokenizer
 
-TOP_K = 5  # how many tokens fill_mask returns for each mask
+TOP_K = 5  # Number of candidates for each mask.
 
 
 class EncoderGraph(TextGraph):

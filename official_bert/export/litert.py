@@ -37,7 +37,7 @@ def check(source: Source, options: ExportOptions) -> None:
     """Checks that the model can be converted and measured.
 
     Raises:
-        UserError: If the model has no head or one that LiteRT does not support, or there is no evaluation file.
+        UserError: If the model has no head or one that LiteRT does not support, or --eval_file is missing.
     """
     if source.spec is None or not source.spec.has_head:
         raise UserError(

@@ -1,7 +1,7 @@
-"""A model as an ONNX graph, written from its layers for ONNX Runtime.
+"""Converts a Keras model to an ONNX graph for ONNX Runtime.
 
-The encoder is written in that runtime's fused operations (its domain com.microsoft): embeddings with their
-normalization, attention, a sum with its normalization, GELU. What stands on the encoder is written layer by layer.
+The encoder uses ONNX Runtime's fused operations (domain com.microsoft) for embeddings, attention, residual sums with
+layer normalization, and GELU. The layers after the encoder are converted one by one.
 
 B batch, S sequence, N heads or choices, H hidden size, U units of a BiLSTM
 """
@@ -36,27 +36,27 @@ from official_bert.version import __version__
 
 Array = npt.NDArray[Any]
 
-_FUSED = "com.microsoft"  # ONNX Runtime's own operations
+_FUSED = "com.microsoft"  # The domain of ONNX Runtime's own operations.
 _OPSET = 18
 _FLOAT = TensorProto.FLOAT
-_NO_SPAN = -1e9  # the logit of a position without a token, as SpanLogits gives it
+_NO_SPAN = -1e9  # The logit that SpanLogits gives to padding.
 
 
 def onnx_model(
     model: keras.Model, pooling: str | None = None, layers: Sequence[int] = (-1,), normalize: bool = False
 ) -> onnx.ModelProto:
-    """Returns a model as ONNX: int32 inputs by name, of any batch and length, to float32 outputs.
+    """Converts a model to ONNX, with int32 inputs of any batch size and length, and float32 outputs.
 
-    A single output is named logits, several have their own names.
+    A single output is named logits. Several outputs keep their names.
 
     Args:
-        model: with a head, or an encoder.
-        pooling: makes vectors of an encoder's outputs, named vector, as `build_vector_model` does.
-        layers: the blocks that these are made of.
-        normalize: whether these are divided by their lengths.
+        model: A model with a head, or an encoder.
+        pooling: For an encoder: pooling of its outputs to the output `vector`, like `build_vector_model`.
+        layers: With pooling: numbers of the blocks.
+        normalize: With pooling: whether to divide each vector by its length.
 
     Raises:
-        UserError: the model has a layer that cannot be written.
+        UserError: If the model has a layer that cannot be converted.
     """
     graph = _Graph()
     values = {}
@@ -72,7 +72,7 @@ def onnx_model(
         shapes = {"vector": (None, width)}
     else:
         by_name = model.output if isinstance(model.output, dict) else {"logits": model.output}
-        # Those of all positions first: the last block is written for [CLS] alone where nothing else reads it.
+        # Outputs with all positions come first. Otherwise the last block would be computed for [CLS] only.
         order = sorted(by_name, key=lambda name: -len(by_name[name].shape))
         outputs = {name: writer.value(by_name[name]) for name in order}
         shapes = {name: by_name[name].shape for name in order}
@@ -90,9 +90,13 @@ def onnx_model(
 
 
 def write(model: onnx.ModelProto, path: str, quantized: bool) -> None:
-    """Writes a model as a file, `quantized` with matrices and tables as integers of 8 bits.
+    """Writes a model to a file.
 
-    What is multiplied with a matrix is made integers as well, by its range at each call.
+    Args:
+        model: The model.
+        path: The file.
+        quantized: Whether to store matrices and embedding tables as 8-bit integers. Their inputs are then quantized by
+            their range in each call.
     """
     if not quantized:
         files.write_bytes(path, model.SerializeToString())
@@ -101,15 +105,15 @@ def write(model: onnx.ModelProto, path: str, quantized: bool) -> None:
 
     with tempfile.TemporaryDirectory() as folder, _hide_advice():
         smaller = os.path.join(folder, "model.onnx")
-        types = {"DefaultTensorType": _FLOAT}  # of what fused operations give, which ONNX does not know
-        # With a scale for each column the error is a third of that with one scale for a matrix.
+        types = {"DefaultTensorType": _FLOAT}  # The type of outputs of fused operations, which ONNX cannot infer.
+        # A scale per column reduces the error to a third.
         quantize_dynamic(model, smaller, per_channel=True, weight_type=QuantType.QInt8, extra_options=types)
         files.copy(smaller, path)
 
 
 @contextlib.contextmanager
 def _hide_advice() -> Iterator[None]:
-    """Within its context nothing is logged: the quantizer recommends what is done already."""
+    """Disables logging, because the quantizer recommends steps that are already done."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -119,7 +123,7 @@ def _hide_advice() -> Iterator[None]:
 
 
 class _Graph:
-    """Nodes and constants. Every node has one output that is used, which the methods return the name of."""
+    """Collects nodes and constants. Methods return the name of a node's output."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
@@ -128,7 +132,7 @@ class _Graph:
         self._names: set[str] = set()
 
     def constant(self, name: str, value: Any, dtype: Any = np.float32) -> str:
-        """Adds a constant, once for each name."""
+        """Adds a constant, unless its name exists already."""
         if name not in self._names:
             self._names.add(name)
             array = keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value
@@ -136,20 +140,20 @@ class _Graph:
         return name
 
     def numbers(self, *values: int) -> str:
-        """Adds a vector of whole numbers, as shapes and axes are given."""
+        """Adds an int64 vector, for shapes and axes."""
         return self.constant(f"numbers/{','.join(map(str, values))}", values, np.int64)
 
     def node(
         self, operation: str, inputs: Sequence[str], name: str, domain: str = "", output: str = "", **attributes: Any
     ) -> str:
-        """Adds a node; its output has its name unless another is given."""
+        """Adds a node. Its output gets the name `output`, or a name derived from the node's."""
         name = self._free(name)
         output = output or f"{name}:0"
         self.nodes.append(helper.make_node(operation, inputs, [output], name=name, domain=domain, **attributes))
         return output
 
     def fused(self, operation: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        """Adds one of ONNX Runtime's own operations."""
+        """Adds a node of an ONNX Runtime operation."""
         return self.node(operation, inputs, name, _FUSED, **attributes)
 
     def _free(self, name: str) -> str:
@@ -161,11 +165,11 @@ class _Graph:
 
 
 class _ModelWriter:
-    """Writes what a functional model computes, from its outputs back to its inputs."""
+    """Converts a functional model, from its outputs back to its inputs."""
 
     def __init__(self, graph: _Graph, model: keras.Model, values: dict[int, str]) -> None:
         self._graph, self._model = graph, model
-        self._values = values  # of symbolic tensors, by their identity
+        self._values = values  # Names of converted symbolic tensors, by id().
         layers = {layer.name: layer for layer in model.layers}
         self._block_layers = find_blocks(model)
         self._blocks = {id(block.encoded): number for number, block in enumerate(self._block_layers)}
@@ -182,7 +186,7 @@ class _ModelWriter:
             self._embedded = layers[layer_names.EMBEDDINGS_DROPOUT].output
 
     def value(self, tensor: Any) -> str:
-        """Returns the name of what a symbolic tensor stands for, which is written if it is not there yet."""
+        """Returns the name of a symbolic tensor's value, and converts the layers that compute it if necessary."""
         key = id(tensor)
         if key not in self._values:
             if tensor is self._embedded:
@@ -194,7 +198,7 @@ class _ModelWriter:
         return self._values[key]
 
     def vectors(self, pooling: str, chosen: Sequence[int], normalize: bool = False) -> str:
-        """Writes a text's vector, as modeling/pooling.py makes it: [B, L * H]."""
+        """Adds the vectors of texts, [B, L * H] (see modeling/pooling.py)."""
         vector = self._pooled(pooling, chosen)
         return self._graph.node("LpNormalization", [vector], "normalized", axis=-1, p=2) if normalize else vector
 
@@ -230,7 +234,7 @@ class _ModelWriter:
         tables = [table(layer_names.WORD_EMBEDDINGS), table(layer_names.POSITION_EMBEDDINGS),
                   table(layer_names.TOKEN_TYPE_EMBEDDINGS)]  # fmt: skip
         ids = [self.value(self._model.input[name]) for name in ("input_ids", "segment_ids")]
-        # Its second output, a mask by lengths, is not used, but must have a name.
+        # The second output, an index of masks, is unused but needs a name.
         name = "embeddings"
         graph.nodes.append(helper.make_node(
             "EmbedLayerNormalization", [*ids, *tables, *self._scale_and_shift(norm)], [f"{name}:0", f"{name}:1"],
@@ -238,11 +242,11 @@ class _ModelWriter:
         ))  # fmt: skip
         return f"{name}:0"
 
-    def _block(self, number: int, first_alone: bool = False) -> str:
-        """One block, [B, S, H] to [B, S, H]; to [B, 1, H] if the first position alone is read."""
+    def _block(self, number: int, only_first: bool = False) -> str:
+        """Adds a block, from [B, S, H] to [B, S, H], or to [B, 1, H] with `only_first`."""
         block, graph, name = self._block_layers[number], self._graph, layer_names.block(number)
         x = self.value(self._block_layers[number - 1].encoded if number else self._embedded)
-        if first_alone:
+        if only_first:
             start, end, axis = (graph.numbers(value) for value in (0, 1, 1))
             queries = graph.node("Slice", [x, start, end, axis], f"{name}_first_position")
             context = self._write_attention(block, queries, x, name)
@@ -255,7 +259,7 @@ class _ModelWriter:
         return self._normalized_sum(hidden, x, block.output, block.output_layer_norm)
 
     def _attention(self, block: BlockLayers, x: str, name: str) -> str:
-        """[B, S, H] to [B, S, H]: all three products in one."""
+        """Adds self-attention, from [B, S, H] to [B, S, H], with one product for queries, keys and values."""
         graph, attention = self._graph, block.attention_probabilities
         projections = (block.attention_query, block.attention_key, block.attention_value)
         kernel = graph.constant(
@@ -268,7 +272,7 @@ class _ModelWriter:
         )  # fmt: skip
 
     def _write_attention(self, block: BlockLayers, queries: str, x: str, name: str) -> str:
-        """What some positions attend to: [B, 1, H] and [B, S, H] to [B, 1, H]."""
+        """Adds the attention of some positions, from queries [B, 1, H] and x [B, S, H] to [B, 1, H]."""
         graph = self._graph
 
         def projected(source: str, dense: Any) -> str:
@@ -301,7 +305,7 @@ class _ModelWriter:
         return [self._graph.constant(f"{norm.name}/{part}", getattr(norm, part)) for part in ("gamma", "beta")]
 
     def _activated(self, product: str, dense: Any) -> str:
-        """The bias and the activation of a dense layer."""
+        """Adds the bias and the activation of a dense layer."""
         graph, bias, name = self._graph, self._bias(dense), f"{dense.name}_activated"
         if dense.activation is gelu_tanh:
             return graph.fused("FastGelu", [product, bias], name)
@@ -316,16 +320,16 @@ class _ModelWriter:
     # Other layers.
 
     def _write_layer(self, layer: Any) -> None:
-        """Writes a layer that is none of the encoder's own, and notes what it gives."""
+        """Converts a layer outside of the encoder, and records its outputs."""
         write = next((write for kind, write in _WRITERS.items() if isinstance(layer, kind)), None)
         if write is None:
-            raise UserError(f"the model's layer {layer.name} ({type(layer).__name__}) cannot be written as ONNX")
+            raise UserError(f"The layer {layer.name} ({type(layer).__name__}) cannot be converted to ONNX.")
         outputs = keras.tree.flatten(layer.output)
         for tensor, value in zip(outputs, write(self, layer), strict=True):
             self._values[id(tensor)] = value
 
     def _write_inner_model(self, inner: keras.Model) -> None:
-        """Writes the model within one for multiple choice."""
+        """Converts the inner model of a multiple-choice model."""
         inputs = {id(inner.input[name]): self.value(self._model.get_layer(f"fold_{name}").output)
                   for name in self._model.input}  # fmt: skip
         scored = self._model.get_layer(layer_names.MULTIPLE_CHOICE).input
@@ -343,7 +347,7 @@ class _ModelWriter:
     def _first_position(self, layer: Any) -> list[str]:
         graph, key = self._graph, id(layer.input)
         if key in self._blocks and key not in self._values and self._blocks[key] == len(self._blocks) - 1:
-            vectors = self._block(self._blocks[key], first_alone=True)
+            vectors = self._block(self._blocks[key], only_first=True)
             return [graph.node("Squeeze", [vectors, graph.numbers(1)], layer.name)]
         return [graph.node("Gather", [*self._inputs(layer), graph.constant("zero", 0, np.int64)], layer.name, axis=1)]
 
@@ -362,7 +366,7 @@ class _ModelWriter:
         graph, (scores, mask) = self._graph, self._inputs(layer)
         is_token = graph.node("Cast", [mask], f"{layer.name}_is_token", to=TensorProto.BOOL)  # [B, S]
         logits = []
-        for column in keras.tree.flatten({"start_logits": 0, "end_logits": 1}):  # in the order of the layer's outputs
+        for column in keras.tree.flatten({"start_logits": 0, "end_logits": 1}):  # In the order of the layer's outputs.
             name = f"{layer.name}_{column}"
             index = graph.constant(f"column_{column}", column, np.int64)
             scores_of_column = graph.node("Gather", [scores, index], name, axis=2)
@@ -371,7 +375,7 @@ class _ModelWriter:
         return logits
 
     def _fold(self, layer: Any) -> list[str]:
-        """[B, N, S] to [B * N, S]."""
+        """Reshapes [B, N, S] to [B * N, S]."""
         graph, (x,) = self._graph, self._inputs(layer)
         length = graph.node("Shape", [x], f"{layer.name}_length", start=2)
         shape = graph.node("Concat", [graph.numbers(-1), length], f"{layer.name}_shape", axis=0)
@@ -408,10 +412,10 @@ class _ModelWriter:
         return [graph.node("Reshape", [by_row, graph.numbers(0, 0, 2 * layer.units)], f"{layer.name}_sequence")]
 
 
-# The layers that may stand on an encoder, and how each is written: what it gives, flattened as Keras does.
+# Layers after the encoder, with the method that converts them and returns the names of their flattened outputs.
 _WRITERS: dict[type, Callable[[_ModelWriter, Any], list[str]]] = {
     keras.layers.Dense: _ModelWriter._dense,
-    keras.layers.Activation: _ModelWriter._identity,  # "logits", which only say a type
+    keras.layers.Activation: _ModelWriter._identity,  # The layer "logits" only sets a dtype.
     Dropout: _ModelWriter._identity,
     FirstPosition: _ModelWriter._first_position,
     LastToken: _ModelWriter._last_token,
@@ -426,6 +430,6 @@ _WRITERS: dict[type, Callable[[_ModelWriter, Any], list[str]]] = {
 
 
 def _reorder_gates(weights: Any) -> Array:
-    """Weights of an LSTM, [..., 4 U] in Keras' order of gates (input, forget, cell, output), to ONNX' [4 U, ...]."""
+    """Converts LSTM weights from [..., 4 U], in Keras' order (input, forget, cell, output), to ONNX's [4 U, ...]."""
     gates = np.split(keras.ops.convert_to_numpy(weights), 4, axis=-1)
     return np.ascontiguousarray(np.concatenate([gates[0], gates[3], gates[1], gates[2]], axis=-1).T)

@@ -1,4 +1,4 @@
-"""The operations that a SavedModel uses, compared with those of each TensorFlow Serving release."""
+"""Compares the operations of a SavedModel with the operations that each TensorFlow Serving release supports."""
 
 import functools
 import json

@@ -22,7 +22,7 @@ class ExportOptions(ValidatedOptions):
     """The options of export.
 
     Raises:
-        UserError: If a format is unknown, or none of the formats supports a flag.
+        UserError: If a format is unknown, or a flag applies to no format.
     """
 
     model_dir: str = option(dataclasses.MISSING, "A fine-tuned model's folder, or a checkpoint of any format.")

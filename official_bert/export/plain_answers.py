@@ -53,7 +53,7 @@ def run_process(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answe
 
 
 def ask(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Returns the answers of serving_default to each row alone, and to the first rows in one batch without padding.
+    """Returns the answers of serving_default, without padding, to each row and to the first rows in one batch.
 
     Args:
         folder: The folder of the SavedModel.
@@ -70,7 +70,7 @@ def ask(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
 
     def remove_padding(outputs: dict[str, Any], number: int, shapes: dict[str, Any]) -> dict[str, Any]:
         unpadded = {name: (slice(number, number + 1), *map(slice, shapes[name].shape[1:])) for name in outputs}
-        return {name: _as_json(value[unpadded[name]].tolist()[0]) for name, value in outputs.items()}
+        return {name: _decode(value[unpadded[name]].tolist()[0]) for name, value in outputs.items()}
 
     alone = [run([row]) for row in rows]
     together = run(rows[:_TOGETHER])
@@ -80,15 +80,15 @@ def ask(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
     )
 
 
-def _as_json(value: Any) -> Any:
+def _decode(value: Any) -> Any:
     if isinstance(value, list):
-        return [_as_json(each) for each in value]
+        return [_decode(each) for each in value]
     return value.decode("utf-8") if isinstance(value, bytes) else value
 
 
 def _main(folder: str, questions: str, answered: str) -> None:
     blocked: dict[str, Any] = dict.fromkeys(_BLOCKED_PACKAGES)
-    sys.modules.update(blocked)  # Importing a package whose module is None raises an error.
+    sys.modules.update(blocked)  # Blocks the import of these packages.
     with open(questions, encoding="utf-8") as file:
         rows = json.load(file)
     result = ask(folder, rows)

@@ -135,7 +135,7 @@ def compare(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequen
 
     Args:
         replay: The texts and the model's answers.
-        alone: The export's answers to each text by itself.
+        alone: The export's answers to each text in a batch of one.
         together: The export's answers to the first texts in one batch.
 
     Raises:

@@ -73,7 +73,7 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
         max_seq_length: The maximum sequence length. Defaults to the length used in fine-tuning, or the model's maximum.
 
     Raises:
-        UserError: If there is no such model, it has no vocabulary, or the length does not fit.
+        UserError: If the model does not exist or lacks a vocabulary, or the length does not fit.
     """
     loaded = open_model(folder)
     tokenizer = loaded.tokenizer

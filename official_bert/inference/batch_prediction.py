@@ -36,7 +36,7 @@ _ENDINGS = "endings"  # The input of multiple choice: a list of texts.
 
 
 class ExportDescription(NamedTuple):
-    """What predict needs from an export before it loads the model.
+    """The properties of an export that predict needs before it loads the model.
 
     Attributes:
         inputs: Names of the model's inputs.

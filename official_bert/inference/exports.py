@@ -186,8 +186,8 @@ def split_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[Columns]:
     return [_remove_padding(row, row[counted]) for row in rows] if counted else rows
 
 
-def _remove_padding(row: Columns, counted: npt.NDArray[Any]) -> Columns:
-    is_real = counted[0] != ("" if counted.dtype == object else 0)  # [W, ...]
+def _remove_padding(row: Columns, counted_output: npt.NDArray[Any]) -> Columns:
+    is_real = counted_output[0] != ("" if counted_output.dtype == object else 0)  # [W, ...]
     real = np.flatnonzero(is_real.any(axis=tuple(range(1, is_real.ndim))))
     width = int(real[-1]) + 1 if len(real) else 0
     return {name: value if name in _WHOLE_TEXT_OUTPUTS else value[:, :width] for name, value in row.items()}

@@ -69,7 +69,7 @@ def print_candidates(options: FillMaskOptions, texts: list[str]) -> None:
     """Prints each text with the candidates for each of its masks.
 
     Raises:
-        UserError: If there is no text, `fill_mask` rejects a text, or the model cannot be loaded.
+        UserError: If `texts` is empty, `fill_mask` rejects a text, or the model cannot be loaded.
     """
     if not texts:
         raise UserError('Pass at least one text, in quotes: "the capital of france is [MASK] ."')

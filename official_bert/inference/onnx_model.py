@@ -49,10 +49,17 @@ class OnnxPredictor(SpecPredictor):
             ) from error
         tokenizer = FastTokenizer(os.path.join(folder, exports.VOCAB_FILE), *casing)
         super().__init__(spec, tokenizer, length)
+        self._pool = ThreadPoolExecutor(num_workers) if num_workers > 1 else None
         self._session = _start_session(os.path.join(folder, exports.ONNX_FILE), threads)
         self._inputs = [each.name for each in self._session.get_inputs()]
         self._outputs = [each.name for each in self._session.get_outputs()]
-        self._pool = ThreadPoolExecutor(num_workers) if num_workers > 1 else None
+        try:
+            _ = self.signatures  # Answers an example.
+        except KeyError as error:
+            raise UserError(
+                f"{os.path.join(folder, exports.ONNX_FILE)} has the outputs {', '.join(self._outputs)}, but a model of "
+                f"the kind {spec.kind} needs {error.args[0]}. Export the model again."
+            ) from error
         # Two batches on the same cores would slow each other down.
         cores = len(os.sched_getaffinity(0))
         self.parallel_batches = min(PARALLEL_BATCHES, max(1, cores // (threads or cores)))

@@ -49,8 +49,8 @@ class FeatureOptions(ValidatedOptions):
     )
     pooling: str = option(
         NONE,
-        "One vector per text: that of [CLS], or the mean or maximum over all tokens. With trained: the settings of a "
-        "model of finetune --task=embeddings, including --layers, --max_seq_length and --normalize.",
+        "One vector per text: the [CLS] vector, or the mean or maximum over all tokens. With trained: the settings "
+        "of a model of finetune --task=embeddings, including --layers, --max_seq_length and --normalize.",
         POOLINGS,
     )
     normalize: bool = option(False, "With pooling: divide each vector by its length.")

@@ -38,7 +38,7 @@ class Tensor:
 
     Attributes:
         dtype: TensorFlow's name of the type, such as "string" or "int32".
-        shape: Sizes, with None for any size. None if the number of dimensions is unknown.
+        shape: The sizes, with None for any size. Unknown shapes are None.
     """
 
     dtype: str

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import pytest
 
 from official_bert.checkpoints import finetuned
@@ -17,7 +18,7 @@ from official_bert.errors import UserError
 from official_bert.export.options import DYNAMIC_INT8, ONNX, SAVED_MODEL
 from official_bert.inference import exports, predictor
 from official_bert.inference.onnx_model import OnnxPredictor
-from official_bert.kinds.names import CLASSIFICATION
+from official_bert.kinds.names import CLASSIFICATION, QUESTION_ANSWERING
 from official_bert.tokenization.casing import UNCASED
 from tests.export.exported_models import (
     BILSTM,
@@ -121,6 +122,22 @@ def test_damage_is_one_line(classifier: str, tmp_path: pathlib.Path):
     graph.write_bytes(whole)
     metadata.write_text(json.dumps({"kind": "classification"}))
     assert "official_bert.json does not describe a model for ONNX Runtime" in refusal(OnnxPredictor, str(path))
+
+
+def test_unknown_output_is_reported_when_the_model_is_loaded(
+    export_of: Callable[[str, str], str], tmp_path: pathlib.Path
+):
+    folder = pathlib.Path(shutil.copytree(export_of(QUESTION_ANSWERING, ONNX), tmp_path / "1"))
+    (folder / "checksums.json").unlink()
+    model = onnx.load(folder / exports.ONNX_FILE)
+    for node in model.graph.node:
+        node.output[:] = ["other_logits" if name == "start_logits" else name for name in node.output]
+    for output in model.graph.output:
+        output.name = "other_logits" if output.name == "start_logits" else output.name
+    onnx.save(model, folder / exports.ONNX_FILE)
+    message = refusal(OnnxPredictor, str(folder))
+    assert "other_logits" in message
+    assert "question_answering needs start_logits" in message
 
 
 @pytest.mark.parametrize("format_name", [ONNX, pytest.param(SAVED_MODEL, marks=pytest.mark.slow)])

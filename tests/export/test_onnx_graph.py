@@ -94,5 +94,5 @@ def test_a_head_that_reads_cls_alone_computes_the_last_block_for_it_alone():
 def test_a_layer_that_is_not_known_is_refused():
     encoder = build_encoder(CONFIG)
     logits = keras.layers.Softmax(name="mine")(build_classifier(encoder, 2).output)
-    with pytest.raises(UserError, match=r"the model's layer mine \(Softmax\) cannot be written as ONNX"):
+    with pytest.raises(UserError, match=r"layer mine \(Softmax\) cannot be converted to ONNX"):
         onnx_graph.onnx_model(keras.Model(encoder.input, logits))

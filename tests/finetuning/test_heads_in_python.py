@@ -3,6 +3,7 @@
 import pathlib
 import re
 
+import numpy as np
 import pytest
 
 from official_bert.modeling.pretraining_model import build_pretraining_model
@@ -31,10 +32,13 @@ def blocks_of(page: str) -> list[str]:
 def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[str]):
     names: dict = {}
     blocks = blocks_of("docs/python.md")
-    assert len(blocks) == 14
+    assert len(blocks) == 15
     for block in blocks:
         exec(block, names)
     assert names["outputs"]["sequence_output"].shape == (1, 5, 8)
+    inputs = {name: np.ones((1, 5), "int32") for name in names["attention"].input}
+    for probabilities in names["attention"](inputs):
+        np.testing.assert_allclose(np.sum(probabilities, axis=-1), np.ones((1, 2, 5)), atol=1e-5)
     assert names["values"].shape == (1,)
     assert names["probabilities"].shape == (1, 3)
     assert names["span"].text == "."  # the last word that the loop printed
