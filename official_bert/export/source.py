@@ -17,7 +17,7 @@ from official_bert.kinds.names import ENCODER, FILL_MASK
 from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.tokenization.exact import FullTokenizer
+from official_bert.tokenization.fast import FastTokenizer
 from official_bert.version import __version__
 
 _MIN_LENGTH = 8
@@ -38,7 +38,7 @@ class Source:
 
     model: keras.Model
     config: BertConfig
-    tokenizer: FullTokenizer
+    tokenizer: FastTokenizer
     vocab: str
     kind: str
     task_spec: dict[str, Any]

@@ -156,7 +156,7 @@ def read_texts(
 def _read_words(path: str) -> Iterator[list[str]]:
     bad_rows = NoBadRows()
     for line, row in tables.read_rows(path, bad_rows):
-        words = row.get(_WORDS)
+        words: Any = row.get(_WORDS)
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             bad_rows.add(path, line, f"{_WORDS} is {json.dumps(words)[:60]}; expected a list of words")
         yield words
