@@ -14,7 +14,7 @@ import json
 import threading
 import uuid
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -32,37 +32,6 @@ from official_bert.utils.counting import pluralize
 
 _models: dict[str, Any] = {}  # In a worker: the model of the last run, shared by the threads.
 _loading = threading.Lock()
-
-
-class Computation(Protocol):
-    """What the workers do with the rows. Instances are sent to the workers.
-
-    Attributes:
-        identity: Everything that the results depend on, except the rows, as JSON values.
-        rows_per_group: Number of rows that are sorted by length together.
-    """
-
-    @property
-    def identity(self) -> dict[str, Any]: ...
-
-    @property
-    def rows_per_group(self) -> int: ...
-
-    def read(self, path: str) -> Iterator[Any]:
-        """Yields the rows of an input file as JSON values."""
-
-    def load(self) -> Any:
-        """Loads the model."""
-
-    def output_files(self, path: str) -> list[str]:
-        """Returns the files of a shard with this path."""
-
-    def write(self, model: Any, first: int, rows: Iterator[Any], path: str) -> None:
-        """Writes the results of a shard's rows. `first` is the index of the first row in the whole input.
-
-        Raises:
-            RefusedRow: If the model cannot process a row.
-        """
 
 
 def predict(options: BatchPredictionOptions, num_shards: int, address: str) -> str:
@@ -102,7 +71,10 @@ def write_features(options: FeatureOptions, num_shards: int, address: str) -> st
 
 @dataclasses.dataclass(frozen=True)
 class _Prediction:
-    """Computes answers with the export in a folder."""
+    """Computes answers with the export in a folder. Instances are sent to the workers.
+
+    `identity` is everything that the results depend on, except the rows, as JSON values.
+    """
 
     folder: str
     export: ExportDescription
@@ -134,7 +106,7 @@ class _Prediction:
 
 @dataclasses.dataclass(frozen=True)
 class _Extraction:
-    """Computes vectors of texts."""
+    """Computes vectors of texts, with the same methods as _Prediction."""
 
     options: FeatureOptions
     trained: dict[str, Any]
@@ -172,6 +144,9 @@ class _Extraction:
     @property
     def _format(self) -> str:
         return feature_files.detect_format(self.options.output_file, self.options.output_format)
+
+
+Computation = _Prediction | _Extraction
 
 
 def _digest(loaded: Loaded) -> str:
