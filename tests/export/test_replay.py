@@ -115,9 +115,9 @@ def test_a_replay_is_read_as_it_was_written_without_answers_that_are_too_long(tm
     ("content", "message"),
     [
         (None, "has no replay file"),
-        ("{}", "is not a replay file .KeyError"),
+        ("{}", "is not a replay file (KeyError"),
         ('{"texts": {"text": ["a"]}, "answers": {"label": []}, "decisions": [], "margins": [1], "tolerance": 0.1}',
-         "is not a replay file .its columns differ in length"),
+         "is not a replay file (its columns differ in length"),
     ],
 )  # fmt: skip
 def test_a_replay_that_is_none_is_refused(content: str | None, message: str, tmp_path: pathlib.Path):

@@ -50,7 +50,7 @@ def test_a_folder_that_answers_otherwise_is_an_error_that_shows_some_texts(other
     first, *lines = str(error.value).split("\n  ")
     assert first == f"{other} answers otherwise:"
     assert len(lines) == 6
-    assert lines[0].startswith('to {"question": ')
+    assert lines[0].startswith('for {"question": ')
     assert lines[-1].startswith("and ")
 
 

@@ -194,7 +194,7 @@ def test_a_version_is_warmed_up_by_its_own_requests(tmp_path: pathlib.Path, monk
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (lambda whole: whole[:-1], "cannot be read as requests to warm up by"),
+    (lambda whole: whole[:-1], "cannot be read as warm-up requests"),
     (lambda whole: warmup_requests({"words": tf.TensorSpec([None], tf.string)}), "cannot answer request 1 of its"),
 ])  # fmt: skip
 def test_a_version_that_cannot_be_warmed_up_is_passed_over_until_it_can(content, message, tmp_path):
