@@ -305,8 +305,13 @@ def answer_groups(model: Predictor, rows: Iterator[dict[str, Any]], batch_size: 
     while group := list(itertools.islice(rows, BATCHES_AT_ONCE * batch_size)):
         try:
             answers = answer_rows(model, group, batch_size)
-        except RefusedRow as refused:
-            raise RefusedRow(first + refused.number, refused.reason) from refused
+        except exports.RefusedTextsError:  # Find the row.
+            answers = []
+            for number, row in enumerate(group, start=first):
+                try:
+                    answers += answer_rows(model, [row], 1)
+                except exports.RefusedTextsError as error:
+                    raise RefusedRow(number, str(error)) from error
         yield answers
         first += len(group)
 
@@ -315,21 +320,9 @@ def answer_rows(model: Predictor, rows: list[dict[str, Any]], batch_size: int) -
     """Returns the answers to rows in their order.
 
     Raises:
-        RefusedRow: If the model cannot answer a row.
+        RefusedTextsError: If the model cannot answer a row.
     """
     inputs = rows[0].keys() - {exports.ID}
-    try:
-        answers = exports.to_rows(
-            model.run(exports.to_columns({name: [row[name] for row in rows] for name in inputs}), batch_size)
-        )
-    except exports.RefusedTextsError as error:
-        if len(rows) == 1:
-            raise RefusedRow(0, str(error)) from error
-        answers = []
-        for number, row in enumerate(rows):
-            try:
-                answers += answer_rows(model, [row], 1)
-            except RefusedRow as refused:
-                raise RefusedRow(number, refused.reason) from refused
-        return answers
+    columns = exports.to_columns({name: [row[name] for row in rows] for name in inputs})
+    answers = exports.to_rows(model.run(columns, batch_size))
     return [_get_id(row) | answer for row, answer in zip(rows, answers, strict=True)]

@@ -30,6 +30,8 @@ from official_bert.runs.run_file import find_changes, read_run_file, refuse_chan
 from official_bert.utils import dask_cluster, files, row_files
 from official_bert.utils.counting import pluralize
 
+# The flags of features that the results depend on.
+_RESULT_OPTIONS = "init layers pooling align normalize max_seq_length batch_size is_split_into_words".split()
 _models: dict[str, Any] = {}  # In a worker: the model of the last run, shared by the threads.
 _loading = threading.Lock()
 
@@ -115,17 +117,7 @@ class _Extraction:
 
     @property
     def identity(self) -> dict[str, Any]:
-        names = (
-            "init",
-            "layers",
-            "pooling",
-            "align",
-            "normalize",
-            "max_seq_length",
-            "batch_size",
-            "is_split_into_words",
-        )
-        return {"model_sha256": self.sha256, **{name: getattr(self.options, name) for name in names}}
+        return {"model_sha256": self.sha256, **{name: getattr(self.options, name) for name in _RESULT_OPTIONS}}
 
     def read(self, path: str) -> Iterator[str | list[str]]:
         return feature_extraction.read_texts(path, self.trained, True, self.options.is_split_into_words)
