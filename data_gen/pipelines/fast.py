@@ -1,13 +1,13 @@
-"""The fast algorithm from text to records: in little memory, on all cores, and resumable at any moment.
+"""The fast algorithm from text to records: uses little memory and all cores, and can be resumed at any time.
 
-1. Each part of an input file is tokenized into a part of a corpus on disk; the parts are joined.
-2. Each block of documents is made into instances, once for each pass, sorted by a random key.
-3. Each shard collects the instances of its range of keys from all blocks. The workers write it together, unless it is
-   compressed.
+1. Tokenize: each part of an input file becomes a part of a corpus on disk. The parts are then joined.
+2. Make instances: each block of documents becomes instances, once for each pass, sorted by a random key.
+3. Write shards: each shard collects the instances of its range of keys from all blocks. Several workers write a shard
+   together, unless it is compressed.
 
-Worker processes do the tasks of each step. The results are files in a working folder beside the records, or of remote
-records in the current folder. Each file appears whole, and a task is done if its file exists. So a stopped run
-continues when the same command is run again, and ends with the same bytes.
+Worker processes run the tasks of each step and store the results in a working folder next to the records, or in the
+current folder for remote records. Result files are written atomically, and a task is complete if its file exists. So a
+stopped run continues when the same command is run again, and its records have the same bytes.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ from official_bert.runs import run_file
 from official_bert.tokenization.exact import parse_vocab
 from official_bert.utils import files
 
-# Flags whose values are paths or contents of files, and what to say if only those may differ.
-_NOT_COMPARED = {"output_file", "exclude_texts", "word_boundaries"}
-_OTHER_FILES = "other text, --vocab_file, --exclude_texts or --word_boundaries"
+# Flags whose values are paths or contents of files.
+_FILE_FLAGS = {"output_file", "exclude_texts", "word_boundaries"}
+_CHANGED_FILES = "other text, --vocab_file, --exclude_texts or --word_boundaries"
 
 
-def create(
+def create_records(
     options: RecordOptions,
     source: dict[str, Any],
     states: dict[str, FileState],
@@ -54,20 +54,20 @@ def create(
     """Makes the records and their manifest.
 
     Args:
-        options: the flags.
-        source: everything that decides the records' bytes, for the manifest.
-        states: the text files, and the states of theirs that the source describes.
-        vocab_text: the text of the vocabulary; its file may change meanwhile.
-        boundaries: of words to be masked together; likewise.
-        excluded: texts that no document may hold; likewise.
-        pool: makes what does the tasks of the run in a working folder.
+        options: The flags.
+        source: Everything that determines the records' bytes, for the manifest.
+        states: The text files and their states at the start.
+        vocab_text: The vocabulary. It is passed as text because its file may change during the run.
+        boundaries: The boundaries of the words that are masked together.
+        excluded: Documents that contain one of these texts are left out.
+        pool: Creates the pool of workers for a working folder.
 
     Raises:
-        UserError: the text is empty, cannot be read or changes meanwhile; the disk is full; or the working folder is
-            another run's.
+        UserError: If the text is empty, cannot be read or changes during the run, the disk is full, or the working
+            folder belongs to a different run.
     """
-    with _write_errors_explained(options.work_folder):
-        folder = _claim(options.work_folder, source)
+    with _explain_write_errors(options.work_folder):
+        folder = _open_run_folder(options.work_folder, source)
         files.write_text(os.path.join(folder, worker.VOCAB), vocab_text)
         worker_options = dataclasses.replace(options, input_file=list(map(files.make_absolute, states)))
         if boundaries and boundaries.words:
@@ -83,22 +83,23 @@ def create(
             try:
                 corpus = _tokenize(folder, options, states, workers)
                 if not corpus["tokens"]:
-                    raise TextError(summary.no_text(corpus))
+                    raise TextError(summary.explain_empty_text(corpus))
             except TextError:
-                # The text or the flags must change, and then the unfinished work would belong to another run.
+                # After the user has changed the text or the flags, the unfinished work is useless.
                 shutil.rmtree(options.work_folder)
                 raise
             vocab = parse_vocab(vocab_text)
             store = TokenStore(
-                os.path.join(folder, worker.CORPUS), token_store.id_dtype(vocab, options.word_boundaries is not None)
+                os.path.join(folder, worker.CORPUS),
+                token_store.choose_id_dtype(vocab, options.word_boundaries is not None),
             )
-            plan = run_plan.plan_run(options, preparation.instance_config(options, vocab), store)
+            plan = run_plan.plan_run(options, preparation.make_instance_config(options, vocab), store)
             files.write_text(os.path.join(folder, worker.PLAN), json.dumps(dataclasses.asdict(plan)))
             blocks = itertools.product(range(options.dupe_factor), range(len(plan.blocks)))
             tasks = [{"block": list(each)} for each in blocks]
             workers.grow(min(options.num_workers, len(tasks)))
             counts = workers.do_all("making instances", tasks, "blocks")
-            # A compressed file is written from its beginning, by one worker.
+            # A compressed file can only be written sequentially, by one worker.
             if isinstance(workers, WorkerPool) and not options.gzip:
                 shards = shard_writing.write_shards(plan, folder, workers, options.num_workers)
             else:
@@ -106,7 +107,7 @@ def create(
                 shards = workers.do_all("writing records", tasks, "shards")
         empty = sum(not shard["records"] for shard in shards)
         if empty:
-            print(f"warning: {empty:,} of {len(shards):,} files are empty; give fewer", file=sys.stderr)
+            print(f"warning: {empty:,} of {len(shards):,} files are empty; write fewer files", file=sys.stderr)
         statistics = {f"text_{name}": value for name, value in corpus.items()}
         statistics |= manifest.total(counts)
         description = manifest.Manifest(source, [manifest.Shard(**shard) for shard in shards], statistics)
@@ -116,49 +117,48 @@ def create(
 
 
 @contextlib.contextmanager
-def _write_errors_explained(folder: str) -> Iterator[None]:
+def _explain_write_errors(folder: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        failed, repair = ("write", "make room") if full else ("work", "correct that")
+        failed, repair = ("write", "free some space") if full else ("work", "correct the error")
         raise UserError(
-            f"cannot {failed} in {folder}: {error}; what is done is kept: {repair} and run the same command again to "
-            "go on"
+            f"cannot {failed} in {folder}: {error}; {repair} and run the same command again to resume"
         ) from error
 
 
-def _claim(work_folder: str, source: dict[str, Any]) -> str:
-    """Returns the run's own folder in the working folder, or takes up that of the same run.
+def _open_run_folder(work_folder: str, source: dict[str, Any]) -> str:
+    """Returns the path of the run's folder in the working folder, which may exist from an interrupted run.
 
-    It is named after all that decides the records, so that what a process of another run still writes after that run's
-    files were removed is never taken for this run's.
+    The name is a hash of everything that determines the records. So files that a process of a different, removed run
+    still writes are never mistaken for files of this run.
     """
     name = hashlib.sha256(json.dumps(source).encode()).hexdigest()[:16]
     present = os.listdir(work_folder) if os.path.exists(work_folder) else []
     for other in set(present) - {name}:
         path = os.path.join(work_folder, other, worker.OPTIONS)
         before = files.read_json_object(path) if os.path.exists(path) else {}
-        flags = {flag: source["flags"][flag] for flag in source["flags"] if flag in before.keys() - _NOT_COMPARED}
-        differences = run_file.describe_changes(run_file.find_changes(before, flags))
+        flags = {flag: source["flags"][flag] for flag in source["flags"] if flag in before.keys() - _FILE_FLAGS}
+        changes = run_file.describe_changes(run_file.find_changes(before, flags))
         raise UserError(
-            f"{work_folder} holds the unfinished work of another run ({differences or _OTHER_FILES}); run that "
+            f"{work_folder} contains the unfinished work of a different run ({changes or _CHANGED_FILES}); run that "
             "command again to finish it, or remove the folder"
         )
     if present:
-        print(f"going on with the unfinished work in {work_folder}")
+        print(f"resuming the unfinished work in {work_folder}")
     return os.path.join(work_folder, name)
 
 
 def _tokenize(folder: str, options: RecordOptions, states: dict[str, FileState], workers: Pool) -> dict[str, int]:
-    """Tokenizes the text into a corpus in the run's folder, and returns its numbers of tokens, documents, ..."""
-    whole = os.path.join(folder, worker.CORPUS)
+    """Tokenizes the text into a corpus in the run's folder. Returns its numbers of tokens, documents, ..."""
+    corpus = os.path.join(folder, worker.CORPUS)
     parts: list[tuple[int, int]] = []
-    if not os.path.exists(os.path.join(whole, token_store.COMPLETE)):
+    if not os.path.exists(os.path.join(corpus, token_store.COMPLETE)):
         sizes = [files.size(path) / 1e6 for path in states]
         workers.grow(min(options.num_workers, len(states)))
         tasks = [{"file": [number]} for number in range(len(states))]
-        descriptions = workers.do_all("looking at the text", tasks, "files")
+        descriptions = workers.do_all("inspecting the text", tasks, "files")
         if options.input_format == "auto":
             print(formats.describe_formats([each["format"] for each in descriptions], options))
         parts = [(number, part) for number, each in enumerate(descriptions) for part in range(len(each["ranges"]))]
@@ -169,8 +169,8 @@ def _tokenize(folder: str, options: RecordOptions, states: dict[str, FileState],
             check_unchanged(states)
         except UserError as error:
             raise TextError(str(error)) from error
-    folders = [worker.part_folder(folder, *each) for each in parts]
-    totals = token_store.join_parts(whole, folders)
+    folders = [worker.get_part_folder(folder, *each) for each in parts]
+    totals = token_store.join_parts(corpus, folders)
     for each in folders:
         shutil.rmtree(each, ignore_errors=True)
     return totals

@@ -1,4 +1,4 @@
-"""From text files to TFRecord files on one machine: the whole of make-records, without its flags."""
+"""Makes TFRecord files from text files on one machine: the implementation of make-records."""
 
 import hashlib
 from collections.abc import Callable
@@ -12,28 +12,32 @@ from official_bert.data import manifest
 
 
 def create_pretraining_data(options: RecordOptions, pool: Callable[[str], Pool] = WorkerPool) -> RecordSummary:
-    """Reads the text, makes the instances, writes the records and beside them a manifest.
+    """Reads the text, makes the instances, and writes the records and their manifest.
 
-    The fast algorithm's records depend on text, vocabulary, flags and seed alone: not on the number of workers, and not
-    on whether a run was stopped and resumed. The reference algorithm holds everything in memory, as the original does;
-    for the same text, flags and seed its records equal those of the original script.
+    The records of the fast algorithm depend only on text, vocabulary, flags and seed, not on the number of workers or
+    on interruptions. The reference algorithm holds everything in memory, like the original script. For the same text,
+    flags and seed it writes the same records as the original.
 
     Args:
-        options: the flags.
-        pool: makes what does the tasks of the fast algorithm: processes of this machine, or another's.
+        options: The flags.
+        pool: Creates the pool of workers of the fast algorithm. Defaults to processes on this machine.
 
     Raises:
-        UserError: something about the input, the vocabulary or the output is wrong.
+        UserError: If the input, the vocabulary or the output cannot be used.
     """
     paths, vocab, tokenizer, boundaries, excluded, flags = preparation.check_options(options)
     with outputs.lock_outputs(options):
-        states = {path: file_states.file_state(path) for path in paths}
+        states = {path: file_states.get_file_state(path) for path in paths}
         vocab_hash = hashlib.sha256(vocab.encode()).hexdigest()
         source = manifest.describe_source(flags, vocab_hash, paths)
         completed = outputs.read_completed(options, source)
         if completed:
-            print("these records are complete already")
-            return RecordSummary.of(completed.statistics)
+            print("these records are already complete")
+            return RecordSummary.from_statistics(completed.statistics)
         if options.algorithm == "reference":
-            return reference.create(options, source, states, preparation.encoder(tokenizer, boundaries), excluded)
-        return RecordSummary.of(fast.create(options, source, states, vocab, boundaries, excluded, pool).statistics)
+            return reference.create_records(
+                options, source, states, preparation.make_encoder(tokenizer, boundaries), excluded
+            )
+        return RecordSummary.from_statistics(
+            fast.create_records(options, source, states, vocab, boundaries, excluded, pool).statistics
+        )

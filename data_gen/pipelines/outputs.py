@@ -1,4 +1,4 @@
-"""The record files of a run: their names, their manifests, the lock, and the refusal to write over the text."""
+"""The output files of a run: names, manifests, locks, and checks that no input is overwritten."""
 
 import contextlib
 import glob
@@ -15,27 +15,27 @@ from official_bert.runs.locks import lock_file
 from official_bert.utils import files
 
 
-def shard_names(options: RecordOptions, size: float) -> list[str]:
-    """Returns the record files to write, for records of about `size` bytes in total."""
+def make_shard_names(options: RecordOptions, size: float) -> list[str]:
+    """Returns the names of the record files for records of about `size` bytes in total."""
     count = options.num_shards
     if options.shard_size_mb:
         count = max(1, round(size / (options.shard_size_mb * 1e6)))
     if count == 1:
         return options.output_file
-    return [_numbered(options, f"{number:05}", count) for number in range(count)]
+    return [_make_shard_name(options, f"{number:05}", count) for number in range(count)]
 
 
-def manifest_files(options: RecordOptions) -> list[str]:
+def list_manifests(options: RecordOptions) -> list[str]:
     """Returns the manifests of the run, one in each folder that records are written to."""
     return list(manifest.manifests_of(options.output_file, options.stem))
 
 
 @contextlib.contextmanager
 def lock_outputs(options: RecordOptions) -> Iterator[None]:
-    """Keeps other processes from writing the same records within this context."""
+    """Prevents other processes from writing the same records within this context."""
     others = options.output_file if len(options.output_file) > 1 else []
     with contextlib.ExitStack() as stack:
-        for path in [*manifest_files(options), *others]:
+        for path in [*list_manifests(options), *others]:
             stack.enter_context(lock_file(path, "output_file"))
         yield
 
@@ -50,7 +50,7 @@ def read_completed(options: RecordOptions, source: dict[str, Any]) -> manifest.M
     Raises:
         UserError: If the manifests describe a different run, whose shards would be mixed with this run's.
     """
-    paths = manifest_files(options)
+    paths = list_manifests(options)
     existing = {path: manifest.Manifest.read(path) for path in paths if files.exists(path)}
     complete = len(existing) == len(paths)
     for path, described in existing.items():
@@ -66,40 +66,40 @@ def read_completed(options: RecordOptions, source: dict[str, Any]) -> manifest.M
 
 
 def describe_outputs(options: RecordOptions) -> str:
-    """Returns where the records and the manifests of a finished run are, for a reader."""
-    manifests = manifest_files(options)
+    """Returns lines with the paths of the records and manifests of a finished run."""
+    manifests = list_manifests(options)
     shards = [shard for path in manifests for shard in manifest.Manifest.read(path).shards]
     names = options.output_file
     if sorted(shard.file for shard in shards) != sorted(map(os.path.basename, names)):
-        names = [_numbered(options, "*", len(shards))]
+        names = [_make_shard_name(options, "*", len(shards))]
     return f"records: {', '.join(names)}\nmanifest: {', '.join(manifests)}"
 
 
 def check_outputs(options: RecordOptions, inputs: list[str]) -> None:
-    """Raises a UserError if two outputs are one file, however they are spelled, or an output is an input.
+    """Raises a UserError if two outputs are the same file, or an output is one of the inputs.
 
-    Inputs are all files that are read, the vocabulary too.
+    The inputs include the vocabulary and all other files that are read.
     """
     spellings: dict[str, str] = {}
     for path in options.output_file:
         real = files.resolve_links(path)
         if real in spellings:
-            raise UserError(f"--output_file names one file twice, as {spellings[real]} and as {path}")
+            raise UserError(f"--output_file contains the same file twice: {spellings[real]} and {path}")
         spellings[real] = path
-    for path in [*options.output_file, *manifest_files(options)]:
+    for path in [*options.output_file, *list_manifests(options)]:
         files.refuse_overwriting(path, "output_file", inputs)
     folder = files.resolve_links(options.work_folder) + os.sep
     for path in inputs:
         if files.resolve_links(path).startswith(folder):
             raise UserError(
-                f"{path} is in the working folder {options.work_folder}, which is removed at the end; move it"
+                f"{path} is in the working folder {options.work_folder}, which is deleted at the end; move the file"
             )
     if options.num_shards > 1 or options.shard_size_mb:
         _check_shards(options, inputs)
 
 
 def _check_shards(options: RecordOptions, inputs: list[str]) -> None:
-    """Raises a UserError if a file of a shard's name is an input; --shard_size_mb may give any number of shards."""
+    """Raises a UserError if an input has the name of a shard. --shard_size_mb can lead to any number of shards."""
     folder, name = os.path.split(options.stem)
     ending = os.path.splitext(options.output_file[0])[1]
     number = r"\d{5,}" if options.shard_size_mb else f"(?:{options.num_shards:05})"
@@ -109,5 +109,5 @@ def _check_shards(options: RecordOptions, inputs: list[str]) -> None:
             files.refuse_overwriting(path, "output_file", inputs)
 
 
-def _numbered(options: RecordOptions, number: str, count: int) -> str:
+def _make_shard_name(options: RecordOptions, number: str, count: int) -> str:
     return f"{options.stem}-{number}-of-{count:05}{os.path.splitext(options.output_file[0])[1]}"

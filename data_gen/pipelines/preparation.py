@@ -21,21 +21,30 @@ from official_bert.utils import files, row_files
 
 
 class Prepared(NamedTuple):
-    """What a run reads, after all checks that need no work."""
+    """The inputs of a run.
 
-    paths: list[str]  # text files
-    vocab: str  # the vocabulary's text
+    Attributes:
+        paths: The text files.
+        vocab: The vocabulary's text.
+        tokenizer: The tokenizer.
+        boundaries: The boundaries of the words that are masked together.
+        excluded: Documents that contain one of these texts are left out.
+        flags: Flags for the manifest: those that determine the records' bytes, and the file names.
+    """
+
+    paths: list[str]
+    vocab: str
     tokenizer: FastTokenizer
-    boundaries: WordBoundaries | None  # of words to be masked together
-    excluded: ExcludedTexts | None  # that no document may hold
-    flags: dict[str, Any]  # for the manifest: those that decide the records' bytes, and the names of the files
+    boundaries: WordBoundaries | None
+    excluded: ExcludedTexts | None
+    flags: dict[str, Any]
 
 
 def check_options(options: RecordOptions) -> Prepared:
-    """Returns what a run reads.
+    """Checks the options and returns the inputs of the run.
 
     Raises:
-        UserError: something about the input, the vocabulary, the list of words or the output is wrong.
+        UserError: If the input, the vocabulary, the word boundaries, the excluded texts or the output cannot be used.
     """
     paths = row_files.expand(options.input_file, "input_file")
     boundaries = word_boundaries.load(options.word_boundaries)
@@ -46,15 +55,15 @@ def check_options(options: RecordOptions) -> Prepared:
     tokenizer = FastTokenizer.from_vocab(vocab, source=options.vocab_file, **options.casing._asdict())
     if problem := describe_contradiction(tokenizer.vocab, options.do_lower_case, options.vocab_file, "pass"):
         raise UserError(problem)
-    _warn_of_too_few_predictions(options)
+    _warn_about_few_predictions(options)
     for path in options.output_file:
         files.check_writable(path)
-    flags = _recorded_flags(options, boundaries, exclude_files)
+    flags = _make_recorded_flags(options, boundaries, exclude_files)
     return Prepared(paths, vocab, tokenizer, boundaries, excluded, flags)
 
 
-def encoder(tokenizer: FastTokenizer, boundaries: WordBoundaries | None) -> FastTokenizer | MarkingTokenizer:
-    """Returns the tokenizer, which marks words if there are word boundaries."""
+def make_encoder(tokenizer: FastTokenizer, boundaries: WordBoundaries | None) -> FastTokenizer | MarkingTokenizer:
+    """Returns the tokenizer, wrapped to mark words if there are word boundaries."""
     return MarkingTokenizer(tokenizer, boundaries) if boundaries else tokenizer
 
 
@@ -64,16 +73,16 @@ def write_part(
     tokenizer: FastTokenizer | MarkingTokenizer,
     excluded: ExcludedTexts | None,
 ) -> None:
-    """Tokenizes the documents that hold no excluded text into a part of the corpus: see token_store.write_part."""
+    """Tokenizes the documents without excluded texts into a part of the corpus (see token_store.write_part)."""
     kept = DocumentFilter(excluded)
     vocab, marked = tokenizer.vocab, isinstance(tokenizer, MarkingTokenizer)
-    unknown = [vocab[exact.UNK] + mark for mark in (0, word_boundaries.mark_of(vocab))]
-    dtype = token_store.id_dtype(vocab, marked)
+    unknown = [vocab[exact.UNK] + mark for mark in (0, word_boundaries.get_continuation_mark(vocab))]
+    dtype = token_store.choose_id_dtype(vocab, marked)
     token_store.write_part(folder, kept(documents), tokenizer.encode, dtype, unknown, lambda: kept.counts)
 
 
-def instance_config(options: RecordOptions, vocab: dict[str, int]) -> InstanceConfig:
-    """Returns the settings of the instances that the flags and the vocabulary give."""
+def make_instance_config(options: RecordOptions, vocab: dict[str, int]) -> InstanceConfig:
+    """Returns the settings for making instances from the flags and the vocabulary."""
     return InstanceConfig(
         max_seq_length=options.max_seq_length,
         max_predictions_per_seq=options.max_predictions_per_seq if options.masking == "static" else 0,
@@ -88,23 +97,23 @@ def instance_config(options: RecordOptions, vocab: dict[str, int]) -> InstanceCo
     )
 
 
-def _recorded_flags(
+def _make_recorded_flags(
     options: RecordOptions, boundaries: WordBoundaries | None, exclude_files: list[str]
 ) -> dict[str, Any]:
     ignored = ("input_file", "vocab_file", "num_workers", "strip_accents", "word_boundaries", "exclude_texts")
     flags = {name: value for name, value in dataclasses.asdict(options).items() if name not in ignored}
     flags |= options.casing.settings | ({"word_boundaries": boundaries.identity} if boundaries else {})
     if exclude_files:
-        flags["exclude_texts"] = exclusion.described(exclude_files)
+        flags["exclude_texts"] = exclusion.describe_files(exclude_files)
     return {**flags, "output_file": [os.path.basename(path) for path in options.output_file]}
 
 
-def _warn_of_too_few_predictions(options: RecordOptions) -> None:
+def _warn_about_few_predictions(options: RecordOptions) -> None:
     wanted = masking.number_to_predict(options.max_seq_length, options.masked_lm_prob, options.max_seq_length)
     if options.max_predictions_per_seq < wanted:
         print(
             f"warning: --max_predictions_per_seq is {options.max_predictions_per_seq}, but --masked_lm_prob="
-            f"{options.masked_lm_prob} of {options.max_seq_length} tokens are {wanted}: full records will have fewer "
-            f"predictions than asked for; pass --max_predictions_per_seq={wanted}",
+            f"{options.masked_lm_prob} of {options.max_seq_length} tokens is {wanted}: full records will have fewer "
+            f"predictions than requested; pass --max_predictions_per_seq={wanted}",
             file=sys.stderr,
         )

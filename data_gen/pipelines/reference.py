@@ -1,6 +1,6 @@
-"""The original's algorithm from text files to TFRecord files: record by record, all in memory.
+"""The original script's algorithm from text files to TFRecord files: record by record, all in memory.
 
-For the same text, flags and seed the records equal those of the original script: tests/golden/pretraining_records.json.
+The same text, flags and seed give the same records as the original (tests/golden/pretraining_records.json).
 """
 
 import collections
@@ -12,13 +12,13 @@ from typing import Any
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import preparation, writer
-from data_gen.pipelines.summary import RecordSummary, no_text
+from data_gen.pipelines.summary import RecordSummary, explain_empty_text
 from data_gen.rules.instances import Instance, InstanceConfig, make_instances
 from data_gen.text import documents
 from data_gen.text.documents import Document
 from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
 from data_gen.text.file_states import FileState, check_unchanged
-from data_gen.text.word_boundaries import MarkingTokenizer, mark_of
+from data_gen.text.word_boundaries import MarkingTokenizer, get_continuation_mark
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
@@ -28,30 +28,30 @@ from official_bert.utils.counting import pluralize
 from official_bert.utils.progress import Progress
 
 
-def create(
+def create_records(
     options: RecordOptions,
     source: dict[str, Any],
     states: dict[str, FileState],
     tokenizer: FastTokenizer | MarkingTokenizer,
     excluded: ExcludedTexts | None,
 ) -> RecordSummary:
-    """Makes the records and their manifest; options, source, states and excluded are as for fast.create.
+    """Makes the records and their manifest. The arguments are those of fast.create_records, with the tokenizer.
 
     Raises:
-        UserError: the text is empty or cannot be read, or a file cannot be written.
+        UserError: If the text is empty or cannot be read, or a file cannot be written.
     """
     lines = documents.read_lines(list(states), options.drop_invalid_utf8)
     kept = DocumentFilter(excluded)
-    corpus = documents.read_corpus(kept(documents.grouped(lines)), tokenizer.encode)
+    corpus = documents.read_corpus(kept(documents.group_lines(lines)), tokenizer.encode)
     if not corpus:
-        expected = "expected a sentence per line and an empty line between documents"
-        raise UserError(f"{no_text(kept.counts)}; {expected}")
+        expected = "expected one sentence per line and an empty line between documents"
+        raise UserError(f"{explain_empty_text(kept.counts)}; {expected}")
     check_unchanged(states)
     ids = collections.Counter(itertools.chain.from_iterable(itertools.chain.from_iterable(corpus)))
     vocab = tokenizer.vocab
-    unknown = ids[vocab[exact.UNK]] + ids[vocab[exact.UNK] + mark_of(vocab)]
+    unknown = ids[vocab[exact.UNK]] + ids[vocab[exact.UNK] + get_continuation_mark(vocab)]
     summary = RecordSummary(len(corpus), ids.total(), unknown, text_excluded=kept.counts.get("excluded"))
-    config = preparation.instance_config(options, vocab)
+    config = preparation.make_instance_config(options, vocab)
     instances = _make_instances(corpus, config, options.dupe_factor, random.Random(options.random_seed), summary)
     writer.write(instances, options.output_file, options.max_seq_length, options.max_predictions_per_seq)
     if len(instances) < len(options.output_file):

@@ -1,8 +1,8 @@
-"""A shuffle of all instances of a corpus in little memory.
+"""Shuffles all instances of a corpus with little memory.
 
-Each instance gets a random key of 64 bits. Each block of instances is sorted by key and spooled to disk. The range of
-keys is divided into buckets that fit into memory; each bucket is collected from all blocks, sorted and written out. So
-the instances end up in the order of their keys, whichever process makes which block: a uniform shuffle.
+Each instance gets a random key of 64 bits. Each block of instances is sorted by key and written to disk. The range of
+keys is divided into buckets that fit into memory. Each bucket is collected from all blocks, sorted and written out. The
+result is a uniform shuffle, the instances in the order of their keys, regardless of which process made which block.
 """
 
 import dataclasses
@@ -19,46 +19,53 @@ from official_bert.utils import files
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How instances of L positions and P predictions are laid out on disk."""
+    """The layout of instances on disk.
+
+    Attributes:
+        max_seq_length: Positions of an instance.
+        max_predictions_per_seq: Maximum number of predictions of an instance.
+        ids: Data type of the ids.
+        buckets: Number of buckets.
+    """
 
     max_seq_length: int
     max_predictions_per_seq: int
-    ids: np.dtype  # type of the ids
-    buckets: int  # into how many the range of keys is cut
+    ids: np.dtype
+    buckets: int
 
     @property
     def row(self) -> np.dtype:
-        """An instance and its key."""
+        """The data type of an instance with its key."""
         positions, limit = (self.max_seq_length,), (self.max_predictions_per_seq,)
         arrays = [("ids", self.ids, positions), ("labels", self.ids, limit), ("positions", "<u2", limit)]
         numbers = [("length", "<u2"), ("first_length", "<u2"), ("predictions", "<u2"), ("is_random_next", "u1")]
         return np.dtype([("key", "<u8"), *arrays, *numbers])
 
-    def bucket_starts(self, keys: np.ndarray) -> np.ndarray:
-        """Where each bucket begins among sorted keys, and the end: [buckets + 1]."""
+    def find_bucket_starts(self, keys: np.ndarray) -> np.ndarray:
+        """Returns the index of the first key of each bucket in sorted keys, and the end: [buckets + 1]."""
         firsts = [(2**64 * bucket) // self.buckets for bucket in range(self.buckets)]
         return np.append(np.searchsorted(keys, np.array(firsts, np.uint64)), len(keys)).astype("<i8")
 
 
-def keyed(instances: Instances, random: Random) -> np.ndarray:
-    """Returns a block's instances in the layout of the disk, sorted by random keys."""
+def sort_by_random_keys(instances: Instances, random: Random) -> np.ndarray:
+    """Converts a block's instances to the on-disk layout, sorted by random keys."""
     keys = random.raw(len(instances.length))
     order = np.argsort(keys, kind="stable")
-    rows = rows_of(instances, order)
+    rows = select_rows(instances, order)
     rows["key"] = keys[order]
     return rows
 
 
 def spool(path: str, rows: np.ndarray, layout: Layout) -> None:
-    """Writes a block's rows, which are sorted by their keys; the file appears whole."""
-    starts = layout.bucket_starts(rows["key"])
-    with files.write_atomically(path) as beside, open(beside, "wb") as writer:
+    """Writes a block's rows, sorted by key, atomically."""
+    starts = layout.find_bucket_starts(rows["key"])
+    with files.write_atomically(path) as temporary, open(temporary, "wb") as writer:
         writer.write(starts.data)
         writer.write(rows.data)
 
 
-def rows_of(instances: Instances, which: np.ndarray | slice) -> np.ndarray:
-    """Returns some of the instances in the layout of the disk, with keys of 0."""
+def select_rows(instances: Instances, which: np.ndarray | slice) -> np.ndarray:
+    """Converts some of the instances to the on-disk layout, with keys of 0."""
     layout = Layout(instances.ids.shape[1], instances.labels.shape[1], instances.ids.dtype, 1)
     rows = np.zeros(len(instances.length[which]), layout.row)
     for name in layout.row.names or ():
@@ -67,8 +74,8 @@ def rows_of(instances: Instances, which: np.ndarray | slice) -> np.ndarray:
     return rows
 
 
-def collect(paths: list[str], bucket: int, layout: Layout) -> np.ndarray:
-    """Returns a bucket's rows from all spooled blocks, in the order of their keys (of equal ones, of the blocks)."""
+def collect_bucket(paths: list[str], bucket: int, layout: Layout) -> np.ndarray:
+    """Returns a bucket's rows from all blocks, sorted by key. Equal keys keep the order of the blocks."""
     parts = []
     header = 8 * (layout.buckets + 1)
     for path in paths:
@@ -80,15 +87,15 @@ def collect(paths: list[str], bucket: int, layout: Layout) -> np.ndarray:
     return rows[np.argsort(rows["key"], kind="stable")]
 
 
-def schema(config: InstanceConfig) -> dict[str, record_schema.Feature]:
-    """Returns what the records hold."""
+def make_schema(config: InstanceConfig) -> dict[str, record_schema.Feature]:
+    """Returns the schema of the records."""
     if not config.max_predictions_per_seq:
         return record_schema.unmasked_schema(config.max_seq_length)
     return record_schema.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq)
 
 
-def features(rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the records' features (see record_schema.pretraining_schema); those of predictions may be empty."""
+def make_features(rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Converts rows to the features of records. Without predictions, those features have size 0."""
     position = np.arange(rows["ids"].shape[1])[None, :]
     mask = position < rows["length"][:, None]
     slots = np.arange(rows["labels"].shape[1])[None, :]
@@ -103,8 +110,8 @@ def features(rows: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def statistics(instances: Instances) -> dict[str, int]:
-    """Returns what RecordSummary counts of instances."""
+def count_statistics(instances: Instances) -> dict[str, int]:
+    """Returns the counts of RecordSummary for some instances."""
     return {
         "instances": len(instances.length),
         "positions": instances.ids.size,

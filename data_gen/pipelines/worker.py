@@ -1,11 +1,16 @@
-"""A process that tokenizes text, makes blocks of instances and writes shards, without TensorFlow, in little memory.
+"""The worker process: tokenizes text, makes blocks of instances and writes shards, without importing TensorFlow.
 
-It reads a task per line from standard input and answers each with a line. The tasks are `{"file": [number]}`, which
-looks at an input file, `{"part": [number of the file, number of the part]}`, `{"block": [pass, block]}` and
-`{"shard": [number]}`. The result is a file that appears whole; a task whose result exists is not done again.
+It reads one JSON task per line from standard input and writes one line with the result. Tasks are
 
-Several workers write a shard together (see shard_writing.py) by `{"bucket": [number]}`, which encodes the records of a
-bucket and keeps them, and `{"write": [path, position]}`, which writes them into a file.
+- `{"file": [file]}`: detect the format of an input file and split it into parts,
+- `{"part": [file, part]}`: tokenize a part of an input file,
+- `{"block": [pass, block]}`: make the instances of a block of documents,
+- `{"shard": [shard]}`: write a shard.
+
+Results are written to files atomically. A task whose result file exists is not run again.
+
+Several workers can write a shard together (see shard_writing.py): `{"bucket": [bucket]}` encodes the records of a
+bucket and holds them in memory, `{"write": [path, position]}` writes them into a file.
 """
 
 import collections
@@ -40,10 +45,8 @@ from official_bert.utils.signals import end_with_parent
 
 _RECORDS_AT_ONCE = 2000
 
-# Text is tokenized in parts of about so many bytes, so that several processes share a large file.
-_PART_BYTES = 2 << 20
-
-_MOST_PLAN_BYTES = 4 << 30  # a plan names each text file, block and shard
+_PART_BYTES = 2 << 20  # Approximate size of the parts of an input file, which several processes can share.
+_MAX_PLAN_BYTES = 4 << 30  # A plan lists all text files, blocks and shards.
 
 CORPUS, VOCAB, OPTIONS, PLAN = "corpus", "vocab.txt", "options.json", "run.json"
 WORDS, EXCLUDED = "words.txt", "excluded.txt"
@@ -52,20 +55,25 @@ _Steps = dict[str, Callable[..., dict[str, Any]]]
 
 
 class TextError(UserError):
-    """The text cannot be read as the flags say."""
+    """The text cannot be read with these flags."""
 
 
 class Worker:
-    """Does the tasks of a run, with files in its working folder, which holds the flags and the plan of the run."""
+    """Runs the tasks of a run, with the flags, the plan and the results in its working folder."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._frames: list[bytes] = []  # of a bucket that is encoded and not written yet
+        self._frames: list[bytes] = []  # The encoded records of a bucket, until they are written.
 
     def do(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Does a task and returns its result; of a task done before, the stored result."""
-        stored: _Steps = {"file": self._file, "part": self._part, "block": self._block, "shard": self._shard}
-        repeated: _Steps = {"bucket": self._bucket, "write": self._write}  # worth nothing without each other
+        """Runs a task and returns its result, or returns the stored result of a completed task."""
+        stored: _Steps = {
+            "file": self._describe_file,
+            "part": self._tokenize_part,
+            "block": self._make_block,
+            "shard": self._write_shard,
+        }
+        repeated: _Steps = {"bucket": self._encode_bucket, "write": self._write_bucket}  # These results are not stored.
         name, arguments = next(iter(task.items()))
         if name in repeated:
             return repeated[name](*arguments)
@@ -78,12 +86,12 @@ class Worker:
 
     @functools.cached_property
     def _options(self) -> RecordOptions:
-        return RecordOptions(**files.read_json_object(os.path.join(self._folder, OPTIONS), _MOST_PLAN_BYTES))
+        return RecordOptions(**files.read_json_object(os.path.join(self._folder, OPTIONS), _MAX_PLAN_BYTES))
 
     @functools.cached_property
     def _tokenizer(self) -> FastTokenizer | MarkingTokenizer:
         tokenizer = FastTokenizer(os.path.join(self._folder, VOCAB), *self._options.casing)
-        return preparation.encoder(tokenizer, word_boundaries.load(self._options.word_boundaries))
+        return preparation.make_encoder(tokenizer, word_boundaries.load(self._options.word_boundaries))
 
     @functools.cached_property
     def _excluded(self) -> ExcludedTexts | None:
@@ -91,7 +99,7 @@ class Worker:
 
     @functools.cached_property
     def _plan(self) -> RunPlan:
-        return RunPlan(**files.read_json_object(os.path.join(self._folder, PLAN), _MOST_PLAN_BYTES))
+        return RunPlan(**files.read_json_object(os.path.join(self._folder, PLAN), _MAX_PLAN_BYTES))
 
     @functools.cached_property
     def _vocab(self) -> dict[str, int]:
@@ -99,11 +107,11 @@ class Worker:
 
     @functools.cached_property
     def _config(self) -> InstanceConfig:
-        return preparation.instance_config(self._options, self._vocab)
+        return preparation.make_instance_config(self._options, self._vocab)
 
     @functools.cached_property
     def _layout(self) -> shuffle.Layout:
-        ids = token_store.id_dtype(self._vocab, self._options.word_boundaries is not None)
+        ids = token_store.choose_id_dtype(self._vocab, self._options.word_boundaries is not None)
         buckets = self._plan.buckets_per_shard * len(self._plan.outputs)
         return shuffle.Layout(self._config.max_seq_length, self._config.max_predictions_per_seq, ids, buckets)
 
@@ -111,70 +119,72 @@ class Worker:
     def _store(self) -> TokenStore:
         return TokenStore(os.path.join(self._folder, CORPUS), self._layout.ids)
 
-    def _file(self, number: int) -> dict[str, Any]:
-        """Returns the format of an input file, and the ranges of bytes that it is read in."""
+    def _describe_file(self, number: int) -> dict[str, Any]:
+        """Returns the format of an input file and the byte ranges of its parts."""
         path, options = self._options.input_file[number], self._options
-        with _text_errors():
-            format = formats.format_of(path, options)
+        with _convert_text_errors():
+            format = formats.resolve_format(path, options)
             return {"format": format, "ranges": formats.find_ranges(path, format, _PART_BYTES)}
 
-    def _part(self, number: int, part: int) -> dict[str, Any]:
+    def _tokenize_part(self, number: int, part: int) -> dict[str, Any]:
         """Tokenizes a range of an input file."""
         file = self.do({"file": [number]})
         start, end = file["ranges"][part]
         path, options = self._options.input_file[number], self._options
 
         def read(start: int) -> Iterator[list[str]]:
-            return formats.documents_of(path, file["format"], options, start, end)
+            return formats.read_with_options(path, file["format"], options, start, end)
 
-        folder = part_folder(self._folder, number, part)
-        with _text_errors():
+        folder = get_part_folder(self._folder, number, part)
+        with _convert_text_errors():
             try:
                 preparation.write_part(folder, read(start), self._tokenizer, self._excluded)
             except UserError:
-                # Read from the file's start, the same error has the number of the line in the file.
+                # Reading from the start of the file raises the same error with the right line number.
                 if start:
                     collections.deque(read(0), maxlen=0)
                 raise
         return {}
 
-    def _spooled(self, number_of_pass: int, block: int) -> str:
+    def _get_spool_path(self, number_of_pass: int, block: int) -> str:
         return os.path.join(self._folder, f"spooled-{number_of_pass}-{block}")
 
-    def _block(self, number_of_pass: int, block: int) -> dict[str, int]:
-        """Spools a block's instances, sorted by their keys; returns their statistics."""
+    def _make_block(self, number_of_pass: int, block: int) -> dict[str, int]:
+        """Writes a block's instances to disk, sorted by key. Returns their statistics."""
         random = Random(self._options.random_seed, number_of_pass, block)
         first, last = self._plan.blocks[block]
         instances = vectorized_instances.make_instances(self._store, first, last, self._config, random)
         self._store.release()
-        shuffle.spool(self._spooled(number_of_pass, block), shuffle.keyed(instances, random), self._layout)
-        return shuffle.statistics(instances)
+        shuffle.spool(
+            self._get_spool_path(number_of_pass, block), shuffle.sort_by_random_keys(instances, random), self._layout
+        )
+        return shuffle.count_statistics(instances)
 
-    def _shard(self, number: int) -> dict[str, Any]:
-        """Writes a shard; returns its entry for the manifest."""
+    def _write_shard(self, number: int) -> dict[str, Any]:
+        """Writes a shard. Returns its entry for the manifest."""
         path = self._plan.outputs[number]
         count = 0
         with writer.open_shard(path, self._options.gzip) as shard:
             for bucket in range(number * self._plan.buckets_per_shard, (number + 1) * self._plan.buckets_per_shard):
-                rows = self._collected(bucket)
+                rows = self._collect(bucket)
                 count += len(rows)
                 for content in self._encode_frames(rows):
                     shard.write(content)
         return {"file": os.path.basename(path), "records": count, "bytes": files.size(path), "sha256": sha256(path)}
 
     def _encode_frames(self, rows: np.ndarray) -> Iterator[bytes]:
-        """Yields the rows encoded as TFRecord frames, some thousand records at a time."""
-        schema = shuffle.schema(self._config)
+        """Yields batches of rows, encoded as TFRecord frames."""
+        schema = shuffle.make_schema(self._config)
         for start in range(0, len(rows), _RECORDS_AT_ONCE):
-            batch = shuffle.features(rows[start : start + _RECORDS_AT_ONCE])
-            yield writer.joined_frames(record_codec.encode(batch, schema))
+            batch = shuffle.make_features(rows[start : start + _RECORDS_AT_ONCE])
+            yield writer.frame_records(record_codec.encode(batch, schema))
 
-    def _bucket(self, bucket: int) -> dict[str, int]:
-        rows = self._collected(bucket)
+    def _encode_bucket(self, bucket: int) -> dict[str, int]:
+        rows = self._collect(bucket)
         self._frames = list(self._encode_frames(rows))
         return {"records": len(rows), "bytes": sum(map(len, self._frames))}
 
-    def _write(self, path: str, position: int) -> dict[str, Any]:
+    def _write_bucket(self, path: str, position: int) -> dict[str, Any]:
         try:
             with open(path, "r+b") as shard:
                 shard.seek(position)
@@ -184,23 +194,25 @@ class Worker:
         self._frames = []
         return {}
 
-    def _collected(self, bucket: int) -> np.ndarray:
+    def _collect(self, bucket: int) -> np.ndarray:
         """Returns a bucket's rows from all blocks."""
-        spooled = [self._spooled(p, b) for p in range(self._options.dupe_factor) for b in range(len(self._plan.blocks))]
-        return shuffle.collect(spooled, bucket, self._layout)
+        spooled = [
+            self._get_spool_path(p, b) for p in range(self._options.dupe_factor) for b in range(len(self._plan.blocks))
+        ]
+        return shuffle.collect_bucket(spooled, bucket, self._layout)
 
 
 @contextlib.contextmanager
-def _text_errors() -> Iterator[None]:
-    """Makes errors of the text TextErrors."""
+def _convert_text_errors() -> Iterator[None]:
+    """Converts each UserError to a TextError."""
     try:
         yield
     except UserError as error:
         raise TextError(str(error)) from error
 
 
-def part_folder(folder: str, number: int, part: int) -> str:
-    """Returns the folder of a tokenized part of an input file, in the working folder."""
+def get_part_folder(folder: str, number: int, part: int) -> str:
+    """Returns the path of a tokenized part of an input file in the working folder."""
     return os.path.join(folder, f"part-{number:05}-{part:05}")
 
 

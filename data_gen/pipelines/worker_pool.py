@@ -1,4 +1,4 @@
-"""The worker processes of a run, and how they are driven."""
+"""The pool of worker processes of a run."""
 
 import contextlib
 import json
@@ -14,28 +14,27 @@ from data_gen.pipelines import worker
 from official_bert.errors import UserError
 from official_bert.utils.progress import Progress
 
-# Has a worker do a task, and returns the result.
-Ask = Callable[[dict[str, Any]], dict[str, Any]]
+Ask = Callable[[dict[str, Any]], dict[str, Any]]  # Sends a task to a worker and returns the result.
 
 
 class Pool(Protocol):
-    """What does the tasks of a run: processes of this machine, or of a cluster (on_dask.py)."""
+    """A pool of workers: processes on this machine, or on a cluster (on_dask.py)."""
 
     def __enter__(self) -> "Pool": ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def grow(self, count: int) -> None:
-        """Starts processes until there are so many, where that is ours to decide."""
+        """Starts processes until there are `count`, unless the user starts them."""
 
     def do_all(
         self, what: str, tasks: list[dict[str, Any]], unit: str, amounts: list[float] | None = None
     ) -> list[dict[str, Any]]:
-        """Returns the tasks' results, in the tasks' order: see WorkerPool.do_all."""
+        """Runs tasks and returns their results in order (see WorkerPool.do_all)."""
 
 
 class WorkerPool:
-    """Processes that do the tasks of the run with this working folder (see worker.py), each driven by a thread."""
+    """Worker processes (see worker.py) on this machine for a working folder. A thread drives each process."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -45,12 +44,12 @@ class WorkerPool:
         return self
 
     def grow(self, count: int) -> None:
-        """Starts processes until there are so many."""
+        """Starts processes until there are `count`."""
         # The import path of this process may come from elsewhere than the environment.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         while len(self._processes) < count:
             command = [sys.executable, "-m", worker.__name__, self._folder, str(os.getpid())]
-            # A terminal sends Ctrl-C to the workers too, which would show tracebacks: this process alone answers it.
+            # The workers ignore Ctrl-C, which a terminal sends to them too. This process handles it and ends them.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 pipe = subprocess.PIPE
@@ -72,21 +71,21 @@ class WorkerPool:
         amounts: list[float] | None = None,
         do: Callable[[dict[str, Any], Ask], dict[str, Any]] | None = None,
     ) -> list[dict[str, Any]]:
-        """Returns the tasks' results, in the tasks' order.
+        """Runs tasks, starting them in order, and returns their results in the same order.
 
         Args:
-            what: what is being done, for the lines of progress.
-            tasks: see worker.py.
-            unit: of the amounts.
-            amounts: of work in each task; None for 1 each.
-            do: does a task, for which it may ask a worker several times, and returns the result; None to ask once. The
-                tasks are begun in their order.
+            what: Title of the progress lines.
+            tasks: The tasks (see worker.py).
+            unit: Unit of the amounts.
+            amounts: Amount of work of each task. Defaults to 1 each.
+            do: Runs a task, possibly with several requests to a worker, and returns the result. Defaults to a single
+                request.
 
         Raises:
-            Exception: the first of a task's (see `ask`); no other task is begun then.
+            Exception: The first error of a task (see `ask`). No more tasks are started then.
         """
         amounts = amounts or [1] * len(tasks)
-        pending = iter(range(len(tasks)))  # threads may share it: each number is taken once
+        pending = iter(range(len(tasks)))  # Shared by the threads; each number is taken once.
         results: list[dict[str, Any] | None] = [None] * len(tasks)
         errors: list[BaseException] = []
         progress = Progress(what, sum(amounts), unit)
@@ -96,13 +95,13 @@ class WorkerPool:
         def drive(process: subprocess.Popen[str]) -> None:
             nonlocal done
 
-            def asked(task: dict[str, Any]) -> dict[str, Any]:
+            def ask_process(task: dict[str, Any]) -> dict[str, Any]:
                 return ask(process, task, self._folder)
 
             while not errors and (number := next(pending, None)) is not None:
                 try:
-                    result = do(tasks[number], asked) if do else asked(tasks[number])
-                except BaseException as error:  # also this process' KeyboardInterrupt, by which `do` ends its waits
+                    result = do(tasks[number], ask_process) if do else ask_process(tasks[number])
+                except BaseException as error:  # Including KeyboardInterrupt.
                     errors.append(error)
                     return
                 with lock:
@@ -115,28 +114,28 @@ class WorkerPool:
             thread.start()
         for thread in threads:
             while thread.is_alive():
-                thread.join(1)  # a Ctrl-C just before a wait without limit would be noticed only after it
+                thread.join(1)  # Without a timeout, a Ctrl-C just before the call would be handled only afterwards.
         if errors:
             raise errors[0]
         return [result for result in results if result is not None]
 
 
 def ask(process: subprocess.Popen[str], task: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Has a worker process do a task, and returns the result.
+    """Sends a task to a worker process and returns the result.
 
     Raises:
-        UserError: the worker reports one, or has ended.
-        OSError: the worker could not write.
-        RuntimeError: the worker reports a defect.
+        UserError: If the worker reports one, or has ended.
+        OSError: If the worker could not write.
+        RuntimeError: If the worker reports any other exception.
     """
     assert process.stdin is not None
     assert process.stdout is not None
     line = ""
-    with contextlib.suppress(BrokenPipeError):  # it has ended
+    with contextlib.suppress(BrokenPipeError):  # The worker has ended.
         process.stdin.write(json.dumps(task) + "\n")
         process.stdin.flush()
         line = process.stdout.readline()
-    if not line.endswith("\n"):  # it has ended before its answer was whole
+    if not line.endswith("\n"):  # The worker ended before it had written the complete line.
         raise UserError(_describe_end(process.wait(), task, folder))
     answer = json.loads(line)
     if "text_error" in answer:
@@ -144,7 +143,7 @@ def ask(process: subprocess.Popen[str], task: dict[str, Any], folder: str) -> di
     if "os_error" in answer:
         raise OSError(*answer["os_error"])
     if "user_error" in answer:
-        raise UserError(f"{answer['user_error']}; what is done is kept: run the same command again to go on")
+        raise UserError(f"{answer['user_error']}; run the same command again to resume")
     if "defect" in answer:
         raise RuntimeError(answer["defect"])
     return dict(answer["result"])
@@ -153,10 +152,10 @@ def ask(process: subprocess.Popen[str], task: dict[str, Any], folder: str) -> di
 def _describe_end(code: int, task: dict[str, Any], folder: str) -> str:
     if code == -signal.SIGKILL:
         return (
-            f"a worker process was killed at {task}, as systems do when memory is short; the same command with fewer "
-            f"--num_workers goes on with what is done; or remove {folder} and start anew with a smaller --block_tokens"
+            f"a worker process was killed at {task}, probably because memory ran out; run the same command with fewer "
+            f"--num_workers to resume, or remove {folder} and start again with a smaller --block_tokens"
         )
     return (
-        f"a worker process ended with code {code} at {task}, and may have said why above; what is done is kept: run "
-        "the same command again to go on"
+        f"a worker process ended with code {code} at {task}; see its messages above; run the same command again to "
+        "resume"
     )

@@ -1,4 +1,4 @@
-"""Records to TFRecord files."""
+"""Writes TFRecord files."""
 
 import contextlib
 import functools
@@ -20,20 +20,20 @@ from official_bert.utils.progress import Progress
 _RECORDS_AT_ONCE = 1000
 
 
-def joined_frames(records: Sequence[bytes]) -> bytes:
-    """Returns records as they stand in a TFRecord file: of each its length, that one's checksum, itself, its checksum.
+def frame_records(records: Sequence[bytes]) -> bytes:
+    """Returns records in the TFRecord format: length, checksum of the length, content, checksum of the content.
 
-    Checksums are CRC-32C, rotated by 15 bits and shifted, as the format has them.
+    The checksums are masked CRC-32C: rotated by 15 bits, plus a constant.
     """
     crc = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
     checksums = ((crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(0xA282EAD8)).astype("<u4").tobytes()
-    lengths = map(_framed_length, map(len, records))
+    lengths = map(_frame_length, map(len, records))
     ends = [checksums[start : start + 4] for start in range(0, len(checksums), 4)]
     return b"".join(itertools.chain.from_iterable(zip(lengths, records, ends, strict=True)))
 
 
 @functools.lru_cache(10_000)
-def _framed_length(length: int) -> bytes:
+def _frame_length(length: int) -> bytes:
     packed = struct.pack("<Q", length)
     crc = google_crc32c.value(packed)
     return packed + struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
@@ -41,16 +41,16 @@ def _framed_length(length: int) -> bytes:
 
 @contextlib.contextmanager
 def open_shard(path: str, gzip: bool) -> Iterator[Any]:
-    """Yields a writer of bytes; the file appears under its name whole, when the context is left without an error."""
-    with files.write_atomically(path) as beside, open(beside, "wb") as raw:
-        # No name and no time in the header: equal records give equal bytes.
+    """Yields a writer of bytes. The file gets its name when the context ends without an error."""
+    with files.write_atomically(path) as temporary, open(temporary, "wb") as raw:
+        # The header contains no name and no time, so that equal records give equal bytes.
         zipped = GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) if gzip else None
         with zipped or contextlib.nullcontext(raw) as writer:
             yield writer
 
 
-def _rows(instances: Sequence[Instance], layout: shuffle.Layout) -> np.ndarray:
-    """Returns the instances as the fast algorithm has them on disk."""
+def _make_rows(instances: Sequence[Instance], layout: shuffle.Layout) -> np.ndarray:
+    """Converts the instances to the on-disk format of the fast algorithm."""
     rows = np.zeros(len(instances), layout.row)
     for row, each in zip(rows, instances, strict=True):
         row["ids"][: len(each.input_ids)] = each.input_ids
@@ -62,10 +62,10 @@ def _rows(instances: Sequence[Instance], layout: shuffle.Layout) -> np.ndarray:
 
 
 def write(instances: Sequence[Instance], paths: list[str], max_seq_length: int, max_predictions_per_seq: int) -> None:
-    """Writes the instances to the files in turn, one record each; the files appear together at the end, whole.
+    """Writes the instances to the files in turn. The files get their names at the end, together.
 
     Raises:
-        UserError: a file cannot be written.
+        UserError: If a file cannot be written.
     """
     schema = record_schema.pretraining_schema(max_seq_length, max_predictions_per_seq)
     layout = shuffle.Layout(max_seq_length, max_predictions_per_seq, np.dtype("<u4"), 1)
@@ -73,8 +73,8 @@ def write(instances: Sequence[Instance], paths: list[str], max_seq_length: int, 
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(open_shard(path, gzip=False)) for path in paths]
         for start in range(0, len(instances), _RECORDS_AT_ONCE):
-            rows = _rows(instances[start : start + _RECORDS_AT_ONCE], layout)
-            records = record_codec.encode(shuffle.features(rows), schema)
+            rows = _make_rows(instances[start : start + _RECORDS_AT_ONCE], layout)
+            records = record_codec.encode(shuffle.make_features(rows), schema)
             for number, writer in enumerate(writers):
-                writer.write(joined_frames(records[(number - start) % len(writers) :: len(writers)]))
+                writer.write(frame_records(records[(number - start) % len(writers) :: len(writers)]))
             progress.update(start + _RECORDS_AT_ONCE)

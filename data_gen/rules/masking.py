@@ -30,7 +30,7 @@ class MaskingVocabulary:
 
     @functools.cached_property
     def mark(self) -> int:
-        """What is added to an id whose token goes on with the word before: as `text.word_boundaries.mark_of`."""
+        """The offset added to the ids of tokens that continue a word (see word_boundaries.get_continuation_mark)."""
         return max(self.words) + 1
 
     @classmethod

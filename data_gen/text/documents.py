@@ -46,7 +46,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
         yield from map(str.strip, streams.decode_lines(path, undecoded(path), drop_invalid_utf8, at_start=False))
 
 
-def grouped(lines: Iterator[str]) -> Iterator[list[str]]:
+def group_lines(lines: Iterator[str]) -> Iterator[list[str]]:
     """Yields lines, as `read_lines` does, by document; an empty line ends one."""
     for has_text, group in itertools.groupby(lines, bool):
         if has_text:

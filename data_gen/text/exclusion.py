@@ -37,32 +37,32 @@ class ExcludedTexts:
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
-        squeezed = {_squeezed(text) for text in texts} - {""}
+        squeezed = {_remove_white_space(text) for text in texts} - {""}
         self.texts = sorted(text for text in squeezed if len(text) >= MIN_CHARACTERS)
         self.too_short = len(squeezed) - len(self.texts)
 
     @functools.cached_property
-    def _by_start(self) -> dict[str, list[str]]:
+    def _texts_by_start(self) -> dict[str, list[str]]:
         texts = collections.defaultdict(list)
         for text in self.texts:
             texts[text[:MIN_CHARACTERS]].append(text)
         return texts
 
     @functools.cached_property
-    def _table(self) -> np.ndarray:
+    def _hash_table(self) -> np.ndarray:
         """Which hashes, of those brought to _TABLE_BITS, a text may begin with."""
         table = np.zeros(1 << _TABLE_BITS, bool)
-        for start in self._by_start:
-            table[_hashes(start)] = True
+        for start in self._texts_by_start:
+            table[_hash_windows(start)] = True
         return table
 
     def is_in(self, document: Sequence[str]) -> bool:
         """Whether a document, given as its lines or sentences, holds one of the texts."""
-        text = _squeezed("".join(document))
+        text = _remove_white_space("".join(document))
         if len(text) < MIN_CHARACTERS:
             return False
-        for position in np.flatnonzero(self._table[_hashes(text)]).tolist():
-            starting = self._by_start.get(text[position : position + MIN_CHARACTERS], ())
+        for position in np.flatnonzero(self._hash_table[_hash_windows(text)]).tolist():
+            starting = self._texts_by_start.get(text[position : position + MIN_CHARACTERS], ())
             if any(text.startswith(each, position) for each in starting):
                 return True
         return False
@@ -102,7 +102,7 @@ def load(paths: list[str]) -> ExcludedTexts | None:
     Raises:
         UserError: a file is missing or cannot be read.
     """
-    return ExcludedTexts(text for path in paths for text in _texts_of(path)) if paths else None
+    return ExcludedTexts(text for path in paths for text in _read_texts(path)) if paths else None
 
 
 def load_described(patterns: list[str]) -> tuple[list[str], ExcludedTexts | None]:
@@ -124,41 +124,41 @@ def load_described(patterns: list[str]) -> tuple[list[str], ExcludedTexts | None
     return paths, excluded
 
 
-def described(paths: list[str]) -> list[dict[str, str]]:
+def describe_files(paths: list[str]) -> list[dict[str, str]]:
     """Returns what the manifest says of the files: names and hashes."""
     return [{"file": os.path.basename(path), "sha256": files.sha256(path)} for path in paths]
 
 
-def _texts_of(path: str) -> Iterator[str]:
+def _read_texts(path: str) -> Iterator[str]:
     is_table = tables.is_table(path)
     for number, (_, row) in enumerate(tables.read_rows(path, NoBadRows(), as_text=not is_table)):
         if is_table and number == 0:
             yield from row
-        yield from _strings(row)
+        yield from _find_strings(row)
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _find_strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
-            yield from _strings(each)
+            yield from _find_strings(each)
 
 
-def _squeezed(text: str) -> str:
+def _remove_white_space(text: str) -> str:
     return "".join(text.split()).encode("utf-8", "ignore").decode()  # JSON may have halves of characters
 
 
-def _hashes(text: str) -> np.ndarray:
+def _hash_windows(text: str) -> np.ndarray:
     """Returns the hash of the MIN_CHARACTERS from each position of a text on, where there are so many."""
     values = np.frombuffer(text.encode("utf-32-le"), "<u4").astype(np.uint64)
     of_four = values
     for length in (1, 2, 4, 8):  # from the hashes of so many characters to those of twice as many
-        values = values[:-length] * _power(length) + values[length:]
+        values = values[:-length] * _compute_power(length) + values[length:]
         of_four = values if length == 2 else of_four
-    values = values[:-4] * _power(4) + of_four[16:]  # 16 and 4 are MIN_CHARACTERS
+    values = values[:-4] * _compute_power(4) + of_four[16:]  # 16 and 4 are MIN_CHARACTERS
     return (values * _SPREAD) >> np.uint64(64 - _TABLE_BITS)
 
 
-def _power(exponent: int) -> np.uint64:
+def _compute_power(exponent: int) -> np.uint64:
     return np.uint64(pow(_BASE, exponent, 1 << 64))

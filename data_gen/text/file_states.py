@@ -8,7 +8,7 @@ from official_bert.utils import files
 FileState = tuple[int, int] | None
 
 
-def file_state(path: str) -> FileState:
+def get_file_state(path: str) -> FileState:
     """Returns what changes when a local file is written: its size and the time of the last change; None of others."""
     if files.is_remote(path):
         return None
@@ -20,5 +20,5 @@ def file_state(path: str) -> FileState:
 def check_unchanged(states: dict[str, FileState]) -> None:
     """Raises a UserError if one of these files is not in the state that it was in."""
     for path, before in states.items():
-        if file_state(path) != before:
+        if get_file_state(path) != before:
             raise UserError(f"{path} changed while it was read; run the same command again")

@@ -71,7 +71,7 @@ def read_documents(
     return _documents(path, format, language, text_field, drop_invalid_utf8, start, end)
 
 
-def documents_of(
+def read_with_options(
     path: str, format: str, options: TextOptions, start: int = 0, end: int | None = None
 ) -> Iterator[Document]:
     """Calls `read_documents` with the other arguments from the flags; `format` is as `format_of` returns it."""
@@ -85,21 +85,21 @@ def read_files(what: str, paths: list[str], options: TextOptions) -> Iterator[Do
 
     The formats that "auto" finds are printed. Errors are as for `read_documents`.
     """
-    file_formats = [format_of(path, options) for path in paths]
+    file_formats = [resolve_format(path, options) for path in paths]
     if options.input_format == "auto" and paths:
         print(describe_formats(file_formats, options))
     sizes = [files.size(path) for path in paths]
     progress = Progress(what, sum(sizes) / 1e6, "MB")
     for path, each, size, end in zip(paths, file_formats, sizes, itertools.accumulate(sizes), strict=True):
         done = end - size
-        for document in documents_of(path, each, options):
+        for document in read_with_options(path, each, options):
             yield document
             # About: characters are counted for bytes, of compressed files too.
             done = min(done + sum(map(len, document)), end)
             progress.update(done / 1e6)
 
 
-def format_of(path: str, options: TextOptions) -> str:
+def resolve_format(path: str, options: TextOptions) -> str:
     """Returns the format of a file: what it says itself, or else --input_format, or else as `detect_format`.
 
     Raises:

@@ -50,11 +50,11 @@ def docstring_documents() -> Iterator[tuple[str, str]]:
                     tree = ast.parse(reader.read())
             except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
                 continue  # a few files are broken on purpose
-            strings = [ast.get_docstring(node) for node in _documented(tree)]
+            strings = [ast.get_docstring(node) for node in _find_documented_nodes(tree)]
             yield os.path.relpath(path, library), "\n\n".join(string for string in strings if string)
 
 
-def _documented(module: ast.Module) -> Iterator[_Documented]:
+def _find_documented_nodes(module: ast.Module) -> Iterator[_Documented]:
     """Yields what may have a docstring, in the order of ast.walk, which would visit every expression too."""
     statements: collections.deque[ast.AST] = collections.deque([module])
     while statements:

@@ -29,24 +29,24 @@ def split_sentences(text: str, language: str) -> list[str]:
     for paragraph in text.splitlines():
         if not paragraph.isascii():
             paragraph = _WIDE_SPACE.sub(" ", paragraph)
-        for sentence in _windowed(paragraph, language):
+        for sentence in _split_in_windows(paragraph, language):
             if stripped := sentence.strip():
                 sentences.append(stripped)
     return sentences
 
 
-def _windowed(paragraph: str, language: str) -> Iterator[str]:
+def _split_in_windows(paragraph: str, language: str) -> Iterator[str]:
     start, window = 0, _WINDOW
     while start + window < len(paragraph):
-        *whole, _ = _segmented(paragraph[start : start + window], language)
+        *whole, _ = _segment(paragraph[start : start + window], language)
         yield from whole
         # The last sentence may continue beyond the window: the next window begins with it.
         start += sum(map(len, whole))
         window = _WINDOW if whole else 2 * window
-    yield from _segmented(paragraph[start:], language)
+    yield from _segment(paragraph[start:], language)
 
 
-def _segmented(text: str, language: str) -> list[str]:
+def _segment(text: str, language: str) -> list[str]:
     """Returns the text in pieces, one for each sentence."""
     try:
         return sentencex.segment(language, text)

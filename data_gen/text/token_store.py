@@ -24,7 +24,7 @@ _NAMES = (IDS, SENTENCES, DOCUMENTS)
 Encode = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 
 
-def id_dtype(vocab: dict[str, int], marked: bool = False) -> np.dtype:
+def choose_id_dtype(vocab: dict[str, int], marked: bool = False) -> np.dtype:
     """The smallest type of number that holds all ids, with the marks of word_boundaries.py or without."""
     return np.dtype("<u2" if (1 + marked) * (max(vocab.values()) + 1) <= 2**16 else "<u4")
 
@@ -67,7 +67,7 @@ def _write_documents(
 ) -> dict[str, int]:
     tokens = sentences = unknown = count = 0
     with contextlib.ExitStack() as stack:
-        ids_file, sentences_file, documents_file = _created(folder, stack)
+        ids_file, sentences_file, documents_file = _create_files(folder, stack)
         for batch, number_of in _batches(documents):
             ids, splits = encode(batch)
             unknown += sum(int(np.count_nonzero(ids == unk_id)) for unk_id in unk_ids)
@@ -111,11 +111,11 @@ def join_parts(folder: str, parts: list[str]) -> dict[str, int]:
         return files.read_json_object(complete)
     files.make_folder(folder)
     with contextlib.ExitStack() as stack:
-        targets = _created(folder, stack)
+        targets = _create_files(folder, stack)
         for part in parts:
             shifts = (None, totals["tokens"], totals["sentences"])
             for name, target, shift in zip(_NAMES, targets, shifts, strict=True):
-                for values in _chunks(os.path.join(part, name), "<i8" if shift is not None else "u1"):
+                for values in _read_chunks(os.path.join(part, name), "<i8" if shift is not None else "u1"):
                     target.write((values if shift is None else values + shift).data)
                 if shift is not None:
                     target.seek(-8, os.SEEK_CUR)  # the end of this part is the beginning of the next one
@@ -128,12 +128,12 @@ def join_parts(folder: str, parts: list[str]) -> dict[str, int]:
     return totals
 
 
-def _created(folder: str, stack: contextlib.ExitStack) -> list[io.BufferedWriter]:
+def _create_files(folder: str, stack: contextlib.ExitStack) -> list[io.BufferedWriter]:
     # Python's own files write the arrays: on a full disk NumPy's tofile can lose the end of a file without an error.
     return [stack.enter_context(open(os.path.join(folder, name), "wb")) for name in _NAMES]
 
 
-def _chunks(path: str, dtype: str) -> Iterator[np.ndarray]:
+def _read_chunks(path: str, dtype: str) -> Iterator[np.ndarray]:
     with open(path, "rb") as reader:
         while len(values := np.fromfile(reader, dtype, 1 << 20)):
             yield values
@@ -150,11 +150,11 @@ class TokenStore:
 
     def __init__(self, folder: str, dtype: np.dtype) -> None:
         self._maps: list[mmap.mmap] = []
-        self.ids = self._mapped(os.path.join(folder, IDS), dtype)
-        self.sentences = self._mapped(os.path.join(folder, SENTENCES), np.dtype("<i8"))
-        self.documents = self._mapped(os.path.join(folder, DOCUMENTS), np.dtype("<i8"))
+        self.ids = self._map_file(os.path.join(folder, IDS), dtype)
+        self.sentences = self._map_file(os.path.join(folder, SENTENCES), np.dtype("<i8"))
+        self.documents = self._map_file(os.path.join(folder, DOCUMENTS), np.dtype("<i8"))
 
-    def _mapped(self, path: str, dtype: np.dtype) -> np.ndarray:
+    def _map_file(self, path: str, dtype: np.dtype) -> np.ndarray:
         with open(path, "rb") as reader:
             self._maps.append(mmap.mmap(reader.fileno(), 0, access=mmap.ACCESS_READ))
         return np.frombuffer(self._maps[-1], dtype)

@@ -1,8 +1,7 @@
-"""What whole-word masking takes for a word where BERT's own words are less: Chinese, of which each character is one.
+"""Word boundaries for whole-word masking in text that BERT's tokenizer splits into smaller units, such as Chinese.
 
-A segmenter or a list of words cuts text into words. Those of BERT's words that lie in the same one belong together. An
-id tells that its token goes on with the word before: the number of the vocabulary's ids is added to it (`mark_of`).
-Corpus and instances carry such ids like any others; the rules of masking, which read them, take the marks off.
+A segmenter or a list of words finds the words of a text. All tokens of a word are masked together. The ids of tokens
+that continue a word are marked by adding the number of ids of the vocabulary (`get_continuation_mark`).
 """
 
 import collections
@@ -46,7 +45,7 @@ class WordBoundaries:
             return f"{self.segmenter}: rjieba {importlib.metadata.version('rjieba')}"
         return f"sha256: {hashlib.sha256(self.words.encode()).hexdigest()}"
 
-    def spans(self, text: str) -> Iterator[tuple[int, int, bool]]:
+    def find_spans(self, text: str) -> Iterator[tuple[int, int, bool]]:
         """Yields where each part of a text begins and ends, and whether it is a word; the others are not joined."""
         if self.segmenter:
             import rjieba
@@ -72,7 +71,7 @@ class WordBoundaries:
 
     @functools.cached_property
     def _words(self) -> frozenset[str]:
-        return frozenset(_words_of(self.words))
+        return frozenset(_split_words(self.words))
 
     @functools.cached_property
     def _lengths(self) -> Mapping[str, list[int]]:
@@ -110,16 +109,16 @@ def load(name: str | None) -> WordBoundaries | None:
                 f"line {number:,} of --word_boundaries={name} is {line.strip()!r}, which holds white space; give one "
                 "word on each line"
             )
-    if not _words_of(text):
+    if not _split_words(text):
         raise UserError(f"--word_boundaries={name} holds no word; give one on each line")
     return WordBoundaries(None, text)
 
 
-def _words_of(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [word for line in text.splitlines() if (word := line.strip())]
 
 
-def mark_of(vocab: Mapping[str, int]) -> int:
+def get_continuation_mark(vocab: Mapping[str, int]) -> int:
     """Returns what is added to an id to say that its token goes on with the word before; ids below it say nothing."""
     return max(vocab.values()) + 1
 
@@ -136,7 +135,7 @@ class MarkingTokenizer:
 
     def __init__(self, tokenizer: FastTokenizer, boundaries: WordBoundaries) -> None:
         self.tokenizer, self.vocab, self._boundaries = tokenizer, tokenizer.vocab, boundaries
-        self._mark = mark_of(self.vocab)
+        self._mark = get_continuation_mark(self.vocab)
         self._continues = np.zeros(self._mark, bool)
         self._continues[[i for token, i in self.vocab.items() if token.startswith(CONTINUATION)]] = True
 
@@ -144,7 +143,7 @@ class MarkingTokenizer:
         """Returns ids and row splits like FastTokenizer.encode, with marks added to the ids."""
         ids, splits = self.tokenizer.encode(texts)
         ids = ids.copy()
-        spans = [list(self._boundaries.spans(text)) for text in texts]
+        spans = [list(self._boundaries.find_spans(text)) for text in texts]
         parts = [text[start:end] for text, some in zip(texts, spans, strict=True) for start, end, _ in some]
         part_ids, part_splits = self.tokenizer.encode(parts)
         # Usually no word of BERT's lies in several parts: then the parts, tokenized one by one, have the text's ids.
@@ -159,10 +158,10 @@ class MarkingTokenizer:
             if np.array_equal(of_text, part_ids[of_parts]):
                 of_text[joined[of_parts]] += self._mark
             else:
-                of_text[self._joined(text, spans[number])] += self._mark
+                of_text[self._find_continuations(text, spans[number])] += self._mark
         return ids, splits
 
-    def _joined(self, text: str, spans: list[tuple[int, int, bool]]) -> list[int]:
+    def _find_continuations(self, text: str, spans: list[tuple[int, int, bool]]) -> list[int]:
         """The numbers of the tokens that go on with the word before, by the place of each in the text."""
         owner = np.full(len(text), -1)
         for number, (start, end, is_word) in enumerate(spans):

@@ -41,12 +41,12 @@ def learn(options: VocabularyOptions) -> Learned:
     if options.heldout_file and not heldout.counts:
         raise UserError(f"--heldout_file={','.join(options.heldout_file)} holds no text")
     counts = {word: count for word, count in text.counts.items() if len(word) <= exact.MAX_CHARACTERS_PER_WORD}
-    letters = wordpiece_training.letter_frequencies(counts)
-    covered = wordpiece_training.commonest(letters, options.character_coverage)
+    letters = wordpiece_training.count_letters(counts)
+    covered = wordpiece_training.select_common_letters(letters, options.character_coverage)
     if len(covered) < len(letters):
         # A word with an unknown letter is unknown as a whole: its pieces would be of no use.
         counts = {word: count for word, count in counts.items() if covered.issuperset(word)}
-    special = wordpiece_training.special_pieces(options.layout, options.do_lower_case)
+    special = wordpiece_training.list_special_pieces(options.layout, options.do_lower_case)
     pieces = wordpiece_training.learn_pieces(counts, special, options.vocab_size, options.min_frequency)
     coverage = sum(letters[letter] for letter in covered) / max(letters.total(), 1)
     return Learned(pieces, text, heldout, len(letters), len(covered), coverage)
@@ -97,7 +97,7 @@ def _report(learned: Learned, options: VocabularyOptions, other: dict[str, int] 
     if options.compare_with and other:
         vocabularies[options.compare_with] = other
     figures = {name: report.measure(vocab, learned.heldout.counts) for name, vocab in vocabularies.items()}
-    return "\n".join([*lines, report.table(figures)])
+    return "\n".join([*lines, report.format_table(figures)])
 
 
 def learn_and_report(options: VocabularyOptions) -> None:

@@ -30,7 +30,7 @@ def measure(vocab: dict[str, int], counts: dict[str, int]) -> Figures:
     return Figures(len(vocab), pieces / words, whole / words, unknown / words, shattered / words)
 
 
-def table(figures: dict[str, Figures]) -> str:
+def format_table(figures: dict[str, Figures]) -> str:
     """Returns a line for the figures of each vocabulary, by its name, under a heading."""
     width = max(map(len, figures))
     lines = [f"{'':{width}}  {'pieces':>8}  {'pieces per word':>15}  {'whole words':>11}  {'[UNK]':>8}"]

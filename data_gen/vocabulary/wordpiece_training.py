@@ -16,7 +16,7 @@ _UNUSED_CASED = (range(1, 100), range(100, 102))
 _WORDS_AT_ONCE = 10_000
 
 
-def special_pieces(layout: str, do_lower_case: bool) -> list[str]:
+def list_special_pieces(layout: str, do_lower_case: bool) -> list[str]:
     """Returns the pieces that stand before the letters: special tokens and, in the releases' layout, unused places.
 
     Args:
@@ -33,7 +33,7 @@ def special_pieces(layout: str, do_lower_case: bool) -> list[str]:
     return [pad, *before, *others, *after]
 
 
-def letter_frequencies(counts: dict[str, int]) -> collections.Counter[str]:
+def count_letters(counts: dict[str, int]) -> collections.Counter[str]:
     """Returns how often each character occurs in words that occur so often."""
     frequencies: collections.Counter[str] = collections.Counter()
     for word, count in counts.items():
@@ -42,7 +42,7 @@ def letter_frequencies(counts: dict[str, int]) -> collections.Counter[str]:
     return frequencies
 
 
-def commonest(frequencies: collections.Counter[str], coverage: float) -> set[str]:
+def select_common_letters(frequencies: collections.Counter[str], coverage: float) -> set[str]:
     """Returns the fewest letters that make up at least this share of all; of equally frequent ones the first."""
     letters: set[str] = set()
     wanted = coverage * frequencies.total()

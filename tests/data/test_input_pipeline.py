@@ -49,7 +49,7 @@ def write_records(folder: pathlib.Path, counts: list[int], compress: bool = Fals
             "next_sentence_labels": rng.integers(0, 2, (count, 1)),
         }
         with writer.open_shard(str(path), compress) as shard:
-            shard.write(writer.joined_frames(record_codec.encode(batch, UNMASKED)))
+            shard.write(writer.frame_records(record_codec.encode(batch, UNMASKED)))
         paths.append(str(path))
     return paths
 

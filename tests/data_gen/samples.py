@@ -65,7 +65,7 @@ def unmasked(batch: dict[str, np.ndarray]) -> np.ndarray:
     return ids
 
 
-def instance_config(**changes: object) -> InstanceConfig:
+def make_instance_config(**changes: object) -> InstanceConfig:
     values = {
         "max_seq_length": 16, "max_predictions_per_seq": 3, "masked_lm_prob": 0.15, "short_seq_prob": 0.0,
         "do_whole_word_mask": False, "cls": 2, "sep": 3, **changes,

@@ -20,7 +20,7 @@ def test_script_writes_records_and_prints_a_summary(short_texts: list[str], voca
     sizes = ["--max_seq_length=24", "--max_predictions_per_seq=2", "--dupe_factor=2"]
     done = run_script(*files, f"--vocab_file={vocab_file}", *sizes, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    for line in ("documents", "instances", "random segments", "to be predicted", "padding", "[UNK]"):
+    for line in ("documents", "instances", "random segments", "predictions", "padding", "[UNK]"):
         assert line in done.stdout
     assert "pass --max_predictions_per_seq=4" in done.stderr
     assert sum(1 for _ in tf.data.TFRecordDataset(f"{tmp_path}/out.tfrecord")) > 0

@@ -12,7 +12,7 @@ from official_bert.errors import UserError
 @pytest.mark.parametrize(("changes", "message"), [
     ({"input_file": []}, "--input_file is empty"),
     ({"output_file": []}, "--output_file is empty"),
-    ({"output_file": ["x", "x"]}, "--output_file names one file twice, as x and as x"),
+    ({"output_file": ["x", "x"]}, "--output_file contains the same file twice: x and x"),
     ({"vocab_file": "none.txt"}, "there is no file none.txt"),
     ({"input_file": ["/proc"]}, r"--input_file: /proc is a folder; for all files in it give /proc/\*"),
     ({"output_file": ["/proc/none/x"]}, "cannot make the folder /proc/none"),

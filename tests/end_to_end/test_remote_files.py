@@ -116,7 +116,7 @@ def test_records_that_were_killed_in_mid_write_are_whole_files_and_gone_on_with(
         shards = set(store.names(bucket)) - {".all.manifest.json.lock"}
         assert shards < {*expected, "all.manifest.json"}
         assert all(files.read_bytes(f"{bucket}/{name}") == expected[name] for name in shards)
-    assert "going on with the unfinished work" in run("make-records", *to_store)
+    assert "resuming the unfinished work" in run("make-records", *to_store)
     assert set(store.names(bucket)) == {*expected, "all.manifest.json"}
     assert all(files.read_bytes(f"{bucket}/{name}") == content for name, content in expected.items())
     assert not list(tmp_path.glob("*.work"))

@@ -57,5 +57,5 @@ def write(path: pathlib.Path, instances: list[Values], names: list[str] | None =
         for instance in instances:
             wide = {name: dataclasses.replace(f, shape=(len(instance[name]),)) for name, f in schema.items()}
             values = {name: np.array([instance[name]]) for name in schema}
-            shard.write(writer.joined_frames(record_codec.encode(values, wide)))
+            shard.write(writer.frame_records(record_codec.encode(values, wide)))
     return str(path)

@@ -106,7 +106,7 @@ def test_a_flipped_byte_of_a_compressed_file_is_found(vocab_file: str, tmp_path:
         number = int(re.search(r"record (\d+) \(from 0\) is damaged", told)[1])
         assert frame_of(whole, before) <= number <= frame_of(whole, after) + 1
         read = list(itertools.islice(record_reader.read_file(str(path)), number))
-        assert whole.startswith(writer.joined_frames(read))
+        assert whole.startswith(writer.frame_records(read))
     path.write_bytes(gzip.compress(gzip.decompress(content)[:-1]))
     assert "record 299 (from 0)" in problems(input_file=[str(path)])[0]
 
@@ -291,7 +291,7 @@ def test_other_files_are_told_apart(tmp_path: pathlib.Path):
     assert f"{text} is text, not a TFRecord file; official-bert make-records" in problems(input_file=[text])[0]
     assert "no records in" in problems(input_file=[empty])[0]
     with writer.open_shard(str(tmp_path / "other"), gzip=False) as shard:
-        shard.write(writer.joined_frames([b"not a message"]))
+        shard.write(writer.frame_records([b"not a message"]))
     assert "record 0 (from 0): it is not a tf.train.Example" in problems(input_file=[str(tmp_path / "other")])[0]
     path = write(tmp_path / "task", [good()], ["input_ids", "input_mask"])
     assert "it has no feature segment_ids; it holds input_ids, input_mask" in problems(input_file=[path])[0]

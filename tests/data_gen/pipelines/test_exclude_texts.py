@@ -84,7 +84,7 @@ def test_a_run_goes_on_with_the_same_texts_alone(
     content = pathlib.Path(excluding).read_bytes()
     pathlib.Path(excluding).write_bytes(content + b"one more text of twenty characters,x\r\n")
     told = refusal(one_machine.create_pretraining_data, options)
-    assert "holds the unfinished work of another run (other text, --vocab_file, " in told
+    assert "contains the unfinished work of a different run (other text, --vocab_file, " in told
     told = refusal(one_machine.create_pretraining_data, dataclasses.replace(options, dupe_factor=7))
     assert "--dupe_factor was 2 and is 7)" in told
     pathlib.Path(excluding).write_bytes(content)
@@ -103,4 +103,6 @@ def test_text_of_which_nothing_is_left_is_an_error(algorithm: str, corpus: Corpu
         exclude_texts=[str(tmp_path / "dev.txt")],
     )  # fmt: skip
     (tmp_path / "dev.txt").write_text(sentence)
-    assert "each document (2) holds a text of --exclude_texts" in refusal(one_machine.create_pretraining_data, options)
+    assert "all documents (2) contain a text of --exclude_texts" in refusal(
+        one_machine.create_pretraining_data, options
+    )

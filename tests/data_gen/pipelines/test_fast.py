@@ -104,7 +104,7 @@ def test_after_a_full_disk_the_same_command_continues(corpus: Corpus, tmp_path: 
     assert not list((tmp_path / "full").glob("*.tfrecord*"))
     done = run_python(*command_for(options))
     assert done.returncode == 0, done.stderr
-    assert "going on with the unfinished work" in done.stdout
+    assert "resuming the unfinished work" in done.stdout
     assert contents(tmp_path / "full") == contents(tmp_path / "straight")
 
 
@@ -148,10 +148,16 @@ def test_what_a_kill_left_beside_the_records_is_removed(corpus: Corpus, tmp_path
 
 def test_other_errors_of_the_system_are_not_called_a_full_disk():
     for error, message in (
-        (OSError(errno.ENOSPC, "No space left on device"), "cannot write in out.work: .* make room and run the same"),
-        (OSError(errno.EACCES, "Permission denied"), "cannot work in out.work: .*Permission denied.* correct that and"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "cannot write in out.work: .* free some space and run the same",
+        ),
+        (
+            OSError(errno.EACCES, "Permission denied"),
+            "cannot work in out.work: .*Permission denied.* correct the error and",
+        ),
     ):
-        with pytest.raises(UserError, match=message), fast._write_errors_explained("out.work"):
+        with pytest.raises(UserError, match=message), fast._explain_write_errors("out.work"):
             raise error
 
 

@@ -90,7 +90,7 @@ def test_a_lost_scheduler_is_reported_and_the_same_command_continues(folder: pat
         cluster.add_worker()
         code, out, errors = ended(cluster.command("make-records", "--output_file=many/all.tfrecord", *FLAGS))
     assert (code, errors) == (0, [])
-    assert "going on with the unfinished work" in out
+    assert "resuming the unfinished work" in out
     assert contents(folder / "many") == contents(folder / "one")
 
 

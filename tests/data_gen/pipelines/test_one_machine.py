@@ -24,7 +24,7 @@ def test_shards_of_another_run_are_not_mixed_with_these(corpus: Corpus, tmp_path
     assert told.count(" was ") == 1
     (tmp_path / "out.work" / "another").mkdir(parents=True)
     (tmp_path / "out.manifest.json").unlink()
-    assert "out.work holds the unfinished work of another run" in refusal(make_records, corpus, tmp_path)
+    assert "out.work contains the unfinished work of a different run" in refusal(make_records, corpus, tmp_path)
     assert {name: value for name, value in before.items() if "manifest" not in name} == {
         path.name: path.read_bytes() for path in tmp_path.glob("*.tfrecord")
     }
@@ -34,7 +34,7 @@ def test_a_complete_run_is_not_done_again(corpus: Corpus, tmp_path: pathlib.Path
     first = make_records(corpus, tmp_path)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert make_records(corpus, tmp_path) == first
-    assert "complete already" in capsys.readouterr().out
+    assert "already complete" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
     next(iter(tmp_path.glob("*.tfrecord"))).unlink()  # a shard that is gone is made again
     make_records(corpus, tmp_path)
@@ -70,7 +70,7 @@ def test_text_without_tokens_is_refused(
     algorithm: str, content: str, short_options: Callable[..., RecordOptions], tmp_path: pathlib.Path
 ):
     options = short_options(input_file=[write_text(tmp_path / "empty.txt", content)], algorithm=algorithm)
-    assert "the input holds no text" in refusal(one_machine.create_pretraining_data, options)
+    assert "the input contains no text" in refusal(one_machine.create_pretraining_data, options)
 
 
 @pytest.mark.parametrize("algorithm", ["reference", "fast"])

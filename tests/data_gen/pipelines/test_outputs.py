@@ -43,7 +43,7 @@ def test_one_output_in_two_spellings_is_refused(short_options: Options, tmp_path
     (tmp_path / "b.tfrecord").symlink_to(tmp_path / "a.tfrecord")
     for other in (f"{tmp_path}/./a.tfrecord", f"{tmp_path}/link/a.tfrecord", f"{tmp_path}/b.tfrecord"):
         told = refusal(create_pretraining_data, short_options(output_file=[f"{tmp_path}/a.tfrecord", other]))
-        assert f"--output_file names one file twice, as {tmp_path}/a.tfrecord and as {other}" in told
+        assert f"--output_file contains the same file twice: {tmp_path}/a.tfrecord and {other}" in told
     assert not (tmp_path / "a.tfrecord").exists()
 
 
@@ -87,8 +87,8 @@ def test_records_in_several_folders_have_a_manifest_in_each(
     findings = verification.verify(VerificationOptions(input_file=outputs))
     assert (findings.problems, findings.files) == ([], 3)
     assert create_pretraining_data(options) == first
-    assert "complete already" in capsys.readouterr().out
+    assert "already complete" in capsys.readouterr().out
     pathlib.Path(outputs[1]).unlink()
     assert create_pretraining_data(options) == first
-    assert "complete already" not in capsys.readouterr().out
+    assert "already complete" not in capsys.readouterr().out
     assert pathlib.Path(outputs[1]).exists()

@@ -90,7 +90,7 @@ def test_records_of_other_words_are_not_mixed_with_these(corpus: Corpus, tmp_pat
     (tmp_path / "out" / "out.manifest.json").unlink()
     (tmp_path / "out" / "out.work" / "another").mkdir(parents=True)
     told = refusal(make_marked, corpus, tmp_path / "out", word_boundaries=words)
-    assert "holds the unfinished work of another run" in told
+    assert "contains the unfinished work of a different run" in told
 
 
 @pytest.mark.parametrize(("changes", "message"), [

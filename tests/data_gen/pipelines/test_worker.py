@@ -42,12 +42,12 @@ def test_a_large_file_is_shared_and_a_line_in_it_is_named(
     assert len(ranges) > 10
     for part in range(len(ranges)):
         worker.Worker(str(folder)).do({"part": [0, part]})
-    parts = [worker.part_folder(str(folder), 0, part) for part in range(len(ranges))]
+    parts = [worker.get_part_folder(str(folder), 0, part) for part in range(len(ranges))]
     token_store.join_parts(str(folder / "joined"), parts)
     (tmp_path / "whole").mkdir()
     documents = list(formats.read_documents(str(text), "sentences"))
     tokenizer = FastTokenizer(corpus[1])
-    ids = token_store.id_dtype(tokenizer.vocab)
+    ids = token_store.choose_id_dtype(tokenizer.vocab)
     token_store.write_part(str(folder / "whole"), documents, tokenizer.encode, ids, [1])
     for name in (token_store.IDS, token_store.SENTENCES, token_store.DOCUMENTS):
         assert (folder / "joined" / name).read_bytes() == (folder / "whole" / name).read_bytes()

@@ -56,7 +56,7 @@ def test_a_worker_within_a_task_ends_with_its_parent(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize(("code", "words"), [
-    ("import os; os.kill(os.getpid(), 9)", "was killed at .* fewer --num_workers goes on .* remove out.work and"),
+    ("import os; os.kill(os.getpid(), 9)", "was killed at .* fewer --num_workers to resume, or remove out.work and"),
     ("raise SystemExit(3)", "ended with code 3 at .* run the same command again"),
     ("input(); print('{\"result\": {', end=''); raise SystemExit(3)", "ended with code 3 at"),  # within its answer
 ])  # fmt: skip

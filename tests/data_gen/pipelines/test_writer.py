@@ -16,7 +16,7 @@ def test_frames_are_those_of_tensorflow(tmp_path: pathlib.Path):
     with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as theirs:
         for content in contents:
             theirs.write(content)
-    assert (tmp_path / "theirs").read_bytes() == writer.joined_frames(contents)
+    assert (tmp_path / "theirs").read_bytes() == writer.frame_records(contents)
 
 
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(

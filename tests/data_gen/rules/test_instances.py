@@ -4,11 +4,11 @@ import random
 
 from data_gen.rules.instances import InstanceConfig, instances_of_document
 from tests.data_gen.rules.test_masking import masking_vocabulary
-from tests.data_gen.samples import instance_config
+from tests.data_gen.samples import make_instance_config
 
 
 def config(**changes: object) -> InstanceConfig:
-    return instance_config(vocabulary=masking_vocabulary(), **changes)
+    return make_instance_config(vocabulary=masking_vocabulary(), **changes)
 
 
 def test_document_of_one_sentence_always_gets_a_random_second_segment():

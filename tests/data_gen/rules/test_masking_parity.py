@@ -14,7 +14,7 @@ from official_bert.data.dynamic_masking import DynamicMasking, record_keys
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.data_gen.distributions import assert_alike, histogram
-from tests.data_gen.samples import instance_config
+from tests.data_gen.samples import make_instance_config
 
 WORDS, CONTINUATIONS = 700, 300
 VOCAB = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
@@ -52,7 +52,7 @@ def by_reference(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: 
 
 
 def fast(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
-    config = instance_config(
+    config = make_instance_config(
         max_seq_length=LENGTH, max_predictions_per_seq=LIMIT, masked_lm_prob=PROBABILITY, masking_rates=str(rates),
         do_whole_word_mask=whole_words, cls=CLS, sep=SEP, vocabulary=masking.MaskingVocabulary.of(VOCAB),
     )  # fmt: skip

@@ -20,7 +20,7 @@ from data_gen.rules.random_numbers import Random
 from official_bert.data.manifest import Manifest
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.data_gen.distributions import assert_alike, histogram
-from tests.data_gen.samples import instance_config, options_for, store_of
+from tests.data_gen.samples import make_instance_config, options_for, store_of
 from tests.make import refusal, write_text, write_vocab
 
 CLS, SEP, LENGTH = 2, 3, 24
@@ -29,10 +29,10 @@ Documents = list[list[list[int]]]
 
 def config(**changes: object) -> InstanceConfig:
     vocabulary = MaskingVocabulary(list(range(1 << 18)), frozenset(), frozenset((CLS, SEP)), 4)
-    return instance_config(max_seq_length=LENGTH, max_predictions_per_seq=0, vocabulary=vocabulary, **changes)
+    return make_instance_config(max_seq_length=LENGTH, max_predictions_per_seq=0, vocabulary=vocabulary, **changes)
 
 
-def documents_of(count: int, longest_sentence: int, most_sentences: int = 9) -> Documents:
+def make_documents(count: int, longest_sentence: int, most_sentences: int = 9) -> Documents:
     """Documents whose tokens count upwards through all of them, so that a token tells where it comes from."""
     rng = random.Random(count)
     documents, token = [], 10
@@ -48,7 +48,7 @@ def documents_of(count: int, longest_sentence: int, most_sentences: int = 9) -> 
 
 def test_fast_full_sentences_equal_those_of_the_reference(tmp_path: pathlib.Path):
     # Without short targets, long sentences and masks nothing is drawn.
-    documents = documents_of(400, 8)
+    documents = make_documents(400, 8)
     fast = vectorized_instances.make_instances(
         store_of(documents, tmp_path), 0, len(documents), config(sentence_objective="none"), Random("full")
     )
@@ -75,7 +75,7 @@ def test_fast_full_sentences_equal_those_of_the_reference(tmp_path: pathlib.Path
 
 
 def test_full_sentences_are_shortened_alike(tmp_path: pathlib.Path):
-    documents = documents_of(3000, 40, most_sentences=4)  # many sentences are longer than a record
+    documents = make_documents(3000, 40, most_sentences=4)  # many sentences are longer than a record
     settings = config(sentence_objective="none", short_seq_prob=0.5)
     fast = vectorized_instances.make_instances(
         store_of(documents, tmp_path), 0, len(documents), settings, Random("short")

@@ -12,7 +12,7 @@ from data_gen.rules.masking import MaskingVocabulary
 from data_gen.rules.random_numbers import Random
 from official_bert.tokenization import truncation
 from tests.data_gen.distributions import assert_alike
-from tests.data_gen.samples import instance_config, store_of
+from tests.data_gen.samples import make_instance_config, store_of
 
 
 def test_truncation_at_once_leaves_what_truncation_step_by_step_leaves():
@@ -43,7 +43,7 @@ def test_actual_next_segments_follow_and_random_ones_come_from_other_documents(t
     store = store_of(documents, tmp_path, "<u2")
     vocabulary = MaskingVocabulary(list(range(5000)), frozenset(), frozenset((2, 3)), 4)
     settings = {"max_predictions_per_seq": 1, "masked_lm_prob": 0.01, "short_seq_prob": 0.1}
-    config = instance_config(max_seq_length=24, vocabulary=vocabulary, **settings)
+    config = make_instance_config(max_seq_length=24, vocabulary=vocabulary, **settings)
     kinds = set()
     for block in store.blocks(200):
         made = vectorized_instances.make_instances(store, *block, config, Random(block))
@@ -67,7 +67,7 @@ def test_chunks_are_cut_paired_and_put_back_as_in_the_reference_algorithm(tmp_pa
     documents, sentences = 6000, 8
     words = [[[10 + sentences * number + each] for each in range(sentences)] for number in range(documents)]
     vocabulary = MaskingVocabulary([], frozenset(), frozenset(), 4)
-    config = instance_config(max_seq_length=7, max_predictions_per_seq=0, vocabulary=vocabulary)
+    config = make_instance_config(max_seq_length=7, max_predictions_per_seq=0, vocabulary=vocabulary)
     store = store_of(words, tmp_path)
     instances = vectorized_instances.make_instances(store, 0, documents, config, Random("chunks"))
     used: list[int] = []

@@ -9,7 +9,7 @@ from data_gen.rules.instances import instances_of_document
 from data_gen.rules.masking import MaskingVocabulary
 from data_gen.rules.random_numbers import Random
 from official_bert.tokenization.exact import FullTokenizer
-from tests.data_gen.samples import LENGTH, Corpus, instance_config
+from tests.data_gen.samples import LENGTH, Corpus, make_instance_config
 
 
 def test_reference_and_fast_masking_agree_on_whole_words(corpus: Corpus):
@@ -17,7 +17,7 @@ def test_reference_and_fast_masking_agree_on_whole_words(corpus: Corpus):
     tokenizer = FullTokenizer(corpus[1])
     vocabulary = MaskingVocabulary.of(tokenizer.vocab)
     settings = {"max_predictions_per_seq": LENGTH, "masked_lm_prob": 0.99, "do_whole_word_mask": True}
-    config = instance_config(max_seq_length=LENGTH, vocabulary=vocabulary, **settings)
+    config = make_instance_config(max_seq_length=LENGTH, vocabulary=vocabulary, **settings)
     sentences = ["unaffable zebras quarrel", "qwertyuiop asdfgh"]
     document = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(sentence)) for sentence in sentences]
     for instance in instances_of_document([document, document], 0, config, random.Random(0)):
@@ -36,7 +36,7 @@ def test_reference_and_fast_masking_agree_on_whole_words(corpus: Corpus):
 def test_tokens_that_are_marked_go_with_the_word_before_and_lose_their_marks():
     vocabulary = MaskingVocabulary(list(range(50)), frozenset({49}), frozenset((2, 3)), 4)
     settings = {"max_predictions_per_seq": 6, "masked_lm_prob": 0.4, "do_whole_word_mask": True}
-    config = instance_config(vocabulary=vocabulary, **settings)
+    config = make_instance_config(vocabulary=vocabulary, **settings)
     plain = [2, 10, 11, 12, 13, 49, 3, 14, 15, 16, 17, 18, 19, 20, 21, 3]
     ids = np.array([[*plain[:2], 50 + 11, *plain[3:8], 50 + 15, 50 + 16, *plain[10:]]] * 200, np.uint16)
     words = [{1, 2}, {3}, {4, 5}, {7, 8, 9}, *({position} for position in range(10, 15))]

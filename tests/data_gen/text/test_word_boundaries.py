@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries, load, mark_of
+from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries, get_continuation_mark, load
 from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from official_bert.tokenization.fast import FastTokenizer
@@ -26,7 +26,7 @@ def tokenizer(words: str, casing: Casing = CASINGS[1]) -> MarkingTokenizer:
 
 def words_of(cutter: MarkingTokenizer, text: str) -> list[list[str]]:
     """The tokens of a text, those together that are masked together."""
-    mark, words = mark_of(cutter.tokenizer.vocab), []
+    mark, words = get_continuation_mark(cutter.tokenizer.vocab), []
     for index in cutter.encode(["学", text])[0][1:].tolist():
         (token,) = cutter.tokenizer.convert_ids_to_tokens([index % mark])
         if index >= mark or token.startswith("##"):
@@ -62,7 +62,7 @@ def test_ids_are_those_of_the_tokenizer_and_both_ways_to_find_words_agree(monkey
         cutter = tokenizer(WORDS, casing)
         plain, splits = cutter.tokenizer.encode(texts)
         ids, marked_splits = cutter.encode(texts)
-        mark = mark_of(cutter.tokenizer.vocab)
+        mark = get_continuation_mark(cutter.tokenizer.vocab)
         assert np.array_equal(splits, marked_splits)
         assert np.array_equal(ids % mark, plain)
         assert 1000 < np.count_nonzero(ids >= mark) < len(ids) / 2
@@ -102,4 +102,4 @@ def test_another_list_is_another_identity(tmp_path: pathlib.Path):
     assert first.identity != second.identity
     path = tmp_path / "words.txt"
     path.write_text("\ufeff机器\n\n", encoding="utf-8")
-    assert list(load(str(path)).spans("用机器")) == [(0, 1, False), (1, 3, True)]
+    assert list(load(str(path)).find_spans("用机器")) == [(0, 1, False), (1, 3, True)]
