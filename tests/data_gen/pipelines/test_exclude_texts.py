@@ -58,7 +58,7 @@ def test_records_are_those_of_the_other_documents(
     summary = one_machine.create_pretraining_data(options)
     assert records(options) == records(plain)
     assert summary.text_excluded == len(documents) - len(others)
-    assert f", and {summary.text_excluded} left out that hold a text of --exclude_texts" in str(summary)
+    assert f"{summary.text_excluded} others left out because of --exclude_texts" in str(summary)
     described = json.loads((tmp_path / "all" / "out" / "out.manifest.json").read_text())
     digest = manifest.sha256(excluding)
     assert described["source"]["flags"]["exclude_texts"] == [{"file": "dev.csv", "sha256": digest}]
