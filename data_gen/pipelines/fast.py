@@ -38,7 +38,7 @@ from official_bert.tokenization.exact import parse_vocab
 from official_bert.utils import files
 
 # Flags whose values are paths or contents of files.
-_FILE_FLAGS = {"output_file", "exclude_texts", "word_boundaries"}
+_FILE_OPTIONS = {"output_file", "exclude_texts", "word_boundaries"}
 _CHANGED_FILES = "other text, --vocab_file, --exclude_texts or --word_boundaries"
 
 
@@ -139,7 +139,7 @@ def _open_run_folder(work_folder: str, source: dict[str, Any]) -> str:
     for other in set(present) - {name}:
         path = os.path.join(work_folder, other, worker.OPTIONS)
         before = files.read_json_object(path) if os.path.exists(path) else {}
-        flags = {flag: source["flags"][flag] for flag in source["flags"] if flag in before.keys() - _FILE_FLAGS}
+        flags = {flag: source["flags"][flag] for flag in source["flags"] if flag in before.keys() - _FILE_OPTIONS}
         changes = run_file.describe_changes(run_file.find_changes(before, flags))
         raise UserError(
             f"{work_folder} contains the unfinished work of a different run ({changes or _CHANGED_FILES}); run that "
