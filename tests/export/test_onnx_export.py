@@ -18,7 +18,7 @@ from official_bert.errors import UserError
 from official_bert.export.options import DYNAMIC_INT8, ONNX, SAVED_MODEL
 from official_bert.inference import exports, predictor
 from official_bert.inference.onnx_model import OnnxPredictor
-from official_bert.kinds.names import CLASSIFICATION, QUESTION_ANSWERING
+from official_bert.kinds.names import CLASSIFICATION, QUESTION_ANSWERING, TAGGING
 from official_bert.tokenization.casing import UNCASED
 from tests.export.exported_models import (
     BILSTM,
@@ -59,24 +59,49 @@ def test_answers_are_arrays_as_those_of_saved_models(classifier: str):
     assert answers["is_truncated"].tolist() == [False, False, False, True, False] * 40
 
 
+def run_documented_programs(folder: str, texts: list[str], kind: str) -> list[str]:
+    """Runs the program of docs/serving.md for each text without this package, and returns the printed lines."""
+    programs = re.findall(r"```python\n(.*?)```", SERVING_PAGE.read_text(), re.DOTALL)
+    (classes,) = (each for each in programs if "import tokenizers" in each)
+    (tags,) = (each for each in programs if "word_to_tokens" in each)
+    if kind == TAGGING:
+        classes = "\n".join(classes.rstrip().split("\n")[:-4]) + "\n" + tags
+    program = classes.replace("exports/sst2-onnx/1", folder)
+    calls = [program.replace('"A film to see twice"', repr(text)) for text in texts]
+    blocked = "import sys\nsys.modules.update(official_bert=None, data_gen=None, tensorflow=None)\n"
+    done = subprocess.run([sys.executable, "-c", blocked + "".join(calls)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
-def test_documented_program_answers_without_this_package(temperature: float, tmp_path: pathlib.Path):
+def test_documented_program_classifies_without_this_package(temperature: float, tmp_path: pathlib.Path):
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION, temperature=temperature)
     folder = export(model_dir, tmp_path / "exports", ONNX)
-    (program,) = re.findall(
-        r"```python\n(import json\n.*?import tokenizers.*?)```", SERVING_PAGE.read_text(), re.DOTALL
-    )
-    program = program.replace("exports/sst2-onnx/1", folder)
     texts = [*TEXTS, "a [SEP] cat [MASK]"]
-    calls = "".join(program.replace('"A film to see twice"', repr(text)) for text in texts)
-    blocked = "import sys\nsys.modules.update(official_bert=None, data_gen=None, tensorflow=None)\n"
-    done = subprocess.run([sys.executable, "-c", blocked + calls], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
     answers = OnnxPredictor(folder).run(exports.to_columns({"text": texts}))
-    for line, label, expected in zip(done.stdout.splitlines(), answers["label"], answers["probabilities"], strict=True):
+    lines = run_documented_programs(folder, texts, CLASSIFICATION)
+    for line, label, expected in zip(lines, answers["label"], answers["probabilities"], strict=True):
         found, _, probabilities = line.partition(" ")
         assert found == label
         np.testing.assert_allclose(json.loads(probabilities), expected, atol=1e-6)
+
+
+def test_documented_program_tags_without_this_package(export_of: Callable[[str, str], str]):
+    folder = export_of(TAGGING, ONNX)
+    texts = [TEXTS[0], TEXTS[4], "a [SEP] cat, unaffable"]
+    answers = OnnxPredictor(folder).run(exports.to_columns({"text": texts}))
+    words = [
+        (f"({start}, {end}) {tag}", probability)
+        for row in zip(answers["starts"], answers["ends"], answers["tags"], answers["probabilities"], strict=True)
+        for start, end, tag, probability in zip(*row, strict=True)
+        if start >= 0
+    ]
+    lines = run_documented_programs(folder, texts, TAGGING)
+    assert [line.rpartition(" ")[0] for line in lines] == [word for word, _ in words]
+    np.testing.assert_allclose(
+        [float(line.rpartition(" ")[2]) for line in lines], [each for _, each in words], atol=1e-6
+    )
 
 
 def test_8_bits_are_measured_before_they_are_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
