@@ -1,11 +1,12 @@
-"""Batches of rows with little padding.
+"""Splits rows into batches with little padding.
 
-The original pads every row to the longest allowed. Here an epoch's rows are shuffled and cut into batches, each of
-which is padded to its longest row. To group rows by length, they are sorted within pools of many batches first, and the
-batches are shuffled again. Every row is in one batch of an epoch. Which rows share a batch is a function of seed and
-epoch. Lengths are rounded up, so that the number of shapes is bounded: to a multiple of two; where XLA compiles each,
-of eight; where compiling takes longer still, to one of a few buckets. The last batch may be filled up with rows without
-a token, which count in nothing.
+The original pads every row to the maximum length. Here the rows of an epoch are shuffled and split into batches, and
+each batch is padded to its longest row. To group rows by length, they are first sorted within pools of many batches,
+and the batches are shuffled again. Each row occurs once per epoch. The seed and the epoch determine the batches.
+
+Lengths are rounded up to bound the number of shapes: to a multiple of two, to a multiple of eight if XLA compiles each
+shape, or to one of a few buckets if compiling takes longer still. The last batch may contain empty rows, which have no
+tokens and count in no loss or metric.
 
 B batch, S sequence, N choices, R rows
 """
@@ -26,15 +27,15 @@ from official_bert.kinds.rows import row_lengths as row_lengths
 from official_bert.kinds.rows import sequence_positions
 from official_bert.utils.allocator import retune_allocator
 
-COMPILED_MULTIPLE = 8  # of which lengths are where XLA compiles each, on a CPU or GPU
-_POOL = 64  # batches
-_FILLER = -1  # in batch indices: no row
-_TRIES = 32  # batches in which room is sought for a row that shares a text with one of its own batch
+COMPILED_MULTIPLE = 8  # lengths are rounded up to a multiple of it if XLA compiles each, on a CPU or GPU
+_POOL = 64  # batches in a pool
+_EMPTY = -1  # index of an empty row
+_TRIES = 32  # batches to try for a row that shares a text with another row of its batch
 
 
 def pad_batches(batch_indices: Array, multiple: int) -> Array:
-    """Returns batches, [batches, B], with empty rows (-1) after each batch, up to a multiple of rows."""
-    return np.pad(batch_indices, ((0, 0), (0, -batch_indices.shape[1] % multiple)), constant_values=_FILLER)
+    """Appends empty rows (-1) to each batch, [batches, B], up to a multiple of rows."""
+    return np.pad(batch_indices, ((0, 0), (0, -batch_indices.shape[1] % multiple)), constant_values=_EMPTY)
 
 
 def draw_batches(
@@ -46,24 +47,27 @@ def draw_batches(
     texts: Array | None = None,
     group_by_length: bool = False,
 ) -> Array:
-    """Returns which rows make each batch of an epoch: int64 [batches, B], -1 where a batch is filled up.
+    """Draws the batches of an epoch and returns their row indices: int64 [batches, B], -1 for an empty row.
 
     Args:
-        lengths: of the rows, [R].
-        batch_size: B.
-        seed: of the order.
-        epoch: its number.
-        classes: of the rows, [R]: as many rows of each class are taken, those of rare ones several times and those of
-            frequent ones not all; None takes every row once.
-        texts: of the rows, [R, N], equal for equal texts: rows that have one in common do not share a batch, and those
-            for which there is no such batch are left out, with a line that counts them; None takes any rows together.
+        lengths: Number of tokens of each row, [R].
+        batch_size: Number of rows per batch, B.
+        seed: Seed of the order.
+        epoch: Number of the epoch.
+        classes: Class of each row, [R]. The epoch has equally many rows of each class: rows of rare classes occur
+            several times, and some rows of frequent classes do not occur. None takes each row once.
+        texts: Numbers of the texts of each row, [R, N]; equal texts have equal numbers. Rows with a common text are put
+            into different batches. Rows that fit into no batch are left out, and their number is printed. None allows
+            equal texts in a batch.
         group_by_length: Whether the rows of a batch have similar lengths.
 
     Raises:
-        UserError: rows are to learn from the others of their batch, which has one row alone.
+        UserError: If `texts` is given and a batch has only one row.
     """
     if texts is not None and batch_size < 2:
-        raise UserError("batches of one row have nothing to tell its texts from; take a larger batch size")
+        raise UserError(
+            "the batch size is 1, but the loss compares each row with the other rows of its batch; use 2 or more"
+        )
     rng = np.random.default_rng([seed, epoch])
     rows = rng.permutation(len(lengths) if classes is None else _balanced(classes, rng))
     pool = _POOL * batch_size
@@ -75,36 +79,36 @@ def draw_batches(
 
 
 def _separate_equal_texts(batches: Array, texts: Array) -> Array:
-    """The batches, [batches, B], in none of which two rows have a text, [R, N], in common; -1 fills what is left."""
+    """Rearranges batches, [batches, B], so that no two rows of a batch have a common text, [R, N]."""
     size = batches.shape[1]
-    kept = [_BatchOfDistinctTexts(texts) for _ in batches]
+    separated = [_BatchOfDistinctTexts(texts) for _ in batches]
     waiting = [
         row
-        for batch, rows in zip(kept, batches.tolist(), strict=True)
+        for batch, rows in zip(separated, batches.tolist(), strict=True)
         for row in rows
         if row >= 0 and not batch.add(row)
     ]
     for row in waiting:
-        with_room = list(itertools.islice((batch for batch in kept if len(batch.rows) < size), _TRIES))
+        with_room = list(itertools.islice((batch for batch in separated if len(batch.rows) < size), _TRIES))
         if not any(batch.add(row) for batch in with_room):
-            # A batch takes it in place of a row for which there is room elsewhere.
-            any(batch.exchange(row, with_room[0]) for batch in itertools.islice(kept, _TRIES))
+            # Another batch takes it in exchange for a row that fits elsewhere.
+            any(batch.exchange(row, with_room[0]) for batch in itertools.islice(separated, _TRIES))
     rows = int(np.sum(batches >= 0))
-    if left_out := rows - sum(len(batch.rows) for batch in kept):
-        print(f"note: {left_out:,} of {rows:,} rows are left out of an epoch, since others have the same texts")
-    return np.stack([np.pad(batch.rows, (0, size - len(batch.rows)), constant_values=_FILLER) for batch in kept])
+    if left_out := rows - sum(len(batch.rows) for batch in separated):
+        print(f"note: the epoch leaves out {left_out:,} of {rows:,} rows, because other rows contain the same texts")
+    return np.stack([np.pad(batch.rows, (0, size - len(batch.rows)), constant_values=_EMPTY) for batch in separated])
 
 
 class _BatchOfDistinctTexts:
-    """A batch of rows without a text in common."""
+    """A batch whose rows have no common text."""
 
     def __init__(self, texts: Array) -> None:
         self.rows: list[int] = []
         self._texts = texts
-        self._places: dict[int, int] = {}  # among the rows, of the one that has a text
+        self._places: dict[int, int] = {}  # position in `rows` of the row that contains a text
 
     def add(self, row: int) -> bool:
-        """Takes a row if it shares no text with those that are here; returns whether it does."""
+        """Adds a row unless it shares a text with another row. Returns whether the row was added."""
         own = self._texts[row].tolist()
         if any(text in self._places for text in own):
             return False
@@ -112,14 +116,14 @@ class _BatchOfDistinctTexts:
         self.rows.append(row)
         return True
 
-    def exchange(self, row: int, room: "_BatchOfDistinctTexts") -> bool:
-        """Takes a row in place of one that `room` takes; returns whether that was possible."""
+    def exchange(self, row: int, target: "_BatchOfDistinctTexts") -> bool:
+        """Moves a row of this batch to `target` and puts `row` in its place. Returns whether that was possible."""
         own = self._texts[row].tolist()
         in_common = {self._places[text] for text in own if text in self._places}
         places = range(len(self.rows)) if not in_common else in_common if len(in_common) == 1 else ()
         for place in places:
             other = self.rows[place]
-            if room is not self and room.add(other):
+            if target is not self and target.add(other):
                 for text in self._texts[other].tolist():
                     self._places.pop(text, None)
                 self.rows[place] = row
@@ -129,7 +133,7 @@ class _BatchOfDistinctTexts:
 
 
 def _balanced(classes: Array, rng: np.random.Generator) -> Array:
-    """As many rows as there are classes' numbers, of each class that occurs as many, or one more."""
+    """Draws as many rows as there are in the data, equally many of each class (some get one more)."""
     names = rng.permutation(np.unique(classes))
     counts = [len(classes) // len(names) + (place < len(classes) % len(names)) for place in range(len(names))]
     drawn = [
@@ -139,18 +143,18 @@ def _balanced(classes: Array, rng: np.random.Generator) -> Array:
 
 
 def batch_by_length(lengths: Array, batch_size: int) -> Array:
-    """Returns batches in the order of length, as `draw_batches` does."""
+    """Sorts rows by length and returns batches of row indices, as `draw_batches` does."""
     return split_into_batches(np.argsort(lengths, kind="stable"), batch_size)
 
 
 def split_into_batches(rows: Array, batch_size: int) -> Array:
-    """Returns rows in batches, [batches, B], the last one filled up with -1."""
+    """Splits rows into batches, [batches, B]. The last batch is padded with -1."""
     missing = -len(rows) % batch_size
-    return np.concatenate([rows, np.full(missing, _FILLER)]).reshape(-1, batch_size)
+    return np.concatenate([rows, np.full(missing, _EMPTY)]).reshape(-1, batch_size)
 
 
 def pad_targets(features: Features, rows: Array, length: int) -> dict[str, Array]:
-    """Returns the targets of some rows; those of tokens are padded with NO_LABEL to the length."""
+    """Returns the targets of some rows. Token labels are padded with NO_LABEL to `length`."""
     arrays = {}
     for name, values in features.targets.items():
         if _has_token_targets(features):
@@ -164,7 +168,7 @@ def pad_targets(features: Features, rows: Array, length: int) -> dict[str, Array
 
 
 def _has_token_targets(features: Features) -> bool:
-    """Whether the targets are tags: one for each token rather than for each row."""
+    """Returns whether each token has a label, rather than each row."""
     labels = features.targets.get(LABELS)
     return labels is not None and len(labels) == len(features.input_ids) != len(features)
 
@@ -177,15 +181,15 @@ def pad_batch(
     multiple: int = MULTIPLE,
     buckets: Sequence[int] = (),
 ) -> tuple[Any, ...]:
-    """Returns inputs, targets (an array, or arrays by output) and, where rows weigh differently, weights of some rows.
+    """Returns the padded inputs, the targets (an array, or arrays by output) and any weights of some rows.
 
     Args:
-        features: with targets.
-        rows: the number of each; -1 gives an empty row.
-        max_seq_length: the longest length.
-        row_weights: float32 [R], or [R, 1] for tags, how much each row weighs; None for 1.
-        multiple: as for `padded_inputs`.
-        buckets: as for `padded_inputs`.
+        features: Features with targets.
+        rows: Index of each row. -1 gives an empty row.
+        max_seq_length: Maximum length.
+        row_weights: Weight of each row in the loss, float32 [R], or [R, 1] for token labels. None returns no weights.
+        multiple: The length is rounded up to a multiple of it.
+        buckets: The length is rounded up to one of these instead.
     """
     inputs = padded_inputs(features, rows, max_seq_length, multiple, buckets)
     targets = pad_targets(features, rows, inputs["input_ids"].shape[-1])
@@ -194,27 +198,24 @@ def pad_batch(
 
 
 def make_any_length_spec(values: Array) -> tf.TensorSpec:
-    """Returns the specification of arrays like this one, of any length S where they have one.
-
-    That is the last axis of int32 arrays of several axes.
-    """
-    is_of_tokens = values.ndim > 1 and values.dtype == np.int32
-    return tf.TensorSpec((*values.shape[:-1], None) if is_of_tokens else values.shape, values.dtype)
+    """Returns the TensorSpec of an array in which the sequence length, the last axis of int32 matrices, may vary."""
+    has_length = values.ndim > 1 and values.dtype == np.int32
+    return tf.TensorSpec((*values.shape[:-1], None) if has_length else values.shape, values.dtype)
 
 
 def make_dataset(
     batch: Callable[[Array], tuple[Any, ...]], batch_indices: Sequence[Array] | Array | Callable[[], Sequence[Array]]
 ) -> tf.data.Dataset:
-    """Returns a data set for Keras' fit.
+    """Returns a data set for Keras' `fit`.
 
     Args:
-        batch: from the numbers of some rows to inputs, targets and maybe weights: arrays, or dicts of arrays, whose
-            first axis is the rows. The last axis of int32 arrays with several is the sequence, whose length differs.
-        batch_indices: the rows of each batch; or a function that returns them for each time that they are gone through.
+        batch: Returns the inputs, targets and any weights of some rows, given their indices: arrays or dicts of arrays,
+            [B, ...]. The last axis of int32 arrays with several axes is the sequence, whose length may vary.
+        batch_indices: Row indices of each batch, or a function that returns them for each pass over the data.
     """
 
     def batches() -> Iterator[tuple[Any, ...]]:
-        retune_allocator()  # this runs when TensorFlow has made the data set
+        retune_allocator()  # here, because TensorFlow changes the settings when it creates the data set
         for rows in batch_indices() if callable(batch_indices) else batch_indices:
             yield batch(rows)
 
@@ -222,27 +223,27 @@ def make_dataset(
     sizes = {len(rows) for rows in first}
     size = sizes.pop() if len(sizes) == 1 else None
 
-    return _from_generator(batches, batch(first[0]), size, len(first))
+    return _build_dataset(batches, batch(first[0]), size, len(first))
 
 
 def make_streamed_dataset(batches: Callable[[], Iterator[tuple[Any, ...]]], cardinality: int) -> tf.data.Dataset:
-    """Returns a data set for Keras' fit of batches of any size, as a generator yields them.
+    """Returns a data set for Keras' `fit` from an iterator over batches of any size.
 
     Args:
         batches: Returns an iterator over what `batch` of `make_dataset` returns. Called for each pass over the data,
             and once before, for a first batch.
-        cardinality: their number, or what tf.data has for one that is not known.
+        cardinality: Number of batches, or tf.data's constant for an unknown number.
 
     Raises:
-        UserError: there are none.
+        UserError: If the data set is empty.
     """
     first = next(batches(), None)
     if first is None:
-        raise UserError("there are no examples: the data set is empty")
-    return _from_generator(batches, first, None, cardinality)
+        raise UserError("the data set is empty; pass at least one example")
+    return _build_dataset(batches, first, None, cardinality)
 
 
-def _from_generator(
+def _build_dataset(
     batches: Callable[[], Iterator[tuple[Any, ...]]], first: tuple[Any, ...], size: int | None, cardinality: int
 ) -> tf.data.Dataset:
     def spec(values: Array) -> tf.TensorSpec:

@@ -1,4 +1,4 @@
-"""Features on disk, under a name that is a digest of all that they were made from."""
+"""A cache of features on disk. A file's name is a digest of everything that the features depend on."""
 
 import hashlib
 import io
@@ -16,52 +16,52 @@ from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 from official_bert.version import __version__
 
-_VERSION = 5  # raise it when features are made differently
-_CHECKSUM_BYTES = 32  # a SHA-256 before the arrays
-# Of what the features do not depend, or what the examples say.
-_LEFT_OUT = ("table", *DECISIONS)
+_VERSION = 5  # increase it when features are computed differently
+_CHECKSUM_BYTES = 32  # a SHA-256 digest before the arrays
+# Entries of task.json that do not affect features, or that the examples already contain.
+_IGNORED = ("table", *DECISIONS)
 _ARRAYS = ("input_ids", "segment_ids", "splits", "is_cut")
 
 
-def digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> str:
-    """Returns a name for the features of these examples: equal inputs have equal names, others another one."""
-    made_from = [
+def compute_digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> str:
+    """Returns a digest of everything that the features of some examples depend on."""
+    inputs = [
         __version__,
-        {key: value for key, value in task.task_spec(max_seq_length).items() if key not in _LEFT_OUT},
+        {key: value for key, value in task.task_spec(max_seq_length).items() if key not in _IGNORED},
         *tokenizer.casing.settings.values(),
         list(tokenizer.vocab.items()),
     ]
-    summed = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode())
+    hasher = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode())
     for example in examples:
-        # The text of a dataclass or tuple of strings and numbers is the same in every process.
-        summed.update(repr(example).encode("utf-8", "surrogatepass") + b"\0")
-    return summed.hexdigest()[:32]
+        # The repr of a dataclass or tuple of strings and numbers is the same in every process.
+        hasher.update(repr(example).encode("utf-8", "surrogatepass") + b"\0")
+    return hasher.hexdigest()[:32]
 
 
-def features_of(
+def load_or_compute_features(
     task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int, folder: str | None
 ) -> Features:
-    """Returns the features of examples: from the folder where it has them, else made and kept there.
+    """Returns the features of some examples, from the cache if possible. Otherwise computes and stores them.
 
     Args:
-        task: makes them.
-        examples: as the task reads them.
-        tokenizer: for their text.
-        max_seq_length: the longest sequence.
-        folder: the cache's; None for none.
+        task: The task that tokenizes the examples.
+        examples: Examples of the task.
+        tokenizer: Tokenizer of the model.
+        max_seq_length: Maximum sequence length.
+        folder: Folder of the cache. None disables the cache.
     """
     if folder is None:
         return task.head.featurize(examples, tokenizer, max_seq_length)
-    path = os.path.join(folder, f"{digest(task, examples, tokenizer, max_seq_length)}.{_VERSION}.npz")
-    if files.exists(path) and (kept := _read(path)) is not None:
-        return kept
+    path = os.path.join(folder, f"{compute_digest(task, examples, tokenizer, max_seq_length)}.{_VERSION}.npz")
+    if files.exists(path) and (cached := _read(path)) is not None:
+        return cached
     features = task.head.featurize(examples, tokenizer, max_seq_length)
     _write(path, features)
     return features
 
 
-def _checksum(whole: bytes | memoryview) -> bytes:
-    return hashlib.sha256(memoryview(whole)[_CHECKSUM_BYTES:]).digest()
+def _compute_checksum(content: bytes | memoryview) -> bytes:
+    return hashlib.sha256(memoryview(content)[_CHECKSUM_BYTES:]).digest()
 
 
 def _write(path: str, features: Features) -> None:
@@ -72,14 +72,14 @@ def _write(path: str, features: Features) -> None:
     content.write(bytes(_CHECKSUM_BYTES))
     np.savez(content, choices=features.choices, **arrays)
     with content.getbuffer() as whole:
-        whole[:_CHECKSUM_BYTES] = _checksum(whole)
+        whole[:_CHECKSUM_BYTES] = _compute_checksum(whole)
         files.write_bytes(path, whole)
 
 
 def _read(path: str) -> Features | None:
-    """The features in a file; None if it is damaged."""
+    """Returns the features in a file, or None if it is damaged."""
     content = files.read_bytes(path)
-    if content[:_CHECKSUM_BYTES] != _checksum(content):
+    if content[:_CHECKSUM_BYTES] != _compute_checksum(content):
         return None
     stream = io.BytesIO(content)
     stream.seek(_CHECKSUM_BYTES)

@@ -1,7 +1,7 @@
-"""A replica's share of the loss of a batch: the shares of all replicas and micro-batches add up to the loss.
+"""Computes a replica's share of the loss of a batch. The shares of all replicas and micro-batches add up to the loss.
 
-The loss is the mean over the rows of the whole batch, of tags over the tokens that have one, however the rows are
-shared out. Rows without a token are padding and count in neither.
+The loss is the mean over the rows of the whole batch, or over its labelled tokens, however the rows are distributed.
+Rows without tokens are padding and do not count.
 
 B rows of one replica or micro-batch, S sequence
 """
@@ -17,21 +17,22 @@ from official_bert.kinds.features import NO_LABEL
 from official_bert.kinds.losses import BatchLoss, TaggingLoss, by_token
 from official_bert.training.replica_step import all_gather
 
-# From inputs, targets, outputs and weights, the last three a tensor or a dict by output, to Keras' mean over B.
+# Maps inputs, targets, outputs and weights (the last three as a tensor, or as a dict by output) to Keras' mean over B.
 MeanLoss = Callable[[Any, Any, Any, Any], Any]
-_MEANS = ("mean", "sum_over_batch_size")  # reductions, two names for one
+_MEANS = ("mean", "sum_over_batch_size")  # two names of the same reduction
 
 
 class LossShare:
-    """The loss of a head, or a user's own, as a replica computes it.
+    """The share of one replica in the loss of a head, or in a user's own loss.
 
     Args:
-        loss: a Keras loss of logits, or losses by output.
-        mean_loss: what computes it for a batch, as Keras does: divided by B and by the number of replicas. None for
-            `loss` itself.
-        loss_weights: of several losses, by output.
-        is_whole: whether there is one replica, no micro-batch and no padding: the loss is `mean_loss` as it is.
-        micro_batches: whose shares are added up.
+        loss: A Keras loss of logits, or losses by output.
+        mean_loss: Computes the loss of a batch as Keras does: divided by B and by the number of replicas. Defaults to
+            `loss`.
+        loss_weights: Weights of several losses, by output.
+        is_whole: Whether a single replica computes the batch in one part and without padding, so that its share is
+            `mean_loss`.
+        micro_batches: Number of micro-batches of a replica.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class LossShare:
         return tf.add_n([self._loss_weights[name] * mean for name, mean in means.items()])
 
     def count(self, inputs: Mapping[str, Any], targets: Any) -> tf.Tensor:
-        """Returns how much a replica's rows are of what the loss is a mean over: their number, or that of tags."""
+        """Returns the number of a replica's rows, or of their labelled tokens. The mean divides by the sum of these."""
         is_row = find_real_rows(inputs)
         if isinstance(self._loss, TaggingLoss):
             return tf.reduce_sum(is_row[:, None] * tf.cast(tf.not_equal(targets, NO_LABEL), tf.float32))
@@ -64,11 +65,12 @@ class LossShare:
         """Returns the share, a scalar.
 
         Args:
-            inputs: of the model, [B, ...].
-            targets: one tensor, or tensors by output.
-            outputs: of the model, likewise.
-            weights: how much rows weigh, float32 [B], of tags also [B, 1], or tokens, [B, S]; by output, or None for 1.
-            count: `count` of the whole batch, over all replicas.
+            inputs: Inputs of the model, [B, ...].
+            targets: A tensor, or tensors by output.
+            outputs: Outputs of the model, a tensor or tensors by output.
+            weights: Weights of rows, float32 [B], or for token labels also [B, 1] or [B, S]. May be a dict by output.
+                None weights all rows equally.
+            count: The sum of `count` over all replicas.
         """
         if self._is_whole:
             return self._mean_loss(inputs, targets, outputs, weights)
@@ -77,8 +79,8 @@ class LossShare:
             losses, _ = self._loss.token_losses(targets, outputs)  # [B, S]
             losses *= is_row[:, None]
             return tf.reduce_sum(losses if weights is None else losses * by_token(weights)) / count
-        # So many times as much, then divided: what Keras shows of each output is a mean over micro-batches, and what
-        # it adds for the weights themselves is added by each of them.
+        # Multiplied by the number of parts here and divided below, because Keras reports the loss of each output as a
+        # mean over micro-batches, and each micro-batch adds the regularization losses.
         parts = tf.distribute.get_replica_context().num_replicas_in_sync * self._micro_batches
         share_of_row = is_row * tf.cast(tf.size(is_row) * parts, tf.float32) / count
         weights = multiply_weights(share_of_row, weights, targets, outputs)
@@ -86,13 +88,14 @@ class LossShare:
 
 
 class BatchLossShare(LossShare):
-    """The share of a loss by which rows depend on each other: on those of all replicas and micro-batches.
+    """The share of a loss in which each row depends on the rows of all replicas and micro-batches.
 
-    Each replica gathers the outputs of all. Nothing is differentiated through that: the loss of the whole batch has a
-    gradient with respect to the outputs of this replica, and from there it goes on within the replica.
+    Each replica gathers the outputs of all replicas and computes the loss of the whole batch. The gradient of that loss
+    with respect to this replica's outputs is propagated within the replica, so that nothing is differentiated through
+    the exchange.
 
     Args:
-        loss: of vectors.
+        loss: A loss of vectors.
     """
 
     def __init__(self, loss: BatchLoss) -> None:
@@ -100,11 +103,11 @@ class BatchLossShare(LossShare):
 
     def share(self, inputs: Mapping[str, Any], targets: Any, outputs: Any, weights: Any, count: tf.Tensor) -> tf.Tensor:
         @tf.custom_gradient
-        def share_of(values: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        def compute_share(values: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             share, gradient = self.share_and_gradient(inputs, targets, values, count)
             return share, lambda upstream: upstream * gradient
 
-        return share_of(outputs)
+        return compute_share(outputs)
 
     def share_and_gradient(
         self, inputs: Mapping[str, Any], targets: Any, outputs: tf.Tensor, count: tf.Tensor
@@ -112,10 +115,10 @@ class BatchLossShare(LossShare):
         """Returns this replica's share of the loss, and the gradient of all shares with respect to its outputs.
 
         Args:
-            inputs: as for `share`, of all of this replica's rows.
-            targets: likewise.
-            outputs: likewise, [B, N, D].
-            count: likewise.
+            inputs: Inputs of all rows of this replica (see `share`).
+            targets: Targets of these rows.
+            outputs: Outputs of these rows, [B, N, D].
+            count: The sum of `count` over all replicas.
         """
         context = tf.distribute.get_replica_context()
         replicas = context.num_replicas_in_sync
@@ -132,20 +135,20 @@ class BatchLossShare(LossShare):
 
 
 def make_loss_share(loss: Any, mean_loss: MeanLoss | None = None, **settings: Any) -> LossShare:
-    """Returns the share of a loss of any kind; arguments as of LossShare."""
+    """Returns the LossShare of any loss. See LossShare for the arguments."""
     return BatchLossShare(loss) if isinstance(loss, BatchLoss) else LossShare(loss, mean_loss, **settings)
 
 
 def find_real_rows(inputs: Mapping[str, Any]) -> tf.Tensor:
-    """Returns 1 for each row that has a token and 0 for padding, float32 [B]."""
+    """Returns 1 for each row that has tokens and 0 for padding, float32 [B]."""
     mask = inputs["input_mask"]  # [B, S] or [B, N, S]
     return tf.cast(tf.reduce_any(mask > 0, axis=range(1, len(mask.shape))), tf.float32)
 
 
 def multiply_weights(values: Any, weights: Any, targets: Any, outputs: Any) -> Any:
-    """Returns values of rows, [B], times the weights that a user gave, in the structure of the targets.
+    """Multiplies a value of each row, [B], by the user's weights, in the structure of the targets.
 
-    Those of an output of tokens, [B, S, C], whose losses are [B, S], are [B, 1] or [B, S].
+    For an output of tokens, [B, S, C], whose losses are [B, S], the result is [B, 1] or [B, S].
     """
     if isinstance(targets, dict):
         by_output = weights if isinstance(weights, dict) else dict.fromkeys(targets, weights)
@@ -159,26 +162,26 @@ def multiply_weights(values: Any, weights: Any, targets: Any, outputs: Any) -> A
 
 
 def check_reduction(loss: Any) -> None:
-    """Raises a UserError unless parts of a batch have shares of a user's losses that add up: those of means do."""
+    """Raises a UserError if a user's loss is not a mean over rows, because then the shares would not add up."""
     for each in tf.nest.flatten(loss):
         reduction = getattr(each, "reduction", "mean")
         if reduction not in _MEANS:
             raise UserError(
-                f"the loss {each.name} has the reduction {reduction!r}; over several replicas, and with micro-batches, "
-                f"expected a mean over rows: make it with reduction={_MEANS[1]!r}"
+                f"the loss {each.name} has reduction={reduction!r}; several replicas or micro-batches need a mean over "
+                f"rows: create the loss with reduction={_MEANS[1]!r}"
             )
 
 
 def check_losses_per_row(loss: Any, targets: Any, outputs: Any) -> None:
-    """Raises a UserError if a user's function of targets and outputs returns one number rather than one for each row.
+    """Raises a UserError if a user's loss function returns a scalar instead of one loss per row.
 
-    Such a number cannot leave out rows that are padding.
+    A scalar would include the loss of padding.
     """
     if isinstance(loss, dict):
         for name, each in loss.items():
             check_losses_per_row(each, targets[name], outputs[name])
     elif callable(loss) and not isinstance(loss, keras.losses.Loss) and not loss(targets, outputs).shape.rank:
         raise UserError(
-            f"the loss {getattr(loss, '__name__', loss)} returns one number; over several replicas, and with "
-            "micro-batches, expected one for each row: leave its mean to Keras"
+            f"the loss {getattr(loss, '__name__', loss)} returns a scalar; several replicas or micro-batches need one "
+            "loss per row: return the losses of the rows, and Keras computes their mean"
         )

@@ -13,7 +13,7 @@ import keras
 from official_bert.errors import UserError
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.runner import run, task_of
-from official_bert.finetuning.training import deciding_score
+from official_bert.finetuning.training import get_deciding_score
 from official_bert.runs.training_run import make_strategy
 from official_bert.utils import files
 
@@ -44,7 +44,7 @@ def run_sweep(options: Options) -> list[dict[str, Any]]:
     task = task_of(options)
     if not task.eval_splits:
         raise UserError(f"{task.name} has nothing to evaluate on, so that runs cannot be compared; see --eval_file")
-    deciding = deciding_score(task)
+    deciding = get_deciding_score(task)
     seeds = [int(text) for text in options.random_seeds] or [options.random_seed]
     rows: list[dict[str, Any]] = []
     for setting in _settings(options):

@@ -1,6 +1,6 @@
-"""Fine-tuning by the command: the model and its optimizer, steps over batches in the order of their seed, predictions.
+"""The trainer of the command: builds the model and its optimizer, takes steps over shuffled batches, and predicts.
 
-The step is that of finetuning.training_step, which Keras' fit takes as well.
+Keras' `fit` takes the same step (see training_step).
 
 B batch, R rows
 """
@@ -30,23 +30,23 @@ from official_bert.training.replicas import distribute_rows, make_length_buckets
 
 
 class Trainer:
-    """A model with a head that learns, some steps at a time, from any step on.
+    """A model with a head, trained for any range of the run's steps at a time.
 
     Args:
-        head: what it learns.
-        initial_model: The model whose encoder it starts with.
-        config: how.
-        weights: The weights of the whole model by path, to start with. Defaults to a new head.
-        loss: a Keras loss in place of the head's own.
-        strategy: where; None for that of the configuration.
-        is_compiled: whether XLA compiles the steps, each length by itself; None for on a TPU alone.
+        head: The head to train.
+        initial_model: The model that provides the initial encoder.
+        config: The training settings.
+        weights: Initial weights of the whole model by path. Defaults to a new head.
+        loss: A Keras loss that replaces the head's own loss.
+        strategy: The distribution strategy. Defaults to the one that `config` names.
+        is_compiled: Whether XLA compiles the step, once per length. Defaults to True only on a TPU.
 
     Attributes:
-        buckets: the lengths that batches are padded to, each of which is compiled once; none where lengths are free.
-        replica_step: the step as a replica sees it: from its inputs, targets and weights.
-        tokens: how many were learned from, padding left out, as all of these since it was made.
-        seconds: how long steps took.
-        processor_seconds: of this process's processors, in the same time.
+        buckets: The lengths that batches are padded to, each compiled once. Empty if any length is allowed.
+        replica_step: One replica's part of a step, called with its inputs, targets and weights.
+        tokens: Number of tokens trained on since the trainer was created, without padding.
+        seconds: Duration of these steps.
+        processor_seconds: Processor time that this process used for these steps.
     """
 
     def __init__(
@@ -96,18 +96,18 @@ class Trainer:
         on_step: Callable[[int, float], bool],
         row_weights: Array | None = None,
     ) -> tuple[int, float]:
-        """Does steps `first` up to, not including, `last`.
+        """Takes the steps from `first` up to, but not including, `last`.
 
         Args:
-            features: the rows to learn from.
-            first: counted from the run's beginning, as is `last`.
-            last: a step.
-            on_step: called after each step with how many of the run are done and the mean loss of those that this call
-                did; returns whether to stop before `last`.
-            row_weights: float32 [R], how much each row weighs in the loss; None for 1.
+            features: The training rows.
+            first: First step, counted from the start of the run.
+            last: Step to stop before.
+            on_step: Called after each step with the number of completed steps of the run and the mean loss of this
+                call's steps. Returns whether to stop before `last`.
+            row_weights: Weight of each row in the loss, float32 [R]. None weights all rows equally.
 
         Returns:
-            How many steps of the run are done, and the mean loss of those that this call did.
+            The number of completed steps of the run, and the mean loss of this call's steps.
         """
         config = self._config
         per_epoch = config.steps_per_epoch
@@ -137,10 +137,10 @@ class Trainer:
     def take_steps(
         self, padded: Iterable[tuple[Any, ...]], first: int, on_step: Callable[[int, float], bool]
     ) -> tuple[int, float]:
-        """Takes a step on each batch (as `batches.pad_batch` makes them); for the rest see `train`."""
+        """Takes a step on each batch (see `batches.pad_batch`). See `train` for the other arguments and the result."""
         done, total = first, 0.0
         for batch in padded:
-            self._step = self._step or self._traced_step(batch)
+            self._step = self._step or self._trace_step(batch)
             since, used = time.monotonic(), time.process_time()
             total += float(self._step(*tf.nest.map_structure(tf.constant, batch)))
             self.seconds += time.monotonic() - since
@@ -151,8 +151,8 @@ class Trainer:
                 break
         return done, total / max(done - first, 1)
 
-    def _traced_step(self, batch: Any) -> Any:
-        """The step as a graph: one for any length, or, where there are buckets, one for each."""
+    def _trace_step(self, batch: Any) -> Any:
+        """Returns the step as a tf.function with one graph for any length, or one graph per bucket."""
         signature = None if self.buckets else tf.nest.map_structure(batches.make_any_length_spec, batch)
         return tf.function(self._step_on_all_replicas, input_signature=signature, autograph=False)
 
@@ -163,9 +163,9 @@ class Trainer:
         return self._strategy.experimental_local_results(loss)[0]
 
     def predict(self, features: Features, batch_size: int) -> Outputs:
-        """Returns the model's outputs for all rows, in order and without padding, from all replicas."""
+        """Returns the model's outputs for all rows, in order and without padding, computed on all replicas."""
         return self._predictor.compute_outputs(features, batch_size)
 
     def learning_rate(self) -> float:
-        """Returns the rate of the last step."""
+        """Returns the learning rate of the last step."""
         return float(self.schedule(max(int(self.optimizer.iterations.numpy()) - 1, 0)))

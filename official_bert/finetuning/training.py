@@ -1,4 +1,4 @@
-"""The loop of fine-tuning: from one evaluation to the next, with the log, the best model and what it takes to go on."""
+"""The fine-tuning loop: trains from one evaluation to the next, logs, saves the best model, and can resume."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.distillation import DistillationLoss, text_head, with_teacher
-from official_bert.finetuning.feature_cache import digest
+from official_bert.finetuning.feature_cache import compute_digest
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
-from official_bert.finetuning.training_config import TrainingConfig, training_config
+from official_bert.finetuning.training_config import TrainingConfig, make_training_config
 from official_bert.kinds.features import Array, Features
 from official_bert.optimization import distribution
 from official_bert.runs import run_file
@@ -29,7 +29,7 @@ from official_bert.utils.progress import Progress, log_interval
 
 OPTIONS_FILE = "finetuning_options.json"
 _STATE_FOLDER = "checkpoints"
-_LOG_STEPS = 50  # the most between lines of the log
+_LOG_STEPS = 50  # maximum number of steps between lines of the log
 
 
 def train(
@@ -39,23 +39,24 @@ def train(
     weights: Mapping[str, Array] | None,
     strategy: tf.distribute.Strategy,
 ) -> dict[str, Any]:
-    """Trains, or goes on with training, until the last step or until the scores get no better.
+    """Trains or resumes training, until the last step or until the scores stop improving.
+
+    Afterwards the output folder contains the best model (see finetuned), the log and the last state.
 
     Args:
-        options: of the run.
-        data: what is learned and scored.
-        initial_model: The model whose encoder to start with.
-        weights: The weights of the whole model by path, to start with. None for a new head.
-        strategy: where; of several workers the chief writes, and all read what it wrote.
-
-    The output folder then holds the best model (see finetuned), the log and the last state.
+        options: Options of the run.
+        data: Training and evaluation data.
+        initial_model: The model that provides the initial encoder.
+        weights: Initial weights of the whole model by path. None for a new head.
+        strategy: The distribution strategy. The chief worker writes files, and all workers read them.
 
     Returns:
-        The best model's predictions for each evaluation split; nothing where they were made before a stop.
+        The best model's predictions for each evaluation split. Empty if they were made before the run was resumed.
 
     Raises:
-        UserError: the folder holds another run, the data have no labels, or the loss is not finite.
-        SystemExit: SIGTERM or Ctrl-C came; the state is saved, and the code is 128 and the signal's number.
+        UserError: If the folder contains another run, the data have no labels, or the loss is not finite.
+        SystemExit: If SIGTERM or SIGINT stopped the run, after saving the state. The exit code is 128 plus the number
+            of the signal.
     """
     task = data.task
     examples = data.read(task.train_split)
@@ -63,26 +64,26 @@ def train(
     task.head, weights_of_rows = task.head.weigh_classes(options.class_weights, features)
     if options.balanced_sampling and (options.teacher or not task.head.has_one_class):
         raise UserError(
-            "--balanced_sampling is for classification with one class of several, without --teacher; the task is "
-            f"{task.head.kind}"
+            "--balanced_sampling needs a classification task with exactly one class per example, and no --teacher; "
+            f"the task is {task.head.kind}"
         )
     loss_function = None
     if options.teacher:
-        print(f"the teacher in {options.teacher} answers {pluralize(len(examples), 'example')}", flush=True)
+        print(f"predicting {pluralize(len(examples), 'example')} with the teacher in {options.teacher}", flush=True)
         features = with_teacher(
             task, examples, features, options.teacher, options.teacher_weight, options.eval_batch_size, strategy
         )
         loss_function = DistillationLoss(text_head(task), options.temperature, options.teacher_weight)
     if not features.targets:
-        raise UserError(f"the examples to train {task.name} on have no labels")
+        raise UserError(f"the training examples of {task.name} have no labels")
     held_out = {split: data.read(split) for split in task.eval_splits}
-    config = training_config(options, len(features))
+    config = make_training_config(options, len(features))
     trainer = Trainer(task.head, initial_model, config, weights, loss_function, strategy)
     variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
     state = run_checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), variables, keep=1)
     is_chief = strategy.extended.should_checkpoint
     data_digest, *evaluation_digests = (
-        digest(task, each, data.tokenizer, data.max_seq_length) for each in (examples, *held_out.values())
+        compute_digest(task, each, data.tokenizer, data.max_seq_length) for each in (examples, *held_out.values())
     )
     check_resume_compatibility(options, data_digest, evaluation_digests, is_writer=is_chief)
     step = 0
@@ -91,8 +92,8 @@ def train(
         print(f"resuming at step {step:,}")
     elif has_lost_checkpoints(options.output_dir, os.path.join(options.output_dir, _STATE_FOLDER), config.eval_steps):
         raise UserError(
-            f"{options.output_dir} holds a run that has saved its state, but the state is gone "
-            f"({_STATE_FOLDER}/ckpt-*.index): copy it back to go on, or give another --output_dir to begin anew"
+            f"{options.output_dir} contains a run whose saved state ({_STATE_FOLDER}/ckpt-*.index) is missing: restore "
+            "it to resume the run, or pass another --output_dir to start a new one"
         )
     if is_chief:
         state.remove_unfinished()
@@ -100,7 +101,7 @@ def train(
     print(
         f"fine-tuning {task.name}: {pluralize(len(examples), 'example')}, {pluralize(config.num_steps, 'step')} of "
         f"{pluralize(min(config.train_batch_size, len(features)), 'row')} of up to {config.max_seq_length} tokens, "
-        f"rate {config.learning_rate:g}, seed {config.random_seed}, "
+        f"learning rate {config.learning_rate:g}, seed {config.random_seed}, "
         f"on {pluralize(strategy.num_replicas_in_sync, 'replica')}"
     )
     if trainer.buckets:
@@ -109,27 +110,27 @@ def train(
             "compilations of the step, and as many of prediction"
         )
     log = TrainingLog(options.output_dir if is_chief else None, step)
-    distribution.mean_over_workers(strategy, 0.0)  # what is read of the log now is what the chief has kept of it
+    distribution.mean_over_workers(strategy, 0.0)  # wait until the chief has removed later lines from the log
     if held_out:
         _check_evaluations(options.output_dir, step, config)
     monitor = _Monitor(options, data, initial_model, trainer, config, held_out, log, is_chief)
-    _loop(options, features, weights_of_rows, trainer, config, state, monitor, step, strategy)
-    distribution.mean_over_workers(strategy, 0.0)  # the chief has written the best model
+    _run_loop(options, features, weights_of_rows, trainer, config, state, monitor, step, strategy)
+    distribution.mean_over_workers(strategy, 0.0)  # wait until the chief has written the best model
     return monitor.best_predictions
 
 
 def _check_evaluations(folder: str, step: int, config: TrainingConfig) -> None:
-    """Raises a UserError unless the log has every evaluation up to a step: they decide which model is the best."""
+    """Raises a UserError unless the log has every evaluation up to a step, which the choice of the best model needs."""
     logged = {line["step"] for line in read_log(folder, EVAL)}
-    lost = [each for each in range(config.eval_steps, step + 1, config.eval_steps) if each not in logged]
-    if lost:
+    missing = [each for each in range(config.eval_steps, step + 1, config.eval_steps) if each not in logged]
+    if missing:
         raise UserError(
-            f"{EVAL}.jsonl in {folder} lacks the scores of step {lost[0]:,}, which say whether later ones are better; "
-            "restore it from a copy, or begin anew in another --output_dir"
+            f"{EVAL}.jsonl in {folder} lacks the scores of step {missing[0]:,}, which later scores are compared with; "
+            "restore the file from a copy, or start a new run in another --output_dir"
         )
 
 
-def _loop(
+def _run_loop(
     options: Options,
     features: Features,
     weights: Array | None,
@@ -140,30 +141,30 @@ def _loop(
     step: int,
     strategy: tf.distribute.Strategy,
 ) -> None:
-    """Trains from a step on, from one evaluation to the next."""
+    """Trains from `step` to the end of the run, and evaluates in between."""
     resumed_at = step
 
-    def rows_until(done: int) -> int:
-        """How many rows were learned from since this process began; the last batch of an epoch may be smaller."""
+    def count_rows(done: int) -> int:
+        """Returns the number of rows since this process started. The last batch of an epoch may be smaller."""
         return (done - resumed_at) * len(features) // config.steps_per_epoch
 
-    progress = Progress(f"fine-tuning {options.task}", rows_until(config.num_steps), "rows")
+    progress = Progress(f"fine-tuning {options.task}", count_rows(config.num_steps), "rows")
     with StopRequest(strategy) as stop:
 
         def on_step(done: int, loss: float) -> bool:
             if done == resumed_at + 1:
-                progress.begin(rows_until(done))  # the first step is compiled
-            progress.update(rows_until(done), f"loss {loss:.4f}{monitor.latest()}")
+                progress.begin(count_rows(done))  # the first step includes compilation
+            progress.update(count_rows(done), f"loss {loss:.4f}{monitor.format_latest_score()}")
             if _is_logged(done, options.log_steps, config):
                 monitor.log_loss(first, done, loss)
             return stop.is_pending()
 
-        while step < config.num_steps and not monitor.is_over():
+        while step < config.num_steps and not monitor.should_stop():
             first, last = step, min(step - step % config.eval_steps + config.eval_steps, config.num_steps)
             step, loss = trainer.train(features, first, last, on_step, weights)
             if not np.isfinite(loss):
                 refuse_nonfinite_loss(
-                    f"the loss is not finite by step {step:,}",
+                    f"the loss is not finite at step {step:,}",
                     os.path.join(options.output_dir, _STATE_FOLDER),
                     step,
                     f"lower --learning_rate (now {config.learning_rate:g}) or lengthen the warm-up",
@@ -174,25 +175,25 @@ def _loop(
             if strategy.extended.should_checkpoint:
                 state.save(step)
             if stop.is_pending():
-                print(f"stopped at step {step:,}; the same command goes on from there")
+                print(f"stopped at step {step:,}; run the same command to resume")
                 raise SystemExit(stop.exit_code)
     if step < config.num_steps:
         print(
-            f"stopped early: {pluralize(options.early_stopping, 'evaluation')} without a better "
-            f"{monitor.deciding_score}"
+            f"stopped early: {monitor.deciding_score} did not improve in "
+            f"{pluralize(options.early_stopping, 'evaluation')}"
         )
 
 
 def _is_logged(step: int, log_steps: int | None, config: TrainingConfig) -> bool:
-    """Whether the loss is logged after a step; by default in even distances from one evaluation to the next."""
+    """Returns whether to log the loss after a step. By default lines are evenly spaced between evaluations."""
     if log_steps:
         return step % log_steps == 0
-    lines = -(-config.eval_steps // log_interval(config.num_steps, _LOG_STEPS))  # from one evaluation to the next
+    lines = -(-config.eval_steps // log_interval(config.num_steps, _LOG_STEPS))  # between two evaluations
     return step * lines // config.eval_steps > (step - 1) * lines // config.eval_steps
 
 
 class _Monitor:
-    """Logs losses and scores, writes the best model, and says when to stop."""
+    """Logs losses and scores, saves the best model, and decides when to stop early."""
 
     def __init__(
         self,
@@ -208,23 +209,23 @@ class _Monitor:
         self._options, self._task, self._initial_model = options, data.task, initial_model
         self._trainer, self._config, self._log, self._is_chief = trainer, config, log, is_chief
         self._held_out = {split: (examples, data.features(split)) for split, examples in held_out.items()}
-        self.deciding_score = deciding_score(data.task) if held_out else ""
+        self.deciding_score = get_deciding_score(data.task) if held_out else ""
         lines = read_log(options.output_dir, EVAL) if held_out else []
         self._scores = [line[self.deciding_score] for line in lines]
-        self._logged = (0, 0.0)  # the last step in the log, and the sum of losses then
-        self._used = (0, 0.0, 0.0)  # tokens, seconds and processor time of this process's steps then
+        self._logged = (0, 0.0)  # last logged step, and the sum of losses up to it
+        self._used = (0, 0.0, 0.0)  # this process's tokens, seconds and processor time up to it
         self.best_predictions: dict[str, Any] = {}
 
     def log_loss(self, first: int, done: int, mean: float) -> None:
-        """Logs the mean loss since the line before, given that of the steps from `first` up to `done`."""
+        """Logs the mean loss since the previous line, given the mean over the steps from `first` to `done`."""
         total = mean * (done - first)
         step, before = self._logged if self._logged[0] > first else (first, 0.0)
         if done > step:
-            self._log.write(TRAIN, done, {"loss": (total - before) / (done - step), **self._amounts(done - step)})
+            self._log.write(TRAIN, done, {"loss": (total - before) / (done - step), **self._measure_steps(done - step)})
         self._logged = (done, total)
 
-    def _amounts(self, steps: int) -> dict[str, float]:
-        """The rate of learning, and what the steps since the last line took."""
+    def _measure_steps(self, steps: int) -> dict[str, float]:
+        """Returns the learning rate and the speed of the steps since the previous line."""
         trainer = self._trainer
         used = (trainer.tokens, trainer.seconds, trainer.processor_seconds)
         tokens, seconds, processor_seconds = (now - before for now, before in zip(used, self._used, strict=True))
@@ -236,16 +237,16 @@ class _Monitor:
             "processor_seconds": processor_seconds,
         }
 
-    def latest(self) -> str:
-        """Returns the latest score that decides, for a line of progress."""
+    def format_latest_score(self) -> str:
+        """Returns the latest deciding score, for the progress line."""
         return f", {self.deciding_score} {self._scores[-1]:.4f}" if self._scores else ""
 
-    def is_over(self) -> bool:
-        """Whether training is to stop, since its evaluations get no better."""
-        return no_longer_better(self._scores, self._options.early_stopping)
+    def should_stop(self) -> bool:
+        """Returns whether to stop early."""
+        return has_stopped_improving(self._scores, self._options.early_stopping)
 
     def evaluate(self, step: int, loss: float) -> None:
-        """Logs the scores, prints them and the loss of late, and writes the model if it is the best so far."""
+        """Evaluates, logs and prints the scores with the recent loss, and saves the model if it is the best so far."""
         config, task = self._config, self._task
         line = f"step {step:,} of {config.num_steps:,} (epoch {step / config.steps_per_epoch:.2f}): loss {loss:.4f}"
         predictions: dict[str, Any] = {}
@@ -254,8 +255,8 @@ class _Monitor:
             for split, (examples, features) in self._held_out.items():
                 outputs = self._trainer.predict(features, self._options.eval_batch_size)
                 predictions[split] = task.head.decode(outputs, features, examples)
-                of_split = task.metrics(predictions[split], examples)
-                scores |= {f"{split}/{name}": value for name, value in of_split.items()}
+                split_scores = task.metrics(predictions[split], examples)
+                scores |= {f"{split}/{name}": value for name, value in split_scores.items()}
             self._log.write(EVAL, step, scores)
             self._scores.append(scores[self.deciding_score])
             line += "".join(f", {name} {value:.4f}" for name, value in scores.items())
@@ -274,20 +275,20 @@ class _Monitor:
         print(line, flush=True)
 
 
-def deciding_score(task: Task) -> str:
-    """Returns the score that says which model is best, as the log has it."""
+def get_deciding_score(task: Task) -> str:
+    """Returns the logged name of the score that selects the best model."""
     return f"{task.eval_splits[0]}/{task.best_metric}"
 
 
-def no_longer_better(scores: list[float], patience: int) -> bool:
-    """Whether so many evaluations, the last ones, are no better than the best before them; never for 0."""
+def has_stopped_improving(scores: list[float], patience: int) -> bool:
+    """Returns whether the last `patience` evaluations did not exceed the best score. Never for a patience of 0."""
     return bool(patience and scores) and len(scores) - 1 - int(np.argmax(scores)) >= patience
 
 
 def check_resume_compatibility(
     options: Options, data_digest: str, evaluation_digests: Sequence[str], is_writer: bool = True
 ) -> None:
-    """Writes the run file of a new run, or compares it with this start if the folder holds a run.
+    """Writes the run file of a new run, or compares it with the options if the folder contains a run.
 
     Args:
         options: The options.
@@ -296,7 +297,7 @@ def check_resume_compatibility(
         is_writer: Whether this process writes the run's files.
 
     Raises:
-        UserError: If the folder holds a run with other options or other data.
+        UserError: If the folder contains a run with other options or other data.
     """
     folder, path = options.output_dir, os.path.join(options.output_dir, OPTIONS_FILE)
     identity = {
@@ -306,7 +307,9 @@ def check_resume_compatibility(
     }
     if finetuned.is_finetuned(folder) or run_checkpoints.find_newest_step(os.path.join(folder, _STATE_FOLDER)):
         if not files.exists(path):
-            raise UserError(f"{folder} holds a fine-tuned model of another origin; give another --output_dir")
+            raise UserError(
+                f"{folder} contains a fine-tuned model that this command did not write; pass another --output_dir"
+            )
         changes = run_file.find_changes(run_file.read_run_file(path), identity)
         run_file.refuse_changes(
             folder,

@@ -1,4 +1,4 @@
-"""What training does, in numbers: the options with the size of the data."""
+"""The settings of the trainer, computed from the options and the number of rows."""
 
 import dataclasses
 
@@ -8,33 +8,33 @@ from official_bert.optimization.choices import DTYPES, ONE_DEVICE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """What training does."""
+    """The settings of the trainer."""
 
-    train_batch_size: int  # rows in a step, over all devices
-    learning_rate: float  # the highest
-    num_steps: int  # in all
-    steps_per_epoch: int  # batches of an epoch
-    warmup_proportion: float  # the share of the steps in which the rate rises
-    eval_steps: int  # steps from one evaluation to the next
-    max_seq_length: int  # the longest row
-    random_seed: int  # of the head's weights, the order of the data and dropout
-    freeze: tuple[str, ...] = ()  # regular expressions of the encoder's layers that stay as they are
-    balanced_sampling: bool = False  # whether an epoch has as many rows of each class
-    layer_decay: float = 1.0  # the rate of each layer by that of the layer above
+    train_batch_size: int  # rows per step, over all devices
+    learning_rate: float  # maximum learning rate
+    num_steps: int  # steps of the whole run
+    steps_per_epoch: int  # batches per epoch
+    warmup_proportion: float  # share of the steps in which the learning rate rises
+    eval_steps: int  # steps between two evaluations
+    max_seq_length: int  # maximum number of tokens of a row
+    random_seed: int  # seed of the head's weights, the order of the data and dropout
+    freeze: tuple[str, ...] = ()  # regular expressions of encoder layers to freeze
+    balanced_sampling: bool = False  # whether an epoch has equally many rows of each class
+    layer_decay: float = 1.0  # learning rate of a layer divided by that of the next higher layer
     adam_bias_correction: bool = True
     group_by_length: bool = False  # whether the rows of a batch have similar lengths
     dtype: str = "float32"  # a Keras dtype policy
-    micro_batches: int = 1  # into how many parts a replica's rows are cut
-    rematerialize: bool = False  # whether encoder blocks are computed a second time in the backward pass
-    strategy: str = ONE_DEVICE  # as distribution.get_strategy names it
+    micro_batches: int = 1  # micro-batches that a replica's rows are split into
+    rematerialize: bool = False  # whether the backward pass computes encoder blocks again
+    strategy: str = ONE_DEVICE  # name that distribution.get_strategy accepts
 
 
-def training_config(options: Options, rows: int) -> TrainingConfig:
-    """Returns what training does.
+def make_training_config(options: Options, rows: int) -> TrainingConfig:
+    """Returns the settings of the trainer.
 
     Args:
-        options: of the run.
-        rows: how many there are to learn from.
+        options: Options of the run.
+        rows: Number of training rows.
     """
     settings = options.settings()
     steps_per_epoch = -(-rows // settings.train_batch_size)

@@ -1,4 +1,4 @@
-"""What a replica does in a step of fine-tuning: forward, its share of the loss, gradient, sum, clip, update.
+"""One replica's part of a fine-tuning step: forward pass, share of the loss, gradients, sum, clipping, update.
 
 B rows of one replica
 """
@@ -23,19 +23,19 @@ from official_bert.training.replicas import count_rows
 
 
 class TrainingStep:
-    """A step of a model with a head; the command and Keras' fit take the same.
+    """A training step of a model with a head, for the command and for Keras' `fit`.
 
-    To be made within the scope of the strategy.
+    Create it within the scope of the strategy.
 
     Args:
-        model: what learns.
-        optimizer: for the model's weights. Where it is one of ours, gradients are summed over replicas, clipped
-            once and applied; any other one of Keras does as it does.
-        loss: what is differentiated.
-        seed: of dropout.
-        micro_batches: into how many parts a replica's rows are cut, whose gradients are added up.
-        rematerialize: whether encoder blocks are computed a second time in the backward pass.
-        is_compiled: whether XLA compiles the step: it has no use for TensorFlow's own kernels.
+        model: The model to train.
+        optimizer: The optimizer of the model's weights. With an AllReduceClipMixin, gradients are summed over replicas,
+            clipped once and applied. Other Keras optimizers apply gradients in their own way.
+        loss: The loss to differentiate.
+        seed: Seed of dropout.
+        micro_batches: Number of micro-batches that a replica's rows are split into. Their gradients are added up.
+        rematerialize: Whether the backward pass computes encoder blocks again, to save memory.
+        is_compiled: Whether XLA compiles the step, and TensorFlow's own kernels are not used.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TrainingStep:
         self._call = make_forward_pass(model, rematerialize)
         self._is_ours = isinstance(optimizer, AllReduceClipMixin)
         if self._is_ours:
-            optimizer.build(model.trainable_variables)  # if it is not yet
+            optimizer.build(model.trainable_variables)  # has no effect if it is built already
             is_alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
             optimizer.clips_rows = is_alone and not is_compiled
             optimizer.uses_kernel = is_alone and not is_compiled
@@ -66,71 +66,73 @@ class TrainingStep:
         weights: Any = None,
         on_outputs: Callable[[Any, Any, Any, Any], Any] | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Takes a step on the rows of this replica, with the gradients of all.
+        """Takes a step on the rows of this replica, with the gradients of all replicas.
 
         Args:
-            inputs: of the model, [B, ...].
-            targets: one tensor, or tensors by output.
-            weights: as for `LossShare.share`.
-            on_outputs: gets inputs, targets, outputs and weights of each micro-batch, for metrics.
+            inputs: Inputs of the model, [B, ...].
+            targets: A tensor, or tensors by output.
+            weights: Weights of the rows (see `LossShare.share`).
+            on_outputs: Called with inputs, targets, outputs and weights of each micro-batch, to update metrics.
 
         Returns:
-            The loss of the whole batch, and what it is a mean over (see `LossShare.count`).
+            The loss of the whole batch, and the denominator of its mean (see `LossShare.count`).
         """
         count = all_reduce_sum(self._loss.count(inputs, targets))
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         variables = self.model.trainable_variables
-        share_of: Callable[..., tf.Tensor] = self._loss.share
+        compute_share: Callable[..., tf.Tensor] = self._loss.share
 
-        def outputs_of(number: Any, inputs: Any) -> Any:
-            with dropout_seed(step_seed(self._seed, self.optimizer.iterations, replica, number)):
+        def run_forward(micro_batch_index: Any, inputs: Any) -> Any:
+            with dropout_seed(step_seed(self._seed, self.optimizer.iterations, replica, micro_batch_index)):
                 return self._call(inputs, training=True)
 
-        def share_and_gradients(number: Any, part: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
+        def compute_share_and_gradients(micro_batch_index: Any, part: Any) -> tuple[dict[str, tf.Tensor], list[Any]]:
             inputs, targets, weights = (*part, None)[:3]
             with tf.GradientTape() as tape:
-                outputs = outputs_of(number, inputs)
-                share = share_of(inputs, targets, outputs, weights, count)
+                outputs = run_forward(micro_batch_index, inputs)
+                share = compute_share(inputs, targets, outputs, weights, count)
                 scaled = self.optimizer.scale_loss(share)
             if on_outputs:
                 on_outputs(inputs, targets, outputs, weights)
-            # Zeros add up over micro-batches; without these, a variable that is not read stays as it is.
+            # Micro-batches add up zeros. For a single batch, unused variables have no gradient and are not updated.
             unconnected = tf.UnconnectedGradients.NONE if self._micro_batches == 1 else tf.UnconnectedGradients.ZERO
             return {"loss": share}, tape.gradient(scaled, variables, unconnected_gradients=unconnected)
 
         batch = (inputs, targets) if weights is None else (inputs, targets, weights)
         if self._micro_batches == 1:
-            sums, gradients = share_and_gradients(0, batch)
+            sums, gradients = compute_share_and_gradients(0, batch)
         else:
-            batch = _filled_up(batch, self._micro_batches)
+            batch = _pad_rows(batch, self._micro_batches)
             share = None
             if isinstance(self._loss, BatchLossShare):
-                # All outputs first, without what their gradients take; then, micro-batch by micro-batch once more, the
-                # outputs by what the loss of all has as their gradients.
-                share, batch = self._with_gradients_of_outputs(outputs_of, batch[0], batch[1], count)
-                share_of = _sum_of_products
+                # First compute all outputs without a tape, and the gradient of the loss with respect to them. Then
+                # compute each micro-batch again and differentiate its outputs times these gradients.
+                share, batch = self._differentiate_outputs(run_forward, batch[0], batch[1], count)
+                compute_share = _sum_products
             parts = split_micro_batches(batch, self._micro_batches)
-            sums, gradients = accumulate_gradients(share_and_gradients, parts, self._micro_batches, variables, ["loss"])
+            sums, gradients = accumulate_gradients(
+                compute_share_and_gradients, parts, self._micro_batches, variables, ["loss"]
+            )
             sums = sums if share is None else {"loss": share}
         loss = all_reduce_sum(sums["loss"])
         self._update(gradients, loss)
         return loss, count
 
-    def _with_gradients_of_outputs(
-        self, outputs_of: Callable[[Any, Any], Any], inputs: Any, targets: Any, count: tf.Tensor
+    def _differentiate_outputs(
+        self, run_forward: Callable[[Any, Any], Any], inputs: Any, targets: Any, count: tf.Tensor
     ) -> tuple[tf.Tensor, tuple[Any, tf.Tensor]]:
-        """The share of the loss, and the batch with the gradients of the outputs as its targets."""
+        """Returns the share of the loss, and a batch whose targets are the gradients with respect to the outputs."""
         assert isinstance(self._loss, BatchLossShare)
         parts = split_micro_batches(inputs, self._micro_batches)
 
-        def outputs_of_part(number: tf.Tensor) -> tf.Tensor:
-            return outputs_of(number, tf.nest.map_structure(lambda value: value[number], parts))
+        def run_micro_batch(index: tf.Tensor) -> tf.Tensor:
+            return run_forward(index, tf.nest.map_structure(lambda value: value[index], parts))
 
         outputs = tf.map_fn(
-            outputs_of_part, tf.range(self._micro_batches), fn_output_signature=tf.float32, parallel_iterations=1
+            run_micro_batch, tf.range(self._micro_batches), fn_output_signature=tf.float32, parallel_iterations=1
         )  # [M, B, N, D]
-        of_all = tf.reshape(outputs, (-1, *outputs.shape[2:]))
-        share, gradient = self._loss.share_and_gradient(inputs, targets, of_all, count)
+        all_outputs = tf.reshape(outputs, (-1, *outputs.shape[2:]))
+        share, gradient = self._loss.share_and_gradient(inputs, targets, all_outputs, count)
         return share, (inputs, gradient)
 
     def _update(self, gradients: list[Any], loss: tf.Tensor) -> None:
@@ -139,22 +141,22 @@ class TrainingStep:
             finite = tf.math.is_finite(loss)
             apply_gradients(self.optimizer, self.optimizer.loss_scale, False, gradients, finite, variables)
         else:
-            # Dense, since Keras' optimizers take sparse gradients with repeated ids wrongly.
+            # Make gradients dense, because Keras' optimizers handle sparse gradients with repeated ids incorrectly.
             dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
             self.optimizer.apply(dense, variables)
 
 
-def _sum_of_products(inputs: Any, gradients: Any, outputs: Any, weights: Any, count: Any) -> tf.Tensor:
-    """What has these gradients with respect to the outputs."""
+def _sum_products(inputs: Any, gradients: Any, outputs: Any, weights: Any, count: Any) -> tf.Tensor:
+    """Returns a scalar whose gradient with respect to the outputs is `gradients`."""
     return tf.reduce_sum(gradients * outputs)
 
 
-def _filled_up(batch: Any, multiple: int) -> Any:
-    """The batch with rows of zeros, which are padding, after it, up to a multiple of rows."""
+def _pad_rows(batch: Any, multiple: int) -> Any:
+    """Appends rows of zeros, which are padding, up to a multiple of rows."""
 
-    def filled(values: Any) -> tf.Tensor:
-        values = tf.convert_to_tensor(values)  # an array where Keras runs eagerly
+    def pad(values: Any) -> tf.Tensor:
+        values = tf.convert_to_tensor(values)  # a NumPy array if Keras runs eagerly
         missing = -count_rows(values) % multiple
         return tf.pad(values, [[0, missing], *([[0, 0]] * (values.shape.rank - 1))])
 
-    return tf.nest.map_structure(filled, batch)
+    return tf.nest.map_structure(pad, batch)

@@ -1,6 +1,6 @@
-"""The forward pass of a model that learns or answers, for rows of one sequence and for rows of several.
+"""The forward pass of training and prediction, for rows of one or several sequences.
 
-B rows, N sequences of a row, S sequence
+B rows, N sequences per row, S sequence length
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from official_bert.training.replicas import get_sizes
 
 
 def make_forward_pass(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
-    """Returns a function that is called as the model is, see `skip_unread_positions`.
+    """Returns a function with the arguments of the model that skips unread positions (see `skip_unread_positions`).
 
-    A model of one sequence, [B, S], also takes rows of several, [B, N, S], and gives one output for each, [B, N, ...].
+    A model of one sequence, [B, S], also accepts rows of several sequences, [B, N, S], and returns [B, N, ...].
     """
     forward = skip_unread_positions(model, rematerialize)
     axes = len(next(iter(model.input.values())).shape)

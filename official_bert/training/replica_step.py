@@ -1,6 +1,6 @@
-"""What a training step does on each replica, whatever is learned: gradients over micro-batches, then the update.
+"""The parts of a training step that each replica runs: gradients of micro-batches, then the update.
 
-M micro-batches, B rows of each
+M micro-batches, B rows per micro-batch
 """
 
 from collections.abc import Callable, Sequence
@@ -11,31 +11,31 @@ import tensorflow as tf
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.training.replicas import get_sizes
 
-Sums = dict[str, tf.Tensor]  # scalars by name
+Sums = dict[str, tf.Tensor]  # float32 scalars by name
 
 
 def all_reduce_sum(value: Any) -> Any:
-    """Returns the sum of a tensor over all replicas; to be called by each of them."""
+    """Returns the sum of a tensor over all replicas. Call it on each replica."""
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
 def all_gather(value: Any) -> Any:
-    """Returns the rows of all replicas, [B * replicas, ...], in order; to be called by each of them with [B, ...]."""
-    # A copy, since this is on the replica's device, which the exchange must know.
+    """Returns the rows, [B, ...], of all replicas, [B * replicas, ...], in order. Call it on each replica."""
+    # The exchange needs a tensor on the replica's device, so copy it.
     return tf.distribute.get_replica_context().all_gather(tf.identity(value), axis=0)
 
 
 def split_micro_batches(batch: Any, count: int) -> Any:
-    """Returns a batch as `count` micro-batches: each of its tensors, [M * B, ...], as [M, B, ...].
+    """Splits each tensor of a batch, [M * B, ...], into `count` micro-batches, [M, B, ...].
 
-    M * B is a multiple of `count`.
+    The number of rows must be a multiple of `count`.
     """
 
-    def cut_tensor(value: Any) -> Any:
+    def split(value: Any) -> Any:
         rows, *rest = get_sizes(value)
         return tf.reshape(value, (count, rows // count, *rest))
 
-    return tf.nest.map_structure(cut_tensor, batch)
+    return tf.nest.map_structure(split, batch)
 
 
 def accumulate_gradients(
@@ -45,27 +45,28 @@ def accumulate_gradients(
     variables: Sequence[Any],
     names: Sequence[str],
 ) -> tuple[Sums, list[Any]]:
-    """Returns sums and gradients of a batch, computed from one micro-batch after the other.
+    """Computes one micro-batch after the other, and returns the totals of their sums and gradients.
 
     Args:
-        sums_and_gradients: of a micro-batch, given its number (an int32 scalar) and its features. Sums are float32, and
-            each variable has a gradient. What is differentiated must add up over micro-batches: a denominator is that
-            of the whole batch.
-        micro_batches: a structure of tensors, each [M, ...], as `split_micro_batches` returns it.
-        count: how many of them, from the first, are not empty; others are not computed. A number or an int32 scalar.
-        variables: those of the gradients.
-        names: of the sums.
+        sums_and_gradients: Returns the sums and the gradients of a micro-batch, given its index (an int32 scalar) and
+            its features. Sums are float32, and each variable has a gradient. The differentiated value must add up over
+            micro-batches, so divide by the denominator of the whole
+            batch.
+        micro_batches: A structure of tensors [M, ...] (see `split_micro_batches`).
+        count: Number of micro-batches to compute, from the first. A number or an int32 scalar.
+        variables: Variables of the gradients.
+        names: Names of the sums.
     """
     most = tf.nest.flatten(micro_batches)[0].shape[0]
 
-    # The negative sum, since TensorFlow makes one addition of a sum and a gradient that is one itself, as that of
-    # the tied embeddings, gives it a temporary variable where memory is short, and then does not find it gone at
-    # the next call ("already exists").
-    def add(number: tf.Tensor, totals: Sums, negative: list[tf.Tensor]) -> tuple[Any, Any, Any]:
-        part = tf.nest.map_structure(lambda value: value[number], micro_batches)
-        sums, gradients = sums_and_gradients(number, part)
+    # Subtract gradients and negate the result. For a sum, TensorFlow would merge the addition with that within the
+    # gradient of tied embeddings, use a temporary variable if memory is scarce, and fail at the next call because the
+    # variable "already exists".
+    def add(index: tf.Tensor, totals: Sums, negative: list[tf.Tensor]) -> tuple[Any, Any, Any]:
+        part = tf.nest.map_structure(lambda value: value[index], micro_batches)
+        sums, gradients = sums_and_gradients(index, part)
         negative = [total - gradient for total, gradient in zip(negative, gradients, strict=True)]
-        return number + 1, {name: totals[name] + sums[name] for name in totals}, negative
+        return index + 1, {name: totals[name] + sums[name] for name in totals}, negative
 
     nothing = {name: tf.constant(0.0) for name in names}
     zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
@@ -90,16 +91,16 @@ def apply_gradients(
     """Unscales gradients, sums them over replicas, clips and applies them, and adapts the loss scale.
 
     Args:
-        optimizer: one of ours (see AllReduceClipMixin), built for the variables.
-        loss_scale: what the loss was scaled by; None for no scaling.
-        skip_nonfinite: whether a step leaves the weights as they are if its loss or a gradient is not finite. Where
-            there is a loss scale, it always does.
-        gradients: of a replica, one for each variable.
-        finite_loss: a bool scalar, whether the loss of the whole batch is finite.
-        variables: those of the gradients; None for those that the optimizer was built with.
+        optimizer: An optimizer with AllReduceClipMixin, built for the variables.
+        loss_scale: Scale of the loss. None if the loss is not scaled.
+        skip_nonfinite: Whether a loss or gradient that is not finite leaves the weights unchanged. With a loss scale,
+            it always does.
+        gradients: Gradients of this replica, one per variable.
+        finite_loss: Whether the loss of the whole batch is finite, a bool scalar.
+        variables: Variables of the gradients. Defaults to the variables that the optimizer was built with.
 
     Returns:
-        The norm of the summed gradients before clipping, and whether it and the loss are finite.
+        The norm of the summed gradients before clipping, and whether both it and the loss are finite.
     """
     if loss_scale:
         gradients = loss_scale.unscale(gradients)

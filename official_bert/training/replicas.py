@@ -21,17 +21,17 @@ def make_length_buckets(max_seq_length: int) -> tuple[int, ...]:
 
 
 def distribute_rows(strategy: tf.distribute.Strategy, batch: Any) -> Any:
-    """Returns each replica's rows of a batch, for strategy.run; to be called within a tf.function.
+    """Splits a batch into the rows of each replica, for `strategy.run`. Call it within a tf.function.
 
     Args:
-        strategy: that of the replicas.
-        batch: tensors [B, ...] in any structure; B is a multiple of the replicas.
+        strategy: The strategy of the replicas.
+        batch: A structure of tensors [B, ...]. B must be a multiple of the number of replicas.
     """
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:
         return batch
 
-    def rows_of(context: tf.distribute.experimental.ValueContext) -> Any:
+    def take_rows(context: tf.distribute.experimental.ValueContext) -> Any:
         def part(values: tf.Tensor) -> tf.Tensor:
             rows = count_rows(values) // replicas
             first = context.replica_id_in_sync_group * rows
@@ -39,26 +39,26 @@ def distribute_rows(strategy: tf.distribute.Strategy, batch: Any) -> Any:
 
         return tf.nest.map_structure(part, batch)
 
-    return strategy.experimental_distribute_values_from_function(rows_of)
+    return strategy.experimental_distribute_values_from_function(take_rows)
 
 
 def get_static_lengths(strategy: tf.distribute.Strategy, max_seq_length: int) -> tuple[int, ...]:
-    """Returns the lengths that batches are padded to, each of which is compiled once; none where lengths are free."""
+    """Returns the lengths that batches are padded to, each compiled once. Empty if any length is allowed."""
     return make_length_buckets(max_seq_length) if distribution.needs_static_shapes(strategy) else ()
 
 
-def report_compilation(what: str, inputs: Mapping[str, Any], lengths: tuple[int, ...]) -> None:
-    """Prints the shape that is being compiled where each of some lengths is; to be called while a graph is traced."""
+def report_compilation(step: str, inputs: Mapping[str, Any], lengths: tuple[int, ...]) -> None:
+    """Prints the shape that is compiled, if each of `lengths` is. Call it while the graph is traced."""
     if lengths:
         shape = " x ".join(map(str, inputs["input_ids"].shape))
-        print(f"compiling {what} for {shape}, one of {len(lengths)} lengths at most", flush=True)
+        print(f"compiling {step} for {shape}, one of at most {len(lengths)} lengths", flush=True)
 
 
 def count_rows(values: tf.Tensor) -> Any:
-    """Returns B: a number where the graph knows it."""
+    """Returns B, as a number if the shape is static."""
     return get_sizes(values)[0]
 
 
 def get_sizes(values: tf.Tensor) -> list[Any]:
-    """Returns the sizes of all axes: numbers where the graph knows them, as a TPU wants it."""
+    """Returns the sizes of all axes, as numbers if they are static, which TPUs need."""
     return [tf.shape(values)[axis] if size is None else size for axis, size in enumerate(values.shape)]

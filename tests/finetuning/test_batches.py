@@ -105,13 +105,13 @@ def test_rows_for_which_there_is_no_batch_are_left_out(capsys: pytest.CaptureFix
     plan = batches.draw_batches(np.full(10, 5), 5, seed=0, epoch=0, texts=texts)
     assert plan.shape == (2, 5)
     assert (plan >= 0).sum() == 2
-    expected = "note: 8 of 10 rows are left out of an epoch, since others have the same texts\n"
+    expected = "note: the epoch leaves out 8 of 10 rows, because other rows contain the same texts\n"
     assert capsys.readouterr().out == expected
 
 
 def test_a_row_alone_has_nothing_to_be_told_from():
     texts = np.arange(8).reshape(4, 2)
-    with pytest.raises(UserError, match="batches of one row have nothing to tell its texts from"):
+    with pytest.raises(UserError, match="the batch size is 1.* 2 or more"):
         batches.draw_batches(np.full(4, 5), 1, seed=0, epoch=0, texts=texts)
 
 

@@ -21,7 +21,7 @@ def test_features_are_kept_and_made_anew_when_anything_changes(vocab_file, tmp_p
     monkeypatch.setattr(type(TASK.head), "featurize", counting)
 
     def get(examples=EXAMPLES, length=12, tokenizer=tokenizer):
-        return feature_cache.features_of(TASK, examples, tokenizer, length, str(tmp_path / "cache"))
+        return feature_cache.load_or_compute_features(TASK, examples, tokenizer, length, str(tmp_path / "cache"))
 
     first, second = get(), get()
     assert len(made) == 1
@@ -40,7 +40,7 @@ def test_damaged_features_are_made_anew(vocab_file, tmp_path):
     tokenizer = FastTokenizer(vocab_file)
 
     def get():
-        made = feature_cache.features_of(TASK, EXAMPLES, tokenizer, 12, str(tmp_path / "cache"))
+        made = feature_cache.load_or_compute_features(TASK, EXAMPLES, tokenizer, 12, str(tmp_path / "cache"))
         return [each.tolist() for each in (made.input_ids, made.segment_ids, made.splits, made.targets["labels"])]
 
     right = get()

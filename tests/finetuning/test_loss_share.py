@@ -174,7 +174,7 @@ def test_what_keras_shows_is_a_mean_over_micro_batches():
 def test_a_reduction_whose_shares_do_not_add_up_is_named(reduction):
     own = keras.losses.MeanSquaredError(reduction=reduction)
     for loss in (own, {"start_logits": own, "end_logits": "mse"}):
-        with pytest.raises(UserError, match=f"mean_squared_error has the reduction {reduction!r}.*sum_over_batch_size"):
+        with pytest.raises(UserError, match=f"mean_squared_error has reduction={reduction!r}.*sum_over_batch_size"):
             check_reduction(loss)
     check_reduction({"start_logits": keras.losses.MeanSquaredError(reduction="mean"), "end_logits": "mse"})
 
@@ -185,7 +185,7 @@ def test_a_function_that_takes_the_mean_itself_is_named():
 
     values = tf.ones([4, 1])
     for arguments in ((own, values, values), ({"x": own}, {"x": values}, {"x": values})):
-        with pytest.raises(UserError, match="own returns one number.*one for each row"):
+        with pytest.raises(UserError, match="own returns a scalar.*one loss per row"):
             check_losses_per_row(*arguments)
     for loss in (keras.losses.MeanSquaredError(), keras.losses.mean_squared_error, "mse"):
         check_losses_per_row(loss, values, values)

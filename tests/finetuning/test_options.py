@@ -8,7 +8,7 @@ from official_bert.commands import FINETUNE
 from official_bert.errors import UserError
 from official_bert.finetuning import training
 from official_bert.finetuning.options import Options
-from official_bert.finetuning.training_config import training_config
+from official_bert.finetuning.training_config import make_training_config
 from official_bert.tasks import all_tasks
 from official_bert.tasks.options import (
     TASK_OPTIONS,
@@ -126,10 +126,10 @@ def test_epochs_and_batches_make_the_number_of_steps():
     options = Options(
         task="sst-2", do_train=True, init="i", output_dir="o", train_batch_size=4, num_train_epochs=2.5, eval_steps=2
     )
-    config = training_config(options, rows=9)
+    config = make_training_config(options, rows=9)
     assert (config.steps_per_epoch, config.num_steps, config.eval_steps) == (3, 7, 2)
     assert (config.learning_rate, config.max_seq_length) == (5e-5, 128)  # the task's
-    assert training_config(dataclasses.replace(options, eval_steps=None), rows=9).eval_steps == 3
+    assert make_training_config(dataclasses.replace(options, eval_steps=None), rows=9).eval_steps == 3
 
 
 def test_losses_are_logged_in_even_distances_up_to_each_evaluation():
@@ -137,7 +137,7 @@ def test_losses_are_logged_in_even_distances_up_to_each_evaluation():
         options = Options(
             task="sst-2", do_train=True, output_dir="o", train_batch_size=1, num_train_epochs=epochs, **changes
         )
-        config = training_config(options, rows=150)
+        config = make_training_config(options, rows=150)
         numbers = range(1, config.num_steps + 1)
         return [step for step in numbers if training._is_logged(step, changes.get("log_steps"), config)]
 
@@ -149,12 +149,12 @@ def test_losses_are_logged_in_even_distances_up_to_each_evaluation():
 
 
 def test_training_stops_after_so_many_evaluations_that_are_no_better():
-    assert not training.no_longer_better([0.1, 0.3], 1)
-    assert training.no_longer_better([0.1, 0.3, 0.2], 1)
-    assert not training.no_longer_better([0.1, 0.3, 0.2], 2)
-    assert training.no_longer_better([0.1, 0.3, 0.2, 0.3], 2)  # as good is no better
-    assert not training.no_longer_better([0.5, 0.4, 0.3], 0)
-    assert not training.no_longer_better([], 1)
+    assert not training.has_stopped_improving([0.1, 0.3], 1)
+    assert training.has_stopped_improving([0.1, 0.3, 0.2], 1)
+    assert not training.has_stopped_improving([0.1, 0.3, 0.2], 2)
+    assert training.has_stopped_improving([0.1, 0.3, 0.2, 0.3], 2)  # as good is no better
+    assert not training.has_stopped_improving([0.5, 0.4, 0.3], 0)
+    assert not training.has_stopped_improving([], 1)
 
 
 def test_a_run_goes_on_with_the_same_data_alone(tmp_path: pathlib.Path):
