@@ -54,8 +54,16 @@ class Times:
         return Callback()
 
 
-def fit(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> Any:
-    """Fine-tunes with `fit` of official_bert; returns the predictions for the dev rows."""
+def fit(options: dict[str, Any], train: Rows, dev: Rows, times: Times, warmup_jump: bool = True) -> Any:
+    """Fine-tunes with `fit` of official_bert; returns the predictions for the dev rows.
+
+    Args:
+        options: Options of the benchmark.
+        train: Rows to train on.
+        dev: Rows to predict.
+        times: Records the times of the steps.
+        warmup_jump: Whether the learning rate drops after warm-up, as in the original.
+    """
     import official_bert
 
     settings = {"pair": len(train[0]) > 1, "seed": options["seed"], "max_seq_length": options["max_seq_length"]}
@@ -65,11 +73,21 @@ def fit(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> Any:
     else:
         labels = sorted(set(train[1]))
         model = official_bert.TextClassifier.from_checkpoint(options["model"], labels=labels, **settings)
-    model.compile(learning_rate=options["learning_rate"])
+    if warmup_jump:
+        model.compile(learning_rate=options["learning_rate"])
+    else:
+        steps = -(-len(train[1]) // options["batch_size"]) * options["epochs"]
+        schedule = official_bert.WarmupPolynomialDecay(options["learning_rate"], steps, steps // 10, jump=False)
+        model.compile(official_bert.BertAdamW(schedule, adam_bias_correction=True))
     texts, dev_texts = (tuple(columns) if len(columns) > 1 else columns[0] for columns in (train[0], dev[0]))
     settings = {"epochs": options["epochs"], "callbacks": [times.callback()], "verbose": 0, **options["fit"]}
     model.fit(texts, train[1], batch_size=options["batch_size"], **settings)
     return model.predict(dev_texts, batch_size=_EVAL_BATCH)
+
+
+def fit_without_jump(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> Any:
+    """Fine-tunes like `fit`, but decays from the peak of the learning rate as Hugging Face's Trainer does."""
+    return fit(options, train, dev, times, warmup_jump=False)
 
 
 def keras_hub(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> Any:
@@ -154,7 +172,7 @@ def main() -> None:
     name, options = sys.argv[1], json.loads(sys.argv[2])
     train, dev = (read_rows(f"{options['folder']}/{part}.tsv") for part in ("train", "dev"))
     times = Times()
-    function = {each.__name__: each for each in (fit, keras_hub, hugging_face)}[name]
+    function = {each.__name__: each for each in (fit, fit_without_jump, keras_hub, hugging_face)}[name]
     score = compute_score(options["metric"], function(options, train, dev, times), dev[1])
     print(json.dumps({"score": score, "times": times.by_step}), flush=True)
 

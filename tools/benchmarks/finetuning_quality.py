@@ -19,7 +19,11 @@ from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
 from tools.benchmarks import measuring
 
-PROGRAMS = {"fit": "official_bert `fit`", "hugging_face": "Hugging Face's Trainer"}
+PROGRAMS = {
+    "fit": "official_bert `fit`",
+    "fit_without_jump": "`fit`, `jump=False`",
+    "hugging_face": "Hugging Face's Trainer",
+}
 _KEYS = ("task", "learning_rate", "seed", "program")  # what identifies a run in the results file
 
 
@@ -57,7 +61,9 @@ class Options:
     glue_dir: str = option(dataclasses.MISSING, "Folder with the tasks' folders, such as glue/RTE.")
     model: str = option(dataclasses.MISSING, "Folder of the model to start from, in Hugging Face's layout.")
     results_file: str = option(dataclasses.MISSING, "File of JSON lines that results are read from and appended to.")
-    programs: list[str] = option(list(PROGRAMS), f"Programs to run: {', '.join(PROGRAMS)}. None prints the table only.")
+    programs: list[str] = option(
+        ["fit", "hugging_face"], f"Programs to run: {', '.join(PROGRAMS)}. None prints the table only."
+    )
     seeds: list[str] = option(["0", "1", "2", "3", "4"], "Random seeds, each for one run.")
     rows: int = option(1000, "Number of training rows, drawn from the file.")
     dev_rows: int = option(800, "Number of dev rows to score, drawn from the file, at most.")
