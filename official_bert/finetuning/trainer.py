@@ -24,7 +24,7 @@ from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
 from official_bert.kinds.model import model_for
 from official_bert.kinds.spec import KindSpec
 from official_bert.optimization import distribution
-from official_bert.optimization.finetuning_optimizer import bert_optimizer
+from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
 from official_bert.optimization.freezing import freeze
 from official_bert.training.replicas import distribute_rows, make_length_buckets, report_compilation
 
@@ -71,7 +71,7 @@ class Trainer:
             if weights is not None:
                 assign_weights(self.model, weights)
             learner = model_for(head).answering_model(self.model)
-            self.optimizer, self.schedule = bert_optimizer(
+            self.optimizer, self.schedule = create_bert_optimizer(
                 learner, initial_model.config.num_hidden_layers, num_steps=config.num_steps,
                 learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
                 layer_decay=config.layer_decay, adam_bias_correction=config.adam_bias_correction,

@@ -38,7 +38,7 @@ from official_bert.kinds.model import model_for
 from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
-from official_bert.optimization.finetuning_optimizer import bert_optimizer
+from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
 from official_bert.optimization.freezing import freeze
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.tokenization.casing import Casing, make_casing, resolve_casing
@@ -486,7 +486,7 @@ class TextModel(keras.Model):
             return
         with self.distribute_strategy.scope():
             # Past Keras' tracking of attributes, as in keras.Model.compile.
-            self.__dict__["optimizer"], _ = bert_optimizer(
+            self.__dict__["optimizer"], _ = create_bert_optimizer(
                 self._learner(),
                 self.bert_config.num_hidden_layers,
                 num_steps=num_steps,

@@ -1,4 +1,4 @@
-"""How every optimizer here applies gradients: summed over replicas, then clipped, then applied."""
+"""Gradient handling of all optimizers: sum over replicas, clip, then apply."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,21 +9,20 @@ from official_bert.optimization.loss_scale import DynamicLossScale
 
 
 class AllReduceClipMixin:
-    """How every optimizer here applies gradients; to be mixed into a Keras optimizer.
+    """A mixin for Keras optimizers that sums gradients over replicas, clips them and applies them, in that order.
 
-    Gradients are made dense, summed over replicas, clipped once by their global norm, and applied, in that order. Keras
-    by itself would clip each replica's share before summing (as the original did on TPUs), and would square the rows of
-    a sparse gradient before adding up those of equal ids; both make the result depend on how a batch is laid out.
+    Gradients are made dense, summed over replicas, and clipped once by their global norm. Keras would clip the
+    gradients of each replica before the sum, as the original did on TPUs. It would also square the rows of a sparse
+    gradient before it sums rows of the same id. In both cases, the result would depend on the layout of the batch.
 
     Attributes:
-        clip_norm: the greatest global norm; None for no clipping.
-        loss_scale: by which the loss is multiplied before it is differentiated, for float16; None for no scaling. Its
-            variables are saved with the optimizer's.
-        clips_rows: whether a sparse gradient is clipped by its rows, those of equal ids added up, before it is made
-            dense: a table of word pieces is much larger than what a batch reads of it. For one replica and graphs that
-            XLA does not compile, as the number of rows is not known in advance.
-        uses_kernel: whether TensorFlow's kernel of Adam changes the weights, in one pass over memory and without a
-            compilation: for one device, with variables of TensorFlow, and BertAdamW's rule alone.
+        clip_norm: Maximum global norm. None disables clipping.
+        loss_scale: Loss scaling for float16, or None. Its variables are saved with the optimizer's.
+        clips_rows: Whether to sum the rows of the same id in a sparse gradient and clip them before the gradient is
+            made dense, because a batch reads few rows of the embedding table. For one replica without XLA only: the
+            number of rows is not known in advance.
+        uses_kernel: Whether to apply BertAdamW with TensorFlow's Adam kernel, which reads memory only once and needs
+            no compilation. For a single device with TensorFlow variables only.
     """
 
     clip_norm: float | None
@@ -37,20 +36,20 @@ class AllReduceClipMixin:
         return [*own, *self.loss_scale.variables] if self.loss_scale else own
 
     def scale_loss(self, loss: Any) -> Any:
-        """Returns the loss to differentiate: what Keras' fit calls."""
-        return self.loss_scale.scaled(loss) if self.loss_scale else super().scale_loss(loss)  # type: ignore[misc]
+        """Returns the scaled loss to differentiate. Keras' fit calls this method."""
+        return self.loss_scale.scale(loss) if self.loss_scale else super().scale_loss(loss)  # type: ignore[misc]
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Sums over replicas, clips and applies: what Keras' fit calls."""
+        """Sums gradients over replicas, clips and applies them. Keras' fit calls this method."""
         summed, _ = self.sum_and_clip(grads)
         self.apply_summed(summed, trainable_variables)
 
     def sum_and_clip(self, grads: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Returns the dense gradients summed over replicas and clipped, and their global norm before clipping.
+        """Returns the dense gradients, summed over replicas and clipped, and their global norm before clipping.
 
-        The norm is finite if and only if all gradients are (short of float32's overflow in their squares).
+        The norm is finite if and only if all gradients are finite (unless their squares overflow float32).
         """
-        prepare = _with_unique_rows if self.clips_rows else tf.convert_to_tensor
+        prepare = _sum_duplicate_rows if self.clips_rows else tf.convert_to_tensor
         summed = [None if grad is None else prepare(grad) for grad in grads]
         present = [grad for grad in summed if grad is not None]
         context = tf.distribute.get_replica_context()
@@ -68,12 +67,11 @@ class AllReduceClipMixin:
         """Applies gradients that `sum_and_clip` returned.
 
         Args:
-            grads: one for each variable.
-            trainable_variables: the variables; None for those that the optimizer was built with.
-            only_if: a bool scalar, equal on all replicas, such as whether the norm is finite. Where it is False the
-                step is skipped: weights and moments stay, and only the number of steps goes up, on which the
-                position in the data, the schedule and the random numbers depend. The optimizer must have been built.
-                None always applies.
+            grads: One gradient per variable.
+            trainable_variables: The variables. Defaults to the variables that the optimizer was built with.
+            only_if: Bool scalar, equal on all replicas, such as whether the norm is finite. If it is False, the step is
+                skipped: weights and moments do not change, but the step count increases, because the position in the
+                data, the schedule and random numbers depend on it. The optimizer must be built. None never skips.
         """
         if only_if is None:
             super().apply(grads, trainable_variables)  # type: ignore[misc]
@@ -92,26 +90,26 @@ class AllReduceClipMixin:
 
         context = tf.distribute.get_replica_context()
         if isinstance(context.strategy, tf.distribute.MirroredStrategy | tf.distribute.MultiWorkerMirroredStrategy):
-            # Their replicas are threads that meet in each update, which they cannot do within a branch; so they meet
-            # before it, and each branch runs on all of them.
+            # Replicas of these strategies are threads that synchronize in each update, which is impossible inside a
+            # branch. They therefore synchronize before the branch, and each branch runs on all replicas.
             context.merge_call(on_all_replicas, args=(only_if, grads))
         else:
             tf.cond(only_if, lambda: apply(grads), skip)
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        # Keras' own hook for summing over replicas; `apply` has done it already, before clipping.
+        # Keras' hook for the sum over replicas. `apply` already computed it, before clipping.
         return grads_and_vars
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()  # type: ignore[misc]
-        # Keras' own clipping takes no part; leaving it out keeps its checks out too.
+        # Keras' own clipping is not used. Without these keys, its checks do not apply either.
         for key in ("clipnorm", "global_clipnorm", "clipvalue"):
             config.pop(key, None)
         return {**config, "clip_norm": self.clip_norm}
 
 
-def _with_unique_rows(grad: Any) -> Any:
-    """A sparse gradient with the rows of equal ids added up; a dense one as it is."""
+def _sum_duplicate_rows(grad: Any) -> Any:
+    """Sums the rows of a sparse gradient that have the same id. Dense gradients do not change."""
     if not isinstance(grad, tf.IndexedSlices):
         return grad
     ids, positions = tf.unique(grad.indices)

@@ -1,14 +1,14 @@
-"""What a flag may choose of hardware, precision and optimizer, by name. Importing this needs no TensorFlow.
+"""Names and flags for hardware, precision and optimizers. This module does not import TensorFlow.
 
-distribution.py and optimizers.py turn the names into objects.
+distribution.py and optimizers.py create the objects.
 """
 
 from typing import Any
 
 from official_bert.utils.flags import HARDWARE, option
 
-# A flag's name of a precision: the Keras dtype policy.
-AUTO = "auto"  # As --dtype: the faster of float32 and bfloat16.
+AUTO = "auto"  # value of --dtype: the faster of float32 and bfloat16
+# Keras dtype policies by value of --dtype.
 DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 STRATEGIES = ONE_DEVICE, MIRRORED, MULTI_WORKER, TPU = ("one_device", "mirrored", "multi_worker", "tpu")
 OPTIMIZERS = ("adamw", "lamb", "keras_adamw")
@@ -17,21 +17,24 @@ OPTIMIZERS = ("adamw", "lamb", "keras_adamw")
 def worker_hosts_option() -> Any:
     """Returns the flag --worker_hosts of the commands that train."""
     text = (
-        "host:port of each worker, the same list for all, for multi_worker; without it TF_CONFIG or SLURM's variables."
+        "Comma-separated host:port of each worker, for multi_worker. Pass the same list on all workers. Defaults to "
+        "TF_CONFIG or SLURM's variables."
     )
     return option([], text, group=HARDWARE, resumable=True)
 
 
 def worker_index_option() -> Any:
-    """Returns the flag --worker_index, which goes with it."""
-    return option(None, "Which of --worker_hosts this process is, from 0.", min=0, group=HARDWARE, resumable=True)
+    """Returns the flag --worker_index of the commands that train."""
+    return option(
+        None, "Index of this process in --worker_hosts, starting at 0.", min=0, group=HARDWARE, resumable=True
+    )
 
 
 def dtype_option() -> Any:
     """Returns the flag --dtype of the commands that train."""
     text = (
-        "Precision of the layers; weights, softmax and losses are float32. With float16 the loss is scaled. auto times "
-        "a matrix product in float32 and bfloat16 and uses the faster one; a resumed run keeps it."
+        "Precision of the layers. Weights, softmax and losses are always float32. float16 uses loss scaling. auto "
+        "times a matrix product and selects float32 or bfloat16. A resumed run keeps the selection."
     )
     return option("float32", text, (*DTYPES, AUTO), group=HARDWARE)
 
@@ -39,7 +42,7 @@ def dtype_option() -> Any:
 def deterministic_option() -> Any:
     """Returns the flag --deterministic of the commands that train."""
     text = (
-        "Whether TensorFlow takes its deterministic operations alone, by which two runs on devices of one kind give "
-        "the same bytes; on GPUs they are slower."
+        "Use only deterministic operations, so that two runs on the same kind of device give the same bytes. Slower "
+        "on GPUs."
     )
     return option(False, text, group=HARDWARE)

@@ -1,4 +1,4 @@
-"""A name to a tf.distribute strategy, and what several workers agree on; nothing else knows the device."""
+"""Creates tf.distribute strategies by name, and synchronizes several workers."""
 
 import contextlib
 import functools
@@ -13,8 +13,10 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.optimization.choices import MIRRORED, MULTI_WORKER, ONE_DEVICE, STRATEGIES, TPU
 
-_TF_CONFIG = "TF_CONFIG"  # TensorFlow's own
-_NO_TPU_KERNELS = "No OpKernel was registered to support Op 'ConfigureDistributedTPU'"  # in its error
+_TF_CONFIG = "TF_CONFIG"  # environment variable of TensorFlow
+_NO_TPU_KERNELS = (
+    "No OpKernel was registered to support Op 'ConfigureDistributedTPU'"  # part of TensorFlow's error message
+)
 _LOST_WORKER = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -33,20 +35,20 @@ def get_strategy(
     worker_hosts: Sequence[str] = (),
     worker_index: int | None = None,
 ) -> tf.distribute.Strategy:
-    """Returns the strategy of that name.
+    """Creates the strategy with the given name.
 
     Args:
-        name: "one_device" (the first GPU, else the CPU), "mirrored" (all devices of this machine), "multi_worker" (all
+        name: "one_device" (the first GPU, or the CPU), "mirrored" (all devices of this machine), "multi_worker" (all
             devices of several machines), or "tpu".
-        tpu_name: the TPU's name or grpc address; None or "local" for a TPU VM's own.
-        tpu_zone: the TPU's zone; None where it can be detected.
-        gcp_project: the project the TPU belongs to, likewise.
-        worker_hosts: host:port of each worker, for "multi_worker". Without them the environment variable TF_CONFIG or
-            else SLURM's variables say them.
-        worker_index: which of them this process is.
+        tpu_name: Name or grpc address of the TPU. Defaults to "local", the TPU of this TPU VM.
+        tpu_zone: Zone of the TPU. Detected by default.
+        gcp_project: Google Cloud project of the TPU. Detected by default.
+        worker_hosts: host:port of each worker, for "multi_worker". Defaults to the environment variable TF_CONFIG, or
+            to the workers of a SLURM step.
+        worker_index: Index of this process in `worker_hosts`.
 
     Raises:
-        UserError: the name is unknown, there is no such device, or the workers contradict themselves.
+        UserError: If the name is unknown, the device does not exist, or the settings of the workers are inconsistent.
     """
     set_workers(name, worker_hosts, worker_index)
     if name == ONE_DEVICE:
@@ -60,9 +62,9 @@ def get_strategy(
     raise UserError(f"unknown distribution strategy {name!r}; expected one of {', '.join(STRATEGIES)}")
 
 
-# These are made once in a process: a second MirroredStrategy would number its exchanges between devices as the first
-# one does, and mix them up; workers can be connected before the first operation alone; to connect to a TPU again would
-# erase what it holds.
+# A process creates each of these only once. A second MirroredStrategy would use the same keys for its exchanges between
+# devices as the first one. Workers can only be connected before the first operation. Connecting to a TPU again erases
+# its memory.
 
 
 @functools.cache
@@ -80,96 +82,106 @@ def _multi_worker() -> tf.distribute.Strategy:
 def _tpu(name: str, zone: str | None, project: str | None) -> tf.distribute.Strategy:
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu=name, zone=zone, project=project)
-    except (ValueError, OSError, ImportError, tf.errors.OpError) as error:  # the second and third: of cloud services
+    except (
+        ValueError,
+        OSError,
+        ImportError,
+        tf.errors.OpError,
+    ) as error:  # The second and third are raised by Google Cloud clients.
         if _NO_TPU_KERNELS in str(error):
-            reason = "TensorFlow has no support for TPUs here, which the package tensorflow-tpu on a TPU's host has"
+            reason = "this TensorFlow has no TPU support; on a TPU host, install tensorflow-tpu"
         else:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
-            f"no TPU {name!r} could be reached: {reason}; give --tpu_name, with --tpu_zone and --gcp_project where "
-            "they are not this machine's, or another --distribution_strategy (without --use_tpu)"
+            f"cannot connect to the TPU {name!r}: {reason}; pass --tpu_name (and --tpu_zone and --gcp_project, if they "
+            "differ from this machine's), or another --distribution_strategy without --use_tpu"
         ) from error
     return tf.distribute.TPUStrategy(resolver)
 
 
 def set_workers(name: str, worker_hosts: Sequence[str], worker_index: int | None) -> None:
-    """Sets the environment variable TF_CONFIG, by which TensorFlow finds the workers, where a flag or SLURM says them.
+    """Sets the environment variable TF_CONFIG, which tells TensorFlow the workers, from flags or SLURM's variables.
 
-    Arguments are as for `get_strategy`; the hosts' order is the same for all workers.
+    Args:
+        name: Name of the strategy.
+        worker_hosts: host:port of each worker, in the same order on all workers.
+        worker_index: Index of this process in `worker_hosts`.
 
     Raises:
-        UserError: hosts and index do not go together or contradict TF_CONFIG, or SLURM's variables cannot be used.
+        UserError: If hosts and index are inconsistent or contradict TF_CONFIG, or SLURM's variables are unusable.
     """
     if name != MULTI_WORKER:
         if worker_hosts or worker_index is not None:
-            raise UserError(f"--worker_hosts and --worker_index go with --distribution_strategy={MULTI_WORKER}")
+            raise UserError(f"--worker_hosts and --worker_index need --distribution_strategy={MULTI_WORKER}")
         return
     before = os.environ.get(_TF_CONFIG)
     if worker_hosts:
-        hosts, index = _checked_workers(worker_hosts, worker_index)
+        hosts, index = _check_workers(worker_hosts, worker_index)
     elif worker_index is not None:
-        raise UserError(f"--worker_index={worker_index} needs --worker_hosts, whose number it is")
+        raise UserError(f"--worker_index={worker_index} needs --worker_hosts")
     elif before is None and os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         hosts, index = _slurm_workers()
     else:
         return
     config = json.dumps({"cluster": {"worker": hosts}, "task": {"type": "worker", "index": index}})
     if before not in (None, config):
-        raise UserError(f"--worker_hosts contradicts the environment variable {_TF_CONFIG}; give one of the two")
+        raise UserError(f"--worker_hosts contradicts the environment variable {_TF_CONFIG}; remove one of them")
     os.environ[_TF_CONFIG] = config
 
 
-def _checked_workers(hosts: Sequence[str], index: int | None) -> tuple[list[str], int]:
+def _check_workers(hosts: Sequence[str], index: int | None) -> tuple[list[str], int]:
     addresses = [host.rpartition(":") for host in hosts]
     if not all(host and port.isdigit() for host, _, port in addresses) or len(set(hosts)) < len(hosts):
         raise UserError(f"--worker_hosts={','.join(hosts)}: expected different addresses, as in host0:2222,host1:2222")
     if index is None or not 0 <= index < len(hosts):
         shown = "missing" if index is None else index
-        raise UserError(f"--worker_index is {shown}; expected 0 to {len(hosts) - 1}, of --worker_hosts the one here")
+        raise UserError(
+            f"--worker_index is {shown}; expected 0 to {len(hosts) - 1}, the index of this machine in --worker_hosts"
+        )
     return list(hosts), index
 
 
 def _slurm_workers() -> tuple[list[str], int]:
-    """The workers of a step of SLURM, one a task, by its environment variables; and which of them this process is."""
+    """Returns the workers of a SLURM step, one per task, and the index of this process."""
     tasks = int(os.environ["SLURM_STEP_NUM_TASKS"])
     try:
-        # Which GPUs a task sees is left to SLURM; the resolver would count them with nvidia-smi, and share them out.
+        # SLURM assigns GPUs to tasks. The resolver would count them with nvidia-smi and assign them again.
         resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
             gpus_per_node=tasks, gpus_per_task=1, auto_set_gpu=False
         )
         hosts = [str(host) for host in resolver.cluster_spec().as_dict()["worker"]]
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"SLURM's variables do not say the workers: {error}; give --worker_hosts") from error
+        raise UserError(f"cannot find the workers in SLURM's variables: {error}; pass --worker_hosts") from error
     index = int(resolver.task_id)
-    # The resolver sorts hosts by name; SLURM counts its tasks in its own order, in which n2 comes before n10.
+    # The resolver sorts hosts by name. SLURM numbers its tasks in its own order, where n2 comes before n10.
     here = os.environ.get("SLURMD_NODENAME")
     if here and hosts[index].rpartition(":")[0] != here:
         raise UserError(
-            f"SLURM runs task {index} on {here}, and TensorFlow's resolver takes it for {hosts[index]}, because it "
-            f"sorts the hosts by name ({', '.join(hosts)}); give --worker_hosts and --worker_index=$SLURM_PROCID"
+            f"SLURM runs task {index} on {here}, but TensorFlow expects it on {hosts[index]}, because TensorFlow sorts "
+            f"the hosts by name ({', '.join(hosts)}); pass --worker_hosts and --worker_index=$SLURM_PROCID"
         )
     return hosts, index
 
 
 def needs_static_shapes(strategy: tf.distribute.Strategy) -> bool:
-    """Whether each shape of a batch is compiled by itself, so that there should be few: on a TPU."""
+    """Returns whether each batch shape is compiled separately, as on a TPU, so that there should be few shapes."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
-    """Whether other processes take the same steps."""
+    """Returns whether several processes train together."""
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
 def mean_over_workers(strategy: tf.distribute.Strategy, value: float) -> float:
-    """Returns the mean of all workers' values; all of them must ask together, and wait for each other."""
+    """Returns the mean of a value over all workers. All workers must call this function, and wait for each other."""
     return float(_worker_mean(strategy)(tf.constant(value, tf.float64))) if is_multi_worker(strategy) else value
 
 
 @functools.cache
 def _worker_mean(strategy: tf.distribute.Strategy) -> Any:
     def replica_mean(value: tf.Tensor) -> tf.Tensor:
-        # The copy is on the replica's device, which the reduction must know.
+        # The reduction needs a tensor on the replica's device, so copy the value.
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, tf.identity(value))
 
     def mean(value: tf.Tensor) -> tf.Tensor:
@@ -179,34 +191,43 @@ def _worker_mean(strategy: tf.distribute.Strategy) -> Any:
 
 
 def check_same_step(strategy: tf.distribute.Strategy, step: float, folder: str) -> None:
-    """Raises a UserError if the workers go on from different steps; `folder` is where they read them."""
-    # All are at one step if the mean of the squares is the square of the mean.
+    """Checks that all workers resume at the same step.
+
+    Args:
+        strategy: The strategy.
+        step: Step of this worker.
+        folder: Folder of the checkpoints, for the error message.
+
+    Raises:
+        UserError: If the workers resume at different steps.
+    """
+    # All steps are equal if and only if the mean of the squares is the square of the mean.
     mean, mean_of_squares = (mean_over_workers(strategy, float(value)) for value in (step, step**2))
     if mean_of_squares != mean**2:
         raise UserError(
-            f"the workers stand at different steps, this one at {step:,.0f}: all must reach the same --output_dir, and "
-            f"read the same checkpoints there; it is {folder}"
+            f"the workers resume at different steps, this one at step {step:,.0f} of {folder}; --output_dir must be a "
+            "folder that all workers share"
         )
 
 
 @contextlib.contextmanager
-def naming_lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Turns TensorFlow's error about another worker into a UserError that says what to do."""
+def explain_lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Converts TensorFlow's error about a lost worker to a UserError."""
     try:
         yield
     except _LOST_WORKER as error:
         if not is_multi_worker(strategy):
             raise
         raise UserError(
-            f"another worker was lost, or cannot be reached ({str(error).splitlines()[0]}); start all workers again "
-            "with the same command: they go on from the last checkpoint"
+            f"another worker stopped or cannot be reached ({str(error).splitlines()[0]}); start all workers again with "
+            "the same command to resume from the last checkpoint"
         ) from error
 
 
 def compiles_parts(strategy: tf.distribute.Strategy) -> bool:
-    """Whether XLA should compile parts of a step: on a single CPU, where TensorFlow can do that.
+    """Returns whether XLA should compile parts of the step: on a single CPU with a TensorFlow that supports it.
 
-    TensorFlow's kernels for a CPU multiply matrices faster than XLA's and pass over memory more often.
+    On a CPU, TensorFlow's matrix products are faster than XLA's, but its other operations need more memory traffic.
     """
     is_cpu = isinstance(strategy, tf.distribute.OneDeviceStrategy) and "CPU" in strategy.extended.worker_devices[0]
-    return is_cpu and importlib.util.find_spec("libtpu") is None  # the TensorFlow of a TPU's host has no XLA for it
+    return is_cpu and importlib.util.find_spec("libtpu") is None  # TensorFlow on a TPU host has no XLA for CPUs.

@@ -1,4 +1,4 @@
-"""Fine-tuning's optimizer: the original's with its schedule, and with a rate for each layer if that is asked for."""
+"""The optimizer of fine-tuning: the original's, with optional layer-wise learning-rate decay."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from official_bert.optimization.optimizers import BertAdamW, LayerwiseAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 
 
-def bert_optimizer(
+def create_bert_optimizer(
     model: keras.Model,
     num_layers: int,
     *,
@@ -21,22 +21,22 @@ def bert_optimizer(
     adam_bias_correction: bool = True,
     scales_loss: bool = False,
 ) -> tuple[BertAdamW, WarmupPolynomialDecay]:
-    """Returns the optimizer that the command and fit share, built for the model's weights, and its schedule.
+    """Creates the optimizer of the finetune command and of fit, built for the model's weights, and its schedule.
 
-    It is to be called within the scope of the strategy.
+    Call it in the scope of the strategy.
 
     Args:
-        model: with the weights to train.
-        num_layers: blocks of its encoder.
-        num_steps: of the whole training; the rate falls to 0 by then.
-        learning_rate: the highest.
-        warmup_proportion: the share of the steps in which the rate rises.
-        layer_decay: the rate of each layer by that of the layer above.
-        adam_bias_correction: Whether Adam corrects the bias of its moments, which the original's does not.
-        scales_loss: whether the loss is scaled, as float16 needs it.
+        model: The model to train.
+        num_layers: Number of encoder blocks.
+        num_steps: Number of training steps, after which the learning rate is 0.
+        learning_rate: Peak learning rate.
+        warmup_proportion: Fraction of the steps in which the learning rate warms up.
+        layer_decay: Factor from the learning rate of each layer to the learning rate of the layer below it.
+        adam_bias_correction: Whether to correct the bias of Adam's moments. The original does not.
+        scales_loss: Whether to scale the loss, as float16 requires.
     """
     schedule = WarmupPolynomialDecay(learning_rate, num_steps, int(num_steps * warmup_proportion))
-    factors = layer_factors(model, num_layers, layer_decay)
+    factors = compute_layer_factors(model, num_layers, layer_decay)
     settings: dict[str, Any] = {"adam_bias_correction": adam_bias_correction}
     optimizer = LayerwiseAdamW(schedule, factors, **settings) if factors else BertAdamW(schedule, **settings)
     optimizer.build(model.trainable_variables)
@@ -45,11 +45,11 @@ def bert_optimizer(
     return optimizer, schedule
 
 
-def layer_factors(model: keras.Model, num_layers: int, decay: float) -> dict[str, float]:
-    """Returns what each variable's learning rate is multiplied with, by its path; empty for a decay of 1.
+def compute_layer_factors(model: keras.Model, num_layers: int, decay: float) -> dict[str, float]:
+    """Returns the learning-rate factors of variables by path, or an empty dict if decay is 1.
 
-    The head and the pooler have 1, the last block `decay`, the one before it its square, the embeddings one power more
-    than the first block.
+    The factor is 1 for the head and the pooler, `decay` for the last block, `decay ** 2` for the block before it, and
+    so on down to the embeddings.
     """
     if decay == 1.0:
         return {}

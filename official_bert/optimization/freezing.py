@@ -1,4 +1,4 @@
-"""Which weights are not trained at all."""
+"""Freezes layers by name."""
 
 import re
 from collections.abc import Sequence
@@ -9,20 +9,20 @@ from official_bert.errors import UserError
 
 
 def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
-    """Takes layers out of training: they get no update and no decay, and the optimizer keeps nothing for them.
+    """Freezes layers. They get no updates and no weight decay, and the optimizer stores no moments for them.
 
-    To be called before the optimizer is built. The masked-LM output shares its matrix with word_embeddings and is
-    frozen with it, except for its bias.
+    Call it before the optimizer is built. The masked-LM output shares its matrix with word_embeddings and is frozen
+    with it, except for its bias.
 
     Args:
-        model: its layers with weights are looked at.
-        patterns: regular expressions that must match a layer's whole name, such as "layer_[0-3]_.*" or ".*embeddings".
+        model: The model.
+        patterns: Regular expressions that match whole layer names, such as "layer_[0-3]_.*" or ".*embeddings".
 
     Returns:
         The names of the frozen layers.
 
     Raises:
-        UserError: a pattern is none or matches no layer, or no layer is left to train.
+        UserError: If a pattern is invalid or matches no layer, or no trainable layer is left.
     """
     names = [layer.name for layer in model.layers if layer.weights]
     frozen = set()
@@ -32,12 +32,10 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
         except re.error as error:
             raise UserError(f"{pattern!r} is not a regular expression: {error}") from error
         if not matched:
-            raise UserError(
-                f"no layer's whole name matches {pattern!r}; the layers with weights are {', '.join(names)}"
-            )
+            raise UserError(f"{pattern!r} matches no whole layer name; the layers with weights are {', '.join(names)}")
         frozen |= matched
     if len(frozen) == len(names):
-        raise UserError(f"{', '.join(map(repr, patterns))} freeze every layer, so that nothing is left to train")
+        raise UserError(f"{', '.join(map(repr, patterns))} would freeze every layer; leave at least one to train")
     for name in frozen:
         model.get_layer(name).trainable = False
     return [name for name in names if name in frozen]

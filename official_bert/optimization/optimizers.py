@@ -1,4 +1,4 @@
-"""What changes the weights: BERT's optimizer, LAMB and Keras' AdamW."""
+"""The optimizers: BERT's AdamW, LAMB, and Keras' AdamW with BERT's exclusions from weight decay."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +12,22 @@ from official_bert.errors import UserError
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
 from official_bert.optimization.choices import OPTIMIZERS
 
-# Biases and layer normalization are not decayed. These are the names of such variables in Keras; a rule on the number
-# of dimensions would miss the biases that some layers keep as matrices.
+# Names of the Keras variables without weight decay: biases and layer normalization. A rule based on the number of
+# dimensions would miss biases that some layers store as matrices.
 NOT_DECAYED = frozenset({"bias", "gamma", "beta"})
 
 
 def get_optimizer(name: str, learning_rate: Any, **settings: Any) -> Any:
-    """Returns the optimizer of a name of choices.OPTIMIZERS, with settings of its class; UserError for another name."""
+    """Creates an optimizer by its name in choices.OPTIMIZERS.
+
+    Args:
+        name: Name of the optimizer.
+        learning_rate: A number or a schedule.
+        settings: Other arguments of the optimizer's class.
+
+    Raises:
+        UserError: If the name is unknown.
+    """
     classes = {"adamw": BertAdamW, "lamb": Lamb, "keras_adamw": KerasAdamW}
     if name not in classes:
         raise UserError(f"unknown optimizer {name!r}; expected one of {', '.join(OPTIMIZERS)}")
@@ -35,18 +44,20 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         v = beta_2 * v + (1 - beta_2) * g * g
         w = w - rate * (m / (sqrt(v) + epsilon) + weight_decay_rate * w)
 
-    m and v start at 0. Their bias is corrected only if `adam_bias_correction` is set, since the original does not: at
-    step t, counted from 1, m is divided by 1 - beta_1 ** t and v by 1 - beta_2 ** t. Without it the first steps are
-    larger, the first one three times. Variables named in `NOT_DECAYED` lack the last term.
+    m and v start at 0. With `adam_bias_correction`, m is divided by 1 - beta_1 ** t and v by 1 - beta_2 ** t at step t
+    (counted from 1). The original has no bias correction, so its first step is three times as large. Variables named in
+    `NOT_DECAYED` have no weight decay.
 
     Args:
-        learning_rate: a number or schedule.
-        beta_1: decay of the mean of gradients.
-        beta_2: decay of the mean of their squares.
-        epsilon: added to the root.
-        weight_decay_rate: share of a weight that is subtracted, times the learning rate.
-        clip_norm: the greatest global norm; None for no clipping.
+        learning_rate: A number or a schedule.
+        beta_1: Decay rate of the mean of the gradients.
+        beta_2: Decay rate of the mean of the squared gradients.
+        epsilon: Number added to the square root for numerical stability.
+        weight_decay_rate: Fraction of a weight that is subtracted per step, multiplied by the learning rate.
+        clip_norm: Maximum global norm of the gradients. None disables clipping.
         adam_bias_correction: Whether to correct the bias of m and v. Skipped steps count in t.
+        name: Name of the optimizer.
+        kwargs: Other arguments of keras.optimizers.Optimizer.
     """
 
     def __init__(
@@ -67,7 +78,7 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         self.adam_bias_correction = adam_bias_correction
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Creates the two moments of each variable; under a strategy this must happen within its scope."""
+        """Creates the two moments of each variable. Call it in the scope of the strategy, if there is one."""
         if self.built:
             return
         super().build(variables)
@@ -90,12 +101,13 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
             return
         rate = tf.convert_to_tensor(self.learning_rate)
         decay = rate * self.weight_decay_rate
-        # The kernel adds epsilon to the root of a square that is not corrected, and its powers are less exact.
-        of_mean, of_square = self._corrections()
-        rate, epsilon = rate * (of_square**0.5 / of_mean), self.epsilon * of_square**0.5
+        # The kernel adds epsilon to the root before bias correction, and computes the powers of beta less exactly.
+        mean_correction, square_correction = self._bias_corrections()
+        rate = rate * (square_correction**0.5 / mean_correction)
+        epsilon = self.epsilon * square_correction**0.5
         settings = {"beta1": self.beta_1, "beta2": self.beta_2, "epsilon": epsilon}
         settings |= {"beta1_power": 0.0, "beta2_power": 0.0}
-        # Tensors, or the graph would have them once for each variable.
+        # Tensors, because Python numbers would be added to the graph once per variable.
         settings = {name: tf.convert_to_tensor(value) for name, value in settings.items()}
         for variable, gradient in zip(trainable_variables or self._trainable_variables, grads, strict=True):
             if gradient is None:
@@ -115,20 +127,20 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         self.iterations.assign_add(1)
 
     def _rate_factor(self, index: int) -> float:
-        """What the learning rate of a variable is multiplied with."""
+        """Returns the factor of a variable's learning rate."""
         return 1.0
 
     def _update_moments(self, index: int, gradient: Any) -> tuple[Any, Any]:
-        """Updates a variable's two moments with its gradient and returns them, corrected if the optimizer does so."""
+        """Updates the two moments of a variable and returns them, with bias correction if enabled."""
         mean = self.beta_1 * self._means[index] + (1.0 - self.beta_1) * gradient
         square = self.beta_2 * self._squares[index] + (1.0 - self.beta_2) * ops.square(gradient)
         self.assign(self._means[index], mean)
         self.assign(self._squares[index], square)
-        of_mean, of_square = self._corrections()
-        return mean / of_mean, square / of_square
+        mean_correction, square_correction = self._bias_corrections()
+        return mean / mean_correction, square / square_correction
 
-    def _corrections(self) -> list[Any]:
-        """Returns 1 - beta ** t of both moments, exact where beta ** t is close to 1; 1 where the bias remains."""
+    def _bias_corrections(self) -> list[Any]:
+        """Returns 1 - beta ** t for both moments, exact even if beta ** t is close to 1, or 1 without correction."""
         if not self.adam_bias_correction:
             return [1.0, 1.0]
         step = ops.cast(self.iterations + 1, "float32")
@@ -136,20 +148,20 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        config.pop("weight_decay", None)  # Keras' own, which takes no part
+        config.pop("weight_decay", None)  # Keras' own weight decay is not used.
         own = ("beta_1", "beta_2", "epsilon", "weight_decay_rate", "adam_bias_correction")
         return {**config, **{name: getattr(self, name) for name in own}}
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class LayerwiseAdamW(BertAdamW):
-    """BertAdamW with a learning rate of its own for some variables.
+    """BertAdamW with different learning rates for different variables.
 
     Args:
-        learning_rate: a number or schedule.
-        factors: what the rate of a variable is multiplied with, by the variable's path; 1 for the others.
-        name: the optimizer's.
-        **kwargs: as BertAdamW's, with its defaults.
+        learning_rate: A number or a schedule.
+        factors: Factors of the learning rate, by path of the variable. Defaults to 1.
+        name: Name of the optimizer.
+        kwargs: Other arguments of BertAdamW.
     """
 
     def __init__(
@@ -171,7 +183,7 @@ class LayerwiseAdamW(BertAdamW):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class Lamb(BertAdamW):
-    """LAMB (You et al., arXiv:1904.00962), algorithm 2 with bias correction and the identity as phi: for large batches.
+    """LAMB for large batches (You et al., arXiv:1904.00962): algorithm 2 with bias correction and the identity as phi.
 
     For each variable w with gradient g, at step t counted from 1:
 
@@ -180,15 +192,15 @@ class Lamb(BertAdamW):
         u = m / (1 - beta_1 ** t) / (sqrt(v / (1 - beta_2 ** t)) + epsilon) + weight_decay_rate * w
         w = w - rate * |w| / |u| * u
 
-    The paper's layer is a variable here, as in published implementations, and the trust ratio |w| / |u| is 1 where
-    either norm is 0. Variables named in `NOT_DECAYED` have neither decay nor trust ratio, as in the implementations of
-    the TensorFlow models and of MLPerf; NVIDIA's has the ratio for them too. The paper does not clip gradients; that is
-    `clip_norm=None`. A skipped step counts in t.
+    Each variable is a layer in the sense of the paper, as in other implementations. The trust ratio |w| / |u| is 1 if
+    one of the norms is 0. Variables named in `NOT_DECAYED` have no weight decay and no trust ratio, as in the
+    TensorFlow Model Garden and MLPerf. (NVIDIA's implementation applies the trust ratio to them.) The paper does not
+    clip gradients; pass `clip_norm=None` for that. Skipped steps count in t.
 
     Args:
-        learning_rate: a number or schedule.
-        name: the optimizer's.
-        **kwargs: as BertAdamW's, with its defaults, but with bias correction.
+        learning_rate: A number or a schedule.
+        name: Name of the optimizer.
+        kwargs: Other arguments of BertAdamW. adam_bias_correction defaults to True.
     """
 
     def __init__(self, learning_rate: Any = 1e-3, name: str = "lamb", **kwargs: Any) -> None:
@@ -200,31 +212,31 @@ class Lamb(BertAdamW):
         update = mean / (ops.sqrt(square) + self.epsilon)
         if is_decayed(self._trainable_variables[index]):
             update = update + self.weight_decay_rate * variable
-            update = trust_ratio(variable, update) * update
+            update = compute_trust_ratio(variable, update) * update
         self.assign_sub(variable, learning_rate * update)
 
 
-def trust_ratio(weights: Any, update: Any) -> Any:
-    """LAMB's share of the learning rate: the weights' norm by the update's, 1 where either is 0."""
+def compute_trust_ratio(weights: Any, update: Any) -> Any:
+    """Returns LAMB's trust ratio: the norm of the weights divided by the norm of the update, or 1 if either is 0."""
     weights_norm, update_norm = (ops.sqrt(ops.sum(ops.square(value))) for value in (weights, update))
-    usable = ops.logical_and(weights_norm > 0.0, update_norm > 0.0)
-    return ops.where(usable, weights_norm / ops.where(usable, update_norm, 1.0), 1.0)
+    is_valid = ops.logical_and(weights_norm > 0.0, update_norm > 0.0)
+    return ops.where(is_valid, weights_norm / ops.where(is_valid, update_norm, 1.0), 1.0)
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class KerasAdamW(AllReduceClipMixin, keras.optimizers.AdamW):
-    """keras.optimizers.AdamW with the decay's exclusions of BERT: for comparison.
+    """keras.optimizers.AdamW with BERT's exclusions from weight decay, for comparison.
 
-    It corrects the moments' bias, adds epsilon to a root that is not corrected, and decays before the update rather
-    than together with it.
+    Unlike BertAdamW, it corrects the bias of the moments, adds epsilon before this correction, and applies weight decay
+    before the update.
 
     Args:
-        learning_rate: a number or schedule.
-        weight_decay: share of a weight that is subtracted, times the learning rate.
-        epsilon: added to the root.
-        clip_norm: the greatest global norm; None for no clipping.
-        name: the optimizer's.
-        **kwargs: as those of keras.optimizers.AdamW.
+        learning_rate: A number or a schedule.
+        weight_decay: Fraction of a weight that is subtracted per step, multiplied by the learning rate.
+        epsilon: Number added to the square root for numerical stability.
+        clip_norm: Maximum global norm of the gradients. None disables clipping.
+        name: Name of the optimizer.
+        kwargs: Other arguments of keras.optimizers.AdamW.
     """
 
     def __init__(
@@ -240,14 +252,14 @@ class KerasAdamW(AllReduceClipMixin, keras.optimizers.AdamW):
         self.clip_norm = clip_norm
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Creates the two moments of each variable; under a strategy this must happen within its scope."""
+        """Creates the two moments of each variable. Call it in the scope of the strategy, if there is one."""
         if self.built:
             return
-        # By the variables themselves: Keras would search in all of a name, so that "beta" excludes more than it means.
+        # Exclude variables, not names: Keras matches parts of names, so "beta" would exclude too many.
         self.exclude_from_weight_decay(var_list=[variable for variable in variables if not is_decayed(variable)])
         super().build(variables)
 
 
 def is_decayed(variable: Any) -> bool:
-    """Whether weight decay applies to the variable."""
+    """Returns whether weight decay applies to the variable."""
     return variable.name not in NOT_DECAYED

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: warm-up and decay, and one schedule after another."""
+"""Learning-rate schedules: warm-up with polynomial decay, and a sequence of schedules."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,22 +9,20 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Warm-up from 0 to the peak, then polynomial decay to the end rate at the last step; by default a line to 0.
+    """Linear warm-up from 0 to the peak, followed by polynomial decay to the end rate.
 
-    Of the way from the first step of the decay to the last, a share x is left; the rate then is
-    `end_rate + (peak - end_rate) * x ** power`.
-
-    As in the original, the decay counts from step 0, so that the rate jumps down when warm-up ends (with the line: from
-    `peak` to `peak * (1 - warmup_steps / num_steps)`). With `jump=False` it decays from the peak instead, without a
-    jump. The rate of the very first step is 0 where there is a warm-up.
+    The decay is `end_rate + (peak - end_rate) * x ** power`, where x falls linearly from 1 to 0. As in the original, x
+    is 1 at step 0, so the rate drops at the end of the warm-up: with linear decay, from `peak` to
+    `peak * (1 - warmup_steps / num_steps)`. With `jump=False`, x is 1 at the end of the warm-up, and there is no drop.
+    With a warm-up, the rate of the first step is 0.
 
     Args:
-        peak: the highest rate.
-        num_steps: when the rate reaches its end; it stays there.
-        warmup_steps: the length of the warm-up; 0 for none.
-        jump: whether the decay counts from step 0.
-        power: of the polynomial; 1 for a line, 0.5 falls late, 2 early.
-        end_rate: the last rate.
+        peak: Maximum learning rate.
+        num_steps: Step at which the decay ends. Later steps use `end_rate`.
+        warmup_steps: Number of warm-up steps.
+        jump: Whether the decay starts at step 0, as in the original, instead of after the warm-up.
+        power: Exponent of the decay. Defaults to 1, linear decay.
+        end_rate: Learning rate after the decay.
     """
 
     def __init__(
@@ -44,7 +42,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         step = ops.cast(step, "float32")
         start = 0 if self.jump else min(self.warmup_steps, self.num_steps - 1)
         left = 1.0 - ops.clip((step - start) / (self.num_steps - start), 0.0, 1.0)
-        if self.power != 1.0:  # no power of 1 is computed, so that the line is the same to the bit everywhere
+        if self.power != 1.0:  # Linear decay then has the same bits on every device.
             left = ops.power(left, self.power)
         rate = self.end_rate + (self.peak - self.end_rate) * left
         if self.warmup_steps:
@@ -56,10 +54,10 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class PhasedSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """One schedule after the other, each counting from its own first step.
+    """A sequence of schedules. Each one counts steps from the start of its phase.
 
     Args:
-        phases: first step and schedule of each phase, in order; the first begins at 0.
+        phases: First step and schedule of each phase, in order. The first phase starts at step 0.
     """
 
     def __init__(self, phases: Sequence[tuple[int, Any]]) -> None:

@@ -177,7 +177,7 @@ class Pretrainer:
                 sums = self._sums(part, training=True)
                 loss = tf.add(*losses.mean_losses(sums, predictions, examples))
                 if self._loss_scale:
-                    loss = self._loss_scale.scaled(loss)
+                    loss = self._loss_scale.scale(loss)
             return sums, tape.gradient(loss, variables)
 
         if self._packed:

@@ -38,7 +38,7 @@ def open_training_run(options: Any) -> Iterator[tf.distribute.Strategy]:
     strategy = make_strategy(options)
     is_chief = strategy.extended.should_checkpoint
     lock = lock_folder(options.output_dir, "output_dir") if is_chief else contextlib.nullcontext()
-    with distribution.naming_lost_workers(strategy), lock:
+    with distribution.explain_lost_workers(strategy), lock:
         yield strategy
 
 

@@ -249,7 +249,7 @@ def test_a_run_stops_early_and_weighs_decays_and_freezes(options, tmp_path, caps
 
 def test_a_run_that_failed_at_its_start_may_be_given_again_mended(options):
     short = dataclasses.replace(options, num_train_epochs=1.0, do_eval=False, do_predict=False)
-    assert "no layer's whole name matches" in refusal(runner.run, dataclasses.replace(short, freeze=["typo"]))
+    assert "matches no whole layer name" in refusal(runner.run, dataclasses.replace(short, freeze=["typo"]))
     runner.run(dataclasses.replace(short, on_bad_row="skip"))
 
 
@@ -272,7 +272,7 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
     ({"class_weights": ["1", "x"]}, "expected balanced, or 2 numbers"),
     ({"do_train": False}, "there is no fine-tuned model in"),
     ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, "there is no nowhere/test.tsv"),
-    ({"freeze": ["nothing"]}, "no layer's whole name matches 'nothing'"),
+    ({"freeze": ["nothing"]}, "matches no whole layer name 'nothing'"),
     ({"calibrate": True, "do_eval": False}, "need --do_eval, on whose data they are chosen"),
     ({"thresholds": "f1"}, "--thresholds is for several labels; with one class of several take --min_confidence"),
     ({"calibrate": True, "eval_file": None}, "need evaluation data, and table has none; a table needs --eval_file"),

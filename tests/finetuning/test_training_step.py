@@ -13,7 +13,7 @@ from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.model import model_for
 from official_bert.kinds.names import KINDS
 from official_bert.modeling.encoder import build_encoder
-from official_bert.optimization.finetuning_optimizer import bert_optimizer
+from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
 from tests.finetuning.random_features import random_features
 from tests.make import VOCAB, tiny_config
 
@@ -30,7 +30,7 @@ def stepped(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=N
         if layer.name == "head_dropout":
             layer.rate = dropout
     if optimizer is None:
-        optimizer, _ = bert_optimizer(
+        optimizer, _ = create_bert_optimizer(
             model, 2, num_steps=10, learning_rate=1e-4, warmup_proportion=0.0, layer_decay=1.0,
             scales_loss=dtype == "mixed_float16",
             # The bias of choices has no gradient but rounding, which the correction would make a large step.
@@ -80,7 +80,7 @@ def test_a_step_that_overflows_leaves_the_weights_and_halves_the_factor():
     head = SPECS["regression"]()
     encoder = build_encoder(tiny_config(num_hidden_layers=1), seed=1, dtype="mixed_float16")
     model = model_for(head).build(encoder, seed=1)
-    optimizer, _ = bert_optimizer(
+    optimizer, _ = create_bert_optimizer(
         model, 1, num_steps=10, learning_rate=1e-3, warmup_proportion=0.0, layer_decay=1.0, scales_loss=True
     )
     step = TrainingStep(model, optimizer, LossShare(model_for(head).loss()), seed=0)
@@ -120,7 +120,9 @@ def test_a_weight_that_the_loss_does_not_read_stays_as_it_is():
     unread = keras.layers.Dense(1, name="unread")
     values = keras.ops.sum(keras.ops.cast(inputs, "float32"), axis=1, keepdims=True)
     model = keras.Model({"input_mask": inputs}, {"read": read(values)[:, 0], "unread": unread(values)[:, 0]})
-    optimizer, _ = bert_optimizer(model, 1, num_steps=10, learning_rate=0.1, warmup_proportion=0.0, layer_decay=1.0)
+    optimizer, _ = create_bert_optimizer(
+        model, 1, num_steps=10, learning_rate=0.1, warmup_proportion=0.0, layer_decay=1.0
+    )
 
     def mean_squared_error(inputs, targets, outputs, weights):
         return tf.reduce_mean(tf.square(outputs["read"] - targets))

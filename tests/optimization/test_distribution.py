@@ -29,10 +29,10 @@ def resolved() -> tuple[list[str], str, int]:
 @pytest.mark.parametrize(("error", "reason"), [
     (tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered to support Op 'ConfigureDistributedTPU' "
      "used by {{node ConfigureDistributedTPU}} with these attrs: [tpu_cancellation_closes_chips=2]"),
-     "TensorFlow has no support for TPUs here"),
+     "this TensorFlow has no TPU support"),
     (tf.errors.NotFoundError(None, None, "the TPU is in use by process 7\nand more"), "the TPU is in use by process 7"),
-    (OSError("Name or service not known"), "Name or service not known; give --tpu_name"),
-    (ValueError(), "ValueError; give --tpu_name"),
+    (OSError("Name or service not known"), "Name or service not known; pass --tpu_name"),
+    (ValueError(), "ValueError; pass --tpu_name"),
 ])  # fmt: skip
 def test_a_tpu_that_is_not_there_is_one_line(error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch):
     def connect(**_: object) -> None:
@@ -42,7 +42,7 @@ def test_a_tpu_that_is_not_there_is_one_line(error: Exception, reason: str, monk
     with pytest.raises(UserError) as caught:
         get_strategy("tpu", "mine")
     message = str(caught.value)
-    assert message.startswith(f"no TPU 'mine' could be reached: {reason}")
+    assert message.startswith(f"cannot connect to the TPU 'mine': {reason}")
     assert "\n" not in message
     assert "attrs" not in message
 
@@ -51,13 +51,13 @@ def test_a_list_of_hosts_becomes_the_cluster():
     set_workers("multi_worker", ["a:2222", "[::1]:2222"], 1)
     assert resolved() == (["a:2222", "[::1]:2222"], "worker", 1)
     set_workers("multi_worker", ["a:2222", "[::1]:2222"], 1)  # twice in a process, as in a sweep
-    with pytest.raises(UserError, match="contradicts the environment variable TF_CONFIG; give one of the two"):
+    with pytest.raises(UserError, match="contradicts the environment variable TF_CONFIG"):
         set_workers("multi_worker", ["a:2222", "[::1]:2222"], 0)
 
 
 @pytest.mark.parametrize(("name", "hosts", "index", "message"), [
-    ("mirrored", ["a:1", "b:1"], 0, "go with --distribution_strategy=multi_worker"),
-    ("one_device", [], 0, "go with --distribution_strategy=multi_worker"),
+    ("mirrored", ["a:1", "b:1"], 0, "need --distribution_strategy=multi_worker"),
+    ("one_device", [], 0, "need --distribution_strategy=multi_worker"),
     ("multi_worker", ["a:1", "b:1"], None, "--worker_index is missing; expected 0 to 1"),
     ("multi_worker", ["a:1", "b:1"], 2, "--worker_index is 2; expected 0 to 1"),
     ("multi_worker", [], 0, "--worker_index=0 needs --worker_hosts"),
@@ -104,14 +104,14 @@ def test_a_step_of_one_task_is_one_worker(environment: pytest.MonkeyPatch):
 def test_hosts_that_slurm_orders_otherwise_are_refused(environment: pytest.MonkeyPatch):
     """TensorFlow's resolver sorts n10 before n2; the workers would look for each other at the wrong hosts."""
     slurm(environment, "n[2,10]", "1(x2)", tasks=2, task=0, here="n2")
-    with pytest.raises(UserError, match="SLURM runs task 0 on n2, and TensorFlow's resolver takes it for n10:8888"):
+    with pytest.raises(UserError, match="SLURM runs task 0 on n2, but TensorFlow expects it on n10:8888"):
         set_workers("multi_worker", [], None)
 
 
 def test_slurms_variables_that_are_incomplete_are_refused(environment: pytest.MonkeyPatch):
     slurm(environment, "n[1-2]", "1(x2)", tasks=2, task=1, here="n2")
     environment.delenv("SLURM_STEP_NODELIST")
-    with pytest.raises(UserError, match="SLURM's variables do not say the workers: .*; give --worker_hosts"):
+    with pytest.raises(UserError, match="SLURM's variables: .*; pass --worker_hosts"):
         set_workers("multi_worker", [], None)
 
 

@@ -19,7 +19,7 @@ def test_step_is_skipped_where_the_gradient_overflows_and_the_loss_scale_adapts(
         def step(x):
             with tf.GradientTape() as tape:
                 half = tf.cast(kernel.value, tf.float16) * tf.cast(x, tf.float16)
-                scaled = scale.scaled(tf.reduce_sum(tf.cast(half, tf.float32)))  # the backward pass is in float16
+                scaled = scale.scale(tf.reduce_sum(tf.cast(half, tf.float32)))  # the backward pass is in float16
             gradients, norm = optimizer.sum_and_clip(scale.unscale(tape.gradient(scaled, [kernel.value])))
             finite = tf.math.is_finite(norm)
             optimizer.apply_summed(gradients, [kernel], only_if=finite)
