@@ -1,4 +1,4 @@
-"""Text as the rules take it: lines of files of any compression, documents of any format, sentences, tokens on disk.
+"""Reads text: lines of compressed files, documents of all formats, sentences, and the tokenized corpus on disk.
 
-It imports of data_gen the options alone; all packages but inspection import it.
+Imports only `options` of data_gen. All packages except `inspection` import it.
 """

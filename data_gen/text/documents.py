@@ -1,4 +1,4 @@
-"""Reading text: files of sentences, a line each, with empty lines between documents."""
+"""Reads text files like the original script: one sentence per line, empty lines between documents."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -14,24 +14,23 @@ Document = list[Sentence]
 
 
 def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
-    """Yields the lines of UTF-8 files, stripped of white space at both ends.
+    """Yields the stripped lines of UTF-8 files.
 
     Args:
-        paths: files, read in this order as if they were one: as in the original, the end of a file does not end a
-            document.
-        drop_invalid_utf8: whether bytes that are not UTF-8 are dropped (as in the original) instead of an error.
+        paths: Files, read in this order like one file. As in the original, the end of a file does not end a document.
+        drop_invalid_utf8: Whether to drop bytes that are not UTF-8, as in the original, instead of raising an error.
 
     Raises:
-        UserError: with file and line, for bytes that are not UTF-8; for compressed files.
+        UserError: If a file is compressed, or a line is not UTF-8.
     """
     progress = reading_progress("reading", paths)
 
-    def undecoded(path: str) -> Iterator[bytes]:
+    def read_undecoded(path: str) -> Iterator[bytes]:
         with files.explain_read_errors(path), files.open_bytes(path) as reader:
             for number, line in enumerate(reader):
                 if number == 0 and streams.is_compressed(line):
                     raise UserError(
-                        f"{path} is compressed, which --algorithm=reference does not read; decompress it, or take "
+                        f"{path} is compressed, which --algorithm=reference does not support; decompress it, or pass "
                         "--algorithm=fast"
                     )
                 yield line
@@ -40,14 +39,14 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
     for path in paths:
         if kind := row_files.detect_kind(path):
             raise UserError(
-                f"{path} is a {kind} file, which --algorithm=reference does not read; take --algorithm=fast"
+                f"{path} is a {kind} file, which --algorithm=reference does not support; pass --algorithm=fast"
             )
-        # As in the original, a byte order mark stays.
-        yield from map(str.strip, streams.decode_lines(path, undecoded(path), drop_invalid_utf8, at_start=False))
+        # As in the original, a byte order mark is kept.
+        yield from map(str.strip, streams.decode_lines(path, read_undecoded(path), drop_invalid_utf8, at_start=False))
 
 
 def group_lines(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Yields lines, as `read_lines` does, by document; an empty line ends one."""
+    """Groups stripped lines into documents. An empty line ends a document."""
     for has_text, group in itertools.groupby(lines, bool):
         if has_text:
             yield list(group)
@@ -56,9 +55,6 @@ def group_lines(lines: Iterator[str]) -> Iterator[list[str]]:
 def read_corpus(
     documents: Iterator[list[str]], encode: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 ) -> list[Document]:
-    """Returns documents, as `grouped` yields them, tokenized; none is empty.
-
-    `encode` cuts lines as a tokenizer's method of that name.
-    """
+    """Tokenizes documents with a tokenizer's `encode` method, and drops those without tokens."""
     tokenized = [[ids for line in each if (ids := encode([line])[0].tolist())] for each in documents]
     return list(filter(None, tokenized))

@@ -1,7 +1,7 @@
-"""Documents that hold a text of an evaluation file are left out: what is trained on must not be scored on.
+"""Leaves out documents that contain a text of an evaluation file, so that training and evaluation data do not overlap.
 
-Texts are compared without white space, so that it does not matter where lines and sentences were cut; all else counts,
-capital letters and accents too.
+Texts are compared without white space, so line breaks and sentence boundaries do not matter. The comparison is
+case-sensitive and accent-sensitive.
 """
 
 import collections
@@ -17,23 +17,23 @@ from official_bert.utils import files, row_files, tables
 from official_bert.utils.bad_rows import NoBadRows
 from official_bert.utils.counting import pluralize
 
-MIN_CHARACTERS = 20  # of a text without white space; shorter ones stand in documents by chance
+MIN_CHARACTERS = 20  # Without white space. Shorter texts occur in documents by chance.
 
-# A text is looked for by a hash of its first MIN_CHARACTERS characters: a polynomial, modulo 2**64.
+# Texts are found by a hash of their first MIN_CHARACTERS characters: a polynomial modulo 2**64.
 _BASE = 0x9E3779B97F4A7C15
-_SPREAD = np.uint64(0xD6E8FEB86659FD93)  # brings what differs in any bit to the upper ones
+_SPREAD = np.uint64(0xD6E8FEB86659FD93)  # Spreads differences in any bit to the upper bits.
 _TABLE_BITS = 20
 
 
 class ExcludedTexts:
-    """Texts that no document may hold.
+    """Texts that documents must not contain.
 
     Args:
-        texts: in any spelling of white space.
+        texts: The texts. White space is ignored.
 
     Attributes:
-        texts: those of MIN_CHARACTERS and more, without white space, sorted.
-        too_short: how many others there are.
+        texts: Sorted texts of at least MIN_CHARACTERS characters, without white space.
+        too_short: Number of shorter texts, which are ignored.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -50,29 +50,29 @@ class ExcludedTexts:
 
     @functools.cached_property
     def _hash_table(self) -> np.ndarray:
-        """Which hashes, of those brought to _TABLE_BITS, a text may begin with."""
+        """A table of the hashes, reduced to _TABLE_BITS, of the starts of the texts."""
         table = np.zeros(1 << _TABLE_BITS, bool)
         for start in self._texts_by_start:
             table[_hash_windows(start)] = True
         return table
 
     def is_in(self, document: Sequence[str]) -> bool:
-        """Whether a document, given as its lines or sentences, holds one of the texts."""
+        """Returns whether a document, a list of lines or sentences, contains one of the texts."""
         text = _remove_white_space("".join(document))
         if len(text) < MIN_CHARACTERS:
             return False
         for position in np.flatnonzero(self._hash_table[_hash_windows(text)]).tolist():
-            starting = self._texts_by_start.get(text[position : position + MIN_CHARACTERS], ())
-            if any(text.startswith(each, position) for each in starting):
+            candidates = self._texts_by_start.get(text[position : position + MIN_CHARACTERS], ())
+            if any(text.startswith(each, position) for each in candidates):
                 return True
         return False
 
 
 class DocumentFilter:
-    """Passes on the documents that hold no excluded text.
+    """Removes documents that contain an excluded text.
 
     Attributes:
-        left_out: how many others there were so far.
+        left_out: Number of documents removed so far.
     """
 
     def __init__(self, excluded: ExcludedTexts | None) -> None:
@@ -80,7 +80,7 @@ class DocumentFilter:
         self.left_out = 0
 
     def __call__(self, documents: Iterable[list[str]]) -> Iterator[list[str]]:
-        """Yields the documents to keep, each a list of lines or sentences."""
+        """Yields the documents without excluded texts, each a list of lines or sentences."""
         for document in documents:
             if self._excluded and self._excluded.is_in(document):
                 self.left_out += 1
@@ -89,43 +89,45 @@ class DocumentFilter:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of documents left out, by the name that manifests have; nothing where no text is excluded."""
+        """The number of removed documents under its name in manifests; empty if no texts are excluded."""
         return {"excluded": self.left_out} if self._excluded else {}
 
 
 def load(paths: list[str]) -> ExcludedTexts | None:
-    """Returns the texts of the files of --exclude_texts, or None where there are none.
+    """Returns the texts of the files of --exclude_texts, or None without files.
 
-    Of a table, as fine-tuning reads it, each value is a text, and the columns' names too, since a file may have no
-    header; of other files each line.
+    In tables, each value is a text, and each column name, because a file may have no header. In other files, each line
+    is a text.
 
     Raises:
-        UserError: a file is missing or cannot be read.
+        UserError: If a file is missing or cannot be read.
     """
     return ExcludedTexts(text for path in paths for text in _read_texts(path)) if paths else None
 
 
 def load_described(patterns: list[str]) -> tuple[list[str], ExcludedTexts | None]:
-    """Returns the files of --exclude_texts and their texts, as `load`, and prints how many texts there are.
+    """Returns the files of --exclude_texts and their texts (see `load`), and prints the number of texts.
 
     Raises:
-        UserError: as of `load`; or there is no text that is long enough.
+        UserError: If a file is missing or cannot be read, or no text is long enough.
     """
     paths = row_files.expand(patterns, "exclude_texts") if patterns else []
     excluded = load(paths)
     if excluded:
         if not excluded.texts:
             raise UserError(
-                f"--exclude_texts={','.join(patterns)} holds no text of {MIN_CHARACTERS} characters or more, white "
-                "space not counted; give another file, or none"
+                f"--exclude_texts={','.join(patterns)} contains no text of at least {MIN_CHARACTERS} characters "
+                "without white space; pass another file, or remove the flag"
             )
-        short = f"; {excluded.too_short:,} of fewer than {MIN_CHARACTERS} characters are not looked for"
-        print(f"--exclude_texts: {pluralize(len(excluded.texts), 'text')}; documents that hold one are left out{short}")
+        print(
+            f"--exclude_texts: leaving out documents that contain any of {pluralize(len(excluded.texts), 'text')} "
+            f"(ignoring {excluded.too_short:,} of fewer than {MIN_CHARACTERS} characters)"
+        )
     return paths, excluded
 
 
 def describe_files(paths: list[str]) -> list[dict[str, str]]:
-    """Returns what the manifest says of the files: names and hashes."""
+    """Returns the names and hashes of the files for the manifest."""
     return [{"file": os.path.basename(path), "sha256": files.sha256(path)} for path in paths]
 
 
@@ -146,17 +148,17 @@ def _find_strings(value: Any) -> Iterator[str]:
 
 
 def _remove_white_space(text: str) -> str:
-    return "".join(text.split()).encode("utf-8", "ignore").decode()  # JSON may have halves of characters
+    return "".join(text.split()).encode("utf-8", "ignore").decode()  # JSON can contain lone surrogates.
 
 
 def _hash_windows(text: str) -> np.ndarray:
-    """Returns the hash of the MIN_CHARACTERS from each position of a text on, where there are so many."""
+    """Returns the hashes of all windows of MIN_CHARACTERS characters of a text."""
     values = np.frombuffer(text.encode("utf-32-le"), "<u4").astype(np.uint64)
-    of_four = values
-    for length in (1, 2, 4, 8):  # from the hashes of so many characters to those of twice as many
+    hashes_of_4 = values
+    for length in (1, 2, 4, 8):  # Doubles the number of characters per hash.
         values = values[:-length] * _compute_power(length) + values[length:]
-        of_four = values if length == 2 else of_four
-    values = values[:-4] * _compute_power(4) + of_four[16:]  # 16 and 4 are MIN_CHARACTERS
+        hashes_of_4 = values if length == 2 else hashes_of_4
+    values = values[:-4] * _compute_power(4) + hashes_of_4[16:]  # 16 + 4 = MIN_CHARACTERS
     return (values * _SPREAD) >> np.uint64(64 - _TABLE_BITS)
 
 

@@ -1,4 +1,4 @@
-"""Whether text files change while they are read."""
+"""Detects text files that change while they are read."""
 
 import os
 
@@ -9,7 +9,7 @@ FileState = tuple[int, int] | None
 
 
 def get_file_state(path: str) -> FileState:
-    """Returns what changes when a local file is written: its size and the time of the last change; None of others."""
+    """Returns the size and modification time of a local file, or None for a remote file."""
     if files.is_remote(path):
         return None
     with files.explain_read_errors(path):
@@ -18,7 +18,7 @@ def get_file_state(path: str) -> FileState:
 
 
 def check_unchanged(states: dict[str, FileState]) -> None:
-    """Raises a UserError if one of these files is not in the state that it was in."""
+    """Raises a UserError if the state of a file has changed."""
     for path, before in states.items():
         if get_file_state(path) != before:
             raise UserError(f"{path} changed while it was read; run the same command again")

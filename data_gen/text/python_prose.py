@@ -1,7 +1,6 @@
-"""English prose that every Python installation carries.
+"""Extracts English prose from the Python installation: the language reference and the standard library's docstrings.
 
-The language reference (pydoc_data) and the docstrings of the standard library, cut into sentences and documents. The
-library is not run: docstrings are read from its source files.
+The docstrings are read from the source files. The modules are not imported.
 """
 
 import ast
@@ -18,7 +17,7 @@ from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.counting import pluralize
 
-# Other people's packages; and examples, tests and tools around the library, whose docstrings are few and odd.
+# Third-party packages, examples, tests and tools.
 _LEFT_OUT = frozenset(
     {"site-packages", "dist-packages", "ensurepip", "test", "tests", "idlelib", "idle_test", "lib2to3", "turtledemo"}
     | {"pydoc_data", "this", "antigravity"}
@@ -30,14 +29,14 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def reference_documents() -> Iterator[tuple[str, str]]:
-    """Yields name and text of each topic of the language reference, as pydoc shows them."""
+    """Yields the name and text of each topic of the language reference."""
     from pydoc_data import topics
 
     yield from sorted(topics.topics.items())
 
 
 def docstring_documents() -> Iterator[tuple[str, str]]:
-    """Yields name and docstrings, joined, of each module of the standard library."""
+    """Yields the name and the joined docstrings of each module of the standard library."""
     library = os.path.dirname(os.__file__)
     for folder, folders, names in os.walk(library):
         folders[:] = sorted(set(folders) - _LEFT_OUT)
@@ -49,13 +48,13 @@ def docstring_documents() -> Iterator[tuple[str, str]]:
                 with open(path, encoding="utf-8") as reader:
                     tree = ast.parse(reader.read())
             except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
-                continue  # a few files are broken on purpose
+                continue  # A few files are invalid on purpose.
             strings = [ast.get_docstring(node) for node in _find_documented_nodes(tree)]
             yield os.path.relpath(path, library), "\n\n".join(string for string in strings if string)
 
 
 def _find_documented_nodes(module: ast.Module) -> Iterator[_Documented]:
-    """Yields what may have a docstring, in the order of ast.walk, which would visit every expression too."""
+    """Yields the nodes that can have a docstring, in the order of ast.walk, without visiting expressions."""
     statements: collections.deque[ast.AST] = collections.deque([module])
     while statements:
         node = statements.popleft()
@@ -66,10 +65,10 @@ def _find_documented_nodes(module: ast.Module) -> Iterator[_Documented]:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yields the sentences of the paragraphs that are prose; code, tables, signatures and headings are left out."""
+    """Yields the sentences of prose paragraphs, without code, tables, signatures and headings."""
     for paragraph in re.split(r"\n\s*\n", text):
         lines = paragraph.splitlines()
-        # Deeper lines within a paragraph are code, a table or a list of values.
+        # Paragraphs with more levels of indentation are code, tables or lists of values.
         indents = {len(line) - len(line.lstrip()) for line in lines if line.strip()}
         if ">>>" in paragraph or len(indents) > 2:
             continue
@@ -86,7 +85,7 @@ def _is_prose(sentence: str) -> bool:
 
 
 def gather() -> tuple[list[list[str]], list[list[str]]]:
-    """Returns documents of sentences, the greater part and the held-out part; no sentence is in both, or twice."""
+    """Returns documents of sentences for training and held-out documents. No sentence occurs twice."""
     seen: set[str] = set()
     parts: tuple[list[list[str]], list[list[str]]] = ([], [])
     for name, text in [*reference_documents(), *docstring_documents()]:
@@ -96,17 +95,19 @@ def gather() -> tuple[list[list[str]], list[list[str]]]:
                 seen.add(sentence)
                 document.append(sentence)
         if len(document) >= 2:
-            # By the name's hash, so that another version of Python holds out much the same documents.
+            # By a hash of the name, so that other versions of Python hold out mostly the same documents.
             parts[zlib.crc32(name.encode()) % 100 < _HELD_OUT_PERCENT].append(document)
     return parts
 
 
 def write(options: ProseOptions) -> None:
-    """Writes the prose to two files, and prints how much there is; the same file twice is a UserError."""
+    """Writes the prose to two files, and prints their sizes.
+
+    Raises:
+        UserError: If both files are the same.
+    """
     if files.is_same_file(options.output_file, options.heldout_file):
-        raise UserError(
-            f"--output_file and --heldout_file are both {options.heldout_file}; give two names, or one text is lost"
-        )
+        raise UserError(f"--output_file and --heldout_file are both {options.heldout_file}; pass two different files")
     for path, documents in zip((options.output_file, options.heldout_file), gather(), strict=True):
         text = "\n".join("".join(sentence + "\n" for sentence in document) for document in documents)
         files.write_text(path, text)

@@ -1,4 +1,4 @@
-"""Paragraphs to sentences, by the rules of their language."""
+"""Splits paragraphs into sentences by the rules of their language."""
 
 import re
 from collections.abc import Iterator
@@ -9,16 +9,16 @@ from official_bert.errors import UserError
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*")
 
-# A paragraph is split in windows of this many characters, because the splitter needs quadratic time, and because an
-# unpaired quotation mark hides all later boundaries from it. A window without a boundary is doubled.
+# Number of characters in a window of a paragraph. The splitter takes quadratic time, and finds no boundary after an
+# unpaired quotation mark. A window without a boundary is doubled.
 _WINDOW = 20_000
 
-# The splitter panics on some of these before a period ("Plan B\u00a0."). BERT's tokenizer takes each for a space.
+# The splitter panics on some of these before a period ("Plan B\u00a0."). BERT's tokenizer treats them as spaces.
 _WIDE_SPACE = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 
 
 def check_language(language: str) -> None:
-    """Raises a UserError unless this could be a language code: the splitter takes anything, and has general rules."""
+    """Raises a UserError if this is not a language code. The splitter accepts any string and uses general rules."""
     if not _LANGUAGE.fullmatch(language):
         raise UserError(f"{language!r} is not a language code; expected one in lower case such as en, de or zh")
 
@@ -38,21 +38,20 @@ def split_sentences(text: str, language: str) -> list[str]:
 def _split_in_windows(paragraph: str, language: str) -> Iterator[str]:
     start, window = 0, _WINDOW
     while start + window < len(paragraph):
-        *whole, _ = _segment(paragraph[start : start + window], language)
-        yield from whole
-        # The last sentence may continue beyond the window: the next window begins with it.
-        start += sum(map(len, whole))
-        window = _WINDOW if whole else 2 * window
+        *complete, _ = _segment(paragraph[start : start + window], language)
+        yield from complete
+        # The last sentence may continue beyond the window, so the next window starts with it.
+        start += sum(map(len, complete))
+        window = _WINDOW if complete else 2 * window
     yield from _segment(paragraph[start:], language)
 
 
 def _segment(text: str, language: str) -> list[str]:
-    """Returns the text in pieces, one for each sentence."""
+    """Splits text into sentences."""
     try:
         return sentencex.segment(language, text)
     except BaseException as error:
-        # A defect of the splitter on odd characters; the exception's class cannot be imported. Better an unsplit
-        # paragraph than a corpus that cannot be read.
+        # The splitter fails on some characters. Its exception class cannot be imported. The paragraph stays unsplit.
         if type(error).__name__ != "PanicException":
             raise
         return [text]

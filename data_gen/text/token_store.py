@@ -1,8 +1,8 @@
 """A tokenized corpus on disk, read at any position without holding it in memory.
 
-Three files of plain little-endian numbers: `ids` (uint16 or uint32, all tokens one after the other), `sentences`
-(int64, where each sentence begins among the tokens, and the end) and `documents` (int64, where each document begins
-among the sentences, and the end). A document's tokens are adjacent, so a segment of it is a range of tokens.
+Three files contain little-endian integers: `ids` (uint16 or uint32, all tokens), `sentences` (int64, the index of the
+first token of each sentence, and the end) and `documents` (int64, the index of the first sentence of each document, and
+the end). The tokens of a document are adjacent, so a segment is a range of tokens.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ Encode = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 
 
 def choose_id_dtype(vocab: dict[str, int], marked: bool = False) -> np.dtype:
-    """The smallest type of number that holds all ids, with the marks of word_boundaries.py or without."""
+    """Returns the smallest data type for all ids, with or without the marks of word_boundaries.py."""
     return np.dtype("<u2" if (1 + marked) * (max(vocab.values()) + 1) <= 2**16 else "<u4")
 
 
@@ -37,17 +37,17 @@ def write_part(
     unk_ids: Sequence[int],
     other_counts: Callable[[], dict[str, int]] = dict,
 ) -> None:
-    """Tokenizes the documents of one input into a folder of its own, which appears whole.
+    """Tokenizes the documents of one input and writes them to a folder atomically.
 
-    Sentences without a token are left out, and documents without a sentence.
+    Sentences without tokens and documents without sentences are left out.
 
     Args:
-        folder: where to; nothing is done if it is there already.
-        documents: lists of sentences.
-        encode: takes sentences; returns all their ids, and where each sentence begins among the ids, and the end.
-        dtype: of the ids in the file.
-        unk_ids: the ids to count as unknown.
-        other_counts: returns more counts of the text, once all documents are read.
+        folder: The folder to write. If it exists, nothing is done.
+        documents: Lists of sentences.
+        encode: Returns the ids of some sentences, the index of the first id of each sentence, and the end.
+        dtype: Data type of the ids in the file.
+        unk_ids: The ids to count as unknown.
+        other_counts: Returns additional counts after all documents have been read.
     """
     if os.path.exists(folder):
         return
@@ -58,7 +58,7 @@ def write_part(
         try:
             os.rename(beside, folder)
         except OSError:
-            if not os.path.exists(folder):  # else another worker was given the same task, and was first
+            if not os.path.exists(folder):  # Another worker may have completed the same task.
                 raise
 
 
@@ -75,7 +75,7 @@ def _write_documents(
             lengths = np.diff(splits)
             kept = lengths > 0
             sentences_file.write((tokens + splits[:-1][kept]).astype("<i8").data)
-            # How many sentences each document keeps, by its number within the batch.
+            # Number of remaining sentences of each document in the batch.
             per_document = np.bincount(number_of[kept])
             starts = sentences + np.cumsum(per_document) - per_document
             documents_file.write(starts[per_document > 0].astype("<i8").data)
@@ -88,7 +88,7 @@ def _write_documents(
 
 
 def _batches(documents: Iterable[list[str]]) -> Iterator[tuple[list[str], np.ndarray]]:
-    """Sentences of whole documents, some thousands at a time, and the number of each one's document in the batch."""
+    """Yields batches of sentences of complete documents, with the index of each sentence's document in the batch."""
     batch: list[str] = []
     numbers: list[int] = []
     count = 0
@@ -104,7 +104,7 @@ def _batches(documents: Iterable[list[str]]) -> Iterator[tuple[list[str], np.nda
 
 
 def join_parts(folder: str, parts: list[str]) -> dict[str, int]:
-    """Joins parts, in this order, into one corpus; the parts stay. Returns the numbers of tokens, documents, ..."""
+    """Concatenates parts into one corpus and keeps the parts. Returns the numbers of tokens, documents, ..."""
     totals = {"tokens": 0, "sentences": 0, "documents": 0, "unknown": 0}
     complete = os.path.join(folder, COMPLETE)
     if os.path.exists(complete):
@@ -118,7 +118,7 @@ def join_parts(folder: str, parts: list[str]) -> dict[str, int]:
                 for values in _read_chunks(os.path.join(part, name), "<i8" if shift is not None else "u1"):
                     target.write((values if shift is None else values + shift).data)
                 if shift is not None:
-                    target.seek(-8, os.SEEK_CUR)  # the end of this part is the beginning of the next one
+                    target.seek(-8, os.SEEK_CUR)  # The end of this part is the start of the next one.
                     target.truncate()
             for name, value in files.read_json_object(os.path.join(part, COMPLETE)).items():
                 totals[name] = totals.get(name, 0) + value
@@ -129,7 +129,7 @@ def join_parts(folder: str, parts: list[str]) -> dict[str, int]:
 
 
 def _create_files(folder: str, stack: contextlib.ExitStack) -> list[io.BufferedWriter]:
-    # Python's own files write the arrays: on a full disk NumPy's tofile can lose the end of a file without an error.
+    # Python's file objects, because NumPy's tofile can lose the end of a file on a full disk without an error.
     return [stack.enter_context(open(os.path.join(folder, name), "wb")) for name in _NAMES]
 
 
@@ -140,12 +140,12 @@ def _read_chunks(path: str, dtype: str) -> Iterator[np.ndarray]:
 
 
 class TokenStore:
-    """Reads a joined corpus. Its files are mapped into memory.
+    """A corpus whose files are mapped into memory.
 
     Attributes:
-        ids: all tokens, one after the other.
-        sentences: where each sentence begins among the tokens, and the end.
-        documents: where each document begins among the sentences, and the end.
+        ids: All tokens.
+        sentences: Index of the first token of each sentence, and the end.
+        documents: Index of the first sentence of each document, and the end.
     """
 
     def __init__(self, folder: str, dtype: np.dtype) -> None:
@@ -161,16 +161,16 @@ class TokenStore:
 
     @property
     def num_documents(self) -> int:
-        """How many documents there are."""
+        """The number of documents."""
         return len(self.documents) - 1
 
     def release(self) -> None:
-        """Gives the memory back: random reads would gradually map the whole files."""
+        """Releases the mapped memory. Otherwise random reads would gradually map all of the files."""
         for each in self._maps:
             each.madvise(mmap.MADV_DONTNEED)
 
     def blocks(self, tokens: int) -> list[tuple[int, int]]:
-        """Cuts the corpus into ranges of documents of about so many tokens each, and at least one document."""
+        """Splits the corpus into ranges of documents of about `tokens` tokens, at least one document each."""
         ranges = []
         first = begin = 0
         for start in range(0, self.num_documents, 1 << 16):

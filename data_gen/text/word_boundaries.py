@@ -23,16 +23,16 @@ from official_bert.utils import extras, files
 JIEBA = "jieba"
 SEGMENTERS = (JIEBA,)
 
-_SURROGATE = re.compile("[\ud800-\udfff]")  # which the segmenter refuses
+_SURROGATE = re.compile("[\ud800-\udfff]")  # The segmenter rejects surrogates.
 
 
 @dataclasses.dataclass(frozen=True)
 class WordBoundaries:
-    """What cuts text into words.
+    """A segmenter or a list of words that splits text into words.
 
     Attributes:
-        segmenter: its name; None for a list of words.
-        words: the text of that list, one a line.
+        segmenter: Name of the segmenter; None for a list of words.
+        words: The list of words, one per line.
     """
 
     segmenter: str | None
@@ -40,13 +40,13 @@ class WordBoundaries:
 
     @property
     def identity(self) -> str:
-        """All that decides where words begin, in a line for the manifest."""
+        """A line for the manifest that identifies the segmenter's version or the list of words."""
         if self.segmenter:
             return f"{self.segmenter}: rjieba {importlib.metadata.version('rjieba')}"
         return f"sha256: {hashlib.sha256(self.words.encode()).hexdigest()}"
 
     def find_spans(self, text: str) -> Iterator[tuple[int, int, bool]]:
-        """Yields where each part of a text begins and ends, and whether it is a word; the others are not joined."""
+        """Yields the start and end of each part of a text, and whether the part is a word."""
         if self.segmenter:
             import rjieba
 
@@ -54,7 +54,7 @@ class WordBoundaries:
             for start, end in itertools.pairwise(itertools.chain([0], ends)):
                 yield start, end, True
             return
-        free = position = 0
+        start_of_rest = position = 0
         while position < len(text):
             for length in self._lengths.get(text[position], ()):
                 if text[position : position + length] in self._words:
@@ -62,12 +62,12 @@ class WordBoundaries:
             else:
                 position += 1
                 continue
-            if free < position:
-                yield free, position, False
+            if start_of_rest < position:
+                yield start_of_rest, position, False
             yield position, position + length, True
-            free = position = position + length
-        if free < len(text):
-            yield free, len(text), False
+            start_of_rest = position = position + length
+        if start_of_rest < len(text):
+            yield start_of_rest, len(text), False
 
     @functools.cached_property
     def _words(self) -> frozenset[str]:
@@ -75,7 +75,7 @@ class WordBoundaries:
 
     @functools.cached_property
     def _lengths(self) -> Mapping[str, list[int]]:
-        """The lengths of words by their first character, the longest first."""
+        """The lengths of the words with each first character, in descending order."""
         lengths = collections.defaultdict(set)
         for word in self._words:
             lengths[word[0]].add(len(word))
@@ -83,11 +83,11 @@ class WordBoundaries:
 
 
 def load(name: str | None) -> WordBoundaries | None:
-    """Returns what --word_boundaries names: a segmenter, or a file of words; None where it is not given.
+    """Returns the word boundaries for a value of --word_boundaries, or None if the flag is not set.
 
     Raises:
-        UserError: there is neither; the segmenter's package is not installed; or the file has no words, or one with
-            white space.
+        UserError: If the value is neither a segmenter nor a file, the segmenter's package is not installed, or the file
+            contains no words or a word with white space.
     """
     if name is None:
         return None
@@ -99,18 +99,18 @@ def load(name: str | None) -> WordBoundaries | None:
         return WordBoundaries(name)
     if not files.exists(name):
         raise UserError(
-            f"--word_boundaries is {name!r}: there is no such file, and no segmenter of that name; give a file of "
-            f"words, one on each line, or {', '.join(SEGMENTERS)}"
+            f"--word_boundaries is {name!r}, which is neither a file nor a segmenter; pass a file with one word per "
+            f"line, or {', '.join(SEGMENTERS)}"
         )
     text = files.read_text(name)
     for number, line in enumerate(text.splitlines(), start=1):
         if len(line.split()) > 1:
             raise UserError(
-                f"line {number:,} of --word_boundaries={name} is {line.strip()!r}, which holds white space; give one "
-                "word on each line"
+                f"line {number:,} of --word_boundaries={name} is {line.strip()!r}, which contains white space; write "
+                "one word per line"
             )
     if not _split_words(text):
-        raise UserError(f"--word_boundaries={name} holds no word; give one on each line")
+        raise UserError(f"--word_boundaries={name} contains no words; write one word per line")
     return WordBoundaries(None, text)
 
 
@@ -119,7 +119,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def get_continuation_mark(vocab: Mapping[str, int]) -> int:
-    """Returns what is added to an id to say that its token goes on with the word before; ids below it say nothing."""
+    """Returns the offset that is added to the ids of tokens that continue the previous word."""
     return max(vocab.values()) + 1
 
 
@@ -146,7 +146,7 @@ class MarkingTokenizer:
         spans = [list(self._boundaries.find_spans(text)) for text in texts]
         parts = [text[start:end] for text, some in zip(texts, spans, strict=True) for start, end, _ in some]
         part_ids, part_splits = self.tokenizer.encode(parts)
-        # Usually no word of BERT's lies in several parts: then the parts, tokenized one by one, have the text's ids.
+        # Usually no token spans several parts. Then the ids of the parts equal the ids of the text.
         joined = ~self._continues[part_ids]
         joined[part_splits[:-1][np.diff(part_splits) > 0]] = False
         is_word = np.array([word for some in spans for *_, word in some], bool)
@@ -162,12 +162,12 @@ class MarkingTokenizer:
         return ids, splits
 
     def _find_continuations(self, text: str, spans: list[tuple[int, int, bool]]) -> list[int]:
-        """The numbers of the tokens that go on with the word before, by the place of each in the text."""
+        """Returns the indices of the tokens that continue the previous word, from their positions in the text."""
         owner = np.full(len(text), -1)
         for number, (start, end, is_word) in enumerate(spans):
             owner[start:end] = number if is_word else -1
         numbers = []
-        tokens, before = 0, -1  # so far, and the part in which the word before ends
+        tokens, before = 0, -1  # The number of tokens so far, and the part in which the previous token ends.
         for word, origins in self.tokenizer.basic_tokenizer.tokenize_with_origins(text):
             if before >= 0 and owner[min(origins)] == before:
                 numbers.append(tokens)

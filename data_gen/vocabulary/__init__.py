@@ -1,4 +1,4 @@
-"""A WordPiece vocabulary from text: words are counted, pieces learned, and the result measured on other text.
+"""Learns a WordPiece vocabulary: counts words, learns pieces, and measures the result on held-out text.
 
-It imports `text`; the commands alone import it.
+Imports `text`. Only the commands import it.
 """

@@ -11,40 +11,48 @@ from official_bert.tokenization import exact
 from official_bert.utils import files, row_files
 from official_bert.utils.counting import pluralize
 
-# Without --heldout_file, every so many documents one is kept from learning.
-_HELDOUT_EVERY = 50
+_HELDOUT_EVERY = 50  # Without --heldout_file, one of this many documents is held out.
 
 
 @dataclasses.dataclass(frozen=True)
 class Learned:
-    """A vocabulary, and what it was learned from."""
+    """A learned vocabulary.
 
-    pieces: list[str]  # in the order of ids
-    text: WordCounts  # the words that were counted
-    heldout: WordCounts  # those of text that was kept from learning
-    letters: int  # the different letters of the text
-    covered: int  # how many of these have a piece
-    coverage: float  # the share of the text's letters, each as often as it occurs, that have one
+    Attributes:
+        pieces: The pieces in the order of their ids.
+        text: The counted words.
+        heldout: The words of the held-out text.
+        letters: Number of different letters of the text.
+        covered: Number of different letters with a piece.
+        coverage: Share of the text's letters, weighted by frequency, with a piece.
+    """
+
+    pieces: list[str]
+    text: WordCounts
+    heldout: WordCounts
+    letters: int
+    covered: int
+    coverage: float
 
 
 def learn(options: VocabularyOptions) -> Learned:
-    """Learns a vocabulary: the special tokens, then letters, then pieces by their frequency.
+    """Learns a vocabulary: the special tokens, then letters, then pieces by frequency.
 
-    Words are those of the exact tokenizer, so that the vocabulary cuts text as it will be cut.
+    The exact tokenizer splits the text into words, as it does when the vocabulary is used.
 
     Raises:
-        UserError: the text is missing or empty, or the size too small for its letters.
+        UserError: If the text is missing or empty, or the size is too small for its letters.
     """
     text, heldout = _count(options)
     if not text.counts:
-        raise UserError("the input holds no text to learn from")
+        raise UserError("the input contains no text to learn from")
     if options.heldout_file and not heldout.counts:
-        raise UserError(f"--heldout_file={','.join(options.heldout_file)} holds no text")
+        raise UserError(f"--heldout_file={','.join(options.heldout_file)} contains no text")
     counts = {word: count for word, count in text.counts.items() if len(word) <= exact.MAX_CHARACTERS_PER_WORD}
     letters = wordpiece_training.count_letters(counts)
     covered = wordpiece_training.select_common_letters(letters, options.character_coverage)
     if len(covered) < len(letters):
-        # A word with an unknown letter is unknown as a whole: its pieces would be of no use.
+        # A word with an unknown letter becomes [UNK], so its pieces would be useless.
         counts = {word: count for word, count in counts.items() if covered.issuperset(word)}
     special = wordpiece_training.list_special_pieces(options.layout, options.do_lower_case)
     pieces = wordpiece_training.learn_pieces(counts, special, options.vocab_size, options.min_frequency)
@@ -53,12 +61,12 @@ def learn(options: VocabularyOptions) -> Learned:
 
 
 def _count(options: VocabularyOptions) -> tuple[WordCounts, WordCounts]:
-    """Returns the words to learn from, and those of the text held out."""
+    """Counts the words to learn from and the words of the held-out text."""
     paths = row_files.expand(options.input_file, "input_file")
     heldout_paths = row_files.expand(options.heldout_file, "heldout_file") if options.heldout_file else []
     both = sorted(set(paths) & set(heldout_paths))
     if both:
-        raise UserError(f"--heldout_file names {both[0]}, which --input_file names too; give text not learned from")
+        raise UserError(f"{both[0]} is in both --input_file and --heldout_file; pass other held-out text")
     compared = [options.compare_with] if options.compare_with else []
     files.refuse_overwriting(options.vocab_file, "vocab_file", [*paths, *heldout_paths, *compared])
     text, heldout = (WordCounts(options.casing, options.max_words) for _ in range(2))
@@ -86,7 +94,7 @@ def _report(learned: Learned, options: VocabularyOptions, other: dict[str, int] 
     ]
     if not learned.heldout.counts:
         lines.append(
-            f"nothing was held out, as the text has fewer than {_HELDOUT_EVERY} documents; --heldout_file gives other"
+            f"nothing was held out, because the text has fewer than {_HELDOUT_EVERY} documents; pass --heldout_file"
         )
         return "\n".join(lines)
     source = ",".join(options.heldout_file) or f"every {_HELDOUT_EVERY}th document, not learned from"
@@ -101,10 +109,10 @@ def _report(learned: Learned, options: VocabularyOptions, other: dict[str, int] 
 
 
 def learn_and_report(options: VocabularyOptions) -> None:
-    """Learns a vocabulary, writes it, and prints what it was learned from and how it cuts text.
+    """Learns a vocabulary, writes it and prints a report.
 
     Raises:
-        UserError: as `learn`; or the vocabulary cannot be written, or the other one cannot be read.
+        UserError: See `learn`. Also if the vocabulary cannot be written or --compare_with cannot be read.
     """
     files.check_writable(options.vocab_file)
     other = None
@@ -116,6 +124,7 @@ def learn_and_report(options: VocabularyOptions) -> None:
     print(f"{options.vocab_file}: {pluralize(len(learned.pieces), 'piece')}")
     if len(learned.pieces) < options.vocab_size:
         print(
-            f"{options.vocab_size:,} were asked for, but no more pieces occur {options.min_frequency} times in the text"
+            f"--vocab_size is {options.vocab_size:,}, but no more pieces occur {options.min_frequency} times in the "
+            "text"
         )
     print(_report(learned, options, other))

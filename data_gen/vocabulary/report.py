@@ -1,4 +1,4 @@
-"""How well vocabularies cut text that they were not learned from."""
+"""Measures how vocabularies split held-out text."""
 
 import dataclasses
 
@@ -7,17 +7,25 @@ from official_bert.tokenization.exact import UNK, WordpieceTokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """What a vocabulary makes of some words."""
+    """Measurements of a vocabulary on some words.
 
-    size: int  # its number of pieces
-    pieces_per_word: float  # the mean number of pieces that a word is cut into; [UNK] is one
-    whole: float  # the share of words that are a piece as a whole
-    unknown: float  # the share of words that become [UNK]
-    shattered: float  # the share of words that are cut into three pieces or more
+    Attributes:
+        size: Number of pieces of the vocabulary.
+        pieces_per_word: Mean number of pieces of a word. [UNK] counts as one.
+        whole: Share of words that are a single piece.
+        unknown: Share of words that become [UNK].
+        shattered: Share of words that are split into three or more pieces.
+    """
+
+    size: int
+    pieces_per_word: float
+    whole: float
+    unknown: float
+    shattered: float
 
 
 def measure(vocab: dict[str, int], counts: dict[str, int]) -> Figures:
-    """Cuts words, of which there is at least one, as often as they occur, with the exact tokenizer."""
+    """Measures a vocabulary on the counts of at least one word, with the exact tokenizer."""
     tokenizer = WordpieceTokenizer(vocab)
     words = pieces = whole = unknown = shattered = 0
     for word, count in counts.items():
@@ -26,7 +34,7 @@ def measure(vocab: dict[str, int], counts: dict[str, int]) -> Figures:
         pieces += count * len(cut)
         whole += count * (cut == [word])
         shattered += count * (len(cut) >= 3)
-        unknown += count * (cut == [UNK])  # no word of a text is "[UNK]": brackets are words of their own
+        unknown += count * (cut == [UNK])  # No word of a text is "[UNK]", because brackets are separate words.
     return Figures(len(vocab), pieces / words, whole / words, unknown / words, shattered / words)
 
 

@@ -1,4 +1,4 @@
-"""How often each word occurs in text of any length, in bounded memory."""
+"""Counts words in text of any length, with bounded memory."""
 
 import collections
 import random
@@ -8,29 +8,27 @@ from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import MAX_CHARACTERS_PER_WORD, BasicTokenizer
 from official_bert.tokenization.fast import TEXT_END, FastBasicTokenizer
 
-# Sentences are counted together up to so many characters: few enough to stay in the processor's cache.
-_BATCH_CHARACTERS = 1 << 16
+_BATCH_CHARACTERS = 1 << 16  # Sentences are counted in batches that fit into the processor's cache.
 
-# Statistics do not get better for more words than these (half a gigabyte of English), and the trainer takes them one
-# by one.
-_MOST_OCCURRENCES = 100_000_000
+# More occurrences (half a gigabyte of English) do not improve the statistics, and the trainer reads them one by one.
+_MAX_OCCURRENCES = 100_000_000
 
 
 class WordCounts:
-    """The words of the exact tokenizer and how often they occur, or those of an even sample of the sentences.
+    """Counts of words as the exact tokenizer separates them, in all sentences or an even sample of them.
 
-    When there are too many words, all counts are halved (odd ones are rounded up or down by lot, so that rare words
-    keep their share; those that reach 0 are forgotten), and of the sentences that follow only every second is counted,
-    chosen by lot: the counts are as if all text had been sampled at this rate. The lots are those of a seeded
-    generator, so that the same sentences in the same order always give the same counts.
+    When there are too many words, all counts are halved, and from then on only a random half of the sentences is
+    counted. Odd counts are rounded up or down at random, so that rare words keep their share. Words with a count of 0
+    are removed. The result equals a sample of the whole text at this rate. The random generator is seeded, so the same
+    sentences in the same order always give the same counts.
 
     Args:
-        casing: what words are brought to.
-        max_words: how many different words are held at the most.
+        casing: The casing of the words.
+        max_words: Maximum number of different words.
 
     Attributes:
-        documents: how many were added.
-        halvings: one sentence in 2 ** halvings is counted.
+        documents: Number of documents added.
+        halvings: One in 2 ** halvings sentences is counted.
     """
 
     def __init__(self, casing: Casing, max_words: int) -> None:
@@ -46,10 +44,7 @@ class WordCounts:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The words and how often they were counted.
-
-        A word of over 200 characters, which the tokenizer does not cut, stands here as its first 201.
-        """
+        """The counts by word. Words of more than 200 characters are truncated to 201, because they become [UNK]."""
         self._count_waiting()
         return self._counts
 
@@ -71,12 +66,12 @@ class WordCounts:
             words = [word[: MAX_CHARACTERS_PER_WORD + 1] for word in words]
         self._counts.update(words)
         self._occurrences += len(words)
-        while len(self._counts) > self._max_words or self._occurrences > _MOST_OCCURRENCES:
+        while len(self._counts) > self._max_words or self._occurrences > _MAX_OCCURRENCES:
             self._halve()
 
     def _halve(self) -> None:
-        lot = self._random.getrandbits
-        halves = {word: (count + lot(1)) // 2 if count % 2 else count // 2 for word, count in self._counts.items()}
+        draw = self._random.getrandbits
+        halves = {word: (count + draw(1)) // 2 if count % 2 else count // 2 for word, count in self._counts.items()}
         self._counts = collections.Counter({word: count for word, count in halves.items() if count})
         self._occurrences = sum(self._counts.values())
         self.halvings += 1

@@ -1,4 +1,4 @@
-"""From words and their frequencies to the pieces of a vocabulary."""
+"""Learns the pieces of a vocabulary from word counts."""
 
 import collections
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ _WORDS_AT_ONCE = 10_000
 
 
 def list_special_pieces(layout: str, do_lower_case: bool) -> list[str]:
-    """Returns the pieces that stand before the letters: special tokens and, in the releases' layout, unused places.
+    """Returns the first pieces of a vocabulary: special tokens and, in the layout of the releases, unused pieces.
 
     Args:
-        layout: one of `VOCABULARY_LAYOUTS`: "compact" has [PAD], [UNK], [CLS], [SEP], [MASK] as 0 to 4; "release" has
-            them as 0 and 100 to 103.
-        do_lower_case: which release's unused places: 994 of the uncased, 101 of the cased one.
+        layout: One of `VOCABULARY_LAYOUTS`. The ids of [PAD], [UNK], [CLS], [SEP] and [MASK] are 0 to 4 in "compact",
+            0 and 100 to 103 in "release".
+        do_lower_case: Whether to use the 994 unused pieces of the uncased release, or the 101 of the cased one.
     """
     if layout == "compact":
         return list(exact.SPECIAL_TOKENS)
@@ -34,7 +34,7 @@ def list_special_pieces(layout: str, do_lower_case: bool) -> list[str]:
 
 
 def count_letters(counts: dict[str, int]) -> collections.Counter[str]:
-    """Returns how often each character occurs in words that occur so often."""
+    """Counts the characters of words, weighted by the counts of the words."""
     frequencies: collections.Counter[str] = collections.Counter()
     for word, count in counts.items():
         for letter in word:
@@ -43,7 +43,7 @@ def count_letters(counts: dict[str, int]) -> collections.Counter[str]:
 
 
 def select_common_letters(frequencies: collections.Counter[str], coverage: float) -> set[str]:
-    """Returns the fewest letters that make up at least this share of all; of equally frequent ones the first."""
+    """Returns the smallest set of letters that covers this share of the text, ties in alphabetical order."""
     letters: set[str] = set()
     wanted = coverage * frequencies.total()
     reached = 0
@@ -56,31 +56,30 @@ def select_common_letters(frequencies: collections.Counter[str], coverage: float
 
 
 def learn_pieces(counts: dict[str, int], special: list[str], vocab_size: int, min_frequency: int) -> list[str]:
-    """Learns pieces that words are cut into.
+    """Learns the pieces of a vocabulary.
 
     Args:
-        counts: words and how often they occur; their order does not matter.
-        special: the vocabulary's first pieces.
-        vocab_size: how many pieces to return; fewer if no more are frequent enough.
-        min_frequency: how often two pieces must meet to be joined.
+        counts: Counts by word. The order does not matter.
+        special: The first pieces of the vocabulary.
+        vocab_size: Number of pieces to return. There are fewer if no more pieces are frequent enough.
+        min_frequency: How often a pair of pieces must occur to be merged.
 
     Returns:
-        `special`, then the letters, those that begin words first, then what was learned.
+        `special`, then letters at the start of words, then letters inside words, then the learned pieces.
 
     Raises:
-        UserError: the size is too small for the letters.
+        UserError: If the size is too small for the letters.
     """
     words = sorted(counts)
-    # Every letter is an initial piece, both as a word's first letter and as a later one. Otherwise the trainer numbers
-    # the later ones in the order of a hash table and breaks ties by these numbers: each run would learn another
-    # vocabulary.
+    # All letters are initial pieces. Otherwise the trainer would number them in the order of a hash table and break
+    # ties by these numbers, so each run would learn a different vocabulary.
     letters = sorted({word[0] for word in words})
     letters += sorted({exact.CONTINUATION + letter for word in words for letter in word[1:]})
     initial = [*special, *letters]
     if len(initial) > vocab_size:
         raise UserError(
-            f"--vocab_size is {vocab_size:,}, but the special tokens and the letters of the text alone are "
-            f"{len(initial):,}: {len(special):,} and {len(letters):,}; give more, or leave rare letters out "
+            f"--vocab_size is {vocab_size:,}, but the special tokens ({len(special):,}) and the letters of the text "
+            f"({len(letters):,}) need {len(initial):,}; pass a larger size, or leave out rare letters "
             "(--character_coverage=0.9995)"
         )
     trainer = tokenizers.trainers.WordPieceTrainer(
@@ -98,8 +97,8 @@ def learn_pieces(counts: dict[str, int], special: list[str], vocab_size: int, mi
 
 
 def _repeated(words: list[str], counts: dict[str, int]) -> Iterator[str]:
-    """Each word as often as it occurs, in pieces of text that stay small: the trainer takes no counts."""
-    progress = Progress("giving words to the trainer", sum(counts.values()), "words")
+    """Yields text with each word repeated by its count, because the trainer does not accept counts."""
+    progress = Progress("training", sum(counts.values()), "words")
     done = 0
     for word in words:
         for start in range(0, counts[word], _WORDS_AT_ONCE):

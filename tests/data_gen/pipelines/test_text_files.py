@@ -105,7 +105,7 @@ def test_lines_of_several_sentences_stay_whole_as_in_the_original(
 
 def test_a_layout_does_not_fit_a_file_of_rows(corpus: Corpus, tmp_path: pathlib.Path):
     path = parquet(tmp_path, ["One.", "Two."])
-    with pytest.raises(UserError, match=r"texts.parquet is a parquet file, which --input_format=jsonl does not fit"):
+    with pytest.raises(UserError, match=r"texts.parquet is a parquet file, but --input_format is jsonl"):
         made(options_for(([path], corpus[1]), tmp_path / "out", input_format="jsonl"))
     with pytest.raises(UserError, match=r"is a parquet file, which --algorithm=reference does not read"):
         made(options_for(([path], corpus[1]), tmp_path / "out", algorithm="reference", num_shards=1))

@@ -95,11 +95,10 @@ def test_what_is_looked_for_is_said(tmp_path: pathlib.Path, capsys: pytest.Captu
     path = write_text(tmp_path / "dev.csv", f"text,label\n{LONG},good\n")
     exclusion.load_described([path])
     assert capsys.readouterr().out == (
-        "--exclude_texts: 1 text; documents that hold one are left out; 3 of fewer than 20 characters are not looked "
-        "for\n"
+        "--exclude_texts: leaving out documents that contain any of 1 text (ignoring 3 of fewer than 20 characters)\n"
     )
     write_text(tmp_path / "dev.csv", "text,label\ngood,1\n")
-    assert "dev.csv holds no text of 20 characters or more" in refusal(exclusion.load_described, [path])
+    assert "dev.csv contains no text of at least 20 characters" in refusal(exclusion.load_described, [path])
     write_text(tmp_path / "dev.csv", "text,label\na,1,2\n")
     assert "dev.csv, line 2: 3 columns; expected 2" in refusal(exclusion.load_described, [path])
     assert "--exclude_texts: no file matches" in refusal(exclusion.load_described, [str(tmp_path / "none.csv")])

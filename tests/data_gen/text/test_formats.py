@@ -182,7 +182,7 @@ DOC = '<doc id="1" url="" title="t">\nt\n\nText.\n'
         ("auto", "{}", r"text, line 1: no key text; the keys are none"),
         ("auto", '{"text": "a"}\n{"text": null}', r"text, line 2: text is null; expected a text"),
         ("auto", '{"text": "a\\ud83d"}', r"text, line 1: text has half a surrogate, \\ud83d.* --drop_invalid_utf8"),
-        ("auto", f"{DOC}</doc>\n{DOC}", r"text, line 6: the <doc \.\.\.> has no </doc>; the file is not whole"),
+        ("auto", f"{DOC}</doc>\n{DOC}", r"text, line 6: the <doc \.\.\.> has no </doc>; the file is incomplete"),
         ("auto", f"{DOC}{DOC}</doc>", r"text, line 1: the <doc \.\.\.> has no </doc> before the next, on line 5"),
         ("auto", f"{DOC}</doc>\n</doc>", r"text, line 6: </doc> without a <doc"),
         ("auto", f"{DOC}</doc>\n\nMore.\n", r"text, line 7: text outside of <doc \.\.\.> and </doc>: More\.;"),
@@ -197,7 +197,7 @@ def test_errors_name_file_and_line(format: str, text: str | bytes, message: str,
 
 def test_an_unknown_format_or_language_is_an_error_at_once():
     told = refusal(read_documents, "x", "xml")
-    assert "no text format 'xml'; expected one of auto, sentences, paragraphs, wiki" in told
+    assert "unknown text format 'xml'; expected one of auto, sentences, paragraphs, wiki" in told
     for language in "German", "", "EN":
         assert f"'{language}' is not a language code" in refusal(read_documents, "x", language=language)
         assert f"'{language}' is not a language code" in refusal(detect_format, "x", language)

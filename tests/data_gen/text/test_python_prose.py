@@ -41,7 +41,7 @@ def test_docstrings_of_nested_definitions_are_found(tmp_path: pathlib.Path, monk
 def test_the_two_files_of_prose_are_two(tmp_path: pathlib.Path):
     (tmp_path / "link.txt").symlink_to("text.txt")
     options = ProseOptions(output_file=str(tmp_path / "text.txt"), heldout_file=str(tmp_path / "link.txt"))
-    assert_refused(r"are both .*link.txt; give two names", python_prose.write, options)
+    assert_refused(r"are both .*link.txt; pass two different files", python_prose.write, options)
 
 
 def test_every_python_carries_a_megabyte_of_prose():

@@ -85,10 +85,10 @@ def test_the_segmenter_finds_words(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (None, r"--word_boundaries is '.*words.txt': there is no such file, and no segmenter of that name; give a file"),
-    ("", "holds no word; give one on each line"),
-    ("\ufeff\n \n", "holds no word; give one on each line"),
-    ("机器\n机器 学习\n", "line 2 of --word_boundaries=.*words.txt is '机器 学习', which holds white space"),
+    (None, r"--word_boundaries is '.*words.txt', which is neither a file nor a segmenter"),
+    ("", "contains no words"),
+    ("\ufeff\n \n", "contains no words"),
+    ("机器\n机器 学习\n", "line 2 of --word_boundaries=.*words.txt is '机器 学习', which contains white space"),
 ])  # fmt: skip
 def test_what_names_no_words_is_refused(content: str | None, message: str, tmp_path: pathlib.Path):
     path = tmp_path / "words.txt"

@@ -47,7 +47,7 @@ def test_words_beyond_the_bound_leave_an_even_sample():
 
 
 def test_much_text_of_few_words_is_sampled_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(word_counts, "_MOST_OCCURRENCES", 100_000)
+    monkeypatch.setattr(word_counts, "_MAX_OCCURRENCES", 100_000)
     counts = WordCounts(UNCASED, max_words=10)
     for _ in range(1000):
         counts.add(["a b c"] * 1000)
