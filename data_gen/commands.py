@@ -1,4 +1,4 @@
-"""The commands that make and check data. What a command calls is imported when it runs, after its flags were read."""
+"""The commands that make and check data. The implementation of a command is imported after its flags are parsed."""
 
 import sys
 
@@ -20,8 +20,8 @@ def _make_records(options: RecordOptions, cluster: DaskOptions) -> None:
 MAKE_RECORDS = Command(
     program="official-bert make-records",
     summary="Makes TFRecord files for pre-training from text files.",
-    before="text, a sentence on each line; a vocabulary: official-bert learn-vocabulary",
-    after="look at them: official-bert inspect-records; then official-bert pretrain",
+    before="text, one sentence per line; a vocabulary: official-bert learn-vocabulary",
+    after="show the records: official-bert inspect-records; then official-bert pretrain",
     main=_make_records,
     extra="data",
     tensorflow=False,
@@ -71,9 +71,9 @@ def _inspect_records(options: InspectionOptions) -> None:
 
 INSPECT_RECORDS = Command(
     program="official-bert inspect-records",
-    summary="Shows TFRecord files readably, with statistics.",
+    summary="Shows the records of TFRecord files as text, with statistics.",
     before="records: official-bert make-records",
-    after="check all of them: official-bert verify-records; then official-bert pretrain",
+    after="check all records: official-bert verify-records; then official-bert pretrain",
     main=_inspect_records,
     extra="data",
     options=(InspectionOptions,),
@@ -100,9 +100,9 @@ def _verify_records(options: VerificationOptions) -> int:
 
 VERIFY_RECORDS = Command(
     program="official-bert verify-records",
-    summary="Checks TFRecord files, each byte of them.",
+    summary="Checks every byte of TFRecord files.",
     before="records: official-bert make-records",
-    after="official-bert pretrain, which reads the same files",
+    after="official-bert pretrain with the same files",
     main=_verify_records,
     extra="data",
     options=(VerificationOptions,),
@@ -121,8 +121,8 @@ def _write_python_docs(options: ProseOptions) -> None:
 
 PYTHON_DOCS = Command(
     program="official-bert python-docs",
-    summary="Writes the English prose that every Python installation carries: its documentation.",
-    before="nothing: every Python installation has this text",
+    summary="Writes English text from the documentation in the Python installation.",
+    before="nothing: every Python installation contains this text",
     after="official-bert learn-vocabulary --input_file=text.txt --vocab_file=vocab.txt",
     main=_write_python_docs,
     extra="data",

@@ -15,32 +15,31 @@ from official_bert.utils.flags import ValidatedOptions, option
 TEXT, RECORDS, MASKING, VOCABULARY, SPEED = ("text", "records", "masking", "vocabulary", "speed and memory")
 
 WORD_BOUNDARIES = (
-    "What is a word for --do_whole_word_mask where BERT's rules cut words apart, as in Chinese: jieba (segmenter), or "
-    "a file of words, one a line, the longest of which is taken from the left."
+    "Word segmentation for --do_whole_word_mask in languages that BERT's tokenizer splits into smaller units, such as "
+    "Chinese: jieba (a segmenter), or a file with one word per line (longest match from the left)."
 )
-NO_WHOLE_WORDS = "--word_boundaries says what is masked together; it goes with --do_whole_word_mask"
+NO_WHOLE_WORDS = "--word_boundaries needs --do_whole_word_mask"
 EXCLUDE_TEXTS = (
-    "Evaluation files, separated by commas (tables as for fine-tuning, or a text on each line): documents that hold "
+    "Evaluation files, separated by commas (tables as for fine-tuning, or one text per line). Documents that contain "
     "one of their texts are left out."
 )
 TEXT_FORMATS = ("auto", "sentences", "paragraphs", "wikiextractor", "jsonl")
-STRIP_ACCENTS = "Whether lower-cased text loses its accents; by default it does."
+STRIP_ACCENTS = "Whether to strip accents from lower-cased text. Defaults to true."
 VOCABULARY_LAYOUTS = ("compact", "release")
 
-# The spooled instances hold positions within a record as numbers of 16 bits.
-_MOST_POSITIONS = 2**16 - 1
-_MOST_SHARDS = 99_999
+_MAX_POSITIONS = 2**16 - 1  # Instances on disk store positions in 16 bits.
+_MAX_SHARDS = 99_999
 
 
 @dataclasses.dataclass(frozen=True)
 class TextOptions(ValidatedOptions):
-    """The flags of commands that read text, which say where it is and how it is stored."""
+    """The flags of commands that read text: its files and their format."""
 
-    detects_paragraphs: ClassVar[bool] = True  # whether --input_format=auto may split lines into sentences
+    detects_paragraphs: ClassVar[bool] = True  # Whether --input_format=auto may split lines into sentences.
 
     input_file: list[str] = option(
         dataclasses.MISSING,
-        "Text files or glob patterns, separated by commas; also folders of Hugging Face's datasets, and tfds:NAME.",
+        "Text files or glob patterns, separated by commas. Also folders of Hugging Face datasets, and tfds:NAME.",
         group=TEXT,
     )
 
@@ -48,97 +47,92 @@ class TextOptions(ValidatedOptions):
 
     input_format: str = option(
         "auto",
-        "How text is laid out. auto detects it, but make-records never splits lines of plain text unless you pass "
-        "paragraphs: as in the original, each line is a sentence.",
+        "Format of the text. auto detects it, but make-records splits lines of plain text into sentences only if you "
+        "pass paragraphs: as in the original, each line is a sentence.",
         TEXT_FORMATS,
         group=TEXT,
     )
-    language: str = option(
-        "en", "The text's language, an ISO code: by its rules paragraphs are cut into sentences.", group=TEXT
-    )
+    language: str = option("en", "ISO code of the language whose rules split paragraphs into sentences.", group=TEXT)
     text_field: str = option(
-        "text", "The field or column that holds the text, of JSON lines, Parquet and other files of rows.", group=TEXT
+        "text", "Field or column of the text in JSON lines, Parquet and other files of rows.", group=TEXT
     )
-    drop_invalid_utf8: bool = option(
-        False, "Whether bytes that are not UTF-8 are dropped instead of being an error.", group=TEXT
-    )
+    drop_invalid_utf8: bool = option(False, "Whether to drop bytes that are not UTF-8 instead of stopping.", group=TEXT)
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordOptions(TextOptions):
-    """The flags of make-records: the original's with their defaults, and more."""
+    """The flags of make-records: the flags of the original, with their defaults, and more."""
 
-    detects_paragraphs: ClassVar[bool] = False  # as in the original, a line of plain text is a sentence
+    detects_paragraphs: ClassVar[bool] = False  # As in the original, a line of plain text is a sentence.
 
     output_file: list[str] = option(
-        dataclasses.MISSING, "TFRecord files to write, separated by commas, filled in turn.", group=RECORDS
+        dataclasses.MISSING,
+        "TFRecord files to write, separated by commas. Records are written to them in turn.",
+        group=RECORDS,
     )
-    vocab_file: str = option(dataclasses.MISSING, "The vocabulary, a piece per line.", group=TEXT)
+    vocab_file: str = option(dataclasses.MISSING, "Vocabulary file, one piece per line.", group=TEXT)
     do_lower_case: bool = option(
-        True, "Whether the vocabulary is uncased: text is lower-cased, accents are dropped.", group=TEXT
+        True, "Whether to lower-case text and strip accents, for uncased vocabularies.", group=TEXT
     )
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=TEXT)
     exclude_texts: list[str] = option([], EXCLUDE_TEXTS, group=TEXT)
-    do_whole_word_mask: bool = option(False, "Whether all pieces of a word are masked together.", group=MASKING)
+    do_whole_word_mask: bool = option(False, "Whether to mask all pieces of a word together.", group=MASKING)
     word_boundaries: str | None = option(None, WORD_BOUNDARIES, group=MASKING)
-    max_seq_length: int = option(128, "Length of every record, in tokens.", group=RECORDS, min=5, max=_MOST_POSITIONS)
+    max_seq_length: int = option(128, "Length of every record, in tokens.", group=RECORDS, min=5, max=_MAX_POSITIONS)
     max_predictions_per_seq: int = option(
-        20, "The most tokens to predict in a record.", group=RECORDS, min=1, max=_MOST_POSITIONS
+        20, "Maximum number of predicted tokens per record.", group=RECORDS, min=1, max=_MAX_POSITIONS
     )
-    random_seed: int = option(12345, "The seed of everything random.", group=RECORDS, min=0)
+    random_seed: int = option(12345, "Random seed.", group=RECORDS, min=0)
     dupe_factor: int = option(
         None,
-        "How often the text is used, with other masks and cuts each time.",
+        "Number of passes over the text, with different masks and segments each time.",
         group=RECORDS,
         shown_default="10; 1 with --masking=dynamic",
         min=1,
     )
-    masked_lm_prob: float = option(0.15, "The share of tokens to predict.", group=MASKING, above=0, below=1)
+    masked_lm_prob: float = option(0.15, "Share of tokens to predict.", group=MASKING, above=0, below=1)
     masking_rates: str = option(
         str(BERT_RATES),
-        "Of the tokens to predict, the percentages that become [MASK], stay, and become a random token.",
+        "Percentages of predicted tokens that are replaced by [MASK], kept, and replaced by a random token.",
         group=MASKING,
     )
     sentence_objective: str = option(
         NEXT_SENTENCE,
-        f"{NEXT_SENTENCE}: b follows a, or comes from elsewhere; {NONE}: one segment of whole sentences, across "
-        "documents (RoBERTa).",
+        f"{NEXT_SENTENCE}: predict whether segment b follows segment a; {NONE}: one segment of complete sentences, "
+        "across documents (RoBERTa).",
         SENTENCE_OBJECTIVES,
         group=RECORDS,
     )
     short_seq_prob: float = option(
-        0.1, "How likely a document is cut into sequences shorter than the maximum.", group=RECORDS, min=0, max=1
+        0.1, "Probability of making sequences shorter than the maximum length.", group=RECORDS, min=0, max=1
     )
     masking: str = option(
         "static",
-        "static: tokens are masked here, once for each use of the text; dynamic: while training, anew each epoch.",
+        "static: mask tokens in the records, once per pass over the text; dynamic: mask during training, again in each "
+        "epoch.",
         ("static", "dynamic"),
         group=MASKING,
     )
     algorithm: str = option(
         "fast",
-        "fast: on all cores and in little memory; reference: the original's own, record by record, in memory.",
+        "fast: uses all cores and little memory; reference: the original's algorithm, with all text in memory.",
         ("fast", "reference"),
         group=SPEED,
     )
     num_shards: int = option(
         1,
-        "Files to write for one --output_file, named NAME-00000-of-00008 before its ending.",
+        "Number of files for one --output_file, named like NAME-00000-of-00008.tfrecord.",
         group=RECORDS,
         min=1,
-        max=_MOST_SHARDS,
+        max=_MAX_SHARDS,
     )
-    shard_size_mb: int = option(
-        0, "Write as many files as make them about this large, instead of --num_shards.", group=RECORDS, min=0
-    )
-    gzip: bool = option(False, "Whether the record files are compressed; pretrain detects that.", group=RECORDS)
-    num_workers: int = option(
-        os.cpu_count() or 1, "Processes that make instances, and threads that read text.", group=SPEED, min=1
-    )
+    shard_size_mb: int = option(0, "Approximate size of a file in MB, instead of --num_shards.", group=RECORDS, min=0)
+    gzip: bool = option(False, "Whether to compress the record files. pretrain detects it.", group=RECORDS)
+    num_workers: int = option(os.cpu_count() or 1, "Number of worker processes.", group=SPEED, min=1)
     block_tokens: int = option(
         400_000,
-        "Tokens of text that a process handles at once; its memory is about 40 MB, and 45 MB for each million of them. "
-        "A document is never cut, so that a longer one is held whole.",
+        "Tokens that a process handles at a time. A process needs about 40 MB, plus 45 MB per million tokens. "
+        "Documents are never split, so a longer document needs more.",
         group=SPEED,
         min=1,
     )
@@ -153,33 +147,32 @@ class RecordOptions(TextOptions):
             raise UserError(NO_WHOLE_WORDS)
         if self.word_boundaries is not None and self.masking == "dynamic":
             raise UserError(
-                "--word_boundaries goes with --masking=static: records that are masked while training do not say where "
-                "words begin"
+                "--word_boundaries needs --masking=static, because unmasked records do not contain word boundaries"
             )
         if not any(self.output_file):
-            raise UserError("--output_file is empty; give one or more files, separated by commas")
+            raise UserError("--output_file is empty; pass one or more files, separated by commas")
         if len(self.output_file) > 1 and (self.num_shards > 1 or self.shard_size_mb):
-            raise UserError("several --output_file are given; --num_shards and --shard_size_mb go with one")
+            raise UserError("--num_shards and --shard_size_mb cannot be combined with several --output_file")
         if self.algorithm == "reference" and (self.num_shards > 1 or self.shard_size_mb or self.gzip):
-            raise UserError("--num_shards, --shard_size_mb and --gzip go with --algorithm=fast")
+            raise UserError("--num_shards, --shard_size_mb and --gzip need --algorithm=fast")
         if self.algorithm == "reference" and self.input_format not in ("auto", "sentences"):
-            raise UserError("--algorithm=reference reads the original's format alone, --input_format=sentences")
+            raise UserError("--algorithm=reference supports only --input_format=sentences")
         if self.algorithm == "reference" and self.masking == "dynamic":
-            raise UserError("--masking=dynamic goes with --algorithm=fast")
+            raise UserError("--masking=dynamic needs --algorithm=fast")
 
     @property
     def casing(self) -> Casing:
-        """What the text is brought to before it is cut."""
+        """The casing of the text before tokenization."""
         return make_casing(self.do_lower_case, self.strip_accents)
 
     @property
     def stem(self) -> str:
-        """The first output without its ending: manifest, working folder and numbered shards are named after it."""
+        """The first output without its extension: the prefix of manifest, working folder and numbered shards."""
         return os.path.splitext(self.output_file[0])[0]
 
     @property
     def work_folder(self) -> str:
-        """The folder of unfinished work: beside the records, or of remote ones in the current folder."""
+        """The folder of unfinished work: next to the records, or in the current folder for remote records."""
         return f"{files.work_path(self.stem)}.work"
 
 
@@ -187,9 +180,9 @@ class RecordOptions(TextOptions):
 class VocabularyOptions(TextOptions):
     """The flags of learn-vocabulary."""
 
-    vocab_file: str = option(dataclasses.MISSING, "The vocabulary to write, a piece per line.", group=VOCABULARY)
-    vocab_size: int = option(30_522, "The number of pieces, special tokens included.", group=VOCABULARY, min=1)
-    do_lower_case: bool = option(True, "Whether the vocabulary is to be uncased.", group=TEXT)
+    vocab_file: str = option(dataclasses.MISSING, "Vocabulary file to write, one piece per line.", group=VOCABULARY)
+    vocab_size: int = option(30_522, "Number of pieces, including special tokens.", group=VOCABULARY, min=1)
+    do_lower_case: bool = option(True, "Whether to learn an uncased vocabulary.", group=TEXT)
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=TEXT)
     layout: str = option(
         "compact",
@@ -200,30 +193,30 @@ class VocabularyOptions(TextOptions):
     )
     character_coverage: float = option(
         1.0,
-        "The share of the text's letters that pieces are to cover; words with rarer letters become [UNK].",
+        "Share of the text's letters with a piece. Words with rarer letters become [UNK].",
         group=VOCABULARY,
         above=0,
         max=1,
     )
     min_frequency: int = option(
-        2, "How often a piece must occur in the text that was counted to be taken.", group=VOCABULARY, min=1
+        2, "Minimum number of occurrences of a piece in the counted text.", group=VOCABULARY, min=1
     )
     max_words: int = option(
         1_000_000,
-        "How many different words to hold at the most, at about 1.2 KB of memory each; of text with more, an even "
+        "Maximum number of different words to count, at about 1.2 KB of memory each. If the text has more, an even "
         "sample is counted.",
         group=VOCABULARY,
     )
     heldout_file: list[str] = option(
         [],
-        "Text for the report, as --input_file; otherwise every 50th document is kept from learning for it.",
+        "Held-out text for the report, like --input_file. Defaults to every 50th document of --input_file.",
         group=TEXT,
     )
-    compare_with: str | None = option(None, "Another vocabulary, for the report.", group=VOCABULARY)
+    compare_with: str | None = option(None, "Another vocabulary to compare with in the report.", group=VOCABULARY)
 
     @property
     def casing(self) -> Casing:
-        """What the text is brought to before it is cut."""
+        """The casing of the text before tokenization."""
         return make_casing(self.do_lower_case, self.strip_accents)
 
     def __post_init__(self) -> None:
@@ -231,7 +224,7 @@ class VocabularyOptions(TextOptions):
         make_casing(self.do_lower_case, self.strip_accents)
         if self.max_words < self.vocab_size:
             raise UserError(
-                f"--max_words is {self.max_words:,}, but --vocab_size is {self.vocab_size:,}; give at least that many"
+                f"--max_words is {self.max_words:,}, but --vocab_size is {self.vocab_size:,}; pass at least that many"
             )
 
 
@@ -241,8 +234,8 @@ class InspectionOptions(ValidatedOptions):
 
     input_file: list[str] = option(dataclasses.MISSING, "Record files or glob patterns, separated by commas.")
     vocab_file: str = option(dataclasses.MISSING, "The vocabulary that the records were made with.")
-    num_records: int = option(3, "How many of the first records are shown; the statistics are of all.", min=0)
-    report: str | None = option(None, "An HTML page to write, with the records and statistics; it needs no other file.")
+    num_records: int = option(3, "Number of records to show. The statistics are over all records.", min=0)
+    report: str | None = option(None, "HTML page to write, with the records and statistics.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,16 +243,16 @@ class VerificationOptions(ValidatedOptions):
     """The flags of verify-records."""
 
     input_file: list[str] = option(
-        [], "Record files or glob patterns, separated by commas; manifests beside them are read."
+        [], "Record files or glob patterns, separated by commas. Manifests in the same folders are read too."
     )
-    manifest: str | None = option(None, "A manifest, whose files are to be checked; instead of --input_file.")
+    manifest: str | None = option(None, "Manifest whose files to check, instead of --input_file.")
     vocab_file: str | None = option(None, "The vocabulary that the records were made with.")
-    bert_config_file: str | None = option(None, "The configuration of the model that is to be trained.")
+    bert_config_file: str | None = option(None, "Configuration of the model to train.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.input_file) == bool(self.manifest):
-            raise UserError("give either --input_file, the record files, or --manifest, the file that names them")
+            raise UserError("pass either --input_file, the record files, or --manifest, the file that lists them")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,6 +260,6 @@ class ProseOptions(ValidatedOptions):
     """The flags of python-docs."""
 
     output_file: str = option(
-        dataclasses.MISSING, "Text file to write: a sentence per line, empty lines between documents."
+        dataclasses.MISSING, "Text file to write: one sentence per line, empty lines between documents."
     )
-    heldout_file: str = option(dataclasses.MISSING, "Text file for one document in twenty, to evaluate on.")
+    heldout_file: str = option(dataclasses.MISSING, "Text file to write for 5 % of the documents, for evaluation.")

@@ -29,7 +29,7 @@ class Prepared(NamedTuple):
         tokenizer: The tokenizer.
         boundaries: The boundaries of the words that are masked together.
         excluded: Documents that contain one of these texts are left out.
-        flags: Flags for the manifest: those that determine the records' bytes, and the file names.
+        flags: Flags for the manifest: the flags that determine the records' bytes, and the file names.
     """
 
     paths: list[str]

@@ -1,6 +1,6 @@
-"""What a record is: which sentences it has, and which tokens are to be predicted.
+"""The rules of records: which sentences a record contains, and which tokens are predicted.
 
-Each rule stands here twice. `instances` and `masking` are the original's algorithm, to be read and compared with;
-`vectorized_instances` and `vectorized_masking` do the same for many documents at once, with `random_numbers` that are
-the same on every machine. The package imports `text`; the pipelines import it.
+Each rule exists twice. `instances` and `masking` are the original's algorithm, the reference. `vectorized_instances`
+and `vectorized_masking` do the same for many documents at once. `random_numbers` are the same on every machine.
+Imports `text`. Only the pipelines import this package.
 """

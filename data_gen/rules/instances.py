@@ -1,6 +1,7 @@
 """Instances from documents (paper, section 3.1, task 2, and appendix A.2): pairs of segments, or one segment.
 
-Those of next sentences draw in the original's order. vectorized_instances.py makes instances of the same distributions.
+Pairs use random numbers in the same order as the original. vectorized_instances.py makes instances with the same
+distributions.
 """
 
 import dataclasses
@@ -17,21 +18,30 @@ from official_bert.tokenization import pairs, truncation
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """One training example, not yet padded."""
+    """A training example, before padding.
 
-    input_ids: list[int]  # [CLS] a [SEP] b [SEP], or [CLS] text [SEP], after masking
-    segment_ids: list[int]  # 0 for the first segment, 1 for the second
-    special: int  # how many tokens are [CLS] or [SEP]
-    masked_lm_positions: list[int]  # positions to predict, ascending
-    masked_lm_ids: list[int]  # the ids to predict
-    is_random_next: bool  # whether b comes from elsewhere
+    Attributes:
+        input_ids: [CLS] a [SEP] b [SEP], or [CLS] text [SEP], after masking.
+        segment_ids: 0 for the first segment, 1 for the second.
+        special: Number of [CLS] and [SEP] tokens.
+        masked_lm_positions: Positions of the predicted tokens, ascending.
+        masked_lm_ids: Ids of the predicted tokens.
+        is_random_next: Whether b is random.
+    """
+
+    input_ids: list[int]
+    segment_ids: list[int]
+    special: int
+    masked_lm_positions: list[int]
+    masked_lm_ids: list[int]
+    is_random_next: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InstanceConfig:
-    """The settings that instances are made by: the flags of the same names, and the vocabulary.
+    """The settings for making instances: the flags of the same names, and the vocabulary.
 
-    With a max_predictions_per_seq of 0 nothing is masked.
+    If max_predictions_per_seq is 0, nothing is masked.
     """
 
     max_seq_length: int
@@ -47,12 +57,12 @@ class InstanceConfig:
 
     @functools.cached_property
     def rates(self) -> MaskingRates:
-        """What replaces the tokens to predict."""
+        """The replacement rates of predicted tokens."""
         return MaskingRates.parse(self.masking_rates)
 
 
 def make_instances(documents: list[Document], config: InstanceConfig, rng: random.Random) -> Iterator[list[Instance]]:
-    """Yields the instances of each document; with one segment across documents, of all of them at once."""
+    """Yields the instances of each document, or all instances at once for one segment across documents."""
     if config.sentence_objective == NONE:
         yield list(full_sentences(documents, config, rng))
         return
@@ -65,10 +75,10 @@ def instances_of_document(
 ) -> Iterator[Instance]:
     """Yields the instances of one document.
 
-    Sentences are gathered into a chunk until it has the target length, which is drawn once for the document: the full
-    length, or with probability `short_seq_prob` a random shorter one. The chunk's first sentences, up to a random cut,
-    are segment a. Half the time the rest of the chunk is segment b (label 0). Otherwise b begins at a random sentence
-    of another document (label 1), and the rest of the chunk is put back: the next chunk begins with it.
+    Sentences are added to a chunk until it has the target length, which is drawn once per document: the full length, or
+    a random shorter one with probability `short_seq_prob`. The first sentences of the chunk, up to a random boundary,
+    are segment a. Half the time the rest of the chunk is segment b (label 0). Otherwise b starts at a random sentence
+    of another document (label 1), and the next chunk starts with the unused rest.
 
     A chunk of one sentence has no rest, so its b is always random. Therefore more than half of the labels are 1 where
     documents are short or sentences long. The "other" document is the same one if it was drawn ten times in a row, and
@@ -99,10 +109,10 @@ def instances_of_document(
 
 
 def full_sentences(documents: Sequence[Document], config: InstanceConfig, rng: random.Random) -> Iterator[Instance]:
-    """Yields instances of one segment: as many whole sentences as fit, one after the other, across documents.
+    """Yields instances of one segment: as many consecutive complete sentences as fit, across documents.
 
-    A [SEP] stands between the documents of an instance. A sentence that is too long by itself loses tokens at both
-    ends. How many tokens fit is drawn for each instance: with probability `short_seq_prob` fewer.
+    A [SEP] separates the documents of an instance. A sentence that is longer than an instance is truncated at both
+    ends. The number of tokens is drawn for each instance: fewer than the maximum with probability `short_seq_prob`.
     """
     max_tokens = config.max_seq_length - 2  # [CLS], [SEP]
     target = _target(max_tokens, config, rng)
@@ -120,7 +130,7 @@ def full_sentences(documents: Sequence[Document], config: InstanceConfig, rng: r
 
 
 def _target(max_tokens: int, config: InstanceConfig, rng: random.Random) -> int:
-    """Draws how many tokens are gathered."""
+    """Draws the target number of tokens."""
     return rng.randint(2, max_tokens) if rng.random() < config.short_seq_prob else max_tokens
 
 

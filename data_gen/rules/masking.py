@@ -1,6 +1,6 @@
-"""Masked-LM predictions: which tokens are masked, and what replaces them (paper, section 3.1, task 1).
+"""Masking for masked-LM predictions (paper, section 3.1, task 1).
 
-vectorized_masking.py and official_bert/data/dynamic_masking.py do the same with random numbers of their own;
+vectorized_masking.py and official_bert/data/dynamic_masking.py do the same with other random numbers.
 tests/data_gen/rules/test_masking_parity.py compares them.
 """
 
@@ -16,16 +16,23 @@ from official_bert.tokenization import exact
 
 @dataclasses.dataclass(frozen=True)
 class MaskingVocabulary:
-    """The ids of a vocabulary that masking needs."""
+    """The ids of a vocabulary that masking needs.
 
-    words: list[int]  # random replacements are drawn from these, in the vocabulary's order: all, the special ones too
-    continuations: frozenset[int]  # pieces within a word ("##")
-    unmaskable: frozenset[int]  # never masked: [CLS] and [SEP]
-    mask: int  # [MASK]
+    Attributes:
+        words: The candidates for random replacements: all ids, including special tokens, in vocabulary order.
+        continuations: The pieces that start with "##".
+        unmaskable: The ids of [CLS] and [SEP], which are never masked.
+        mask: The id of [MASK].
+    """
+
+    words: list[int]
+    continuations: frozenset[int]
+    unmaskable: frozenset[int]
+    mask: int
 
     @functools.cached_property
     def words_array(self) -> np.ndarray:
-        """The same ids as `words`."""
+        """`words` as an array."""
         return np.array(self.words)
 
     @functools.cached_property
@@ -35,7 +42,7 @@ class MaskingVocabulary:
 
     @classmethod
     def of(cls, vocab: dict[str, int]) -> "MaskingVocabulary":
-        """Builds it from token -> id."""
+        """Creates it from the ids by token."""
         return cls(
             words=list(vocab.values()),
             continuations=frozenset(i for token, i in vocab.items() if token.startswith(exact.CONTINUATION)),
@@ -45,7 +52,7 @@ class MaskingVocabulary:
 
 
 def number_to_predict(tokens: int, masked_lm_prob: float, max_predictions_per_seq: int) -> int:
-    """Returns how many of an instance's tokens ([CLS] and [SEP] included, padding not) are to be predicted.
+    """Returns the number of predictions for an instance with this many tokens, including [CLS] and [SEP].
 
     The product is rounded half to even.
     """
@@ -62,12 +69,12 @@ def mask(
 ) -> tuple[list[int], list[int], list[int]]:
     """Masks tokens of an instance.
 
-    Of the chosen tokens 80 % become [MASK], 10 % stay, 10 % become a random token, unless `rates` says otherwise. This
-    is decided for each token, also within a whole word. With `whole_words` the pieces of a word are chosen together or
-    not at all, and a word that would exceed the budget is skipped.
+    By default, 80 % of the chosen tokens are replaced by [MASK], 10 % are kept and 10 % are replaced by a random token.
+    This is decided for each token, even within a word. With `whole_words`, the pieces of a word are chosen together,
+    and a word that would exceed the budget is skipped.
 
-    A quirk of the original is kept. A piece that begins with "##", or is marked as going on with the word before, joins
-    that word, even across [SEP]. That happens where truncation has cut the second segment within a word.
+    As in the original, a piece that starts with "##", or is marked as the continuation of a word, belongs to the
+    previous word even across [SEP]. This happens if truncation has split a word at the start of the second segment.
 
     The instance has [CLS] and [SEP], no padding; marks of ids are taken off; the budget is the most tokens to choose;
     the order of the random draws is the original's.

@@ -1,7 +1,7 @@
-"""Instances of many documents at once: the algorithm of instances.py on arrays; vectorized_masking.py masks them.
+"""Makes the instances of many documents at once: the algorithm of instances.py on arrays.
 
-The distributions are the same, the random numbers are not: they come from a counter-based generator that is keyed by
-seed, pass and block of documents. So a block's instances do not depend on other blocks, nor on the process or the time.
+The distributions are the same, but the random numbers come from a counter-based generator with seed, pass and block of
+documents as its key. So the instances of a block do not depend on other blocks or on the process.
 tests/data_gen/pipelines/test_fast.py compares the distributions with the reference's.
 
 N instances, L sequence length, P predictions
@@ -21,7 +21,7 @@ from official_bert.data.sentence_objectives import NONE
 
 @dataclasses.dataclass
 class Pairs:
-    """Pairs of segments as ranges of the corpus' tokens, [N] each."""
+    """Pairs of segments as ranges of the tokens of the corpus, [N] each."""
 
     a_start: np.ndarray
     a_length: np.ndarray
@@ -32,26 +32,37 @@ class Pairs:
 
 @dataclasses.dataclass
 class Instances:
-    """Masked instances."""
+    """Masked instances. Arrays are padded with 0.
 
-    ids: np.ndarray  # [N, L] after masking, padded with 0
-    positions: np.ndarray  # [N, P] to predict, ascending, padded with 0
-    labels: np.ndarray  # [N, P] the original ids at these positions, padded with 0
-    predictions: np.ndarray  # [N] how many there are
-    length: np.ndarray  # [N] tokens that are not padding
-    first_length: np.ndarray  # [N] tokens of the first segment, with [CLS] and [SEP]
-    special: np.ndarray  # [N] tokens that are [CLS] or [SEP]
-    is_random_next: np.ndarray  # [N]
+    Attributes:
+        ids: The ids after masking, [N, L].
+        positions: The predicted positions, ascending, [N, P].
+        labels: The original ids at these positions, [N, P].
+        predictions: Number of predictions, [N].
+        length: Number of tokens without padding, [N].
+        first_length: Number of tokens of the first segment with [CLS] and [SEP], [N].
+        special: Number of [CLS] and [SEP] tokens, [N].
+        is_random_next: Whether the second segment is random, [N].
+    """
+
+    ids: np.ndarray
+    positions: np.ndarray
+    labels: np.ndarray
+    predictions: np.ndarray
+    length: np.ndarray
+    first_length: np.ndarray
+    special: np.ndarray
+    is_random_next: np.ndarray
 
 
 def make_instances(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Instances:
-    """Returns the instances of the documents from `first` up to, not including, `last`."""
+    """Returns the instances of the documents from `first` (inclusive) to `last` (exclusive)."""
     if config.sentence_objective == NONE:
-        ids, length, special = _full_sentences(store, first, last, config, random)
+        ids, length, special = _make_full_sentences(store, first, last, config, random)
         first_length, label = length, np.zeros(len(length), bool)
     else:
-        pairs = _truncated(_pairs(store, first, last, config, random), config.max_seq_length - 3, random)
-        ids, length = _joined(store, pairs, config)
+        pairs = _truncate_pairs(_make_pairs(store, first, last, config, random), config.max_seq_length - 3, random)
+        ids, length = _join_pairs(store, pairs, config)
         first_length, label, special = pairs.a_length + 2, pairs.is_random_next, np.full(len(length), 3)
     none = np.zeros((len(ids), 0), ids.dtype)
     masked = ids, none, none, np.zeros(len(ids), np.int64)
@@ -60,12 +71,12 @@ def make_instances(store: TokenStore, first: int, last: int, config: InstanceCon
     return Instances(*masked, length, first_length, special, label)
 
 
-def _pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Pairs:
-    """Cuts documents into chunks and chunks into pairs, as instances.instances_of_document does."""
+def _make_pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Pairs:
+    """Splits documents into chunks and chunks into pairs, like instances.instances_of_document."""
     documents = store.documents[first : last + 1]
     sentences = store.sentences[documents[0] : documents[-1] + 1]
-    targets = _targets(len(documents) - 1, config.max_seq_length - 3, config, random)
-    # Each chunk uses up at least one sentence, so there are no more chunks than sentences.
+    targets = _draw_targets(len(documents) - 1, config.max_seq_length - 3, config, random)
+    # Each chunk consumes at least one sentence, so the number of chunks is at most the number of sentences.
     draws = iter(random.uniform(2 * len(sentences)).tolist())
     offsets = sentences.tolist()
     bounds = (documents - documents[0]).tolist()
@@ -73,7 +84,7 @@ def _pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, ran
     for number, target in enumerate(targets):
         position, end_of_document = bounds[number], bounds[number + 1]
         while position < end_of_document:
-            # As many sentences as fill the target, or all that are left.
+            # Enough sentences to reach the target, or all remaining ones.
             end = bisect_left(offsets, offsets[position] + target, position + 1, end_of_document)
             cut = position + 1
             if end - position >= 2:
@@ -89,26 +100,26 @@ def _pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, ran
     return pairs
 
 
-def _targets(count: int, max_tokens: int, config: InstanceConfig, random: Random) -> list[int]:
-    """Draws how many tokens are gathered, for so many documents or instances."""
+def _draw_targets(count: int, max_tokens: int, config: InstanceConfig, random: Random) -> list[int]:
+    """Draws the target numbers of tokens for `count` documents or instances."""
     shortened = random.uniform(count) < config.short_seq_prob
     return list(np.where(shortened, 2 + random.below(np.full(count, max_tokens - 1)), max_tokens).tolist())
 
 
-def _full_sentences(
+def _make_full_sentences(
     store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cuts documents into [CLS] text [SEP], as instances.full_sentences does.
+    """Splits documents into [CLS] text [SEP], like instances.full_sentences.
 
     Returns:
-        The ids, padded with 0, [N, L], their lengths, [N], and how many tokens of each are [CLS] or [SEP], [N].
+        The ids, padded with 0, [N, L], their lengths, [N], and their numbers of [CLS] and [SEP] tokens, [N].
     """
     documents = store.documents[first : last + 1]
     sentences = store.sentences[documents[0] : documents[-1] + 1]
     max_tokens = config.max_seq_length - 2
     count = len(sentences) - 1
-    targets = iter(_targets(count, max_tokens, config, random))
-    # Where sentences begin and end if there is a [SEP] before each document: a chunk's length is a difference.
+    targets = iter(_draw_targets(count, max_tokens, config, random))
+    # Start and end of each sentence, with a [SEP] before each document. The length of a chunk is a difference.
     number_of_document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
     begins = (sentences[:-1] + number_of_document).tolist()
     ends = (sentences[1:] + number_of_document).tolist()
@@ -121,14 +132,14 @@ def _full_sentences(
     bounds = np.array(chunks, np.int64)  # [N, 2], of sentences
     start, tokens = sentences[bounds[:, 0]], np.diff(sentences[bounds], axis=1)[:, 0]
     separators = np.diff(number_of_document[bounds - [0, 1]], axis=1)[:, 0]
-    excess = np.maximum(tokens + separators - max_tokens, 0)  # of one sentence, so there is no separator
+    excess = np.maximum(tokens + separators - max_tokens, 0)  # Only a single sentence can exceed the limit.
     start = start + random.fair_binomial(excess)
     length = tokens + separators - excess + 2
 
-    # Where the separators stand: before the first sentence of each document, unless that begins a chunk.
+    # Separators precede the first sentence of each document, unless it is the first sentence of a chunk.
     position_in_row = np.arange(config.max_seq_length)[None, :]
     is_separator = np.zeros((len(bounds), config.max_seq_length), bool)
-    begin_of_document = documents[1:-1] - documents[0]  # among the sentences
+    begin_of_document = documents[1:-1] - documents[0]  # Index of the first sentence.
     row = np.searchsorted(bounds[:, 0], begin_of_document, side="right") - 1
     within = begin_of_document > bounds[row, 0]
     begin_of_document, row = begin_of_document[within], row[within]
@@ -147,26 +158,27 @@ def _full_sentences(
 def _draw_random_segments(
     store: TokenStore, pairs: Pairs, which: np.ndarray, owner: np.ndarray, target: np.ndarray, random: Random
 ) -> None:
-    """Fills in b for the instances `which`: from a random sentence of another document up to the target or its end."""
+    """Sets b of the instances `which` to text from a random sentence of another document up to the target length."""
     total = store.num_documents
     others = random.below(np.full(len(which), max(total - 1, 1)))
-    others += (others >= owner) & (total > 1)  # any document but the owner, unless there is but one
+    others += (others >= owner) & (total > 1)  # Any other document, unless there is only one.
     begin, end = store.documents[others], store.documents[others + 1]
     sentence = begin + (random.uniform(len(which)) * (end - begin)).astype(np.int64)
     start = store.sentences[sentence]
     missing = np.maximum(target - pairs.a_length[which], 1)
-    # The first sentence that begins at or after the end that is wanted, but none of the next document.
+    # The first sentence that starts at or after the target, or the end of the document.
     stop = np.minimum(np.searchsorted(store.sentences, start + missing), end)
     pairs.b_start[which] = start
     pairs.b_length[which] = store.sentences[stop] - start
 
 
-def _truncated(pairs: Pairs, max_tokens: int, random: Random) -> Pairs:
-    """Shortens pairs as truncation.truncate_pair_at_random_ends does, without its loop over single tokens.
+def _truncate_pairs(pairs: Pairs, max_tokens: int, random: Random) -> Pairs:
+    """Truncates pairs like truncation.truncate_pair_at_random_ends, without a loop over single tokens.
 
     That loop removes a token of the longer segment, or of b if both are equally long. So the longer segment first
-    shrinks to the other's length, and then b and a lose a token in turn: the final lengths follow directly. Each token
-    is removed from the front or from the back with probability 1/2, so the number removed from the front is binomial.
+    shrinks to the length of the other one, and then b and a lose a token in turn: the final lengths can be computed.
+    Each token is removed from the front or from the back with probability 1/2, so the number removed from the front is
+    binomial.
     """
     a, b = pairs.a_length, pairs.b_length
     excess = np.maximum(a + b - max_tokens, 0)
@@ -178,14 +190,14 @@ def _truncated(pairs: Pairs, max_tokens: int, random: Random) -> Pairs:
     return Pairs(a_start, a - from_a, pairs.b_start + random.fair_binomial(from_b), b - from_b, pairs.is_random_next)
 
 
-def _joined(store: TokenStore, pairs: Pairs, config: InstanceConfig) -> tuple[np.ndarray, np.ndarray]:
+def _join_pairs(store: TokenStore, pairs: Pairs, config: InstanceConfig) -> tuple[np.ndarray, np.ndarray]:
     """Returns [CLS] a [SEP] b [SEP], padded with 0, [N, L], and the lengths, [N]."""
     length = pairs.a_length + pairs.b_length + 3
     width = config.max_seq_length
     position = np.arange(width, dtype=np.int32)[None, :]
-    # Ranges of the corpus that have a and b where the row has them. What else they hold is replaced afterwards.
-    a = _ranges(store, pairs.a_start - 1, width)
-    b = _ranges(store, pairs.b_start - pairs.a_length - 2, width)
+    # Ranges of the corpus that contain a and b at their positions in the row. Other positions are replaced afterwards.
+    a = _read_ranges(store, pairs.a_start - 1, width)
+    b = _read_ranges(store, pairs.b_start - pairs.a_length - 2, width)
     ids = np.where(position <= pairs.a_length.astype(np.int32)[:, None], a, b)
     ids *= position < length.astype(np.int32)[:, None]
     rows = np.arange(len(length))
@@ -194,8 +206,8 @@ def _joined(store: TokenStore, pairs: Pairs, config: InstanceConfig) -> tuple[np
     return ids, length
 
 
-def _ranges(store: TokenStore, starts: np.ndarray, width: int) -> np.ndarray:
-    """Returns the `width` tokens of the corpus from each start on, [N, width]; outside of the corpus, any tokens."""
+def _read_ranges(store: TokenStore, starts: np.ndarray, width: int) -> np.ndarray:
+    """Returns `width` tokens of the corpus from each start, [N, width]. Positions outside the corpus have any value."""
     last = len(store.ids) - width
     inside = (starts >= 0) & (starts <= last)
     if inside.all() and len(starts):

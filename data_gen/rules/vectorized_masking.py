@@ -1,4 +1,4 @@
-"""Masks of many instances at once: the algorithm of masking.py on arrays.
+"""Masks many instances at once: the algorithm of masking.py on arrays.
 
 tests/data_gen/rules/test_masking_parity.py compares the two.
 
@@ -10,12 +10,11 @@ import numpy as np
 from data_gen.rules.instances import InstanceConfig
 from data_gen.rules.random_numbers import Random
 
-# Of Instances: ids, positions, labels, predictions.
-Masked = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Masked = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # ids, positions, labels and predictions of Instances.
 
 
 def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Random) -> Masked:
-    """Masks tokens of instances, [N, L] with [CLS] and [SEP], padded, of [N] lengths, as masking.mask does."""
+    """Masks tokens of padded instances, [N, L], of these lengths, [N], like masking.mask."""
     count, width = ids.shape
     limit = config.max_predictions_per_seq
     budget = np.minimum(limit, np.maximum(1, np.rint(length * config.masked_lm_prob).astype(np.int64)))
@@ -30,8 +29,8 @@ def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Ra
             ids[marked] -= config.vocabulary.mark
     else:
         keys[~candidate] = np.iinfo(np.int64).max
-        # A row's chosen positions have its `budget` smallest keys. A partition finds the `limit` smallest keys; only
-        # these are sorted.
+        # The positions with the `budget` smallest keys of a row are chosen. A partition finds the `limit` smallest
+        # keys, and only these are sorted.
         most = min(limit, width)
         smallest = np.argpartition(keys, most - 1, axis=1)[:, :most]
         order = np.argsort(np.take_along_axis(keys, smallest, axis=1), axis=1)
@@ -61,13 +60,13 @@ def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Ra
 def _whole_words(
     ids: np.ndarray, candidate: np.ndarray, budget: np.ndarray, keys: np.ndarray, config: InstanceConfig
 ) -> np.ndarray:
-    """Returns the chosen positions, [N, L] bool: whole words in random order, without those that exceed the budget."""
+    """Chooses words in random order and skips words that exceed the budget. Returns the positions, [N, L] bool."""
     continues = np.arange(2 * config.vocabulary.mark) >= config.vocabulary.mark
     continues[list(config.vocabulary.continuations)] = True
     begins = candidate & ~continues[ids]
-    # The first candidate begins a word whatever it is.
+    # The first candidate always starts a word.
     begins[np.arange(len(ids)), 1] = True
-    word = np.where(candidate, np.cumsum(begins, axis=1) - 1, -1)  # [N, L], -1 outside of words
+    word = np.where(candidate, np.cumsum(begins, axis=1) - 1, -1)  # [N, L]; -1 outside of words.
     count, width = ids.shape
     flat = (np.arange(count)[:, None] * width + word)[candidate]
     sizes = np.bincount(flat, minlength=count * width).reshape(count, width)

@@ -183,7 +183,7 @@ def test_new_words_begin_as_the_mean_of_their_pieces_in_table_and_bias(source: p
     ({"new_words_file": "new:Sunny"}, "'Sunny' could never be found in a text"),
     ({"new_words_file": "new:"}, "new: contains no word"),
     ({"do_lower_case": False}, "--nodo_lower_case contradicts .*official-bert convert --nodo_lower_case"),
-    ({"word_boundaries": "jieba"}, "--word_boundaries says what is masked together; it goes with --do_whole_word_mask"),
+    ({"word_boundaries": "jieba"}, "--word_boundaries needs --do_whole_word_mask"),
     ({"word_boundaries": "none.txt", "do_whole_word_mask": True}, "--word_boundaries is 'none.txt', which is neither"),
     ({"output_dir": "gs://bucket/model"}, "gs://bucket/model is not a local folder"),
 ])  # fmt: skip

@@ -299,7 +299,7 @@ def test_other_files_are_told_apart(tmp_path: pathlib.Path):
 
 @pytest.mark.parametrize("options", [{}, {"input_file": ["x"], "manifest": "y"}])
 def test_either_files_or_a_manifest_are_to_be_given(options: dict[str, object]):
-    with pytest.raises(UserError, match="give either --input_file"):
+    with pytest.raises(UserError, match="pass either --input_file"):
         VerificationOptions(**options)  # type: ignore[arg-type]
 
 

@@ -98,7 +98,7 @@ def test_the_reference_algorithm_names_the_other_one_for_compressed_text(
     short_options: Options, tmp_path: pathlib.Path
 ):
     path = write_text(tmp_path / "text.txt.gz", gzip.compress(b"the cat sat\n"))
-    with pytest.raises(UserError, match="text.txt.gz is compressed, .* or take --algorithm=fast"):
+    with pytest.raises(UserError, match="text.txt.gz is compressed, .* or pass --algorithm=fast"):
         one_machine.create_pretraining_data(short_options(input_file=[path]))
 
 

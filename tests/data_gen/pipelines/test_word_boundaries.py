@@ -94,8 +94,8 @@ def test_records_of_other_words_are_not_mixed_with_these(corpus: Corpus, tmp_pat
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"do_whole_word_mask": False}, "--word_boundaries says what is masked together; it goes with --do_whole"),
-    ({"masking": "dynamic"}, "--word_boundaries goes with --masking=static: records that are masked while training"),
+    ({"do_whole_word_mask": False}, "--word_boundaries needs --do_whole_word_mask"),
+    ({"masking": "dynamic"}, "--word_boundaries needs --masking=static"),
     ({"word_boundaries": "jeiba"}, "--word_boundaries is 'jeiba', which is neither a file nor a segmenter"),
 ])  # fmt: skip
 def test_what_does_not_go_together_is_refused(

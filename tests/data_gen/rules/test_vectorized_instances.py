@@ -21,7 +21,7 @@ def test_truncation_at_once_leaves_what_truncation_step_by_step_leaves():
     a, b = (np.array(column) for column in zip(*sizes, strict=True))
     zeros = np.zeros(len(a), np.int64)
     vectorized_pairs = vectorized_instances.Pairs(zeros, a, zeros, b, zeros > 0)
-    cut = vectorized_instances._truncated(vectorized_pairs, 29, Random(1))
+    cut = vectorized_instances._truncate_pairs(vectorized_pairs, 29, Random(1))
     for row, (long, short) in enumerate(sizes):
         first, second = list(range(long)), list(range(short))
         truncation.truncate_pair_at_random_ends(first, second, 29, rng)
