@@ -18,7 +18,7 @@ from official_bert.kinds.tagging import spec as tagging_spec
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import get_encoder
 from official_bert.tokenization.exact import FullTokenizer
-from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, model_of, pretraining_model
+from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, build_model, pretraining_model
 
 Row = tuple[list[int], list[int]]  # ids and segments
 Texts = Mapping[str, Sequence[Any]]  # by input
@@ -37,7 +37,7 @@ TEXTS_FOR: dict[str, Texts] = {
 def model_for(kind: str, config: BertConfig = CONFIG, **settings: Any) -> keras.Model:
     """Returns the model that exported_models saves for a kind."""
     if kind not in (ENCODER, FILL_MASK):
-        return model_of(kind, config, **settings)
+        return build_model(kind, config, **settings)
     model = pretraining_model(config)
     return get_encoder(model) if kind == ENCODER else model
 

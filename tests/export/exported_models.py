@@ -40,7 +40,7 @@ def scattered(model: keras.Model) -> keras.Model:
     return model
 
 
-def model_of(kind: str, config: BertConfig = CONFIG, head_input: HeadInput = ENCODER_ITSELF) -> keras.Model:
+def build_model(kind: str, config: BertConfig = CONFIG, head_input: HeadInput = ENCODER_ITSELF) -> keras.Model:
     encoder = build_encoder(config, seed=1)
     return scattered(build_task_model(kind, encoder, len(LABELS), CHOICES, seed=2, head_input=head_input))
 
@@ -49,7 +49,7 @@ def pretraining_model(config: BertConfig = CONFIG) -> keras.Model:
     return scattered(build_pretraining_model(config, seed=1))
 
 
-def task_spec_of(kind: str, **changes: Any) -> dict[str, Any]:
+def make_task_spec(kind: str, **changes: Any) -> dict[str, Any]:
     task_spec = {
         "task": f"a {kind}",
         "kind": kind,
@@ -99,8 +99,8 @@ def relative_error(model: keras.Model, kind: str, run: Callable[[dict[str, Any]]
 
 
 def save_finetuned(folder: pathlib.Path, kind: str, config: BertConfig = CONFIG, **changes: Any) -> str:
-    model = model_of(kind, config, HeadInput.from_dict(changes))
-    finetuned.save(str(folder), model, task_spec_of(kind, **changes), config, VOCAB)
+    model = build_model(kind, config, HeadInput.from_dict(changes))
+    finetuned.save(str(folder), model, make_task_spec(kind, **changes), config, VOCAB)
     return str(folder)
 
 

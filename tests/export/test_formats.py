@@ -66,7 +66,7 @@ def test_several_formats_are_written_to_a_subfolder_each(options: ExportOptions)
 
 
 @pytest.mark.usefixtures("writers")
-def test_a_format_that_fails_leaves_none_of_the_others(options: ExportOptions, monkeypatch: pytest.MonkeyPatch):
+def test_failing_format_removes_the_others(options: ExportOptions, monkeypatch: pytest.MonkeyPatch):
     def fails(*arguments: Any) -> None:
         raise UserError("it cannot be written")
 
@@ -75,7 +75,7 @@ def test_a_format_that_fails_leaves_none_of_the_others(options: ExportOptions, m
     assert files_in(options) == []
 
 
-def test_a_format_that_does_not_support_the_model_is_refused_before_any_is_written(options: ExportOptions, tmp_path):
+def test_unsupported_format_is_rejected_before_writing(options: ExportOptions, tmp_path):
     given = dataclasses.replace(options, model_dir=save_run(tmp_path / "run"))
     for other in (ONNX, LITERT):
         with pytest.raises(UserError, match=f"--format={other} needs a .* is fill_mask; export it as saved_model"):
@@ -91,7 +91,7 @@ def test_a_format_that_does_not_support_the_model_is_refused_before_any_is_writt
     (["--max_loss=0.5"], "--max_loss does not apply to --format=saved_model, only to onnx and litert; remove it"),
     (["--format="], "--format is empty; pass one or more of"),
 ])  # fmt: skip
-def test_flags_that_do_not_apply_to_the_formats_are_refused(flags: list[str], message: str):
+def test_flags_that_apply_to_no_format_are_rejected(flags: list[str], message: str):
     assert message in refusal(EXPORT.parse, ["--model_dir=m", "--export_dir=e", *flags])
 
 

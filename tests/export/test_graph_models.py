@@ -42,7 +42,7 @@ from tests.export.answers_in_python import (
     outputs_of_rows,
     question_windows,
 )
-from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, model_of, task_spec_of
+from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, build_model, make_task_spec
 
 
 @pytest.fixture
@@ -55,15 +55,15 @@ def exported(kind: str, tokenizer: FullTokenizer, **changes: Any) -> GraphModel:
     model = model_for(kind)
     if kind == FILL_MASK:
         model = keras.Model(model.input, model.output["masked_lm_logits"])
-    return build_graph_model(model, tokenizer, kind, task_spec_of(kind, **changes))
+    return build_graph_model(model, tokenizer, kind, make_task_spec(kind, **changes))
 
 
-def numpy_of(results: dict[str, Any]) -> dict[str, Any]:
+def to_numpy(results: dict[str, Any]) -> dict[str, Any]:
     return {name: value.numpy() for name, value in results.items()}
 
 
 def answers(functions: GraphModel, texts: Any) -> dict[str, Any]:
-    return numpy_of(functions.answer(**{name: tf.constant(each) for name, each in texts.items()}))
+    return to_numpy(functions.answer(**{name: tf.constant(each) for name, each in texts.items()}))
 
 
 PAIRS = {"text": TEXTS, "text_pair": TEXTS[::-1]}
@@ -74,7 +74,7 @@ def test_answers_are_those_of_python(kind: str, texts: dict[str, Any], tokenizer
     settings = {"pair": "text_pair" in texts, "max_seq_length": 64 if kind == FILL_MASK else 20}
     functions = exported(kind, tokenizer, **settings)
     assert list(functions.inputs) == list(texts)
-    expected = list(answers_in_python(kind, model_for(kind), tokenizer, texts, task_spec_of(kind, **settings)))
+    expected = list(answers_in_python(kind, model_for(kind), tokenizer, texts, make_task_spec(kind, **settings)))
     assert_answers(answers(functions, texts), expected)
     assert len({str(np.round(list(answer.values())[-1], 4)) for answer in expected}) > 3  # or the test could not fail
 
@@ -93,14 +93,14 @@ def test_long_texts_are_read_in_the_windows_of_python(kind, pair, stride, tokeni
     assert len(features) > 2 * len(texts)
     bounds = itertools.pairwise(features.splits.tolist())
     rows = [(features.input_ids[a:b].tolist(), features.segment_ids[a:b].tolist()) for a, b in bounds]
-    expected = head.decode(list(outputs_of_rows(model_of(kind), rows).numpy()), features, examples)
+    expected = head.decode(list(outputs_of_rows(build_model(kind), rows).numpy()), features, examples)
     given = {"text": texts, "text_pair": others} if pair else {"text": texts}
     functions = exported(kind, tokenizer, pair=pair, doc_stride=stride)
     found = answers(functions, given)
     output = "value" if kind == REGRESSION else "probabilities"
     np.testing.assert_allclose(found[output], expected, rtol=1e-5, atol=1e-6)
     assert found["is_truncated"].sum() == features.cut
-    tokenized = numpy_of(functions.tokenize(**{name: tf.constant(each) for name, each in given.items()}))
+    tokenized = to_numpy(functions.tokenize(**{name: tf.constant(each) for name, each in given.items()}))
     assert tokenized["text_index"].tolist() == features.details["example"].tolist()
     padded = zip(tokenized["input_ids"], tokenized["input_mask"], strict=True)
     assert [ids[mask > 0].tolist() for ids, mask in padded] == [ids for ids, _ in rows]
@@ -115,7 +115,7 @@ def test_vectors_are_those_of_features(pooling: str, layers: list[int], tokenize
     )
     found = answers(functions, {"text": texts})
     if pooling == "pooled":
-        rows = [joined(tokenizer, *parts_of(text), 20) for text in texts]
+        rows = [joined(tokenizer, *split_pair(text), 20) for text in texts]
         expected = outputs_of_rows(encoder, rows)["pooled_output"]
     else:
         extractor = FeatureExtractor(Loaded(encoder, CONFIG, tokenizer), layers, pooling, max_seq_length=20)
@@ -125,13 +125,13 @@ def test_vectors_are_those_of_features(pooling: str, layers: list[int], tokenize
     np.testing.assert_allclose(found["vector"], expected, rtol=1e-5, atol=1e-6)
 
 
-def parts_of(text: str) -> tuple[str, str | None]:
-    """A text, or the two texts of a pair, of which the second one has tokens."""
+def split_pair(text: str) -> tuple[str, str | None]:
+    """Returns the two texts of a pair. The second one is None if it has no tokens."""
     first, *second = text.rsplit(" ||| ", 1)
     return first, second[0] if second and second[0].strip() else None
 
 
-def test_texts_without_any_mask_have_no_fillings(tokenizer: FullTokenizer):
+def test_texts_without_masks_have_no_candidates(tokenizer: FullTokenizer):
     found = answers(exported(FILL_MASK, tokenizer), {"text": ["the cat", ""]})
     assert found["tokens"].shape == (2, 0, TOP_K)
 
@@ -149,26 +149,30 @@ def test_answers_to_questions_are_those_of_python(version_2: bool, tokenizer: Fu
     asked = ["who sat?", "where did the dog and the cat run in the sun?", "", "who", "what", "why?"]
     texts = {"question": asked, "context": CONTEXTS}
 
-    def in_python(threshold: float) -> list[dict[str, Any]]:
+    def answer_in_python(threshold: float) -> list[dict[str, Any]]:
         settings.update(null_score_diff_threshold=threshold)
-        spec = task_spec_of(QUESTION_ANSWERING, **settings)
-        return list(answers_in_python(QUESTION_ANSWERING, model_of(QUESTION_ANSWERING), tokenizer, texts, spec))
+        spec = make_task_spec(QUESTION_ANSWERING, **settings)
+        return list(answers_in_python(QUESTION_ANSWERING, build_model(QUESTION_ANSWERING), tokenizer, texts, spec))
 
     settings: dict[str, Any] = {"version_2": version_2}
-    expected = in_python(float(np.median([answer["null_score_difference"] for answer in in_python(0.0)])) + 1e-3)
+    expected = answer_in_python(
+        float(np.median([answer["null_score_difference"] for answer in answer_in_python(0.0)])) + 1e-3
+    )
     assert len({answer["answer"] for answer in expected}) > 2
     for context, answer in zip(CONTEXTS, expected, strict=True):
         assert answer["answer"] == context[answer["start"] : answer["end"]]
     functions = exported(QUESTION_ANSWERING, tokenizer, **settings)
     assert_answers(answers(functions, texts), expected, rtol=1e-4, atol=1e-5)
-    _, windows = question_windows(tokenizer, texts, task_spec_of(QUESTION_ANSWERING))
+    _, windows = question_windows(tokenizer, texts, make_task_spec(QUESTION_ANSWERING))
     assert len(functions.tokenize(question=tf.constant(asked), context=tf.constant(CONTEXTS))["text_index"]) == len(
         windows
     )
 
 
-def test_a_difference_that_is_the_threshold_is_answered(tokenizer: FullTokenizer, monkeypatch: pytest.MonkeyPatch):
-    def answers_at(threshold: float) -> dict[str, Any]:
+def test_score_difference_equal_to_the_threshold_gives_an_answer(
+    tokenizer: FullTokenizer, monkeypatch: pytest.MonkeyPatch
+):
+    def answer_at_threshold(threshold: float) -> dict[str, Any]:
         functions = exported(QUESTION_ANSWERING, tokenizer, version_2=True, null_score_diff_threshold=threshold)
 
         # Whole numbers, so that the difference is exact.
@@ -178,25 +182,25 @@ def test_a_difference_that_is_the_threshold_is_answered(tokenizer: FullTokenizer
         monkeypatch.setattr(functions, "compute_window_logits", logits)
         return answers(functions, {"question": ["who sat?"], "context": [TEXTS[0]]})
 
-    difference = float(answers_at(0.0)["null_score_difference"][0])
+    difference = float(answer_at_threshold(0.0)["null_score_difference"][0])
     assert difference == int(difference)
-    assert answers_at(difference)["answer"][0] != b""
-    assert answers_at(difference - 0.5)["answer"][0] == b""
+    assert answer_at_threshold(difference)["answer"][0] != b""
+    assert answer_at_threshold(difference - 0.5)["answer"][0] == b""
 
 
 @pytest.mark.parametrize(("length", "stride"), [(20, None), (8, None), (64, None), (20, 3)])
 def test_tags_are_those_of_python_for_texts_of_any_length(length: int, stride: int | None, tokenizer: FullTokenizer):
     texts = [*TEXTS, "playing unaffable " * 9, "a" * 12 + " b " + "c" * 190 + " d"]
     settings = {"max_seq_length": length, **({"doc_stride": stride} if stride else {})}
-    spec = task_spec_of(TAGGING, **settings)
-    expected = list(answers_in_python(TAGGING, model_of(TAGGING), tokenizer, {"text": texts}, spec))
+    spec = make_task_spec(TAGGING, **settings)
+    expected = list(answers_in_python(TAGGING, build_model(TAGGING), tokenizer, {"text": texts}, spec))
     assert len({tag for answer in expected for tag in answer["tags"]}) > 1  # or the test could not fail
     found = answers(exported(TAGGING, tokenizer, **settings), {"text": texts})
     assert_answers(found, expected)
     assert_words(found, texts, tokenizer)
 
 
-def test_pairs_are_cut_as_one_token_at_a_time_would():
+def test_pairs_are_truncated_one_token_at_a_time():
     for room in (5, 6, 11):
         lengths = [(a, b) for a in range(14) for b in range(14)]
         ragged = [tf.RaggedTensor.from_row_lengths(tf.zeros([sum(column)], tf.int32), list(column))
@@ -247,12 +251,12 @@ SHORT_AND_LONG = ["the cat", LONG, ""]
         (TAGGING, {"text": ["the cat", LONG, "the " + "q" * 60]}, [False, False, True]),
     ],
 )  # fmt: skip
-def test_answers_say_whether_a_text_was_cut(kind, texts, expected, tokenizer):
+def test_answers_report_truncated_texts(kind, texts, expected, tokenizer):
     functions = exported(kind, tokenizer, pair="text_pair" in texts)
     assert answers(functions, texts)["is_truncated"].tolist() == expected
 
 
-def test_there_are_no_more_candidates_than_pieces_and_none_behind_the_masks():
+def test_number_of_candidates_is_limited_by_the_vocabulary():
     vocab = {"a": 0, "c": 2}  # the table's row 1 has no piece
     logits = tf.constant([[[1.0, 9.0, 2.0], [5.0, 9.0, 1.0]]])
     found = choose_candidates(logits, tf.constant([1]), vocab, top_k=5)

@@ -70,7 +70,7 @@ def write_examples(folder: pathlib.Path, kind: str) -> str:
     return write_labels(folder, labels[kind])
 
 
-def test_a_converted_model_that_answers_otherwise_is_not_written(monkeypatch, tmp_path):
+def test_converted_model_with_different_answers_is_not_written(monkeypatch, tmp_path):
     model_dir, export_dir = save_finetuned(tmp_path / "model", CLASSIFICATION), tmp_path / "litert"
     source = read_source(model_dir)
 
@@ -90,7 +90,7 @@ def test_a_converted_model_that_answers_otherwise_is_not_written(monkeypatch, tm
 @pytest.mark.filterwarnings("ignore")  # of the converter, about itself
 @pytest.mark.parametrize("quantization", [FLOAT32, DYNAMIC_INT8])
 @pytest.mark.parametrize(("kind", "activation"), [*((kind, "gelu") for kind in KINDS), (CLASSIFICATION, "gelu_exact")])
-def test_converted_models_answer_nearly_as_before(kind: str, activation: str, quantization: str, tmp_path):
+def test_converted_models_keep_their_answers_nearly(kind: str, activation: str, quantization: str, tmp_path):
     config = dataclasses.replace(LARGER if quantization == DYNAMIC_INT8 else CONFIG, hidden_act=activation)
     decisions = {"temperature": 2.0} if kind in (CLASSIFICATION, MULTI_LABEL) else {}
     model_dir = save_finetuned(tmp_path / "model", kind, config=config, **decisions)
@@ -139,7 +139,7 @@ def test_a_model_that_loses_too_much_is_not_written(tmp_path, monkeypatch, capsy
     assert told in capsys.readouterr().out.splitlines()
 
 
-def test_what_cannot_be_converted_or_measured_is_refused(tmp_path: pathlib.Path):
+def test_unsupported_conversions_are_rejected(tmp_path: pathlib.Path):
     folder, examples = tmp_path / "litert", write_examples(tmp_path, CLASSIFICATION)
     run = save_run(tmp_path / "run")
     message = refusal(export, run, folder, LITERT, eval_file=examples)

@@ -25,11 +25,11 @@ from tests.export.exported_models import (
     CONFIG,
     LABELS,
     TEXTS,
+    build_model,
     export,
-    model_of,
+    make_task_spec,
     save_finetuned,
     save_run,
-    task_spec_of,
 )
 from tests.export.test_litert import write_examples
 from tests.make import VOCAB, refusal
@@ -44,12 +44,12 @@ def test_long_texts_are_read_in_windows_and_pairs_too(tmp_path: pathlib.Path):
 
 
 @pytest.fixture
-def classifier(export_of: Callable[[str, str], str]) -> str:
+def classifier(export_kind: Callable[[str, str], str]) -> str:
     """The folder of an exported classifier."""
-    return export_of(CLASSIFICATION, ONNX)
+    return export_kind(CLASSIFICATION, ONNX)
 
 
-def test_answers_are_arrays_as_those_of_saved_models(classifier: str):
+def test_answers_have_the_types_of_saved_models(classifier: str):
     model = OnnxPredictor(classifier, threads=1, num_workers=2)
     answers = model.run(exports.to_columns({"text": TEXTS * 40}))
     assert answers["label"].dtype == object
@@ -87,8 +87,8 @@ def test_documented_program_classifies_without_this_package(temperature: float, 
         np.testing.assert_allclose(json.loads(probabilities), expected, atol=1e-6)
 
 
-def test_documented_program_tags_without_this_package(export_of: Callable[[str, str], str]):
-    folder = export_of(TAGGING, ONNX)
+def test_documented_program_tags_without_this_package(export_kind: Callable[[str, str], str]):
+    folder = export_kind(TAGGING, ONNX)
     texts = [TEXTS[0], TEXTS[4], "a [SEP] cat, unaffable"]
     answers = OnnxPredictor(folder).run(exports.to_columns({"text": texts}))
     words = [
@@ -104,7 +104,7 @@ def test_documented_program_tags_without_this_package(export_of: Callable[[str, 
     )
 
 
-def test_8_bits_are_measured_before_they_are_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_quantized_model_is_scored_before_it_is_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
     examples = write_examples(tmp_path, CLASSIFICATION)
     given = {"export_dir": tmp_path / "exports", "format_name": ONNX, "quantization": DYNAMIC_INT8}
@@ -129,14 +129,14 @@ def test_8_bits_are_measured_before_they_are_written(tmp_path: pathlib.Path, mon
     assert list(exports.list_versions(str(tmp_path / "exports"))) == [1]
 
 
-def test_what_onnx_runtime_cannot_answer_is_refused(tmp_path: pathlib.Path):
+def test_model_without_a_head_is_rejected(tmp_path: pathlib.Path):
     run = save_run(tmp_path / "run")
     message = refusal(export, run, tmp_path / "exports", ONNX)
     assert re.search("--format=onnx needs a fine-tuned model, but the kind of .* is fill_mask; export", message)
     assert not exports.list_versions(str(tmp_path / "exports"))
 
 
-def test_damage_is_one_line(classifier: str, tmp_path: pathlib.Path):
+def test_damage_is_reported_in_one_line(classifier: str, tmp_path: pathlib.Path):
     path = pathlib.Path(shutil.copytree(classifier, tmp_path / "1"))
     graph, metadata = path / exports.ONNX_FILE, path / exports.METADATA_FILE
     whole = graph.read_bytes()
@@ -150,9 +150,9 @@ def test_damage_is_one_line(classifier: str, tmp_path: pathlib.Path):
 
 
 def test_unknown_output_is_reported_when_the_model_is_loaded(
-    export_of: Callable[[str, str], str], tmp_path: pathlib.Path
+    export_kind: Callable[[str, str], str], tmp_path: pathlib.Path
 ):
-    folder = pathlib.Path(shutil.copytree(export_of(QUESTION_ANSWERING, ONNX), tmp_path / "1"))
+    folder = pathlib.Path(shutil.copytree(export_kind(QUESTION_ANSWERING, ONNX), tmp_path / "1"))
     (folder / "checksums.json").unlink()
     model = onnx.load(folder / exports.ONNX_FILE)
     for node in model.graph.node:
@@ -166,12 +166,12 @@ def test_unknown_output_is_reported_when_the_model_is_loaded(
 
 
 @pytest.mark.parametrize("format_name", [ONNX, pytest.param(SAVED_MODEL, marks=pytest.mark.slow)])
-def test_accents_that_a_model_keeps_are_kept_in_its_exports(format_name: str, tmp_path: pathlib.Path):
+def test_exports_keep_accents_if_the_model_does(format_name: str, tmp_path: pathlib.Path):
     vocab = VOCAB.replace("\nsun\n", "\nsün\n")
     accented = {"casing": ACCENTED, "folder": str(tmp_path / "accented")}
     for given in (accented, {"casing": UNCASED, "folder": str(tmp_path / "plain")}):
-        model = model_of(CLASSIFICATION)
-        finetuned.save(model=model, task=task_spec_of(CLASSIFICATION), config=CONFIG, vocab=vocab, **given)
+        model = build_model(CLASSIFICATION)
+        finetuned.save(model=model, task=make_task_spec(CLASSIFICATION), config=CONFIG, vocab=vocab, **given)
     assert open_model(accented["folder"]).tokenizer.tokenize("SÜN") == ["sün"]
     answers = {}
     for name in ("accented", "plain"):

@@ -17,7 +17,15 @@ from official_bert.kinds.names import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, TA
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import BILSTM, FEATURES, HeadInput
 from official_bert.modeling.pooling import build_vector_model
-from tests.export.exported_models import CHOICES, CONFIG, LARGER, model_of, random_features, relative_error, scattered
+from tests.export.exported_models import (
+    CHOICES,
+    CONFIG,
+    LARGER,
+    build_model,
+    random_features,
+    relative_error,
+    scattered,
+)
 
 CAUSAL = dataclasses.replace(CONFIG, causal_attention=True)
 
@@ -45,14 +53,14 @@ def assert_written(proto: Any, model: keras.Model, kind: str, tmp_path: pathlib.
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_gives_the_outputs_of_its_model(kind: str, causal: bool, tmp_path: pathlib.Path):
-    model = model_of(kind, CAUSAL if causal else CONFIG)
+    model = build_model(kind, CAUSAL if causal else CONFIG)
     assert_written(onnx_graph.onnx_model(model), model, kind, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_8_bit_matrices_nearly_keep_the_logits_of_every_kind(kind: str, tmp_path: pathlib.Path):
-    model, path = model_of(kind, LARGER), str(tmp_path / "model.onnx")
+    model, path = build_model(kind, LARGER), str(tmp_path / "model.onnx")
     onnx_graph.write(onnx_graph.onnx_model(model), path, quantized=True)
     onnx.checker.check_model(path, full_check=True)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -63,14 +71,14 @@ def test_8_bit_matrices_nearly_keep_the_logits_of_every_kind(kind: str, tmp_path
 
 @pytest.mark.parametrize("activation", ["gelu_exact", "relu", "tanh", "linear"])
 def test_every_activation_is_the_models(activation: str, tmp_path: pathlib.Path):
-    model = model_of(TAGGING, dataclasses.replace(CONFIG, hidden_act=activation))
+    model = build_model(TAGGING, dataclasses.replace(CONFIG, hidden_act=activation))
     assert_written(onnx_graph.onnx_model(model), model, TAGGING, tmp_path)
 
 
 @pytest.mark.parametrize("head", [BILSTM, *FEATURES])
 def test_a_bilstm_does_not_read_padding(head: str, tmp_path: pathlib.Path):
     for kind in (CLASSIFICATION, TAGGING):
-        model = model_of(kind, head_input=HeadInput(head, 3))
+        model = build_model(kind, head_input=HeadInput(head, 3))
         assert_written(onnx_graph.onnx_model(model), model, kind, tmp_path)
 
 
@@ -82,16 +90,16 @@ def test_vectors_are_those_of_the_encoder(pooling: str, tmp_path: pathlib.Path):
         assert_written(proto, build_vector_model(encoder, pooling, layers), CLASSIFICATION, tmp_path)
 
 
-def test_a_head_that_reads_cls_alone_computes_the_last_block_for_it_alone():
+def test_last_block_is_computed_only_for_cls_if_the_head_reads_only_cls():
     def block_inputs(kind: str) -> set[str]:
-        graph = onnx_graph.onnx_model(model_of(kind)).graph
+        graph = onnx_graph.onnx_model(build_model(kind)).graph
         return {node.op_type for node in graph.node if node.name == "layer_1_attention"}
 
     assert block_inputs(CLASSIFICATION) == {"MultiHeadAttention"}
     assert block_inputs(TAGGING) == {"Attention"}
 
 
-def test_a_layer_that_is_not_known_is_refused():
+def test_unknown_layer_is_rejected():
     encoder = build_encoder(CONFIG)
     logits = keras.layers.Softmax(name="mine")(build_classifier(encoder, 2).output)
     with pytest.raises(UserError, match=r"layer mine \(Softmax\) cannot be converted to ONNX"):

@@ -17,7 +17,7 @@ from official_bert.inference.replays import Replay
 from official_bert.kinds import graph_inputs
 from official_bert.kinds.names import CLASSIFICATION, FILL_MASK, MULTIPLE_CHOICE, QUESTION_ANSWERING
 from official_bert.tokenization.exact import FullTokenizer
-from tests.export.exported_models import CONFIG, export, save_finetuned, save_run, task_spec_of
+from tests.export.exported_models import CONFIG, export, make_task_spec, save_finetuned, save_run
 from tests.make import VOCAB, refusal
 
 LENGTH = 20
@@ -41,9 +41,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FullTokenizer:
     return FullTokenizer(str(path))
 
 
-def texts_for(tokenizer: FullTokenizer, kind: str, **changes: Any) -> dict[str, list[Any]]:
+def make_texts(tokenizer: FullTokenizer, kind: str, **changes: Any) -> dict[str, list[Any]]:
     """Returns the synthetic texts for a model of a kind, which needs no weights for that."""
-    task_spec = task_spec_of(kind, max_seq_length=LENGTH, **changes)
+    task_spec = make_task_spec(kind, max_seq_length=LENGTH, **changes)
     return synthetic_texts(Source(keras.Model(), CONFIG, tokenizer, "", kind, task_spec))
 
 
@@ -52,14 +52,14 @@ def lengths(tokenizer: FullTokenizer, texts: list[str]) -> set[int]:
 
 
 def test_synthetic_texts_reach_the_limit_to_the_token(tokenizer: FullTokenizer):
-    texts = texts_for(tokenizer, CLASSIFICATION)["text"]
+    texts = make_texts(tokenizer, CLASSIFICATION)["text"]
     room = LENGTH - 2
     assert {0, 1, room - 1, room, room + 1, 5 * room // 2} <= lengths(tokenizer, texts)
-    assert texts_for(tokenizer, CLASSIFICATION)["text"] == texts
+    assert make_texts(tokenizer, CLASSIFICATION)["text"] == texts
 
 
 def test_synthetic_pairs_reach_the_limit_to_the_token(tokenizer: FullTokenizer):
-    pairs = texts_for(tokenizer, CLASSIFICATION, pair=True)
+    pairs = make_texts(tokenizer, CLASSIFICATION, pair=True)
     counts = {
         tuple(len(tokenizer.tokenize(text)) for text in pair)
         for pair in zip(pairs["text"], pairs["text_pair"], strict=True)
@@ -70,23 +70,23 @@ def test_synthetic_pairs_reach_the_limit_to_the_token(tokenizer: FullTokenizer):
 
 
 def test_synthetic_questions_reach_both_limits_to_the_token(tokenizer: FullTokenizer):
-    texts = texts_for(tokenizer, QUESTION_ANSWERING, max_query_length=6)
+    texts = make_texts(tokenizer, QUESTION_ANSWERING, max_query_length=6)
     assert {0, 1, 6, 7} <= lengths(tokenizer, texts["question"])
     room = LENGTH - 3 - 7
     assert {room - 1, room, room + 1} <= lengths(tokenizer, texts["context"])
 
 
 def test_synthetic_choices_and_masks_have_the_requested_shape(tokenizer: FullTokenizer):
-    choices = texts_for(tokenizer, MULTIPLE_CHOICE)
+    choices = make_texts(tokenizer, MULTIPLE_CHOICE)
     assert {len(endings) for endings in choices["endings"]} == {4}
-    masks = texts_for(tokenizer, FILL_MASK)["text"]
+    masks = make_texts(tokenizer, FILL_MASK)["text"]
     assert all("[MASK]" in text for text in masks)
     fitting = {len(tokenizer.tokenize(text, special_tokens=True)) for text in masks}
     assert LENGTH - 2 in fitting
     assert max(fitting) == LENGTH - 2
 
 
-def test_answers_differ_by_more_than_rounding_or_not():
+def test_rounding_is_not_a_difference():
     assert not list(REPLAY.differences(ANSWERS, "it"))  # the second label was as good as drawn by lot
     other = {**ANSWERS[0], "probability": 0.902}
     assert list(REPLAY.differences([other], "it")) == [
@@ -120,14 +120,14 @@ def test_a_replay_is_read_as_it_was_written_without_answers_that_are_too_long(tm
          "is not a replay file (its columns differ in length"),
     ],
 )  # fmt: skip
-def test_a_replay_that_is_none_is_refused(content: str | None, message: str, tmp_path: pathlib.Path):
+def test_invalid_replay_file_is_rejected(content: str | None, message: str, tmp_path: pathlib.Path):
     (tmp_path / "assets.extra").mkdir()
     if content is not None:
         (tmp_path / layout.REPLAY_FILE).write_text(content)
     assert message in refusal(replays.read, str(tmp_path))
 
 
-def test_an_export_that_cuts_texts_elsewhere_is_not_written(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+def test_export_with_another_truncation_is_not_written(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     def shorter(first: Any, second: Any, length: Any, drop_empty: bool = False) -> Any:
         return truncate(first, second, length - 1, drop_empty)
 
@@ -146,7 +146,7 @@ def test_texts_of_an_evaluation_file_are_replayed(tmp_path: pathlib.Path):
     table.write_text("text,label\n" + "".join(f"the cat {'sat ' * number},yes\n" for number in range(50)))
     path = export(model_dir, str(tmp_path / "exports"), eval_file=str(table))
     texts = replays.read(path).texts["text"]
-    synthetic = texts_for(FullTokenizer(f"{model_dir}/vocab.txt"), CLASSIFICATION)["text"]
+    synthetic = make_texts(FullTokenizer(f"{model_dir}/vocab.txt"), CLASSIFICATION)["text"]
     assert texts[: len(synthetic)] == synthetic
     assert len(texts) == len(synthetic) + 32
     assert "nothing.csv" in refusal(export, model_dir, str(tmp_path / "exports"), eval_file="nothing.csv")
@@ -157,7 +157,7 @@ def test_a_model_without_a_task_has_no_evaluation_file(tmp_path: pathlib.Path):
     assert "the model has no task to evaluate" in refusal(export, run, tmp_path / "exports", eval_file="dev.csv")
 
 
-def test_operations_that_a_release_lacks_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+def test_missing_operations_of_a_release_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     module = tf.Module()
     module.add = tf.function(lambda x: tf.nn.relu(x) + 1.0, input_signature=[tf.TensorSpec([None])])
     tf.saved_model.save(module, str(tmp_path))

@@ -27,7 +27,7 @@ from official_bert.kinds.names import (
 )
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.answers_in_python import answers_in_python, assert_answers, assert_words, model_for, question_windows
-from tests.export.exported_models import CHOICES, CONFIG, export, model_of, pretraining_model, task_spec_of
+from tests.export.exported_models import CHOICES, CONFIG, build_model, export, make_task_spec, pretraining_model
 from tests.make import write_run
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ json.dump(answers, open(sys.argv[2], "w"), default=bytes.decode)
 def kind_and_spec(name: str) -> tuple[str, dict[str, Any]]:
     kind = CLASSIFICATION if name == PAIR else name
     questions = {"doc_stride": 16, "max_query_length": 12} if kind == QUESTION_ANSWERING else {}
-    return kind, task_spec_of(kind, pair=name == PAIR, max_seq_length=LENGTH, **questions)
+    return kind, make_task_spec(kind, pair=name == PAIR, max_seq_length=LENGTH, **questions)
 
 
 @dataclasses.dataclass
@@ -100,7 +100,7 @@ def setting(test_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -
         if name not in (ENCODER, FILL_MASK):
             source = str(folder / "models" / name)
             kind, spec = kind_and_spec(name)
-            finetuned.save(source, model_of(kind, config), spec, config, vocab_file.read_text(encoding="utf-8"))
+            finetuned.save(source, build_model(kind, config), spec, config, vocab_file.read_text(encoding="utf-8"))
         asked[name] = (export(source, folder / "exports" / name, encoder=name == ENCODER), given)
     (folder / "asked.json").write_text(json.dumps(asked))
     python = os.environ.get("OFFICIAL_BERT_CLEAN_PYTHON", sys.executable)

@@ -22,7 +22,7 @@ from official_bert.kinds.graph_model import GraphModel
 from official_bert.kinds.names import CLASSIFICATION, KINDS
 from official_bert.modeling.pretraining_model import get_encoder
 from tests.conftest import ROOT
-from tests.export.exported_models import TEXTS, export, model_of, pretraining_model, save_finetuned, save_run
+from tests.export.exported_models import TEXTS, build_model, export, pretraining_model, save_finetuned, save_run
 from tests.make import VOCAB, refusal
 from tests.serving.serving_client import running
 
@@ -60,7 +60,7 @@ def test_export_moves_and_loads_without_this_package(exported, tmp_path, answers
         answers_of_own_process(str(tmp_path / "none"), texts.rows())
 
 
-def test_export_says_what_it_is_and_names_no_folder_of_this_machine(exported: pathlib.Path):
+def test_export_has_metadata_and_no_local_paths(exported: pathlib.Path):
     assert json.loads((exported / "assets.extra" / "official_bert.json").read_text()) == {
         "kind": "classification",
         "task": "a classification",
@@ -79,7 +79,7 @@ def test_export_says_what_it_is_and_names_no_folder_of_this_machine(exported: pa
 
 
 @pytest.mark.parametrize("name", ["saved_model.pb", "variables", "assets/vocab.txt", "assets.extra/official_bert.json"])
-def test_a_flipped_byte_of_an_export_is_found_when_it_is_loaded(name: str, exported: pathlib.Path, tmp_path):
+def test_flipped_byte_is_detected_at_loading(name: str, exported: pathlib.Path, tmp_path):
     version = shutil.copytree(exported, tmp_path / "1")
     path = next((version / name).glob("*.data*")) if name == "variables" else version / name
     content = bytearray(path.read_bytes())
@@ -103,7 +103,7 @@ def test_signatures_agree_with_each_other(loaded: Any):
         np.testing.assert_array_equal(value, from_ids[name])
 
 
-def test_an_export_and_the_server_refuse_segments_without_an_embedding(loaded: Any, exported: pathlib.Path):
+def test_segments_without_an_embedding_are_rejected(loaded: Any, exported: pathlib.Path):
     row = {"input_ids": [2, 7, 3], "input_mask": [1, 1, 1], "segment_ids": [0, 0, 7]}
     message = "segment_ids has values outside of 0 to 1"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -141,7 +141,7 @@ def sst2(classifier: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.P
     return folder
 
 
-def test_the_clients_in_python_in_the_docs_are_answered(sst2: pathlib.Path, capsys, monkeypatch):
+def test_python_clients_of_the_docs_are_answered(sst2: pathlib.Path, capsys, monkeypatch):
     monkeypatch.chdir(sst2)
     (load,) = blocks_of_the_page("tf.saved_model.load")
     found: dict[str, Any] = {}
@@ -169,7 +169,7 @@ def test_an_empty_text_is_answered_alike_by_python_tables_and_the_server(classif
     np.testing.assert_allclose(of_server, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_next_version_is_one_more_and_none_is_overwritten(classifier: str, tmp_path: pathlib.Path):
+def test_versions_are_numbered_and_never_overwritten(classifier: str, tmp_path: pathlib.Path):
     assert formats.next_version(str(tmp_path / "none")) == 1
     for name in ("2", "11", "12.writing-5", "notes"):
         (tmp_path / name).mkdir()
@@ -189,7 +189,7 @@ def test_an_export_that_fails_leaves_nothing(classifier: str, tmp_path: pathlib.
     assert list((tmp_path / "exports").iterdir()) == []
 
 
-def test_a_run_is_exported_to_fill_masks_or_as_its_encoder(tmp_path: pathlib.Path):
+def test_run_is_exported_as_masked_lm_or_encoder(tmp_path: pathlib.Path):
     run = save_run(tmp_path / "run")
     source = read_source(run)
     assert (source.kind, source.task_spec["max_seq_length"]) == ("fill_mask", 64)
@@ -207,14 +207,14 @@ def test_a_run_is_exported_to_fill_masks_or_as_its_encoder(tmp_path: pathlib.Pat
 @pytest.mark.parametrize("kind", KINDS)
 def test_encoder_of_a_finetuned_model_has_its_weights(kind: str, tmp_path: pathlib.Path):
     source = read_source(save_finetuned(tmp_path / "model", kind), encoder=True)
-    trained = {variable.path: variable for variable in model_of(kind).variables}
+    trained = {variable.path: variable for variable in build_model(kind).variables}
     assert len(source.model.variables) > 30
     for variable in source.model.variables:
         np.testing.assert_array_equal(variable, trained[variable.path])
     assert ("pooled_output" in source.model.output) == ("pooler/kernel" in trained)
 
 
-def test_an_encoder_of_which_the_head_reads_a_part_is_refused(tmp_path: pathlib.Path):
+def test_encoder_without_all_outputs_is_rejected(tmp_path: pathlib.Path):
     folder = save_finetuned(tmp_path / "model", CLASSIFICATION, head="embeddings", lstm_units=3)
     assert read_source(folder).kind == CLASSIFICATION
     with pytest.raises(UserError, match="has no layer_0_.*, since its head, embeddings, does not read the last block"):
@@ -226,6 +226,6 @@ def test_an_encoder_of_which_the_head_reads_a_part_is_refused(tmp_path: pathlib.
     ({"max_seq_length": 2}, "max_seq_length is 2; expected 8 to 64"),
     ({"model_dir": "nowhere"}, "nowhere"),
 ])  # fmt: skip
-def test_what_cannot_be_exported_is_said(options: dict[str, Any], message: str, classifier: str, tmp_path):
+def test_models_that_cannot_be_exported_are_reported(options: dict[str, Any], message: str, classifier: str, tmp_path):
     assert message in refusal(export, **{"model_dir": classifier, "export_dir": tmp_path / "exports", **options})
     assert not (tmp_path / "exports").exists()

@@ -1,4 +1,4 @@
-"""Texts in files, and the shards that are made of them."""
+"""Builds files of texts, and reads the shards of their answers."""
 
 import pathlib
 
@@ -10,24 +10,24 @@ TEXTS = ["the cat " * (number * 7 % 11) + f"sat {number}" for number in range(27
 
 
 def write_texts(folder: pathlib.Path, texts: list[str] = TEXTS) -> None:
-    """Writes texts as one file, all.jsonl, and as three of unequal sizes, part0.jsonl to part2.jsonl."""
+    """Writes texts to all.jsonl, and to three files of different sizes, part0.jsonl to part2.jsonl."""
     for name, some in (("all", texts), ("part0", texts[:9]), ("part1", texts[9:11]), ("part2", texts[11:])):
         write_rows(folder / f"{name}.jsonl", ({"text": text} for text in some))
 
 
-def joined(folder: pathlib.Path, count: int, name: str = "out.jsonl") -> bytes:
-    """Returns the contents of all shards of an output file, one after the other."""
+def join_shards(folder: pathlib.Path, count: int, name: str = "out.jsonl") -> bytes:
+    """Returns the concatenated contents of all shards of an output file."""
     stem, _, ending = name.rpartition(".")
     return b"".join((folder / f"{stem}-{i:05}-of-{count:05}.{ending}").read_bytes() for i in range(count))
 
 
-def assert_shards_hold(folder: pathlib.Path, name: str, whole: str) -> None:
-    """Asserts that both shards of an output file of vectors hold together what one file holds."""
+def assert_shards_hold(folder: pathlib.Path, name: str, complete_file: str) -> None:
+    """Asserts that two shards of vectors, concatenated, equal the complete file."""
     if name.endswith("npy"):
         shards = [np.load(folder / f"out-0000{number}-of-00002.npy") for number in range(2)]
-        np.testing.assert_array_equal(np.concatenate(shards), np.load(folder / whole))
-        if (folder / f"{whole}.tokens.jsonl").exists():
+        np.testing.assert_array_equal(np.concatenate(shards), np.load(folder / complete_file))
+        if (folder / f"{complete_file}.tokens.jsonl").exists():
             tokens = [(folder / f"out-0000{number}-of-00002.npy.tokens.jsonl").read_bytes() for number in range(2)]
-            assert b"".join(tokens) == (folder / f"{whole}.tokens.jsonl").read_bytes()
+            assert b"".join(tokens) == (folder / f"{complete_file}.tokens.jsonl").read_bytes()
     else:
-        assert joined(folder, 2, name) == (folder / whole).read_bytes()
+        assert join_shards(folder, 2, name) == (folder / complete_file).read_bytes()

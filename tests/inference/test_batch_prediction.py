@@ -47,15 +47,17 @@ def run(export_dir: str, folder: pathlib.Path, name: str, output: str = "out.jso
     return predict(BatchPredictionOptions(export_dir, f"{folder}/{name}", f"{folder}/{output}", **options))
 
 
-def rows_of(path: pathlib.Path, content: str, columns: list[str], *table: dict[str, Any]) -> list[dict[str, Any]]:
+def write_and_read_rows(
+    path: pathlib.Path, content: str, columns: list[str], *table: dict[str, Any]
+) -> list[dict[str, Any]]:
     return list(read_rows(write_text(path, content), columns, *table))
 
 
-def answers_of(path: pathlib.Path) -> list[dict[str, Any]]:
+def read_answers(path: pathlib.Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_answers_come_in_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.Path):
+def test_answers_have_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.Path):
     texts = ["é" * (number * 7 % 50) + "\u2028中" for number in range(100)]
     write_rows(tmp_path / "in.jsonl", ({"text": text, "id": number} for number, text in enumerate(texts)))
     told = run(export_dir, tmp_path, "in.jsonl", batch_size=3)
@@ -94,32 +96,32 @@ def stopped(export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     return options
 
 
-def test_after_ctrl_c_the_run_goes_on_from_there(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+def test_interrupted_run_is_resumed(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     part = tmp_path / "out.jsonl.part"
-    assert len(answers_of(part)) == 4
+    assert len(read_answers(part)) == 4
     with open(part, "a") as file:
         file.write('{"length": 4, "te')  # the machine stopped while it wrote
     assert predict(stopped) == f"Wrote 8 answers to {stopped.output_file}, 4 of them from an earlier run"
-    assert [answer["length"] for answer in answers_of(tmp_path / "out.jsonl")] == list(range(8))
+    assert [answer["length"] for answer in read_answers(tmp_path / "out.jsonl")] == list(range(8))
     assert not part.exists()
 
 
-def test_changed_data_of_the_same_size_are_not_gone_on_with(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+def test_run_is_not_resumed_if_its_rows_changed(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     text = (tmp_path / "in.jsonl").read_text()
     (tmp_path / "in.jsonl").write_text(text.replace('"aaa"', '"bbb"'))  # the last row that was answered
     assert "first 4 rows have changed" in refusal(predict, stopped)
-    assert len(answers_of(tmp_path / "out.jsonl.part")) == 4
+    assert len(read_answers(tmp_path / "out.jsonl.part")) == 4
 
 
-def test_rows_that_were_not_answered_may_be_mended(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+def test_unanswered_rows_may_be_corrected_before_resuming(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     text = (tmp_path / "in.jsonl").read_text()
     (tmp_path / "in.jsonl").write_text(text.replace('"aaaa"', '"mend"') + '{"text": "more"}\n')
     assert predict(stopped) == f"Wrote 9 answers to {stopped.output_file}, 4 of them from an earlier run"
-    texts = [answer["text"] for answer in answers_of(tmp_path / "out.jsonl")]
+    texts = [answer["text"] for answer in read_answers(tmp_path / "out.jsonl")]
     assert texts == ["", "a", "aa", "aaa", "mend", "aaaaa", "a" * 6, "a" * 7, "more"]
 
 
-def test_another_model_of_the_same_version_is_not_gone_on_with(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+def test_run_is_not_resumed_with_another_model(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     with open(tmp_path / "exports" / "10" / exports.METADATA_FILE, "a") as file:
         file.write(" ")
     assert "the model_sha256 was " in refusal(predict, stopped)
@@ -145,13 +147,13 @@ def test_full_disk_is_reported_in_one_line(tmp_path: pathlib.Path):
         batch_prediction._append(f"{tmp_path}/part", [{}])
 
 
-def test_a_row_that_the_model_refuses_is_named(export_dir: str, tmp_path: pathlib.Path):
+def test_refused_row_is_reported_by_number(export_dir: str, tmp_path: pathlib.Path):
     texts = ["a", "long " * 9, "fail", "b"]
     write_rows(tmp_path / "in.jsonl", ({"text": text} for text in texts))
     assert "in.jsonl: the model cannot answer row 3 " in refusal(run, export_dir, tmp_path, "in.jsonl")
 
 
-def test_one_process_at_a_time_writes_the_answers(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+def test_output_file_is_locked(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     before = (tmp_path / "out.jsonl.part").read_bytes()
     with lock_file(f"{tmp_path}/./out.jsonl", "output_file"), pytest.raises(UserError, match="is in use"):
         predict(stopped)
@@ -159,7 +161,7 @@ def test_one_process_at_a_time_writes_the_answers(stopped: BatchPredictionOption
     assert predict(stopped).endswith("4 of them from an earlier run")
 
 
-def test_a_damaged_export_is_refused(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+def test_damaged_export_is_rejected(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     version = tmp_path / "exports" / "10"
     checksums.write(str(version), ["saved_model.pb"], {})
     with open(version / "saved_model.pb", "ab") as file:
@@ -184,9 +186,7 @@ INPUT = "--output_file would write .*, which is an input"
         ("in.jsonl", "in.jsonl/out", "cannot make the folder"),
     ],
 )
-def test_an_output_that_cannot_be_written_is_refused(
-    name: str, output: str, message: str, export_dir: str, tmp_path: pathlib.Path
-):
+def test_unwritable_output_is_rejected(name: str, output: str, message: str, export_dir: str, tmp_path: pathlib.Path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "exports").symlink_to(export_dir)
     path = tmp_path / name
@@ -205,25 +205,25 @@ def test_tables_are_read_as_for_fine_tuning(tmp_path: pathlib.Path):
         ("bom.csv", "\ufefftext\nb\n", ["b"]),
         ("long.csv", f"text\n{'c' * 140_000}\n", ["c" * 140_000]),
     ):
-        assert rows_of(tmp_path / name, content, ["text"]) == [{"text": text} for text in expected]
+        assert write_and_read_rows(tmp_path / name, content, ["text"]) == [{"text": text} for text in expected]
 
 
 def test_rows_are_read_by_the_columns_that_the_model_was_trained_on(tmp_path: pathlib.Path):
     table = {"columns": ["label", "title", "body"], "text_column": "title,body", "text_pair_column": "label"}
-    rows = rows_of(tmp_path / "in.csv", "1,a b,c\n2,d,e\n", ["text", "text_pair"], table)
+    rows = write_and_read_rows(tmp_path / "in.csv", "1,a b,c\n2,d,e\n", ["text", "text_pair"], table)
     assert rows == [{"text": "a b c", "text_pair": "1"}, {"text": "d e", "text_pair": "2"}]
     content, named = '{"title": "a", "body": "b"}\n{"text": "c", "title": "d", "body": "e"}\n', {**table, "columns": []}
-    assert rows_of(tmp_path / "in.jsonl", content, ["text"], named) == [{"text": "a b"}, {"text": "d e"}]
-    told = refusal(rows_of, tmp_path / "in.jsonl", '{"title": "a"}\n', ["text"], table)
+    assert write_and_read_rows(tmp_path / "in.jsonl", content, ["text"], named) == [{"text": "a b"}, {"text": "d e"}]
+    told = refusal(write_and_read_rows, tmp_path / "in.jsonl", '{"title": "a"}\n', ["text"], table)
     assert "line 1: no key body, label; the keys are title" in told
 
 
-def test_an_empty_one_of_several_columns_is_left_out_as_in_training(tmp_path: pathlib.Path):
+def test_empty_columns_are_skipped_as_in_training(tmp_path: pathlib.Path):
     table = {"text_column": "title,body"}
     content = '{"title": "", "body": "a"}\n{"title": null, "body": "b", "id": "q7"}\n{"title": "", "body": ""}\n'
-    rows = rows_of(tmp_path / "in.jsonl", content, ["text"], table)
+    rows = write_and_read_rows(tmp_path / "in.jsonl", content, ["text"], table)
     assert rows == [{"text": "a"}, {"text": "b", "id": "q7"}, {"text": ""}]
-    told = refusal(rows_of, tmp_path / "in.jsonl", '{"title": null, "body": null}\n', ["text"], table)
+    told = refusal(write_and_read_rows, tmp_path / "in.jsonl", '{"title": null, "body": null}\n', ["text"], table)
     assert "in.jsonl, line 1: title is null; expected a text" in told
 
 
@@ -236,11 +236,11 @@ def test_a_note_about_the_file_is_printed_once(
         (export / version / exports.METADATA_FILE).write_text(json.dumps({"inputs": ["text"], "table": table}))
     (tmp_path / "in.csv").write_text("text,label\na,x\nb,y\n")
     run(str(export), tmp_path, "in.csv")
-    assert [answer["text"] for answer in answers_of(tmp_path / "out.jsonl")] == ["a", "b"]
+    assert [answer["text"] for answer in read_answers(tmp_path / "out.jsonl")] == ["a", "b"]
     assert capsys.readouterr().out.count("in.csv, line 1 has the names of the columns") == 1
 
 
-def test_columns_that_are_named_as_inputs_are_read_as_in_training(tmp_path: pathlib.Path):
+def test_columns_named_like_inputs_are_read_as_in_training(tmp_path: pathlib.Path):
     content = 'title,text,"a,b"\none,two,three\n'
     for columns, expected in (
         ({"text_column": "title,text"}, {"text": "one two"}),
@@ -248,7 +248,7 @@ def test_columns_that_are_named_as_inputs_are_read_as_in_training(tmp_path: path
         ({"text_column": "text", "text_pair_column": "title"}, {"text": "two", "text_pair": "one"}),
         ({"text_column": "title", "text_pair_column": "a,b"}, {"text_pair": "three"}),
     ):
-        assert rows_of(tmp_path / "in.csv", content, list(expected), columns) == [expected], columns
+        assert write_and_read_rows(tmp_path / "in.csv", content, list(expected), columns) == [expected], columns
 
 
 @pytest.mark.parametrize(("trained", "content", "expected"), [
@@ -259,7 +259,7 @@ def test_columns_that_are_named_as_inputs_are_read_as_in_training(tmp_path: path
     ("headline,body", "headline,text\na,see appendix\n", "headline, text; the model was trained on headline, body"),
     ("title", "Title,text\na,see appendix\n", "Title, text; the model was trained on title"),
 ])  # fmt: skip
-def test_the_columns_of_training_win_over_a_column_text(
+def test_training_columns_take_precedence_over_a_column_text(
     trained: str, content: str, expected: str, tmp_path: pathlib.Path
 ):
     (tmp_path / "in.csv").write_text(content)
@@ -271,7 +271,7 @@ def test_the_columns_of_training_win_over_a_column_text(
         list(read_rows(str(tmp_path / "in.csv"), ["text"], table))
 
 
-def test_the_part_of_another_run_is_not_gone_on_with(export_dir: str, tmp_path: pathlib.Path):
+def test_run_is_not_resumed_from_answers_of_another_run(export_dir: str, tmp_path: pathlib.Path):
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "out.jsonl.part").write_text('{"text": "b"}\n')
     assert "out.jsonl.part holds a different run" in refusal(run, export_dir, tmp_path, "in.jsonl")
@@ -290,7 +290,7 @@ def test_the_part_of_another_run_is_not_gone_on_with(export_dir: str, tmp_path: 
     ("in.csv", 'text\n"a\n', "line 2: .* quote"),
     ("in.jsonl", '{"text": "a\\ud800"}\n', r"line 1: text has half a surrogate, .ud800"),
 ])  # fmt: skip
-def test_rows_that_lack_an_input_are_named_before_anything_is_written(
+def test_rows_without_an_input_are_reported_before_writing(
     name: str, content: str, message: str, export_dir: str, tmp_path: pathlib.Path
 ):
     (tmp_path / name).write_text(content)
@@ -299,28 +299,30 @@ def test_rows_that_lack_an_input_are_named_before_anything_is_written(
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_endings_are_a_list_or_columns_of_their_own(tmp_path: pathlib.Path):
+def test_endings_are_a_list_or_separate_columns(tmp_path: pathlib.Path):
     for name, content in (
         ("in.tsv", "prompt\tending0\tending1\nwho\ta\tb\n"),
         ("in.jsonl", '{"prompt": "who", "endings": ["a", "b"]}\n'),
     ):
-        rows = rows_of(tmp_path / name, content, ["prompt", "endings"])
+        rows = write_and_read_rows(tmp_path / name, content, ["prompt", "endings"])
         assert rows == [{"prompt": "who", "endings": ["a", "b"]}]
 
 
 @pytest.mark.parametrize(("endings", "problem"), [
     ('["a", null]', r"endings\[1\] is null"), ('"ab"', 'endings is "ab"; expected a list'), ("null", "endings is null"),
 ])  # fmt: skip
-def test_wrong_endings_are_named(endings: str, problem: str, tmp_path: pathlib.Path):
+def test_invalid_endings_are_reported(endings: str, problem: str, tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=f"in.jsonl, line 1: {problem}"):
-        rows_of(tmp_path / "in.jsonl", f'{{"prompt": "who", "endings": {endings}}}\n', ["prompt", "endings"])
+        write_and_read_rows(
+            tmp_path / "in.jsonl", f'{{"prompt": "who", "endings": {endings}}}\n', ["prompt", "endings"]
+        )
 
 
 def test_columns_of_endings_are_ordered_by_their_numbers(tmp_path: pathlib.Path):
     numbers = [10, *range(10)]
     header = "\t".join(f"ending{number}" for number in numbers)
     content = f"prompt\t{header}\nwho\t" + "\t".join(map(str, numbers)) + "\n"
-    (row,) = rows_of(tmp_path / "in.tsv", content, ["prompt", "endings"])
+    (row,) = write_and_read_rows(tmp_path / "in.tsv", content, ["prompt", "endings"])
     assert row["endings"] == [str(number) for number in range(11)]
 
 
@@ -332,14 +334,14 @@ def test_columns_of_endings_with_other_names_are_rejected(header: str, tmp_path:
 
 
 @pytest.mark.parametrize("content", ["a\n\nb\n", "a\n\nb", "a\r\n\r\nb\r\n"])
-def test_a_text_file_gets_an_answer_for_each_line(content: str, export_dir: str, tmp_path: pathlib.Path):
+def test_each_line_of_a_text_file_is_answered(content: str, export_dir: str, tmp_path: pathlib.Path):
     (tmp_path / "in.txt").write_bytes(content.encode())
     predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl")))
-    assert [answer["text"] for answer in answers_of(tmp_path / "out.jsonl")] == ["a", "", "b"]
+    assert [answer["text"] for answer in read_answers(tmp_path / "out.jsonl")] == ["a", "", "b"]
 
 
 @pytest.mark.parametrize("store", ["xz", "tfds", *stored_texts.STORED])
-def test_corpora_are_answered_as_json_lines_are(
+def test_data_sets_are_answered_like_json_lines(
     store: str, export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     texts = ["é" * (number * 7 % 40) + "\n中" for number in range(20)]
@@ -352,10 +354,10 @@ def test_corpora_are_answered_as_json_lines_are(
     else:
         path = stored_texts.STORED[store](tmp_path, texts)
     predict(BatchPredictionOptions(export_dir, path, str(tmp_path / "out.jsonl"), batch_size=3))
-    assert [answer["text"] for answer in answers_of(tmp_path / "out.jsonl")] == texts
+    assert [answer["text"] for answer in read_answers(tmp_path / "out.jsonl")] == texts
 
 
-def test_a_bad_row_of_a_file_without_lines_is_named(export_dir: str, tmp_path: pathlib.Path):
+def test_bad_row_of_a_data_set_is_reported_by_number(export_dir: str, tmp_path: pathlib.Path):
     path = stored_texts.parquet(tmp_path, ["a", None])
     with pytest.raises(UserError, match=r"texts.parquet, row 2: text is null; expected a text"):
         predict(BatchPredictionOptions(export_dir, path, str(tmp_path / "out.jsonl")))
@@ -371,7 +373,7 @@ def test_a_bad_row_of_a_file_without_lines_is_named(export_dir: str, tmp_path: p
 
 
 @pytest.mark.parametrize("is_constant", [True, False])
-def test_a_model_that_answers_every_text_alike_is_named(
+def test_constant_answers_cause_a_warning(
     is_constant: bool, export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
     class Constant:

@@ -14,7 +14,7 @@ def strings(*values: str) -> np.ndarray:
     return np.array(values, object)
 
 
-def test_newest_version_is_the_greatest_number(tmp_path: pathlib.Path):
+def test_newest_version_has_the_greatest_number(tmp_path: pathlib.Path):
     for name in ("2", "010", "9x", "²", "12.writing-3"):
         (tmp_path / name).mkdir()
     assert exports.list_versions(str(tmp_path)) == {2: f"{tmp_path}/2", 10: f"{tmp_path}/010"}
@@ -27,7 +27,7 @@ def test_newest_version_is_the_greatest_number(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("name", ["run[1]", "back\\slash"])
-def test_an_export_is_loaded_where_tensorflow_takes_its_name_for_a_pattern(name: str, tmp_path: pathlib.Path):
+def test_export_is_loaded_from_a_path_that_looks_like_a_pattern(name: str, tmp_path: pathlib.Path):
     module = tf.Module()
     module.number = tf.Variable(3.0)
     answer = tf.function(lambda text: {"text": text}, input_signature=[tf.TensorSpec([None], tf.string, name="text")])
@@ -38,7 +38,7 @@ def test_an_export_is_loaded_where_tensorflow_takes_its_name_for_a_pattern(name:
     assert plain_answers.answer_without_package(str(tmp_path / name), rows) == (rows, rows)
 
 
-def test_a_fingerprint_that_is_not_whole_is_refused_without_a_traceback(
+def test_truncated_fingerprint_is_rejected_without_a_traceback(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ):
     tf.saved_model.save(tf.Module(), str(tmp_path))
@@ -51,7 +51,7 @@ def test_a_fingerprint_that_is_not_whole_is_refused_without_a_traceback(
     assert load_saved_model(str(tmp_path))
 
 
-def test_metadata_of_other_tools_models_are_empty(tmp_path: pathlib.Path):
+def test_models_of_other_tools_have_no_metadata(tmp_path: pathlib.Path):
     assert exports.read_metadata(str(tmp_path)) == {}
     path = tmp_path / exports.METADATA_FILE
     path.parent.mkdir()
@@ -73,7 +73,7 @@ def test_rows_are_split_without_padding_and_joined_with_it():
         np.testing.assert_array_equal(value, outputs[name])
 
 
-def test_a_pooled_vector_stays_whole_where_it_is_as_wide_as_the_batch_is_long():
+def test_pooled_vector_is_not_cut_like_padding():
     outputs = {"input_mask": np.array([[1, 1, 0, 0]]), "sequence_output": np.ones([1, 4, 3]),
                "pooled_output": np.ones([1, 4])}  # fmt: skip
     (row,) = exports.split_rows(outputs)
@@ -81,7 +81,7 @@ def test_a_pooled_vector_stays_whole_where_it_is_as_wide_as_the_batch_is_long():
     assert shapes == {"input_mask": (1, 2), "sequence_output": (1, 2, 3), "pooled_output": (1, 4)}
 
 
-def test_the_layout_is_known_without_tensorflow():
+def test_layout_does_not_import_tensorflow():
     code = "import sys; from official_bert.inference import exports; print('tensorflow' in sys.modules)"
     done = run_python("-c", code, check=True)
     assert done.stdout.split() == ["False"]

@@ -38,16 +38,16 @@ def loaded() -> Loaded:
 
 
 @functools.cache
-def with_all_layers(encoder: keras.Model) -> keras.Model:
-    """The encoder, built again to return the output of every layer."""
+def build_model_with_all_layers(encoder: keras.Model) -> keras.Model:
+    """Returns a copy of the encoder that returns the outputs of all layers."""
     every = build_encoder(CONFIG, return_all_layers=True)
     every.set_weights(encoder.get_weights())
     return every
 
 
-def layers_of(loaded: Loaded, text: str) -> list[np.ndarray]:
-    """All layers of one text, computed by itself."""
-    encoder = with_all_layers(loaded.model)
+def compute_layers(loaded: Loaded, text: str) -> list[np.ndarray]:
+    """Returns the outputs of all layers for one text, without batching."""
+    encoder = build_model_with_all_layers(loaded.model)
     first, _, second = text.partition(" ||| ")
     tokens = ["[CLS]", *loaded.tokenizer.tokenize(first), "[SEP]"]
     segments = [0] * len(tokens)
@@ -59,12 +59,12 @@ def layers_of(loaded: Loaded, text: str) -> list[np.ndarray]:
     return [np.asarray(layer[0]) for layer in encoder({k: np.array(v) for k, v in inputs.items()})["encoder_outputs"]]
 
 
-def test_every_token_has_the_vectors_of_the_layers_asked_for(loaded: Loaded):
+def test_every_token_has_vectors_of_the_requested_layers(loaded: Loaded):
     extractor = FeatureExtractor(loaded, layers=[-1, 1], max_seq_length=32, batch_size=2)
     found = list(extractor.extract(TEXTS[:4]))
     assert [features.text for features in found] == TEXTS[:4]
     for features in found:
-        first, last = layers_of(loaded, features.text)
+        first, last = compute_layers(loaded, features.text)
         assert features.values.shape == (len(features.tokens), 2, 8)
         np.testing.assert_allclose(features.values[:, 0], last, atol=1e-5)
         np.testing.assert_allclose(features.values[:, 1], first, atol=1e-5)
@@ -80,14 +80,14 @@ def test_pooling_takes_all_tokens_but_no_padding(loaded: Loaded):
     for pooling, pool in (("cls", lambda x: x[0]), ("mean", lambda x: x.mean(0)), ("max", lambda x: x.max(0))):
         found = list(FeatureExtractor(loaded, [-1], pooling, max_seq_length=32).extract(TEXTS[:4]))
         for features in found:
-            np.testing.assert_allclose(features.values[0], pool(layers_of(loaded, features.text)[-1]), atol=1e-5)
+            np.testing.assert_allclose(features.values[0], pool(compute_layers(loaded, features.text)[-1]), atol=1e-5)
 
 
 def test_words_get_the_mean_of_their_pieces(loaded: Loaded):
     extractor = FeatureExtractor(loaded, [2], align="words", max_seq_length=32)
     empty, words = extractor.extract(["", "Unaffable  cat"])
     assert (words.tokens, words.starts, words.ends) == (["Unaffable", "cat"], [0, 11], [9, 14])
-    last = layers_of(loaded, words.text)[-1]
+    last = compute_layers(loaded, words.text)[-1]
     np.testing.assert_allclose(words.values[:, 0], [last[1:4].mean(axis=0), last[4]], atol=1e-5)
     assert empty.values.shape == (0, 1, 8)
 
@@ -197,7 +197,7 @@ def test_parquet_and_json_lines_hold_the_same(pooling: str, loaded: Loaded, tmp_
             assert row.get(name, []) == line.get(name, []) == getattr(each, name)
 
 
-def test_the_original_layout_is_kept(loaded: Loaded, tmp_path: pathlib.Path):
+def test_original_format_is_written(loaded: Loaded, tmp_path: pathlib.Path):
     features = written(tmp_path / "a.jsonl", "original", loaded)
     line = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[3])
     assert set(line) == {"linex_index", "features"}
@@ -219,7 +219,7 @@ def test_a_write_that_fails_leaves_nothing(loaded: Loaded, tmp_path: pathlib.Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_formats_go_by_the_ending():
+def test_format_is_detected_by_the_extension():
     assert feature_files.detect_format("a/b.npy") == "npy"
     assert feature_files.detect_format("b.txt", "original") == "original"
     assert "pass --output_format" in refusal(feature_files.detect_format, "b.txt")
@@ -266,7 +266,7 @@ def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
     assert texts("a.csv", "text,text_pair\nthe cat,sat\n", {"pair": False}) == [["the cat"]]
 
 
-def test_a_cell_is_a_text_and_two_are_a_pair(loaded: Loaded):
+def test_list_elements_are_a_text_or_a_pair(loaded: Loaded):
     extractor = FeatureExtractor(loaded, [-1], max_seq_length=16)
     line, alone, pair = extractor.extract(["the cat ||| sat", ["the cat ||| sat"], ["the cat", "sat"]])
     assert alone.tokens == ["[CLS]", "the", "cat", "[UNK]", "[UNK]", "[UNK]", "sat", "[SEP]"]
@@ -274,7 +274,7 @@ def test_a_cell_is_a_text_and_two_are_a_pair(loaded: Loaded):
     np.testing.assert_allclose(pair.values, line.values, atol=1e-6)
 
 
-def test_a_line_longer_than_any_book_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_too_long_line_is_reported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tables, "MAX_CHARACTERS", 50)
     (tmp_path / "in.txt").write_text("a" * 50 + "\n" + "b" * 51 + "\n")
     lines = feature_extraction.read_texts(str(tmp_path / "in.txt"), {})

@@ -38,7 +38,7 @@ def test_every_mask_gets_its_candidates_best_first(model_dir: str):
         assert sum(probabilities) == pytest.approx(1.0)
 
 
-def test_candidates_are_those_of_the_logits(tiny_config: BertConfig, vocab_file: str):
+def test_candidates_match_the_logits(tiny_config: BertConfig, vocab_file: str):
     tokenizer = FullTokenizer(vocab_file)
     model = build_pretraining_model(tiny_config, seed=1)
     ids = tokenizer.convert_tokens_to_ids(["[CLS]", "the", "[MASK]", "sat", "[SEP]"])
@@ -51,7 +51,7 @@ def test_candidates_are_those_of_the_logits(tiny_config: BertConfig, vocab_file:
     assert [candidate.probability for candidate in candidates] == pytest.approx(list(expected[best]), rel=1e-4)
 
 
-def test_vocabulary_with_two_equal_lines_answers(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_vocabulary_may_have_equal_lines(tiny_config: BertConfig, tmp_path: pathlib.Path):
     tokenizer = FullTokenizer(write_vocab(tmp_path / "vocab.txt", [*WORDS[:40], "cat", *WORDS[41:]]))
     (candidates,) = fill_mask(Loaded(build_pretraining_model(tiny_config), tiny_config, tokenizer), "the [MASK]", 60)
     assert len({candidate.token for candidate in candidates}) == 60

@@ -18,8 +18,8 @@ from official_bert.utils import dask_cluster, files
 from tests import dask_clusters
 from tests.conftest import WORDS
 from tests.dask_clusters import ENVIRONMENT, DaskCluster, OneProcess, ended, wait_until
-from tests.export.exported_models import CONFIG, model_of, task_spec_of
-from tests.inference.shard_texts import TEXTS, assert_shards_hold, joined, write_texts
+from tests.export.exported_models import CONFIG, build_model, make_task_spec
+from tests.inference.shard_texts import TEXTS, assert_shards_hold, join_shards, write_texts
 
 ADDRESS = "tcp://127.0.0.1:8786"
 
@@ -32,7 +32,7 @@ def one_process(small_groups: None, monkeypatch: pytest.MonkeyPatch) -> Iterator
     on_dask._models.clear()
 
 
-def options_for(export_dir: str, folder: pathlib.Path) -> BatchPredictionOptions:
+def make_options(export_dir: str, folder: pathlib.Path) -> BatchPredictionOptions:
     return BatchPredictionOptions(export_dir, f"{folder}/part*.jsonl", f"{folder}/out.jsonl", batch_size=2)
 
 
@@ -46,34 +46,34 @@ def local(export_dir: str, folder: pathlib.Path) -> bytes:
 @pytest.mark.parametrize("count", [3, 9])  # nine shards of seven groups: two are empty
 def test_tasks_that_run_twice_give_the_answers_of_one_machine(count: int, export_dir: str, tmp_path: pathlib.Path):
     write_texts(tmp_path)
-    options = options_for(export_dir, tmp_path)
+    options = make_options(export_dir, tmp_path)
     assert (
         on_dask.predict(options, count, ADDRESS) == f"Wrote 27 texts to {tmp_path}/out-00000-of-0000{count}.jsonl ..."
     )
-    assert joined(tmp_path, count) == local(export_dir, tmp_path)
+    assert join_shards(tmp_path, count) == local(export_dir, tmp_path)
     kept, lost = (tmp_path / f"out-0000{number}-of-0000{count}.jsonl" for number in (1, 2))
     inode = kept.stat().st_ino
     lost.unlink()
     told = on_dask.predict(options, count, ADDRESS)
     assert told.endswith(f"; {count - 1} of {count} files from an earlier run")
     assert kept.stat().st_ino == inode
-    assert joined(tmp_path, count) == local(export_dir, tmp_path)
+    assert join_shards(tmp_path, count) == local(export_dir, tmp_path)
     assert not list(tmp_path.glob("*.writing-*"))
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_single_shard_has_the_whole_name(export_dir: str, tmp_path: pathlib.Path):
+def test_single_shard_has_the_plain_name(export_dir: str, tmp_path: pathlib.Path):
     write_texts(tmp_path)
-    on_dask.predict(options_for(export_dir, tmp_path), 1, ADDRESS)
+    on_dask.predict(make_options(export_dir, tmp_path), 1, ADDRESS)
     assert (tmp_path / "out.jsonl").read_bytes() == local(export_dir, tmp_path)
 
 
 @pytest.mark.usefixtures("one_process")
-def test_another_run_is_refused_and_changes_nothing(export_dir: str, tmp_path: pathlib.Path):
+def test_shards_of_another_run_are_rejected_and_kept(export_dir: str, tmp_path: pathlib.Path):
     write_texts(tmp_path)
-    options = options_for(export_dir, tmp_path)
+    options = make_options(export_dir, tmp_path)
     on_dask.predict(options, 2, ADDRESS)
-    before = joined(tmp_path, 2)
+    before = join_shards(tmp_path, 2)
     with pytest.raises(UserError, match="run.json .* num_shards"):
         on_dask.predict(options, 3, ADDRESS)
     with open(tmp_path / "part1.jsonl", "a") as file:
@@ -83,24 +83,24 @@ def test_another_run_is_refused_and_changes_nothing(export_dir: str, tmp_path: p
     (tmp_path / "out.jsonl.run.json").unlink()
     with pytest.raises(UserError, match="00000-of-00002.jsonl exists, but .*run.json"):
         on_dask.predict(options, 2, ADDRESS)
-    assert joined(tmp_path, 2) == before
+    assert join_shards(tmp_path, 2) == before
 
 
 @pytest.mark.usefixtures("one_process")
-def test_wrong_rows_are_one_line_with_their_file(export_dir: str, tmp_path: pathlib.Path):
+def test_bad_rows_are_reported_with_their_file(export_dir: str, tmp_path: pathlib.Path):
     write_texts(tmp_path)
     with open(tmp_path / "part1.jsonl", "a") as file:
         file.write('{"txt": "b"}\n')
     with pytest.raises(UserError, match=r"^[^\n]*part1.jsonl, line 3: no key text[^\n]*$"):
-        on_dask.predict(options_for(export_dir, tmp_path), 2, ADDRESS)
+        on_dask.predict(make_options(export_dir, tmp_path), 2, ADDRESS)
     assert not list(tmp_path.glob("out*"))
     write_texts(tmp_path, [*TEXTS[:11], "refused", *TEXTS])  # the first row of its file
     with pytest.raises(UserError, match=r"part2.jsonl: the model cannot answer row 1 \(not counting the header\)"):
-        on_dask.predict(options_for(export_dir, tmp_path), 2, ADDRESS)
+        on_dask.predict(make_options(export_dir, tmp_path), 2, ADDRESS)
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_file_that_a_worker_cannot_write_is_one_line(
+def test_unwritable_shard_is_reported_in_one_line(
     export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(*_: object) -> None:
@@ -109,7 +109,7 @@ def test_a_file_that_a_worker_cannot_write_is_one_line(
     monkeypatch.setattr(on_dask._Prediction, "write", refuse)
     write_texts(tmp_path)
     with pytest.raises(UserError, match="^A worker could not read or write a file: .*No space left on device$"):
-        on_dask.predict(options_for(export_dir, tmp_path), 2, ADDRESS)
+        on_dask.predict(make_options(export_dir, tmp_path), 2, ADDRESS)
 
 
 @pytest.mark.usefixtures("one_process")
@@ -144,7 +144,7 @@ def test_tasks_that_run_twice_give_the_vectors_of_one_machine(
 
 
 @pytest.mark.slow
-def test_a_worker_lost_and_one_added_give_the_answers_of_one_machine(export_dir: str, tmp_path: pathlib.Path):
+def test_losing_and_adding_workers_does_not_change_answers(export_dir: str, tmp_path: pathlib.Path):
     write_texts(tmp_path, [f"{text} {number}" for number in range(100) for text in TEXTS])
     flags = [
         f"--export_dir={export_dir}", "--input_file=part*.jsonl", "--output_file=out.jsonl", "--batch_size=2",
@@ -152,7 +152,7 @@ def test_a_worker_lost_and_one_added_give_the_answers_of_one_machine(export_dir:
     ]  # fmt: skip
     with dask_clusters.dask_cluster(tmp_path, 3) as cluster:
         predict(cluster, tmp_path, flags)
-    assert joined(tmp_path, 40) == local(export_dir, tmp_path)
+    assert join_shards(tmp_path, 40) == local(export_dir, tmp_path)
 
 
 def predict(cluster: DaskCluster, folder: pathlib.Path, flags: list[str]) -> None:
@@ -166,7 +166,7 @@ def predict(cluster: DaskCluster, folder: pathlib.Path, flags: list[str]) -> Non
 
 @pytest.mark.slow
 def test_vectors_are_those_of_one_machine(tmp_path: pathlib.Path):
-    model, task_spec = model_of(CLASSIFICATION), task_spec_of(CLASSIFICATION)
+    model, task_spec = build_model(CLASSIFICATION), make_task_spec(CLASSIFICATION)
     finetuned.save(f"{tmp_path}/model", model, task_spec, CONFIG, "\n".join(WORDS) + "\n")
     texts = [" ".join(WORDS[5 + number % 7 : 7 + number * 3 % 11]) + "\n" for number in range(200)]
     (tmp_path / "a.txt").write_text("".join(texts[:77]))

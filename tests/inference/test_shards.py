@@ -14,22 +14,22 @@ from official_bert.errors import UserError
 from official_bert.inference import batch_prediction, feature_extraction
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, ShardOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
-from tests.inference.shard_texts import TEXTS, assert_shards_hold, joined, write_texts
+from tests.inference.shard_texts import TEXTS, assert_shards_hold, join_shards, write_texts
 
 pytestmark = pytest.mark.usefixtures("small_groups")
 
 
-def options_for(export_dir: str, folder: pathlib.Path, output: str = "out.jsonl") -> BatchPredictionOptions:
+def make_options(export_dir: str, folder: pathlib.Path, output: str = "out.jsonl") -> BatchPredictionOptions:
     return BatchPredictionOptions(export_dir, f"{folder}/all.jsonl", f"{folder}/{output}", batch_size=2)
 
 
 def predicted_at_once(export_dir: str, folder: pathlib.Path) -> bytes:
-    batch_prediction.predict(options_for(export_dir, folder, "once.jsonl"))
+    batch_prediction.predict(make_options(export_dir, folder, "once.jsonl"))
     return (folder / "once.jsonl").read_bytes()
 
 
 @given(count=st.integers(1, 20), num_rows=st.integers(0, 200), rows_per_group=st.integers(1, 50))
-def test_shards_are_whole_groups_that_follow_each_other(count: int, num_rows: int, rows_per_group: int):
+def test_shards_are_contiguous_complete_groups(count: int, num_rows: int, rows_per_group: int):
     ranges = [Shard(index, count).row_range(num_rows, rows_per_group) for index in range(count)]
     assert (ranges[0][0], ranges[-1][1]) == (0, num_rows)
     assert all(end == start for (_, end), (start, _) in itertools.pairwise(ranges))
@@ -43,24 +43,22 @@ def test_shards_are_whole_groups_that_follow_each_other(count: int, num_rows: in
 def test_shards_hold_the_answers_of_one_machine(count: int, export_dir: str, tmp_path: pathlib.Path):
     write_texts(tmp_path)
     for index in reversed(range(count)):  # each by a job of its own, in any order
-        told = batch_prediction.predict(options_for(export_dir, tmp_path), Shard(index, count))
+        told = batch_prediction.predict(make_options(export_dir, tmp_path), Shard(index, count))
         assert told.endswith(f" to {tmp_path}/out-{index:05}-of-{count:05}.jsonl")
-    assert joined(tmp_path, count) == predicted_at_once(export_dir, tmp_path)
+    assert join_shards(tmp_path, count) == predicted_at_once(export_dir, tmp_path)
     assert not list(tmp_path.glob("*.part*"))
 
 
-def test_a_single_shard_has_the_whole_name(export_dir: str, tmp_path: pathlib.Path):
+def test_single_shard_has_the_plain_name(export_dir: str, tmp_path: pathlib.Path):
     write_texts(tmp_path)
     assert Shard.parse("0/1") == ALL_ROWS
-    batch_prediction.predict(options_for(export_dir, tmp_path), ALL_ROWS)
+    batch_prediction.predict(make_options(export_dir, tmp_path), ALL_ROWS)
     assert (tmp_path / "out.jsonl").read_bytes() == predicted_at_once(export_dir, tmp_path)
 
 
-def test_a_stopped_shard_goes_on_when_the_command_is_given_again(
-    export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_interrupted_shard_is_resumed(export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     write_texts(tmp_path)
-    options, shard = options_for(export_dir, tmp_path), Shard(1, 2)
+    options, shard = make_options(export_dir, tmp_path), Shard(1, 2)
     answer_rows, groups = batch_prediction.answer_rows, []
 
     def stopped(model: Any, rows: Any, batch_size: int) -> Any:
@@ -84,13 +82,13 @@ def test_a_stopped_shard_goes_on_when_the_command_is_given_again(
     assert groups[3][0] == TEXTS[20]
     write_texts(tmp_path)
     batch_prediction.predict(options, Shard(0, 2))
-    assert joined(tmp_path, 2) == predicted_at_once(export_dir, tmp_path)
+    assert join_shards(tmp_path, 2) == predicted_at_once(export_dir, tmp_path)
 
 
-def test_a_refused_row_is_named_by_its_number_in_the_file(export_dir: str, tmp_path: pathlib.Path):
+def test_refused_row_is_reported_by_its_number_in_the_file(export_dir: str, tmp_path: pathlib.Path):
     write_texts(tmp_path, [*TEXTS[:21], "refused", *TEXTS[21:]])
     with pytest.raises(UserError, match=r"all.jsonl: the model cannot answer row 22 \(not counting the header\)"):
-        batch_prediction.predict(options_for(export_dir, tmp_path), Shard(1, 2))
+        batch_prediction.predict(make_options(export_dir, tmp_path), Shard(1, 2))
 
 
 @pytest.mark.usefixtures("tiny_encoder")
@@ -133,7 +131,7 @@ def test_the_flag_selects_the_shard(export_dir: str, tmp_path: pathlib.Path, cap
     (["--num_shards=2"], "--num_shards=2 requires --dask; to compute one shard, pass --shard=I/N"),
     (["--dask=host"], "--dask is 'host'; it must be a scheduler's address"),
 ])  # fmt: skip
-def test_values_that_cannot_be_used_are_refused(arguments: list[str], message: str):
+def test_invalid_shards_are_rejected(arguments: list[str], message: str):
     for command, flags in ((PREDICT, ["--export_dir=a"]), (FEATURES, ["--init=a"])):
         with pytest.raises(UserError, match=message):
             command.parse([*flags, "--input_file=b", "--output_file=c.jsonl", *arguments])

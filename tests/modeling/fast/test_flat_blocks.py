@@ -9,7 +9,7 @@ import tensorflow as tf
 from official_bert.kinds.names import CLASSIFICATION, MULTIPLE_CHOICE
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.fast.flat_blocks import flatten_blocks
-from tests.export.exported_models import CHOICES, CONFIG, model_of, random_features, scattered
+from tests.export.exported_models import CHOICES, CONFIG, build_model, random_features, scattered
 from tests.make import build_task_model
 
 
@@ -46,7 +46,7 @@ def test_an_encoder_without_pooler_has_its_sequence_output():
 
 
 def test_models_with_blocks_inside_another_or_in_another_type_are_called_as_they_are():
-    model = model_of(MULTIPLE_CHOICE)
+    model = build_model(MULTIPLE_CHOICE)
     features = random_features(2, CHOICES, 7)
     np.testing.assert_array_equal(flatten_blocks(model)(features), model(features))
     model = build_task_model(CLASSIFICATION, build_encoder(CONFIG, seed=1, dtype="mixed_bfloat16"), 3)
@@ -62,7 +62,7 @@ def operations_of(function: Any, model: keras.Model) -> list[str]:
 
 
 def test_flat_blocks_are_fewer_operations_than_the_layers_make_and_transpose_nothing():
-    model = model_of(CLASSIFICATION)
+    model = build_model(CLASSIFICATION)
     flat = operations_of(flatten_blocks(model), model)
     assert "Transpose" not in flat
     assert len(flat) < 0.7 * len(operations_of(model, model))
