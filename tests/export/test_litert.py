@@ -81,7 +81,7 @@ def test_converted_model_with_different_answers_is_not_written(monkeypatch, tmp_
     monkeypatch.setattr(litert, "convert", lambda source, quantized: b"")
     monkeypatch.setattr(litert, "load", lambda path: run)
     examples = write_examples(tmp_path, CLASSIFICATION)
-    with pytest.raises(UserError, match="differently from predict and is not written: to "):
+    with pytest.raises(UserError, match="differently from predict and is not written: for "):
         export(model_dir, export_dir, LITERT, eval_file=examples, max_loss=1.0)
     assert not export_dir.exists()
 
@@ -130,7 +130,7 @@ def test_a_model_that_loses_too_much_is_not_written(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(litert, "convert", lambda source, quantized: b"")
     monkeypatch.setattr(litert, "load", lambda path: run)
     given = {"export_dir": tmp_path / "litert", "format_name": LITERT, "eval_file": write_labels(tmp_path, right)}
-    with pytest.raises(UserError, match=r"loses 1.0000 \(from 1.0000 to 0.0000\) .* nothing is written"):
+    with pytest.raises(UserError, match=r"loses 1.0000 \(from 1.0000 to 0.0000\) .* Nothing was written"):
         export(model_dir, **given, max_loss=0.99)
     assert not (tmp_path / "litert").exists()
     # In float32 its answers, too, would have to be predict's.

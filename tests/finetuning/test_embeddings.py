@@ -148,7 +148,7 @@ def test_features_writes_the_vectors_as_the_model_was_trained(folder, tmp_path):
     np.testing.assert_allclose(table["layer_-1"].to_pylist(), expected, atol=1e-6)
     encoder = official_bert.TextEncoder.from_checkpoint(str(folder / "run"), pooling="pooled")
     encoder.save_checkpoint(str(tmp_path / "pooled"))
-    with pytest.raises(UserError, match="has vectors behind the pooler; export it"):
+    with pytest.raises(UserError, match="uses the pooled output. Export the model"):
         feature_extraction.write_features(dataclasses.replace(options, init=str(tmp_path / "pooled")))
 
 
