@@ -1,6 +1,6 @@
-"""Distillation (Hinton et al., arXiv:1503.02531): a model learns what a larger, fine-tuned one answers.
+"""Distillation (Hinton et al., arXiv:1503.02531): trains a model on the predictions of a larger, fine-tuned one.
 
-B batch, R rows, C classes
+B batch, E examples, R rows, C classes
 """
 
 import contextlib
@@ -24,16 +24,17 @@ from official_bert.tasks.task import Task
 
 
 class DistillationLoss(keras.losses.Loss):
-    """The teacher's loss and the labels', mixed.
+    """A weighted mean of the teacher's loss and the labels' loss.
 
-    y_true is [B, 2 C], what the labels say (as probabilities) and the teacher's logits side by side; y_pred is [B, C],
-    logits. The teacher's loss is the cross-entropy of both logits' probabilities at a temperature T, times T squared,
-    so that its gradient keeps its size. For values C is 1, y_pred is [B], and both losses are squared errors.
+    y_true is [B, 2 C]: the labels as probabilities, followed by the teacher's logits. y_pred is [B, C], logits. The
+    teacher's loss is the cross-entropy between the probabilities of both logits at a temperature T. It is multiplied by
+    T squared, so that the size of its gradient does not depend on T. In regression C is 1, y_pred is [B], and both
+    losses are squared errors.
 
     Args:
-        head: of teacher and model.
-        temperature: T.
-        teacher_weight: the share of the teacher's loss, from 0 to 1.
+        head: The head of teacher and student.
+        temperature: The temperature T.
+        teacher_weight: Weight of the teacher's loss, from 0 to 1.
     """
 
     def __init__(self, head: TextSpec, temperature: float, teacher_weight: float) -> None:
@@ -44,19 +45,19 @@ class DistillationLoss(keras.losses.Loss):
     def call(self, y_true: Any, y_pred: Any) -> Any:
         labels, teacher = ops.split(y_true, 2, axis=-1)
         logits = ops.reshape(y_pred, ops.shape(labels))
-        t, share = self._temperature, self._teacher_weight
+        t, weight = self._temperature, self._teacher_weight
         soft = t * t * self._model.soft_loss(self._model.soft_answers(teacher / t), logits / t)  # [B]
-        return share * soft + (1 - share) * self._model.soft_loss(labels, logits)
+        return weight * soft + (1 - weight) * self._model.soft_loss(labels, logits)
 
 
-def text_head(task: Task) -> TextSpec:
-    """Returns the head of a task, which a teacher can teach; raises a UserError for others."""
+def get_text_head(task: Task) -> TextSpec:
+    """Returns the head of a task, or raises a UserError if distillation does not support it."""
     if not isinstance(task.head, TextSpec):
-        raise UserError(f"--teacher is for tasks of whole texts; {task.name} is {task.head.kind}")
+        raise UserError(f"--teacher supports tasks with one answer per text; {task.name} is {task.head.kind}")
     return task.head
 
 
-def with_teacher(
+def add_teacher_targets(
     task: Task,
     examples: Sequence[Any],
     features: Features,
@@ -67,34 +68,34 @@ def with_teacher(
 ) -> Features:
     """Returns the features with targets for DistillationLoss.
 
-    The teacher reads the texts with its own vocabulary, up to its own length.
+    The teacher tokenizes the texts with its own vocabulary, up to its own maximum length.
 
     Args:
-        task: of the examples and of the teacher.
-        examples: the training data; without labels if all is learned from the teacher.
-        features: theirs, for the model that learns.
-        folder: the teacher's, as fine-tuning leaves it.
-        teacher_weight: 1 where the labels are not needed.
-        batch_size: rows that the teacher answers at once.
-        strategy: where it answers; None for where TensorFlow would.
+        task: The task of teacher and student.
+        examples: The training examples. They need no labels if `teacher_weight` is 1.
+        features: The student's features of the examples.
+        folder: Folder of the teacher, written by fine-tuning.
+        teacher_weight: Weight of the teacher's loss.
+        batch_size: Number of rows per batch of the teacher.
+        strategy: The distribution strategy of the teacher. Defaults to TensorFlow's own choice.
 
     Raises:
-        UserError: the teacher is of another task, or labels are missing.
+        UserError: If the teacher was trained on another task, or labels are missing.
     """
-    head = text_head(task)
+    head = get_text_head(task)
     teacher = open_model(folder)
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = finetuned.build_model(teacher)
     spec, expected = teacher.task or {}, task.task_spec(0)
     for key in ("kind", "labels"):
         if spec[key] != expected[key]:
-            raise UserError(f"the teacher in {folder} has {key} {spec[key]}; the task has {expected[key]}")
+            raise UserError(f"the teacher in {folder} has {key} {spec[key]}; the task needs {expected[key]}")
     if teacher_weight < 1.0 and not features.targets:
-        raise UserError("the examples have no labels; pass --teacher_weight=1 to learn from the teacher alone")
+        raise UserError("the examples have no labels; pass --teacher_weight=1 to use only the teacher's predictions")
     length = spec["max_seq_length"]
-    read = head.featurize(examples, teacher.tokenizer, length)
-    outputs = KerasRunner(model, strategy, length).compute_outputs(read, batch_size)
-    logits = pooled(outputs, read, len(examples))  # [E, C] or [E]
+    teacher_features = head.featurize(examples, teacher.tokenizer, length)
+    outputs = KerasRunner(model, strategy, length).compute_outputs(teacher_features, batch_size)
+    logits = pooled(outputs, teacher_features, len(examples))  # [E, C] or [E]
     rows = logits.reshape(len(examples), -1)[features.details[EXAMPLE]]
     labels = head.soft_targets(features.targets[LABELS], rows.shape[1]) if features.targets else np.zeros(rows.shape)
     targets = np.concatenate([labels, rows], axis=-1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What a fine-tuned model answers: scores, a model card and predictions, as files in the run's folder."""
+"""Evaluates a fine-tuned model and writes scores, a model card and predictions into the folder of the run."""
 
 import dataclasses
 import functools
@@ -39,87 +39,87 @@ def evaluate_and_predict(
     strategy: tf.distribute.Strategy,
     known_predictions: Mapping[str, Any] | None = None,
 ) -> Scores:
-    """Scores and predicts, as the options say; returns the scores of each part.
+    """Evaluates and predicts according to the options, and returns the scores of each split.
 
     Args:
-        options: of the run, whose folder gets the files.
-        data: what is scored and predicted.
-        folder: of the fine-tuned model.
-        strategy: where; of several workers the chief writes.
-        known_predictions: those of the model for parts that need not be predicted again, by split.
+        options: Options of the run. Files are written into its folder.
+        data: Evaluation and test data.
+        folder: Folder of the fine-tuned model.
+        strategy: The distribution strategy. Only the chief worker writes files.
+        known_predictions: Predictions of the model that need not be computed again, by split.
 
     Raises:
-        UserError: the model is of another task.
+        UserError: If the model was trained on another task.
     """
     task = data.task
     task_spec, expected = finetuned.read_task(folder) or {}, task.task_spec(data.max_seq_length)
     differing = [key for key in ("kind", "labels", "num_choices") if task_spec.get(key) != expected[key]]
     if differing:
-        shown = "; ".join(f"{key}: {task_spec.get(key)}, the task's: {expected[key]}" for key in differing)
-        raise UserError(f"the model in {folder} is of another task than {task.name} ({shown})")
+        shown = "; ".join(f"{key} is {task_spec.get(key)}, expected {expected[key]}" for key in differing)
+        raise UserError(f"the model in {folder} does not fit the task {task.name}: {shown}")
 
-    task.head = _with_decisions(task.head, task_spec)
-    # Whose predictions `predictions_of` returns: calibrated anew, a model gets the same temperature.
+    task.head = _restore_decisions(task.head, task_spec)
+    # `predict` returns uncalibrated predictions, so that calibrating a model again gives the same temperature.
     head = task.head.uncalibrated()
 
     @functools.cache
-    def predictor() -> KerasRunner:
+    def make_predictor() -> KerasRunner:
         with strategy.scope():
             learner = model_for(head).answering_model(finetuned.build_model(open_model(folder), DTYPES[options.dtype]))
         return KerasRunner(learner, strategy, data.max_seq_length)
 
     @functools.cache
-    def predictions_of(split: str) -> tuple[list[Any], Any]:
+    def predict(split: str) -> tuple[list[Any], Any]:
         examples = data.read(split)
         if known_predictions and split in known_predictions:
             return examples, known_predictions[split]
         features = data.features(split)
-        outputs = predictor().compute_outputs(features, options.eval_batch_size)
+        outputs = make_predictor().compute_outputs(features, options.eval_batch_size)
         return examples, head.decode(outputs, features, examples)
 
-    def decided_of(split: str) -> tuple[list[Any], Any]:
-        examples, predictions = predictions_of(split)
+    def predict_calibrated(split: str) -> tuple[list[Any], Any]:
+        examples, predictions = predict(split)
         return examples, task.head.calibrate(predictions)
 
     is_chief = strategy.extended.should_checkpoint
     if options.makes_decisions:
-        examples, predictions = predictions_of(_deciding_split(task))
+        examples, predictions = predict(_get_deciding_split(task))
         wanted = Decisions(options.calibrate, options.thresholds, options.min_confidence)
         task.head = task.head.decide(predictions, examples, wanted)
         if is_chief:
             decisions = {name: value for name, value in task.head.settings.items() if name in DECISIONS}
             finetuned.replace_task(folder, task_spec | decisions)
-            print(f"decisions: {decisions}; exports that were made before do not have them")
+            print(f"decisions: {decisions}; existing exports do not include them: export the model again")
     results: Scores = {}
     warnings: list[str] = []
     if options.do_eval and task.eval_splits:
         evaluations: dict[str, Evaluation] = {}
         for split in task.eval_splits:
-            examples, predictions = decided_of(split)
+            examples, predictions = predict_calibrated(split)
             results[split] = task.metrics(predictions, examples)
             print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items()))
             if is_chief:
-                evaluations[split] = _evaluation(
+                evaluations[split] = _make_evaluation(
                     task.head, results[split], data.features(split).cut, predictions, examples
                 )
                 task.write_predictions(options.output_dir, split, predictions, examples)
                 if len({outcome.expected for outcome in evaluations[split].outcomes}) > 1:
                     warnings += _warn_if_constant(split, task.head, predictions, examples)
         if is_chief:
-            # Of several labels the figures of each as well.
-            kept: dict[str, Any] = {
+            # With several labels, add the scores of each label.
+            contents: dict[str, Any] = {
                 split: {**each.scores, **({"labels": each.label_scores} if each.label_scores else {})}
                 for split, each in evaluations.items()
             }
-            kept |= {"warnings": warnings} if warnings else {}
-            files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(kept, indent=1) + "\n")
+            contents |= {"warnings": warnings} if warnings else {}
+            files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(contents, indent=1) + "\n")
             card = write_model_card(options.output_dir, task, _card_settings(options), evaluations)
             print(f"model card, with scores and errors: {card}")
     if options.do_predict:
         for split in task.test_splits:
-            examples, predictions = decided_of(split)
+            examples, predictions = predict_calibrated(split)
             for path in task.write_predictions(options.output_dir, split, predictions, examples) if is_chief else ():
-                print(f"written {path}: {pluralize(len(examples), 'prediction')}")
+                print(f"wrote {pluralize(len(examples), 'prediction')} to {path}")
             if is_chief:
                 _warn_if_constant(split, task.head, predictions, examples)
     return results
@@ -134,7 +134,7 @@ def _warn_if_constant(split: str, head: KindSpec, predictions: Any, examples: li
 
 
 def _card_settings(options: Options) -> dict[str, Any]:
-    """Returns the options of the run, with those that the model was trained with if this run only evaluates it."""
+    """Returns the options of the run. If it only evaluates, the training options are read from the model's folder."""
     settings, path = options.as_dict(), os.path.join(options.output_dir, OPTIONS_FILE)
     if not options.do_train and files.exists(path):
         fields = dataclasses.fields(Options)
@@ -143,10 +143,10 @@ def _card_settings(options: Options) -> dict[str, Any]:
     return settings
 
 
-def _evaluation(
+def _make_evaluation(
     head: KindSpec, scores: Mapping[str, float], num_truncated: int, predictions: Any, examples: list[Any]
 ) -> Evaluation:
-    """Returns the results on one part of the data, for the model card."""
+    """Returns the results on one split, for the model card."""
     return Evaluation(
         scores=scores,
         outcomes=head.outcomes(predictions, examples),
@@ -156,15 +156,15 @@ def _evaluation(
     )
 
 
-def _with_decisions(head: KindSpec, task_spec: Mapping[str, Any]) -> KindSpec:
-    """The head with what a fine-tuned model's task.json says of its decisions."""
+def _restore_decisions(head: KindSpec, task_spec: Mapping[str, Any]) -> KindSpec:
+    """Returns the head with the temperature, thresholds and minimum confidence of a fine-tuned model's task.json."""
     decisions: dict[str, Any] = {name: task_spec[name] for name in DECISIONS if name in task_spec}
     if "thresholds" in decisions:
         decisions["thresholds"] = tuple(decisions["thresholds"])
     return dataclasses.replace(head, **decisions)
 
 
-def _deciding_split(task: Task) -> str:
+def _get_deciding_split(task: Task) -> str:
     if not task.eval_splits:
         raise UserError(
             f"--calibrate, --thresholds and --min_confidence need evaluation data, and {task.name} has none; a table "

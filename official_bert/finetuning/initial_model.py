@@ -1,4 +1,4 @@
-"""The model that fine-tuning starts from, whatever --init names."""
+"""Opens the initial model of fine-tuning (--init) and selects the weights to use."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import HeadInput
 from official_bert.utils.counting import pluralize
 
-NO_POOLER = "the checkpoint has no pooler: that layer's weights are random"
+NO_POOLER = "the checkpoint has no pooler; its weights are random"
 
 
 def read_initial_model(
@@ -57,7 +57,7 @@ def read_initial_model(
         config = source if isinstance(source, BertConfig) else BertConfig.from_json_file(source)
         where = "a BertConfig" if isinstance(source, BertConfig) else source
         if vocab_file is None:
-            raise UserError(f"{where} gives random weights; give the vocabulary as --vocab_file")
+            raise UserError(f"{where} contains no vocabulary; pass --vocab_file")
         tokenizer = resolve_tokenizer(FoundTokenizer(where, {}, None, ""), overrides, config)
         return LoadedModel(
             config, {}, **tokenizer._replace(notes=(*tokenizer.notes, "the weights are random"))._asdict()
@@ -66,7 +66,7 @@ def read_initial_model(
     loaded.require_vocab()
     notes = loaded.notes
     if loaded.task is not None:
-        notes += (f"the encoder is that of a model of {loaded.task['task']}",)
+        notes += (f"the encoder comes from a model fine-tuned on {loaded.task['task']}",)
     elif POOLER not in loaded.parts:
         notes += (NO_POOLER,)
     return dataclasses.replace(loaded, notes=notes)
@@ -84,7 +84,7 @@ def describe_initial_model(initial: LoadedModel, path: str, has_head: bool) -> s
     return (
         f"loaded {path}: {pluralize(config.num_hidden_layers, 'layer')} of {config.hidden_size}, "
         f"{initial.casing.kind} vocabulary of {len(initial.require_vocab().splitlines()):,} pieces; "
-        f"{'its head is used too' if has_head else 'the head is new'}"
+        f"{'its head is used' if has_head else 'the head is new'}"
     )
 
 
@@ -99,16 +99,16 @@ def build_initial_encoder(initial: LoadedModel, seed: int, dtype: Any) -> keras.
 
 
 def select_head_weights(initial: LoadedModel, head: KindSpec) -> dict[str, Array] | None:
-    """Returns all weights of a fine-tuned model by path if it has the same head, or None for a new head.
+    """Returns all weights of a fine-tuned model by path if it has the same head, or None if the head is new.
 
     If the head has the same classes in another order, the weights are put into that order.
     """
-    if initial.task is None or not _same_head(initial.task, head):
+    if initial.task is None or not _has_same_head(initial.task, head):
         return None
-    return _reordered(initial.weights, initial.task["labels"], head.labels) if head.labels else initial.weights
+    return _reorder_classes(initial.weights, initial.task["labels"], head.labels) if head.labels else initial.weights
 
 
-def _same_head(task: Mapping[str, Any], head: KindSpec) -> bool:
+def _has_same_head(task: Mapping[str, Any], head: KindSpec) -> bool:
     """Returns whether a fine-tuned model has the weights of a head, up to the order of the classes."""
     own = head.task_spec(None, task["max_seq_length"])
     same_labels = sorted(task["labels"] or ()) == sorted(own["labels"] or ())
@@ -137,22 +137,24 @@ def select_checkpoint_weights(
     if bias is None:
         return weights, None
     number, labels = len(weights[bias]), head.labels
-    described = f"the checkpoint's classifier is of {number} classes" + (f" ({', '.join(own)})" if own else "")
+    described = f"the checkpoint's classifier has {number} classes" + (f" ({', '.join(own)})" if own else "")
     if initial.kind not in (None, head.kind):
-        problem = f"is for {str(initial.kind).replace('_', ' ')}"
+        problem = f"it is for {str(initial.kind).replace('_', ' ')}"
     elif number != len(labels or "1") or (own and labels and sorted(own) != sorted(labels)):
-        problem = f"the model's of {', '.join(labels)}" if labels else "the model's of one number"
+        problem = f"the model has {', '.join(labels)}" if labels else "the model predicts one number"
     elif own and labels:
-        return _reordered(weights, own, labels), None
+        return _reorder_classes(weights, own, labels), None
     else:
-        names = f"they are taken to be {', '.join(labels)}, in this order" if labels else None
-        return weights, f"{described} without names; {names}" if names else None
+        note = (
+            f"{described} without names, which are assumed to be {', '.join(labels)} in this order" if labels else None
+        )
+        return weights, note
     layer = bias.split("/")[0]
-    kept = {name: value for name, value in weights.items() if not name.startswith(f"{layer}/")}
-    return kept, f"{described}, {problem}: it is not taken"
+    other_weights = {name: value for name, value in weights.items() if not name.startswith(f"{layer}/")}
+    return other_weights, f"{described}, but {problem}; the classifier is not used"
 
 
-def _reordered(weights: Mapping[str, Array], before: Sequence[str], after: Sequence[str]) -> dict[str, Array]:
+def _reorder_classes(weights: Mapping[str, Array], before: Sequence[str], after: Sequence[str]) -> dict[str, Array]:
     """Returns the weights with a classifier's classes in another order."""
     order = [before.index(label) for label in after]
     layers = {name.split("/")[0] for name in CLASSIFIER_BIASES}

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_bert.kinds.scores import confusions as confusions_of_classes
+from official_bert.kinds.scores import confusions as count_confusions
 from official_bert.kinds.scores import of_class
 from official_bert.kinds.spec import Outcome
 from official_bert.tasks.task import Task
@@ -15,26 +15,26 @@ from official_bert.version import __version__
 
 CARD_FILE = "MODEL_CARD.md"
 
-_MOST_CLASSES = 30  # of a confusion matrix
-_MOST_ERRORS = 10
-_MOST_CHARACTERS = 200  # of the text of an error
+_MAX_CLASSES = 30  # in a confusion matrix
+_MAX_ERRORS = 10
+_MAX_CHARACTERS = 200  # of a text in the table of errors
 _LIMITS = (
-    "The scores are those of the parts named above; texts of another kind may be answered worse. Every text is "
-    "answered, also one to which no answer fits. What the pre-trained model learnt from its texts, prejudices "
-    "included, this one has as well."
+    "The scores were measured on the data named above. On other kinds of text the model may be worse. It answers every "
+    "text, even if no answer fits. It may repeat what the pre-trained model learned from its texts, including "
+    "prejudices."
 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The results on one part of the data.
+    """The results on one split.
 
     Attributes:
         scores: By name.
         outcomes: One for each example.
         num_truncated: Number of examples that did not fit and lost tokens.
         label_scores: Scores by label if an example may have several labels, else None.
-        calibration: What `calibration.figures` returns, or None if there are no probabilities.
+        calibration: Result of `calibration.figures`, or None for a model without probabilities.
     """
 
     scores: Mapping[str, float]
@@ -51,17 +51,17 @@ def write_model_card(
 
     Args:
         folder: Folder of the run.
-        task: The task that was learned.
+        task: The task of the model.
         settings: Options of the run, by name.
         evaluations: Results by split.
     """
     path = os.path.join(folder, CARD_FILE)
-    files.write_text(path, model_card(task, settings, evaluations))
+    files.write_text(path, format_model_card(task, settings, evaluations))
     return path
 
 
-def model_card(task: Task, settings: Mapping[str, Any], evaluations: Mapping[str, Evaluation]) -> str:
-    """Returns the text of the card; for the arguments see `write_model_card`."""
+def format_model_card(task: Task, settings: Mapping[str, Any], evaluations: Mapping[str, Evaluation]) -> str:
+    """Returns the text of the card. See `write_model_card` for the arguments."""
     kind = task.head.kind.replace("_", " ")
     parts = [
         f"# {markdown.escape(task.title)}",
@@ -69,39 +69,39 @@ def model_card(task: Task, settings: Mapping[str, Any], evaluations: Mapping[str
     ]
     if task.head.labels:
         parts.append(f"Classes: {markdown.escape(', '.join(task.head.labels))}.")
-    parts += ["## Scores", markdown.table(_score_table(task, evaluations))]
+    parts += ["## Scores", markdown.table(_make_score_table(task, evaluations))]
     for split, evaluation in evaluations.items():
         if evaluation.num_truncated:
             examples = pluralize(len(evaluation.outcomes), "example")
-            parts.append(f"{evaluation.num_truncated:,} of {examples} of {split} did not fit and lost tokens.")
+            parts.append(f"{evaluation.num_truncated:,} of {examples} of {split} were truncated.")
     for split, evaluation in evaluations.items():
-        parts += _details(task, split, evaluation)
+        parts += _format_details(task, split, evaluation)
     parts += ["## Settings", markdown.table(markdown.flag_table(settings)), "## Limits", _LIMITS]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _score_table(task: Task, evaluations: Mapping[str, Evaluation]) -> markdown.Table:
-    rows = [["part", "examples", "score", "value"]]
+def _make_score_table(task: Task, evaluations: Mapping[str, Evaluation]) -> markdown.Table:
+    rows = [["split", "examples", "score", "value"]]
     for split, evaluation in evaluations.items():
         scores = dict(evaluation.scores)
-        if baseline := commonest_class(confusions(task, evaluation.outcomes)):
+        if baseline := find_commonest_class(find_confusions(task, evaluation.outcomes)):
             scores[f"accuracy of always answering {baseline['label']}"] = baseline["accuracy"]
         number = f"{len(evaluation.outcomes):,}"
         rows += [[split, number, name, f"{value:.4f}"] for name, value in scores.items()]
     return rows
 
 
-def _details(task: Task, split: str, evaluation: Evaluation) -> list[str]:
-    """Returns the sections on classes, confusions, probabilities and errors of one part, as far as it has them."""
+def _format_details(task: Task, split: str, evaluation: Evaluation) -> list[str]:
+    """Returns the sections on classes, confusions, calibration and errors of one split, if they apply."""
     parts = []
-    counts = confusions(task, evaluation.outcomes)
-    if by_class := evaluation.label_scores or class_scores(counts):
+    counts = find_confusions(task, evaluation.outcomes)
+    if by_class := evaluation.label_scores or compute_class_scores(counts):
         rows = [["class", "precision", "recall", "F1", "examples"]]
         for label, values in by_class.items():
             shown = [f"{values[key]:.4f}" for key in ("precision", "recall", "f1")]
             rows.append([label, *shown, f"{values['examples']:,}"])
         parts += [f"## Classes, {split}", markdown.table(rows)]
-    if counts and len(counts) <= _MOST_CLASSES:
+    if counts and len(counts) <= _MAX_CLASSES:
         rows = [["expected", *counts], *([name, *map(str, row.values())] for name, row in counts.items())]
         parts += [
             f"## Confusion matrix, {split}",
@@ -109,10 +109,10 @@ def _details(task: Task, split: str, evaluation: Evaluation) -> list[str]:
             markdown.table(rows),
         ]
     if evaluation.calibration:
-        parts += [f"## Calibration, {split}", *_calibration(evaluation.calibration)]
+        parts += [f"## Calibration, {split}", *_format_calibration(evaluation.calibration)]
     if errors := _sort_errors(evaluation.outcomes):
         rows = [["text", "expected", "predicted", "certainty"]]
-        for error in errors[:_MOST_ERRORS]:
+        for error in errors[:_MAX_ERRORS]:
             certainty = "" if error.certainty is None else f"{error.certainty:.3f}"
             rows.append([_shorten(error.text), error.expected, error.predicted, certainty])
         title = "Differences" if task.head.is_value else "Errors"
@@ -121,31 +121,27 @@ def _details(task: Task, split: str, evaluation: Evaluation) -> list[str]:
     return parts
 
 
-def _calibration(figures: Mapping[str, Any]) -> list[str]:
-    """Returns tables on how far probabilities can be believed and what --min_confidence would cost."""
+def _format_calibration(figures: Mapping[str, Any]) -> list[str]:
+    """Returns a table of calibration errors, and one of the coverage and accuracy at several --min_confidence."""
     errors = [["", "calibration error"], ["as trained", f"{figures['before']:.4f}"]]
     if figures["temperature"] != 1.0:
         errors.append([f"with temperature {figures['temperature']:.3f}", f"{figures['after']:.4f}"])
-    coverage = [["min_confidence", "share that is answered", "accuracy of these"]]
+    coverage = [["min_confidence", "answered texts", "accuracy on these"]]
     for limit, answered, accuracy in figures["coverage"]:
         coverage.append([f"{limit:g}", f"{100 * answered:.1f} %", f"{100 * accuracy:.1f} %"])
     return [markdown.table(errors), markdown.table(coverage)]
 
 
-def confusions(task: Task, outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]] | None:
-    """Returns how often each class was predicted for each expected one; None where there are no such classes."""
+def find_confusions(task: Task, outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]] | None:
+    """Returns how often each class was predicted for each expected class, or None if the task has no single classes."""
     labels = task.head.labels
     if not task.head.has_one_class or labels is None:
         return None
-    return confusions_of_classes(labels, outcomes)
+    return count_confusions(labels, outcomes)
 
 
-def class_scores(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, dict[str, float]] | None:
-    """Returns precision, recall, F1 and the number of examples of each class; a mean over nothing is 0.
-
-    Args:
-        counts: of `confusions`.
-    """
+def compute_class_scores(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, dict[str, float]] | None:
+    """Returns precision, recall, F1 and the number of examples of each class, given `find_confusions`."""
     if counts is None:
         return None
     return {
@@ -154,12 +150,8 @@ def class_scores(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, di
     }
 
 
-def commonest_class(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, Any] | None:
-    """Returns the class that is expected most often, and the accuracy of always answering it: what a model must beat.
-
-    Args:
-        counts: of `confusions`.
-    """
+def find_commonest_class(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, Any] | None:
+    """Returns the most frequent class and the accuracy of always predicting it, given `find_confusions`."""
     if not counts:
         return None
     totals = {label: sum(row.values()) for label, row in counts.items()}
@@ -168,10 +160,10 @@ def commonest_class(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str,
 
 
 def _sort_errors(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Returns the wrong answers; those that the model was most certain of come first."""
+    """Returns the wrong answers, sorted by decreasing certainty."""
     errors = [outcome for outcome in outcomes if not outcome.correct]
     return sorted(errors, key=lambda error: -(error.certainty or 0.0))
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]} ..."

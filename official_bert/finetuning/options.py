@@ -1,4 +1,4 @@
-"""The options of fine-tuning: those of every run, and with them those of its task."""
+"""The options of a fine-tuning run, including the options of its task."""
 
 import dataclasses
 import os
@@ -24,126 +24,142 @@ from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAININ
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ValidatedOptions):
-    """The options of a run of fine-tuning.
+    """The options of a fine-tuning run.
 
-    The options that are None take the task's default: see `resolved`. `task_options` is an instance of the class that
-    tasks.options.TASK_OPTIONS has for the task.
+    Some options default to None, and then use the task's own default (see `resolved`). `task_options` is an
+    instance of the task's class in tasks.options.TASK_OPTIONS.
     """
 
-    task: str = option(dataclasses.MISSING, "What to learn.", group=DATA)
-    # No flag, and free: its fields are flags of their own, most of which are locked.
+    task: str = option(dataclasses.MISSING, "The task to fine-tune on.", group=DATA)
+    # Not a flag itself: each of its fields is a flag, and most of them cannot change when a run is resumed.
     task_options: TaskOptions = dataclasses.field(default_factory=TaskOptions, metadata={"resumable": True})
     output_dir: str = option(
-        dataclasses.MISSING, "Folder of the run; a run that is there goes on.", group=DATA, resumable=True
+        dataclasses.MISSING, "Folder of the run. If it contains a run, that run is resumed.", group=DATA, resumable=True
     )
     cache_dir: str | None = option(
         None,
-        "Folder of features that were made before.",
+        "Folder that caches tokenized examples.",
         group=DATA,
         resumable=True,
-        shown_default="one in --output_dir",
+        shown_default="a folder in --output_dir",
     )
     on_bad_row: str = option(
-        STOP, "What a row that cannot be read does: stop, or skip and count.", POLICIES, group=DATA
+        STOP, "How to handle a row that cannot be read: stop, or skip it and report the count.", POLICIES, group=DATA
     )
 
     init: str | None = option(
         None,
-        "What to start from: a checkpoint of any format or the name of one (official-bert models lists some), a "
-        "fine-tuned model's folder, or a bert_config.json for random weights; without --do_train the model in "
-        "--output_dir does.",
+        "Initial model: the path or name of a checkpoint in any format (official-bert models lists some names), the "
+        "folder of a fine-tuned model, or a bert_config.json for random weights. Not needed without --do_train if "
+        "--output_dir contains a model.",
         group=MODEL,
     )
-    vocab_file: str | None = option(None, "The vocabulary, where --init has none.", group=MODEL, resumable=True)
+    vocab_file: str | None = option(
+        None, "Vocabulary file, if --init does not include one.", group=MODEL, resumable=True
+    )
     do_lower_case: bool | None = option(
-        None, "Whether the vocabulary is uncased, where --init does not say it.", group=MODEL
+        None, "Whether the vocabulary is uncased, if --init does not state it.", group=MODEL
     )
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=MODEL)
-    max_seq_length: int | None = option(None, "The longest sequence, in tokens.", group=MODEL, min=1)
+    max_seq_length: int | None = option(None, "Maximum sequence length in tokens.", group=MODEL, min=1)
 
-    do_train: bool = option(False, "Whether to train.", group=TRAINING, resumable=True)
-    train_batch_size: int | None = option(None, "Rows in a step, over all devices.", group=TRAINING, min=1)
-    learning_rate: float | None = option(None, "The highest learning rate.", group=TRAINING, above=0)
-    num_train_epochs: float | None = option(None, "Passes over the training data.", group=TRAINING, above=0)
+    do_train: bool = option(False, "Whether to run training.", group=TRAINING, resumable=True)
+    train_batch_size: int | None = option(None, "Number of rows per step, over all devices.", group=TRAINING, min=1)
+    learning_rate: float | None = option(None, "Maximum learning rate.", group=TRAINING, above=0)
+    num_train_epochs: float | None = option(None, "Number of epochs.", group=TRAINING, above=0)
     warmup_proportion: float = option(
-        0.1, "The share of the steps in which the rate rises from 0.", group=TRAINING, min=0, max=1
+        0.1, "Proportion of steps in which the learning rate rises from 0.", group=TRAINING, min=0, max=1
     )
     log_steps: int | None = option(
         None,
-        "Steps between losses in the log; without it 50 or a few less, and a twentieth of a short run's steps.",
+        "Steps between two lines of the log. Defaults to about 50, or to a twentieth of the steps of a short run.",
         group=TRAINING,
         resumable=True,
         min=1,
     )
     class_weights: list[str] = option(
         [],
-        "How much each class weighs, in the order of the labels; or balanced: by how rare it is. With several labels, "
-        "how much more a label weighs where a text has it.",
+        "Weight of each class in the loss, in the order of the labels, or balanced for the inverse class frequency. "
+        "With several labels per text, the weights of the positive examples of each label.",
         group=TRAINING,
     )
     balanced_sampling: bool = option(
         False,
-        "Whether an epoch has as many examples of each class, those of rare classes several times; an alternative to "
-        "--class_weights.",
+        "Whether each epoch has equally many examples of each class. Examples of rare classes occur several times. An "
+        "alternative to --class_weights.",
         group=TRAINING,
     )
-    freeze: list[str] = option([], "Regular expressions of the encoder's layers that stay as they are.", group=TRAINING)
+    freeze: list[str] = option([], "Regular expressions of encoder layers to freeze.", group=TRAINING)
     layer_decay: float = option(
-        1.0, "The learning rate of each layer by that of the layer above it.", group=TRAINING, above=0, max=1
+        1.0,
+        "Factor that reduces the learning rate from each layer to the layer below.",
+        group=TRAINING,
+        above=0,
+        max=1,
     )
     adam_bias_correction: bool = option(
         True,
-        "Whether Adam corrects the bias of its moments. The original does not, which fails more often on little data.",
+        "Whether Adam corrects the bias of its moments. The original does not and fails more often on small data.",
         group=TRAINING,
     )
     group_by_length: bool = option(
         False,
-        "Whether the texts of a batch have similar lengths: less padding, but batches that are less random.",
+        "Whether the texts of a batch have similar lengths, which saves padding but makes batches less random.",
         group=TRAINING,
     )
-    random_seed: int = option(12345, "Of the head's weights, the order of the data and dropout.", group=TRAINING, min=0)
+    random_seed: int = option(
+        12345, "Random seed for the head's weights, shuffling and dropout.", group=TRAINING, min=0
+    )
     teacher: str | None = option(
-        None, "A fine-tuned model's folder, whose answers the model learns (distillation).", group=TRAINING
+        None, "Folder of a fine-tuned model whose predictions the model learns (distillation).", group=TRAINING
     )
     temperature: float = option(
-        1.0, "What teacher's and model's logits are divided by in distillation.", group=TRAINING, above=0
+        1.0, "Temperature that divides the logits of teacher and student in distillation.", group=TRAINING, above=0
     )
     teacher_weight: float = option(
-        1.0, "The share of the loss that is the teacher's; the rest is the labels'.", group=TRAINING, min=0, max=1
+        1.0,
+        "Weight of the teacher's loss, from 0 to 1. The rest is the weight of the labels' loss.",
+        group=TRAINING,
+        min=0,
+        max=1,
     )
     random_seeds: list[str] = option(
-        [], "Several seeds: a run with each, and one table.", group=TRAINING, items=int, min=0
+        [], "Random seeds to try: one run per value, summarized in one table.", group=TRAINING, items=int, min=0
     )
     grid_batch_sizes: list[str] = option(
-        [], "Several batch sizes: a run with each, and one table.", group=TRAINING, items=int, min=1
+        [], "Batch sizes to try: one run per value, summarized in one table.", group=TRAINING, items=int, min=1
     )
     grid_learning_rates: list[str] = option(
-        [], "Several learning rates, likewise; the paper's are 5e-5,3e-5,2e-5.", group=TRAINING, items=float, above=0
+        [],
+        "Learning rates to try, as for batch sizes. The paper tries 5e-5,3e-5,2e-5.",
+        group=TRAINING,
+        items=float,
+        above=0,
     )
     grid_epochs: list[str] = option(
-        [], "Several numbers of epochs, likewise; the paper's are 2,3,4.", group=TRAINING, items=float, above=0
+        [], "Numbers of epochs to try, as for batch sizes. The paper tries 2,3,4.", group=TRAINING, items=float, above=0
     )
 
     do_eval: bool = option(
-        False, "Whether to score the best model on the task's evaluation data.", group=EVALUATION, resumable=True
+        False, "Whether to evaluate the best model on the task's evaluation data.", group=EVALUATION, resumable=True
     )
     calibrate: bool = option(
         False,
-        "With --do_eval: whether the model's probabilities are calibrated on the evaluation data, by a temperature.",
+        "With --do_eval: whether to calibrate the model's probabilities on the evaluation data, by a temperature.",
         group=EVALUATION,
         resumable=True,
     )
     thresholds: str | None = option(
         None,
-        "With --do_eval, for several labels: the measure by which each label's threshold is chosen on the evaluation "
-        "data; they are 0.5 otherwise.",
+        "With --do_eval and several labels per text: the measure to maximize when choosing each label's threshold on "
+        "the evaluation data. Without it, all thresholds are 0.5.",
         MEASURES,
         group=EVALUATION,
         resumable=True,
     )
     min_confidence: float | None = option(
         None,
-        "With --do_eval, for classes: the probability below which the model gives no answer.",
+        "With --do_eval and classes: the model gives no answer below this probability.",
         group=EVALUATION,
         resumable=True,
         min=0,
@@ -151,46 +167,51 @@ class Options(ValidatedOptions):
     )
     do_predict: bool = option(
         False,
-        "Whether to predict the task's test data, and write what its leaderboard takes.",
+        "Whether to predict the task's test data and write the files that its leaderboard accepts.",
         group=EVALUATION,
         resumable=True,
     )
-    eval_batch_size: int = option(64, "Rows that are predicted at once.", group=EVALUATION, resumable=True, min=1)
+    eval_batch_size: int = option(
+        64, "Number of rows per batch in evaluation and prediction.", group=EVALUATION, resumable=True, min=1
+    )
     eval_steps: int | None = option(
         None,
-        "Steps between two evaluations, each of which saves.",
+        "Steps between evaluations. The state is saved after each of them.",
         group=EVALUATION,
-        shown_default="those of an epoch",
+        shown_default="the steps of an epoch",
         min=1,
     )
     early_stopping: int = option(
-        0, "Stop after so many evaluations without a better score; 0 never does.", group=EVALUATION, min=0
+        0,
+        "Number of evaluations without a better score after which training stops. 0 disables early stopping.",
+        group=EVALUATION,
+        min=0,
     )
 
     dtype: str = dtype_option()
     gradient_accumulation_steps: int = option(
-        1, "Micro-batches that each device takes one after the other in a step, for less memory.", group=HARDWARE, min=1
+        1, "Number of micro-batches per device and step, to save memory.", group=HARDWARE, min=1
     )
     rematerialize: bool = option(
-        False, "Whether encoder blocks are computed again in the backward pass, for less memory.", group=HARDWARE
+        False, "Whether the backward pass computes encoder blocks again, to save memory.", group=HARDWARE
     )
     deterministic: bool = deterministic_option()
     distribution_strategy: str = option(
         STRATEGIES[0],
-        "Which devices train, evaluate and predict: the first GPU or else the CPU; all of this machine; all of several "
-        "machines; a TPU.",
+        "Devices to use: one_device (the first GPU, or the CPU), mirrored (all GPUs of this machine), multi_worker "
+        "(all devices of several machines) or tpu.",
         STRATEGIES,
         group=HARDWARE,
         resumable=True,
     )
     worker_hosts: list[str] = worker_hosts_option()
     worker_index: int | None = worker_index_option()
-    use_tpu: bool = option(False, "Short for --distribution_strategy=tpu.", group=HARDWARE, resumable=True)
+    use_tpu: bool = option(False, "Same as --distribution_strategy=tpu.", group=HARDWARE, resumable=True)
     tpu_name: str | None = option(
-        None, "The TPU's name or grpc address; by default the one of this TPU VM.", group=HARDWARE, resumable=True
+        None, "Name or gRPC address of the TPU. Defaults to the TPU of this VM.", group=HARDWARE, resumable=True
     )
-    tpu_zone: str | None = option(None, "The TPU's zone.", group=HARDWARE, resumable=True)
-    gcp_project: str | None = option(None, "The project the TPU belongs to.", group=HARDWARE, resumable=True)
+    tpu_zone: str | None = option(None, "Zone of the TPU.", group=HARDWARE, resumable=True)
+    gcp_project: str | None = option(None, "Google Cloud project of the TPU.", group=HARDWARE, resumable=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -199,18 +220,20 @@ class Options(ValidatedOptions):
             raise UserError("nothing to do: pass --do_train, --do_eval or --do_predict")
         if self.makes_decisions and not self.do_eval:
             raise UserError(
-                "--calibrate, --thresholds and --min_confidence need --do_eval, on whose data they are chosen"
+                "--calibrate, --thresholds and --min_confidence need --do_eval, because they use the evaluation data"
             )
         if self.use_tpu and self.distribution_strategy not in (ONE_DEVICE, TPU):
-            raise UserError(f"--use_tpu and --distribution_strategy={self.distribution_strategy} exclude each other")
+            raise UserError(
+                f"--use_tpu cannot be combined with --distribution_strategy={self.distribution_strategy}; remove one"
+            )
         inputs = [getattr(self.task_options, name, None) for name in ("train_file", "eval_file", "predict_file")]
-        for split in ("dev", "test"):  # of a table, as sequences.write_table names them
+        for split in ("dev", "test"):  # the files that sequences.write_table writes
             path = os.path.join(self.output_dir, f"predictions_{split}.tsv")
             files.refuse_overwriting(path, "output_dir", [each for each in inputs if each])
 
     @property
     def makes_decisions(self) -> bool:
-        """Whether what the model decides is chosen on the evaluation data."""
+        """Whether a temperature, thresholds or a minimum confidence are chosen on the evaluation data."""
         return self.calibrate or self.thresholds is not None or self.min_confidence is not None
 
     @property
@@ -219,7 +242,7 @@ class Options(ValidatedOptions):
         return TPU if self.use_tpu else self.distribution_strategy
 
     def settings(self) -> Defaults:
-        """Returns the settings that the task has defaults for, with those in place of None."""
+        """Returns the settings that have task-specific defaults, with these defaults in place of None."""
         defaults = options_class(self.task).defaults
         values = {name: getattr(self, name) for name in vars(defaults)}
         return dataclasses.replace(defaults, **{name: value for name, value in values.items() if value is not None})
@@ -229,7 +252,7 @@ class Options(ValidatedOptions):
         return dataclasses.replace(self, **vars(self.settings()))
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the options of the run and those of its task, by name."""
+        """Returns all options by name, including the options of the task."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del values["task_options"]
         return {**values, **dataclasses.asdict(self.task_options)}

@@ -39,7 +39,7 @@ class OriginalSquadOptions(OriginalOptions):
 
 
 def run_classifier(options: Options, original: OriginalOptions, task_options: TaskOptions) -> None:
-    """Runs `finetune` and writes eval_results.txt and test_results.tsv beside its own files."""
+    """Runs `finetune` and writes eval_results.txt and test_results.tsv in addition to its own files."""
     scores = _run(options, original, task_options)
     folder = options.output_dir
     if scores:

@@ -1,4 +1,4 @@
-"""Fine-tuning: a run from --init to scores, predictions and a model in a folder."""
+"""Runs fine-tuning, from --init to a folder with a model, scores and predictions."""
 
 import dataclasses
 import os
@@ -27,18 +27,19 @@ _CACHE_FOLDER = "features"
 
 
 def run(options: Options, bert_config_file: str | None = None) -> Scores:
-    """Trains, evaluates and predicts as the options say; returns the scores of each evaluation split.
+    """Trains, evaluates and predicts according to the options, and returns the scores of each evaluation split.
 
-    The output folder holds the best model (see finetuned), its scores (results.json), predictions, the log
-    (train.jsonl, eval.jsonl, TensorBoard events) and, while training is not done, what it needs to go on.
+    The output folder contains the best model (see finetuned), its scores (results.json), predictions, the log
+    (train.jsonl, eval.jsonl, TensorBoard events) and the state that a stopped run needs to resume.
 
     Args:
         options: The flags of finetune.
-        bert_config_file: The model's configuration, if the folder of --init has none.
+        bert_config_file: The model's configuration, if --init does not include one.
 
     Raises:
-        UserError: an option, a file or a row is wrong, or the folder holds another run.
-        SystemExit: SIGTERM or Ctrl-C came in training, which is saved; the code is 128 and the signal's number.
+        UserError: If an option, a file or a row is invalid, or the folder contains another run.
+        SystemExit: If SIGTERM or SIGINT stopped training, after saving the state. The exit code is 128 plus the number
+            of the signal.
     """
     with open_training_run(options) as strategy:
         return _run(options, strategy, bert_config_file)
@@ -48,17 +49,17 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
     spec = None if options.do_train else finetuned.read_task(options.output_dir)
     init = options.output_dir if spec else options.init
     if init is None:
-        here = "" if options.do_train else f"; there is no fine-tuned model in {options.output_dir} either"
-        raise UserError(f"--init is required: a checkpoint, a fine-tuned model, or a bert_config.json{here}")
+        here = "" if options.do_train else f"; {options.output_dir} contains no fine-tuned model either"
+        raise UserError(f"--init is missing; pass a checkpoint, a fine-tuned model or a bert_config.json{here}")
     if not options.do_train and (spec := spec or finetuned.read_task(init)):
-        options = _as_trained(options, spec)
+        options = _restore_settings(options, spec)
     options = options.resolved()
-    task = task_of(options)
-    _check_parts(options, task)
+    task = make_run_task(options)
+    _check_splits(options, task)
     initial_model = read_initial_model(
         init, options.vocab_file, options.do_lower_case, options.strip_accents, bert_config_file
     )
-    options = _with_resolved_dtype(options, initial_model, strategy)
+    options = _resolve_dtype(options, initial_model, strategy)
     weights = select_head_weights(initial_model, task.head)
     print(describe_initial_model(initial_model, init, has_head=weights is not None))
     for note in (*initial_model.notes, *task.notes()):
@@ -66,11 +67,11 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
     data = RunData(
         task=task,
         tokenizer=initial_model.tokenizer,
-        max_seq_length=_length(options, initial_model),
+        max_seq_length=_get_max_seq_length(options, initial_model),
         bad_rows=BadRows(options.on_bad_row),
         cache_dir=options.cache_dir or os.path.join(options.output_dir, _CACHE_FOLDER),
     )
-    if options.do_train and options.do_predict:  # a missing test file is found before the training, not after it
+    if options.do_train and options.do_predict:  # report a missing test file before training
         for split in task.test_splits:
             data.read(split)
     predictions = train(options, data, initial_model, weights, strategy) if options.do_train else {}
@@ -79,19 +80,21 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
         folder = next((each for each in (options.output_dir, init) if finetuned.read_task(each)), None)
         if folder is None:
             raise UserError(
-                f"there is no fine-tuned model in {options.output_dir} or --init; pass --do_train, or the folder of one"
+                f"neither {options.output_dir} nor --init contains a fine-tuned model; pass --do_train to train one"
             )
         scores = evaluate_and_predict(options, data, folder, strategy, predictions)
     for line in data.bad_rows.summary():
         print(line)
     if options.do_train:
         folder = shlex.quote(options.output_dir)
-        print(f"a model that takes text: official-bert export --model_dir={folder} --export_dir={folder}/export")
+        print(
+            f"export a model that accepts text: official-bert export --model_dir={folder} --export_dir={folder}/export"
+        )
     return scores
 
 
-def _with_resolved_dtype(options: Options, initial_model: LoadedModel, strategy: tf.distribute.Strategy) -> Options:
-    """Returns the options with the precision that --dtype=auto selects, or selected when the run was started."""
+def _resolve_dtype(options: Options, initial_model: LoadedModel, strategy: tf.distribute.Strategy) -> Options:
+    """Returns the options with the precision in place of --dtype=auto. A resumed run keeps its precision."""
     earlier = run_file.read_run_file(os.path.join(options.output_dir, OPTIONS_FILE)).get("dtype")
     settings = options.settings()
     tokens = settings.train_batch_size * settings.max_seq_length // strategy.num_replicas_in_sync
@@ -99,8 +102,8 @@ def _with_resolved_dtype(options: Options, initial_model: LoadedModel, strategy:
     return dataclasses.replace(options, dtype=dtype)
 
 
-def task_of(options: Options) -> Task:
-    """Returns the task of a run; its labels are those of the model that teaches or answers, if there is one."""
+def make_run_task(options: Options) -> Task:
+    """Returns the task of a run. A teacher or a model to evaluate determines its labels."""
     folders = [options.teacher] if options.teacher else [] if options.do_train else [options.output_dir, options.init]
     spec = next((task for each in folders if each is not None and (task := finetuned.read_task(each))), None)
     task_options, labels = options.task_options, None
@@ -112,26 +115,26 @@ def task_of(options: Options) -> Task:
     return make_task(options.task, task_options, labels, needs_labels=not learns_from_teacher_alone)
 
 
-def _as_trained(options: Options, spec: dict[str, Any]) -> Options:
-    """Returns the options with the settings in a fine-tuned model's task.json in place of the task's defaults."""
+def _restore_settings(options: Options, spec: dict[str, Any]) -> Options:
+    """Returns the options with a fine-tuned model's settings (from task.json) in place of the task's defaults."""
     if options.max_seq_length in (None, options.task_options.defaults.max_seq_length):
         options = dataclasses.replace(options, max_seq_length=spec["max_seq_length"])
     return dataclasses.replace(options, task_options=options.task_options.with_trained(spec))
 
 
-def _check_parts(options: Options, task: Task) -> None:
-    """Raises a UserError if something is asked for that the task has no data for."""
+def _check_splits(options: Options, task: Task) -> None:
+    """Raises a UserError if the task has no data to evaluate or predict."""
     if options.do_eval and not (task.eval_splits or options.do_train):
-        raise UserError(f"--do_eval: {task.name} has nothing to evaluate on; a table needs --eval_file")
+        raise UserError(f"--do_eval: {task.name} has no evaluation data; a table needs --eval_file")
     if options.do_predict and not task.test_splits:
         raise UserError(
-            f"--do_predict: {task.name} has nothing to predict; a table needs --predict_file, and labelled test parts "
-            "are scored by --do_eval"
+            f"--do_predict: {task.name} has no test data without labels; a table needs --predict_file, and --do_eval "
+            "scores labelled test data"
         )
 
 
-def _length(options: Options, initial_model: LoadedModel) -> int:
+def _get_max_seq_length(options: Options, initial_model: LoadedModel) -> int:
     length, most = options.settings().max_seq_length, initial_model.config.max_position_embeddings
     if length > most:
-        raise UserError(f"max_seq_length is {length}; the model reads {most} tokens at most")
+        raise UserError(f"--max_seq_length is {length}; the model accepts at most {most} tokens")
     return length

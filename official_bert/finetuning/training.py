@@ -11,7 +11,7 @@ from official_bert.checkpoints import finetuned, run_checkpoints
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
-from official_bert.finetuning.distillation import DistillationLoss, text_head, with_teacher
+from official_bert.finetuning.distillation import DistillationLoss, add_teacher_targets, get_text_head
 from official_bert.finetuning.feature_cache import compute_digest
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
@@ -70,10 +70,10 @@ def train(
     loss_function = None
     if options.teacher:
         print(f"predicting {pluralize(len(examples), 'example')} with the teacher in {options.teacher}", flush=True)
-        features = with_teacher(
+        features = add_teacher_targets(
             task, examples, features, options.teacher, options.teacher_weight, options.eval_batch_size, strategy
         )
-        loss_function = DistillationLoss(text_head(task), options.temperature, options.teacher_weight)
+        loss_function = DistillationLoss(get_text_head(task), options.temperature, options.teacher_weight)
     if not features.targets:
         raise UserError(f"the training examples of {task.name} have no labels")
     held_out = {split: data.read(split) for split in task.eval_splits}

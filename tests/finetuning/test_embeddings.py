@@ -117,7 +117,7 @@ def test_a_text_encoder_learns_saves_and_goes_on(folder, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "x", "y", "message"),
     [
-        ({"objective": "cosine"}, PAIRS, None, "there are no labels"),
+        ({"objective": "cosine"}, PAIRS, None, "the examples have no labels"),
         ({"objective": "cosine"}, PAIRS, [2.0] * 8, r"y\[0\] is the score 2.0; expected 0 to 1"),
         ({}, ["the cat"], None, "x has rows of 1 texts; expected pairs or triplets"),
         ({}, (["a"], ["b", "c"]), None, "x has 2 columns of 1, 2 texts"),

@@ -263,17 +263,17 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
     later = dataclasses.replace(given, do_train=False, max_seq_length=None, init=None, vocab_file=None)
     later = with_task_options(later, train_file=None, doc_stride=None)
     assert runner.run(later) == scores
-    with pytest.raises(UserError, match="--do_predict: table has nothing to predict; a table needs --predict_file"):
+    with pytest.raises(UserError, match="--do_predict: table has no test data .* needs --predict_file"):
         runner.run(with_task_options(dataclasses.replace(later, do_predict=True), predict_file=None))
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"max_seq_length": 64}, "the model reads 32 tokens at most"),
+    ({"max_seq_length": 64}, "--max_seq_length is 64; the model accepts at most 32 tokens"),
     ({"class_weights": ["1", "x"]}, "expected balanced, or 2 numbers"),
-    ({"do_train": False}, "there is no fine-tuned model in"),
+    ({"do_train": False}, "contains a fine-tuned model; pass --do_train"),
     ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, "there is no nowhere/test.tsv"),
-    ({"freeze": ["nothing"]}, "matches no whole layer name 'nothing'"),
-    ({"calibrate": True, "do_eval": False}, "need --do_eval, on whose data they are chosen"),
+    ({"freeze": ["nothing"]}, "'nothing' matches no whole layer name"),
+    ({"calibrate": True, "do_eval": False}, "--calibrate, --thresholds and --min_confidence need --do_eval"),
     ({"thresholds": "f1"}, "--thresholds is for several labels; with one class of several take --min_confidence"),
     ({"calibrate": True, "eval_file": None}, "need evaluation data, and table has none; a table needs --eval_file"),
     ({"balanced_sampling": True, "label_kind": "multi_label"}, "--balanced_sampling needs a classification task"),
@@ -308,7 +308,7 @@ def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(opt
     spec = open_model(options.output_dir).task or {}  # whose checksums are right
     assert spec["min_confidence"] == 0.6
     assert spec["temperature"] != 1.0
-    assert "exports that were made before do not have them" in capsys.readouterr().out
+    assert "existing exports do not include them" in capsys.readouterr().out
     assert scores["dev"]["accuracy"] == before["dev"]["accuracy"]  # the likeliest class stays
     assert 0 < scores["dev"]["coverage"] < 1
     card = (tmp_path / "run" / "MODEL_CARD.md").read_text()

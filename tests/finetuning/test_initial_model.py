@@ -135,7 +135,10 @@ def test_a_classifier_of_other_classes_is_not_taken(labels: list[str], tiny_conf
     folder = classifier(tiny_config, tmp_path / "hf", labels=("neg", "pos"))
     model = official_bert.TextClassifier.from_checkpoint(folder, labels=labels)
     told = capsys.readouterr().out
-    assert f"classifier is of 2 classes (neg, pos), the model's of {', '.join(labels)}: it is not taken" in told
+    assert (
+        f"classifier has 2 classes (neg, pos), but the model has {', '.join(labels)}; the classifier is not used"
+        in told
+    )
     assert "the head is new: train it before you predict" in told
     assert model.output_shape == (None, len(labels))
 
@@ -144,7 +147,7 @@ def test_classes_without_names_are_said_to_be_taken_in_order(tiny_config: BertCo
     folder = classifier(tiny_config, tmp_path / "hf")
     official_bert.TextClassifier.from_checkpoint(folder, labels=["bad", "good"])
     told = capsys.readouterr().out
-    assert "classifier is of 2 classes without names; they are taken to be bad, good, in this order" in told
+    assert "classifier has 2 classes without names, which are assumed to be bad, good in this order" in told
     assert "the head is the checkpoint's" in told
 
 
@@ -156,7 +159,7 @@ def test_a_classifier_s_kind_is_what_its_configuration_says(tiny_config: BertCon
     assert official_bert.TextClassifier.from_checkpoint(several).head.kind == "multi_label"
     assert "the head is the checkpoint's" in capsys.readouterr().out
     official_bert.TextClassifier.from_checkpoint(several, multi_label=False)
-    assert "is for multi label: it is not taken" in capsys.readouterr().out
+    assert "it is for multi label; the classifier is not used" in capsys.readouterr().out
     value = classifier(tiny_config, tmp_path / "value", labels=("stars",), kind="regression")
     official_bert.TextRegressor.from_checkpoint(value)
     assert "the head is the checkpoint's" in capsys.readouterr().out

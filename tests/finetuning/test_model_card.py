@@ -22,16 +22,16 @@ OUTCOMES = [
 
 
 def test_each_class_has_precision_and_recall_and_the_commonest_is_the_baseline():
-    counts = model_card.confusions(TASK, OUTCOMES)
+    counts = model_card.find_confusions(TASK, OUTCOMES)
     assert counts == {"0": {"0": 1, "1": 1}, "1": {"0": 1, "1": 3}}
-    assert model_card.class_scores(counts) == {
+    assert model_card.compute_class_scores(counts) == {
         "0": {"precision": 0.5, "recall": 0.5, "f1": 0.5, "examples": 2},
         "1": {"precision": 0.75, "recall": 0.75, "f1": 0.75, "examples": 4},
     }
-    assert model_card.commonest_class(counts) == {"label": "1", "accuracy": pytest.approx(4 / 6)}
+    assert model_card.find_commonest_class(counts) == {"label": "1", "accuracy": pytest.approx(4 / 6)}
     never = {"0": {"0": 0, "1": 2}, "1": {"0": 0, "1": 0}}
-    assert model_card.class_scores(never)["0"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "examples": 2}
-    assert model_card.class_scores(None) is model_card.commonest_class(None) is None
+    assert model_card.compute_class_scores(never)["0"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "examples": 2}
+    assert model_card.compute_class_scores(None) is model_card.find_commonest_class(None) is None
 
 
 def test_a_card_has_scores_classes_baseline_settings_and_the_surest_errors_first(tmp_path: pathlib.Path):
@@ -45,7 +45,7 @@ def test_a_card_has_scores_classes_baseline_settings_and_the_surest_errors_first
         "Classes: 0, 1.",
         "| dev | 6 | accuracy | 0.6667 |",
         "| dev | 6 | accuracy of always answering 1 | 0.6667 |",
-        "2 of 6 examples of dev did not fit and lost tokens.",
+        "2 of 6 examples of dev were truncated.",
         "| 1 | 0.7500 | 0.7500 | 0.7500 | 4 |",
         "| expected | 0 | 1 |",
         "| 1 | 1 | 3 |",
@@ -63,7 +63,7 @@ def test_a_card_has_scores_classes_baseline_settings_and_the_surest_errors_first
 def test_a_card_has_the_calibration_error_and_what_each_limit_costs():
     figures = {"temperature": 2.0, "before": 0.25, "after": 0.125, "coverage": [(0.0, 1.0, 0.75), (0.9, 0.5, 1.0)]}
     evaluation = Evaluation(scores={"accuracy": 4 / 6}, outcomes=OUTCOMES, calibration=figures)
-    card = model_card.model_card(TASK, {}, {"dev": evaluation})
+    card = model_card.format_model_card(TASK, {}, {"dev": evaluation})
     for line in (
         "## Calibration, dev",
         "| as trained | 0.2500 |",
@@ -77,12 +77,12 @@ def test_a_card_has_the_calibration_error_and_what_each_limit_costs():
 def test_labels_that_do_not_exclude_each_other_have_their_own_scores():
     each = {"precision": 0.5, "recall": 1.0, "f1": 2 / 3, "examples": 3}
     evaluation = Evaluation(scores={"f1_micro": 0.5}, outcomes=OUTCOMES, label_scores={"bad": each})
-    card = model_card.model_card(TASK, {}, {"dev": evaluation})
+    card = model_card.format_model_card(TASK, {}, {"dev": evaluation})
     assert "| bad | 0.5000 | 1.0000 | 0.6667 | 3 |" in card
 
 
 def test_a_card_of_a_run_without_evaluation_has_its_settings():
-    card = model_card.model_card(TASK, {"learning_rate": 5e-5}, {})
+    card = model_card.format_model_card(TASK, {"learning_rate": 5e-5}, {})
     assert "5e-05" in card
 
 
