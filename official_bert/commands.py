@@ -1,6 +1,6 @@
-"""The commands of the library: flags become dataclasses, one library call.
+"""The commands of the library. Each one parses its flags into option classes and calls one function.
 
-What a command calls is imported when it runs, after its flags were read.
+Modules that need TensorFlow are imported when the command runs, after its flags are checked.
 """
 
 import dataclasses
@@ -20,9 +20,11 @@ from official_bert.tasks.options import SQUAD, TASK_OPTIONS, SquadOptions, TaskO
 from official_bert.utils.allocator import tune_allocator
 from official_bert.utils.command_line import Command, Variant
 
-# What to give in place of flags of the original's scripts; docs/migration.md shows all of them.
-_CONFIGURATION = "it is read from the folder of --init; leave it out (for random weights give --init=bert_config.json)"
-_DATA_FILES = "--task=table and the tasks of SQuAD take files; others read those in --data_dir by their usual names"
+# Replacements for flags of the original's scripts. docs/migration.md has the complete table.
+_CONFIGURATION = (
+    "remove it, because --init includes the configuration (for random weights, pass --init=bert_config.json)"
+)
+_DATA_FILES = "only --task=table and SQuAD take file names; pass --data_dir, which contains the files of other tasks"
 
 
 def _pretrain(options: PretrainingOptions) -> int:
@@ -37,13 +39,13 @@ def _pretrain(options: PretrainingOptions) -> int:
 
 PRETRAIN = Command(
     program="official-bert pretrain",
-    summary="Pre-trains BERT on TFRecord files: masked tokens and next sentences.",
-    before="records, with --vocab_file: official-bert learn-vocabulary and make-records",
-    after="read model/MODEL_CARD.md; try it: official-bert fill-mask; go on: official-bert finetune",
+    summary="Pre-trains BERT on TFRecord files with the masked-LM and next-sentence objectives.",
+    before="create the records with official-bert learn-vocabulary and official-bert make-records",
+    after="read model/MODEL_CARD.md; try official-bert fill-mask or official-bert finetune",
     main=_pretrain,
     options=(PretrainingOptions,),
     original_script="run_pretraining.py",
-    refused={"master": "give the address as --tpu_name"},
+    refused={"master": "pass the address as --tpu_name"},
     examples=(
         (
             "--do_train --input_file='data/train-*.tfrecord' --output_dir=model "
@@ -69,8 +71,8 @@ def _adapt(options: AdaptationOptions) -> int:
 
 ADAPT = Command(
     program="official-bert adapt",
-    summary="Trains a model further on text of one's own, with words of that text if wanted.",
-    before="weights (official-bert models lists some); text files, empty lines between documents",
+    summary="Continues pre-training on your own text, optionally with new words in the vocabulary.",
+    before="get weights (see official-bert models) and text files with empty lines between documents",
     after="official-bert fill-mask --model_dir=adapted, or official-bert finetune --init=adapted",
     main=_adapt,
     extra="data",
@@ -97,7 +99,7 @@ def _finetune(options: FineTuningOptions, task_options: TaskOptions) -> None:
 FINETUNE = Command(
     program="official-bert finetune",
     summary="Fine-tunes BERT on a task.",
-    before="a table with columns text and label; weights, of which official-bert models lists some",
+    before="get a table with columns text and label, and weights (see official-bert models)",
     after="read mine/MODEL_CARD.md; official-bert export --model_dir=mine --export_dir=exports/mine",
     main=_finetune,
     extra="finetune",
@@ -107,14 +109,14 @@ FINETUNE = Command(
     aliases={"task_name": "task", "init_checkpoint": "init", "predict_batch_size": "eval_batch_size"},
     refused={
         "bert_config_file": _CONFIGURATION,
-        "save_checkpoints_steps": "give --eval_steps: each evaluation saves a checkpoint",
-        "iterations_per_loop": "leave it out",
+        "save_checkpoints_steps": "pass --eval_steps, because each evaluation saves a checkpoint",
+        "iterations_per_loop": "remove it",
         "train_file": _DATA_FILES,
         "predict_file": _DATA_FILES,
-        "version_2_with_negative": "give --task=squad_v2",
-        "verbose_logging": "leave it out",
-        "master": "give the address as --tpu_name",
-        "num_tpu_cores": "all cores of the TPU are used; leave it out",
+        "version_2_with_negative": "pass --task=squad_v2",
+        "verbose_logging": "remove it",
+        "master": "pass the address as --tpu_name",
+        "num_tpu_cores": "remove it, because all cores of the TPU are used",
     },
     examples=(
         (
@@ -142,7 +144,7 @@ RUN_CLASSIFIER = dataclasses.replace(
     _SCRIPT,
     program="python -m run_classifier",
     original_script="run_classifier.py",
-    summary="Fine-tunes BERT on a task of sentences or pairs, with the original's flags and output files.",
+    summary="Fine-tunes BERT on a sentence or sentence-pair task, with the original's flags and output files.",
     examples=("--task_name=MRPC --data_dir=MRPC --init_checkpoint=BERT/bert_model.ckpt --do_train --output_dir=mrpc",),
 )
 
@@ -173,9 +175,9 @@ def _convert(options: ConversionOptions) -> None:
 
 CONVERT = Command(
     program="official-bert convert",
-    summary="Converts checkpoints between formats, and changes their vocabulary or longest sequence.",
-    before="weights in any format; google://NAME and hf://OWNER/NAME download them",
-    after="give the folder to --init of official-bert finetune, or to the other program",
+    summary="Converts checkpoints between formats. Can change the vocabulary and the maximum sequence length.",
+    before="get weights in any format; google://NAME and hf://OWNER/NAME download them",
+    after="pass the folder to official-bert finetune --init, or to the other program",
     main=_convert,
     extra="convert",
     options=(ConversionOptions,),
@@ -190,14 +192,14 @@ def _export(options: ExportOptions) -> None:
     from official_bert.export import formats
 
     for folder in formats.export(options).values():
-        print(f"written {folder}")
+        print(f"wrote {folder}")
 
 
 EXPORT = Command(
     program="official-bert export",
-    summary="Exports a trained model as a SavedModel that takes text, for ONNX Runtime, or for LiteRT.",
-    before="a model of official-bert finetune, or of pretrain",
-    after="official-bert serve --model=exports/sentiment; official-bert predict for a file of texts",
+    summary="Exports a trained model as a SavedModel that accepts text, for ONNX Runtime, or for LiteRT.",
+    before="train a model with official-bert finetune or pretrain",
+    after="official-bert serve --model=exports/sentiment, or official-bert predict",
     main=_export,
     extra="serve",
     options=(ExportOptions,),
@@ -220,11 +222,11 @@ def _serve(options: ServingOptions) -> None:
 SERVE = Command(
     program="official-bert serve",
     summary="Serves exported models over HTTP.",
-    before="an export: official-bert export --model_dir=sentiment --export_dir=exports/sentiment",
-    after="open http://127.0.0.1:8501 to try the model; /openapi.json is for programs",
+    before="export a model: official-bert export --model_dir=sentiment --export_dir=exports/sentiment",
+    after="open http://127.0.0.1:8501 to try the model; programs can read /openapi.json",
     main=_serve,
     extra="serve",
-    tensorflow=False,  # which models for ONNX Runtime do without
+    tensorflow=False,  # ONNX models do not need it.
     options=(ServingOptions,),
     examples=(
         "--model=exports/sentiment",
@@ -237,20 +239,22 @@ def _check_export(options: CheckOptions, arguments: list[str]) -> None:
     from official_bert.serving import check_export
 
     if len(arguments) != 1:
-        raise UserError(f"{len(arguments)} arguments were given; expected one: an export's folder or a model's address")
+        raise UserError(
+            f"received {len(arguments)} arguments; expected the folder of an export or the address of a model"
+        )
     print(check_export.check(options, arguments[0]))
 
 
 CHECK_EXPORT = Command(
     program="official-bert check-export",
-    summary="Asks an export, or a server of it, the texts that it was checked with when it was written.",
-    before="an export: official-bert export --model_dir=sentiment --export_dir=exports/sentiment",
-    after="where it answers as it did: official-bert serve --model=exports/sentiment",
+    summary="Replays an export's reference inputs against the export or a running server, and compares the outputs.",
+    before="export a model: official-bert export --model_dir=sentiment --export_dir=exports/sentiment",
+    after="if all outputs match: official-bert serve --model=exports/sentiment",
     main=_check_export,
     extra="serve",
-    tensorflow=False,  # a SavedModel is asked in a process of its own
+    tensorflow=False,  # A SavedModel runs in a separate process.
     options=(CheckOptions,),
-    positional="an export's folder, or a served model's address",
+    positional="the folder of an export, or the address of a served model",
     examples=(
         "exports/sentiment",
         "--export_dir=exports/sentiment http://localhost:8501/v1/models/sentiment",
@@ -272,12 +276,12 @@ def _predict(options: BatchPredictionOptions, shards: ShardOptions) -> None:
 
 PREDICT = Command(
     program="official-bert predict",
-    summary="Answers a file of texts with an exported model.",
-    before="an export: official-bert export --model_dir=sentiment --export_dir=exports/sentiment",
-    after="read answers.jsonl: an answer on each line, in the order of the texts",
+    summary="Computes predictions for a file of texts with an exported model.",
+    before="export a model: official-bert export --model_dir=sentiment --export_dir=exports/sentiment",
+    after="read answers.jsonl, which has one line per text, in the same order",
     main=_predict,
     extra="serve",
-    tensorflow=False,  # which an export for ONNX Runtime does without
+    tensorflow=False,  # ONNX exports do not need it.
     options=(BatchPredictionOptions, ShardOptions),
     examples=(
         "--export_dir=exports/sentiment --input_file=texts.csv --output_file=answers.jsonl",
@@ -299,12 +303,12 @@ def _fill_mask(options: FillMaskOptions, texts: list[str]) -> None:
 
 FILL_MASK = Command(
     program="official-bert fill-mask",
-    summary="Fills in [MASK] with a pre-trained model.",
-    before="a pre-trained model: official-bert pretrain, or downloaded weights",
-    after="learn a task from the same weights: official-bert finetune --init=model",
+    summary="Predicts the [MASK] tokens in texts with a pre-trained model.",
+    before="pre-train a model with official-bert pretrain, or get weights",
+    after="fine-tune the model: official-bert finetune --init=model",
     main=_fill_mask,
     options=(FillMaskOptions,),
-    positional="texts with [MASK]",
+    positional="texts that contain [MASK]",
     examples=(
         '--model_dir=model "the capital of france is [MASK] ."',
         '--model_dir=model --top_k=3 "[MASK] is a [MASK] ."',
@@ -326,9 +330,9 @@ def _extract_features(options: FeatureOptions, shards: ShardOptions) -> None:
 
 FEATURES = Command(
     program="official-bert features",
-    summary="Writes the encoder's vectors of texts: of each token, of each word, or one for a text.",
-    before="weights in any format; a text on each line of a file",
-    after="read vectors.jsonl; for one vector of each text: --pooling=mean --output_file=vectors.npy",
+    summary="Writes the encoder's vectors of texts: one per token, per word or per text.",
+    before="get weights in any format, and a file with one text per line",
+    after="read vectors.jsonl; for one vector per text, pass --pooling=mean --output_file=vectors.npy",
     main=_extract_features,
     extra="data",
     options=(FeatureOptions, ShardOptions),
@@ -336,10 +340,10 @@ FEATURES = Command(
     aliases={"init_checkpoint": "init"},
     refused={
         "bert_config_file": _CONFIGURATION,
-        "use_one_hot_embeddings": "leave it out",
+        "use_one_hot_embeddings": "remove it",
         **dict.fromkeys(
             ("use_tpu", "tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores"),
-            "the device is chosen automatically; leave it out",
+            "remove it, because the device is selected automatically",
         ),
     },
     examples=(
@@ -358,9 +362,9 @@ def _list_models() -> None:
 
 MODELS = Command(
     program="official-bert models",
-    summary="Lists the models that are known by name, with sizes and licences.",
-    before="nothing; the list needs no network",
-    after="give a name where weights are asked for: official-bert finetune --init=bert-mini",
+    summary="Lists the models that you can use by name, with sizes and licences.",
+    before="nothing; this command does not use the network",
+    after="pass a name as weights: official-bert finetune --init=bert-mini",
     main=_list_models,
     options=(),
     tensorflow=False,

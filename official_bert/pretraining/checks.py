@@ -1,4 +1,4 @@
-"""Checks of a run's flags, records, and folder before its first step."""
+"""Checks of the flags, records and folder of a run before its first step."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ from official_bert.utils import files
 
 
 def read_config(options: Options) -> BertConfig:
-    """Returns the model's configuration, with the vocabulary's size where that is asked for."""
+    """Returns the model configuration, with the size of --vocab_file if --vocab_size_from_vocab is set."""
     config = BertConfig.from_json_file(options.bert_config_file)
     config = options.apply_to(config)
     if options.vocab_size_from_vocab:
@@ -55,7 +55,7 @@ def find_checkpoint(options: Options) -> str | None:
         return None
     last = max((line["step"] for line in read_log(folder, TRAIN)), default=0)
     raise UserError(
-        f"{folder} holds a run that saved checkpoints{f' and logged {last:,} steps' if last else ''}, but they are "
+        f"{folder} contains a run that saved checkpoints{f' and logged {last:,} steps' if last else ''}, but they are "
         "missing (ckpt-*.index). Restore them to resume, pass another --output_dir, or pass --begin_anew to start at "
         "step 0 in this folder, which empties its log."
     )
@@ -71,7 +71,7 @@ def check_run(
 ) -> tuple[Options, dict[str, str], Changes]:
     """Checks the options against the records, the model and the earlier run, and reports all mistakes together.
 
-    Mistakes in single flags come before differences.
+    Errors in single flags come before differences from the earlier run.
 
     Args:
         options: The options.
@@ -124,7 +124,7 @@ def check_run(
 
 
 def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) -> Casing | None:
-    """Returns the vocabulary's casing from the manifests, else the flags, else the run's folder, else None."""
+    """Returns the casing from the manifests, the flags or the run's folder, in this order, or None."""
     for each in manifests:
         if recorded := recorded_casing(each):
             return recorded
@@ -135,11 +135,11 @@ def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) ->
 
 
 def _check_model_files(options: Options, contents: dict[str, str], manifests: Sequence[manifest.Manifest]) -> None:
-    """Raises a UserError if the folder holds another model. Corrects a casing that the manifests contradict."""
+    """Raises a UserError if the folder contains another model. Corrects a casing that the manifests contradict."""
     path = os.path.join(options.output_dir, TOKENIZER_FILE)
     if options.do_train and manifests and TOKENIZER_FILE in contents and files.exists(path):
         if files.read_text(path) != contents[TOKENIZER_FILE]:
-            print(f"note: {path} is corrected: the records' manifest says otherwise", flush=True)
+            print(f"note: {path} is replaced, because it contradicts the records' manifest", flush=True)
         contents = {name: content for name, content in contents.items() if name != TOKENIZER_FILE}
     check_contents(options.output_dir, contents)
 
@@ -148,11 +148,11 @@ def _check_vocabulary_size(options: Options, config: BertConfig) -> None:
     """Raises a UserError if the vocabulary has more tokens than the model; warns if it has fewer."""
     if options.vocab_file:
         for note in check_vocabulary(files.read_text(options.vocab_file), config, options.vocab_file):
-            print(f"warning: {note}; --vocab_size_from_vocab makes the table as large as the vocabulary", flush=True)
+            print(f"warning: {note}; --vocab_size_from_vocab sets vocab_size to the size of the vocabulary", flush=True)
 
 
 def _check_vocabulary_casing(options: Options, casing: Casing | None, has_manifest: bool) -> Casing | None:
-    """Returns the casing of the run's texts, which the vocabulary decides if `casing` is None.
+    """Returns the casing of the run's texts. Infers it from the vocabulary if `casing` is None.
 
     Raises:
         UserError: If the vocabulary contradicts the casing.
@@ -162,57 +162,59 @@ def _check_vocabulary_casing(options: Options, casing: Casing | None, has_manife
     tokens = split_vocab(files.read_text(options.vocab_file))
     if casing is None:
         return infer_casing(tokens, None)
-    remedy = "make the records again with" if has_manifest else "pass"
+    remedy = "create the records again with" if has_manifest else "pass"
     if problem := describe_contradiction(tokens, casing.do_lower_case, options.vocab_file, remedy):
         raise UserError(problem)
     return casing
 
 
 def _check_lengths(options: Options, config: BertConfig) -> None:
-    """Raises a UserError if a phase has longer records than the model reads."""
+    """Raises a UserError if a phase has longer records than the model supports."""
     for phase in options.phases:
         if phase.max_seq_length > config.max_position_embeddings:
             raise UserError(
                 f"{phase.flag('max_seq_length')} is {phase.max_seq_length}, but {options.bert_config_file} has "
-                f"max_position_embeddings {config.max_position_embeddings}"
+                f"max_position_embeddings={config.max_position_embeddings}"
             )
 
 
 def _check_objectives(options: Options, training: Iterable[RecordFiles], evaluated: Iterable[RecordFiles]) -> None:
-    """Raises a UserError if the records of phases and evaluation are of several objectives, or not of the run's."""
+    """Raises a UserError if the records differ in objective or masking rates, or contradict the run's objective."""
     training = list(training)
     objectives = sorted({each.sentence_objective for each in (*training, *evaluated)})
     if len(objectives) > 1:
         raise UserError(
-            f"make-records wrote the run's records with several values of --sentence_objective: "
-            f"{', '.join(objectives)}; give records of one kind for all phases and for evaluation"
+            f"make-records wrote the records with different values of --sentence_objective: {', '.join(objectives)}; "
+            "use one value for all phases and for evaluation"
         )
     rates = sorted({each.masking_rates for each in training})
     if len(rates) > 1:
         raise UserError(
-            f"make-records wrote the phases' records with several values of --masking_rates: {', '.join(rates)}; "
-            "give records of one kind"
+            f"make-records wrote the records with different values of --masking_rates: {', '.join(rates)}; use one "
+            "value for all phases"
         )
     if options.next_sentence_prediction and objectives == [NONE]:
         raise UserError(
-            f"make-records wrote the records with --sentence_objective={NONE}: they have no second segment to predict; "
-            "give --nonext_sentence_prediction, or records of another objective"
+            f"make-records wrote the records with --sentence_objective={NONE}, without sentence labels; pass "
+            "--nonext_sentence_prediction, or use records with another objective"
         )
 
 
 def _check_packing(options: Options, config: BertConfig) -> None:
-    """Raises a UserError if records are to be packed for a model that cannot tell them apart."""
+    """Raises a UserError if --pack_sequences is set for a model that does not support it."""
     if options.pack_sequences and not config.predicts_masked_tokens:
-        raise UserError("--pack_sequences works for masked LMs only, and this model predicts next tokens; leave it out")
+        raise UserError(
+            "--pack_sequences supports masked LMs only, but this model predicts next tokens; remove the flag"
+        )
 
 
 def check_replicas(options: Options, replicas: int) -> None:
-    """Raises a UserError if batches cannot be shared evenly among the replicas, or they are not those expected."""
+    """Raises a UserError if batches cannot be split evenly among the replicas, or their number is unexpected."""
     on_tpu = options.strategy == "tpu"
     if options.num_tpu_cores is not None and on_tpu and options.num_tpu_cores != replicas:
         raise UserError(f"--num_tpu_cores is {options.num_tpu_cores}, but the TPU has {replicas}")
     if options.jit_compile and (replicas > 1 or on_tpu):
-        raise UserError("--jit_compile is for one CPU or GPU; leave it out")
+        raise UserError("--jit_compile supports one CPU or GPU only; remove the flag")
     if options.eval_batch_size % replicas:
         raise UserError(f"--eval_batch_size is {options.eval_batch_size}; expected a multiple of {replicas} replicas")
     parts = replicas * options.gradient_accumulation_steps

@@ -255,9 +255,9 @@ def test_a_damaged_record_is_named(make_options: OptionsMaker, record_files: lis
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"init_checkpoint": "model"}, "exclude each other"),
-        ({"left_to_right": True}, "not for --left_to_right"),
-        ({"distribution_strategy": "multi_worker"}, "is for one machine"),
+        ({"init_checkpoint": "model"}, "cannot be combined"),
+        ({"left_to_right": True}, "does not support --left_to_right"),
+        ({"distribution_strategy": "multi_worker"}, "supports one machine only"),
     ],
 )
 def test_flags_that_contradict_it_are_refused(changes: dict[str, object], expected: str, tmp_path: pathlib.Path):

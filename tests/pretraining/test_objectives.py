@@ -90,5 +90,5 @@ def test_phases_and_evaluation_of_several_objectives_are_refused(make_options, r
     held_out = {"eval_input_file": [str(other)], "do_eval": True}
     for run in (phase2, held_out):
         message = refused(run, sentence_objective="none")
-        assert "several values of --sentence_objective: next_sentence, none" in message
-    assert "several values of --masking_rates: 0/0/100, 80/10/10" in refused(phase2, masking_rates="0/0/100")
+        assert "different values of --sentence_objective: next_sentence, none" in message
+    assert "different values of --masking_rates: 0/0/100, 80/10/10" in refused(phase2, masking_rates="0/0/100")

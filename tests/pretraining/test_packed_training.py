@@ -118,7 +118,7 @@ def test_a_packed_run_logs_and_evaluates_as_an_unpacked_one(tiny_config, record_
 
 
 def test_packing_for_causal_attention_is_refused(tiny_config: BertConfig, record_files, tmp_path):
-    with pytest.raises(UserError, match="--pack_sequences works for masked LMs only"):
+    with pytest.raises(UserError, match="--pack_sequences supports masked LMs only"):
         run(record_files, tiny_config, tmp_path / "run", pack_sequences=True, left_to_right=True)
 
 
