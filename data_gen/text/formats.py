@@ -23,6 +23,7 @@ from data_gen.options import TEXT_FORMATS, TextOptions
 from data_gen.text.sentences import check_language, split_sentences
 from official_bert.errors import UserError
 from official_bert.utils import files, row_files, streams, tables
+from official_bert.utils.bad_rows import NoBadRows
 from official_bert.utils.counting import pluralize
 from official_bert.utils.progress import Progress
 
@@ -281,15 +282,7 @@ def _read_wikiextractor(path: str, lines: Iterable[str], split: Callable[[str], 
 def _read_jsonl(
     path: str, lines: Iterable[str], split: Callable[[str], list[str]], field: str, drop_invalid_utf8: bool
 ) -> Iterator[Document]:
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            value = files.parse_json_line(line)
-        except UserError as error:
-            raise UserError(f"{path}, line {number}: {error}: {_shorten(line)}; expected an object per line") from error
-        if not isinstance(value, dict):
-            raise UserError(f"{path}, line {number}: expected a JSON object, received {_shorten(line)}")
+    for number, value in tables.parse_json_lines(path, lines, NoBadRows()):
         if drop_invalid_utf8 and isinstance(value.get(field), str):
             # By escapes, JSON allows half of a surrogate pair.
             value[field] = value[field].encode("utf-8", "ignore").decode()

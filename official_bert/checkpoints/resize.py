@@ -27,7 +27,7 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
             "unused_first" to append rows once those are used up.
 
     Raises:
-        UserError: a token is there already or could never come out of the tokenizer, or there are too few unused ones.
+        UserError: a token already exists or could never come out of the tokenizer, or there are too few unused ones.
     """
     if checkpoint.slots:
         raise UserError("a vocabulary cannot grow together with the optimizer's state; convert without --optimizer")

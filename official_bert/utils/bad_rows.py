@@ -1,4 +1,4 @@
-"""What happens to a row of the data that is wrong: reading stops there, or passes it over and counts."""
+"""What to do with rows of a data file that are invalid: stop, or skip and count them."""
 
 import collections
 import sys
@@ -10,26 +10,26 @@ from official_bert.utils.counting import pluralize
 STOP, SKIP = "stop", "skip"
 POLICIES = (STOP, SKIP)
 
-_MOST_SHOWN = 5  # of each file, that are shown in full
-_LONGEST_SHOWN = 500  # characters of what is wrong with a row
+_MAX_SHOWN = 5  # skipped rows of each file that are printed
+_MAX_PROBLEM_LENGTH = 500  # characters
 
 
 def format_position(path: str, line: int | str) -> str:
-    """Returns where a row is, by the number of its line or, in files without lines, by what else says it."""
+    """Returns the position of a row for messages. `line` is a line number, or a description in files without lines."""
     return f"{path}, line {line}" if isinstance(line, int) else f"{path}, {line}"
 
 
 class BadRows:
-    """Collects the rows that cannot be read.
+    """Collects invalid rows.
 
     Args:
-        policy: "stop": the first one is a UserError. "skip": they are counted, and the first ones shown.
-        silent: whether to show none.
+        policy: STOP raises a UserError for the first row. SKIP counts the rows and prints the first ones.
+        silent: Whether to print nothing.
 
     Attributes:
-        has_flags: Whether the command has the flags of finetune that name columns and skip rows.
-        silent: whether to show none.
-        counts: how many rows of each file were passed over.
+        has_flags: Whether the command has finetune's flags that name columns and skip rows.
+        silent: As above.
+        counts: Number of skipped rows by file.
     """
 
     has_flags: ClassVar[bool] = True
@@ -38,41 +38,42 @@ class BadRows:
         self._policy = policy
         self.silent = silent
         self.counts: collections.Counter[str] = collections.Counter()
-        self._first_reasons: dict[str, str] = {}
+        self._first_problems: dict[str, str] = {}
 
     def add(self, path: str, line: int | str, problem: str) -> None:
-        """Takes note of a bad row.
+        """Records an invalid row.
 
         Args:
-            path: the file.
-            line: the row's first line, from 1; or, in files without lines, what else says where it is.
-            problem: what was received and what was expected.
+            path: The file.
+            line: The number of the row's first line, counted from 1, or a description in files without lines.
+            problem: What was received and what is expected.
 
         Raises:
-            UserError: the policy is to stop.
+            UserError: If the policy is STOP.
         """
-        problem = problem if len(problem) <= _LONGEST_SHOWN else f"{problem[:_LONGEST_SHOWN]}..."  # it quotes the row
+        if len(problem) > _MAX_PROBLEM_LENGTH:  # it may quote the row
+            problem = f"{problem[:_MAX_PROBLEM_LENGTH]}..."
         where = format_position(path, line)
         if self._policy == STOP:
             raise UserError(f"{where}: {problem}; correct it, or pass --on_bad_row=skip to leave such rows out")
         self.counts[path] += 1
-        self._first_reasons.setdefault(path, f"{where}: {problem}")
-        if self.counts[path] <= _MOST_SHOWN and not self.silent:
+        self._first_problems.setdefault(path, f"{where}: {problem}")
+        if self.counts[path] <= _MAX_SHOWN and not self.silent:
             print(f"skipped {where}: {problem}", file=sys.stderr)
 
     def first_reason(self, path: str) -> str:
-        """Returns the count of a file's bad rows and what is wrong with the first, to end an error; "" for none."""
-        if path not in self._first_reasons:
+        """Returns the end of an error message: the number of invalid rows and the first problem, or "" if none."""
+        if path not in self._first_problems:
             return ""
-        return f" ({pluralize(self.counts[path], 'bad row')}; the first: {self._first_reasons[path]})"
+        return f" ({pluralize(self.counts[path], 'bad row')}; the first: {self._first_problems[path]})"
 
     def summary(self) -> list[str]:
-        """Returns a line for each file that has bad rows."""
+        """Returns a line for each file with skipped rows."""
         return [f"skipped {pluralize(count, 'bad row')} of {path}" for path, count in self.counts.items()]
 
 
 class NoBadRows(BadRows):
-    """Refuses every bad row, where none may be left out."""
+    """Raises a UserError for every invalid row, in commands that cannot skip rows."""
 
     has_flags = False
 

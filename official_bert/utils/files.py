@@ -1,7 +1,7 @@
-"""Reading and writing files, local or on the file systems of remote.py (gs://, s3://).
+"""Reads and writes files, local ones and those on remote file systems such as gs:// and s3:// (see remote.py).
 
-A file that is written here appears under its name whole or not at all: a local one is written beside, then renamed; a
-remote one is written on this machine, then sent.
+Files are written atomically: a local file is written under a temporary name and renamed, a remote one is written to a
+local temporary file and uploaded.
 """
 
 import contextlib
@@ -10,120 +10,138 @@ import functools
 import glob as local_glob
 import hashlib
 import json
+import lzma
 import os
 import re
 import shlex
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.utils.file_kinds import check_text
-from official_bert.utils.remote import TEMPORARY, UNFINISHED, TensorFlowFiles, file_system, new_name
+from official_bert.utils.remote import (
+    TEMPORARY_PREFIX,
+    TEMPORARY_SUFFIX,
+    TensorFlowFiles,
+    file_system,
+    temporary_name,
+)
 from official_bert.utils.signals import check_interrupted
 
-MAX_JSON_BYTES = 64 << 20  # of a file of settings; the largest tokenizer.json of a BERT has some 10 MB
+MAX_JSON_BYTES = 64 << 20  # for settings; the largest tokenizer.json of a BERT model has about 10 MB
 
-_SENDING = ".writing"  # is in a remote folder while its files are sent
-# How HDF5 and Rust word a refusal to write, each in its own class of error.
-_REFUSED = re.compile(
+_UPLOADING = ".writing"  # a file that marks a remote folder while its files are uploaded
+# The operating system's reason in the messages of failed writes by HDF5 and Rust libraries.
+_WRITE_FAILURE = re.compile(
     r"errno = \d+, error message = '(?P<hdf5>[^']*)'|I/O error: (?P<rust>.*) \(os error \d+\)"
     r"|IoError\(Os \{.*message: \"(?P<older_rust>[^\"]*)\""
 )
 
 
 def is_remote(path: str) -> bool:
-    """Whether the path names a file system other than the local one."""
+    """Returns whether a path is on a file system other than the local one."""
     return "://" in path
 
 
 def make_absolute(path: str) -> str:
-    """Returns a local path from the root on, and a remote one as it is."""
+    """Returns the absolute path of a local file, and a remote path unchanged."""
     return path if is_remote(path) else os.path.abspath(path)
 
 
 def normalize_path(path: str) -> str:
-    """Returns the one spelling of a path that others of the same file can be compared with."""
+    """Returns a local path in normal form, and a remote path unchanged."""
     return path if is_remote(path) else os.path.normpath(path)
 
 
 def refuse_overwriting(path: str, flag: str, inputs: Iterable[str]) -> None:
-    """Raises a UserError if a file to be written is one of those that are read, in any spelling or by any link.
+    """Raises a UserError if an output file is also an input, under any spelling or link.
 
-    `flag` is where it was given, without dashes.
+    Args:
+        path: The output file.
+        flag: The flag of the output file, without dashes.
+        inputs: The input files.
     """
-    for read in inputs:
-        if is_same_file(path, read):
-            also = "" if read == path else f", the same file as {read}"
-            raise UserError(
-                f"--{flag} would write {path}, which is an input{also}; writing would destroy it; give another name"
-            )
+    for input_file in inputs:
+        if is_same_file(path, input_file):
+            same = "" if input_file == path else f" (the same file as {input_file})"
+            raise UserError(f"--{flag} would write {path}, which is an input{same}; pass another name")
 
 
 def is_same_file(path: str, other: str) -> bool:
-    """Whether two names, in any spelling or by any link, are one file, which need not be there yet."""
+    """Returns whether two paths are the same file, under any spelling or link. The file need not exist."""
     if is_remote(path) or is_remote(other):
         (*scheme, name), (*other_scheme, other_name) = path.partition("://"), other.partition("://")
         return scheme == other_scheme and os.path.normpath(name) == os.path.normpath(other_name)
     if os.path.exists(path) and os.path.exists(other):
-        return os.path.samefile(path, other)  # hard links, too
+        return os.path.samefile(path, other)  # includes hard links
     return os.path.realpath(path) == os.path.realpath(other)
 
 
 def work_path(path: str) -> str:
-    """Returns the name on which those of unfinished work are made: `path`, or of a remote one a name in this folder."""
+    """Returns the prefix for names of working files: a local path, or for a remote one a name in the current folder."""
     if not is_remote(path):
         return path
     return f"{os.path.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
 def resolve_links(path: str) -> str:
-    """Returns the path of the file itself: without links, and from the root on; a remote one as it is."""
+    """Returns the absolute path of a local file without links, and a remote path unchanged."""
     return path if is_remote(path) else os.path.realpath(path)
 
 
 def open_bytes(path: str) -> Any:
-    """Opens a file of bytes for reading."""
+    """Opens a file for reading bytes."""
     return file_system(path).open(path) if is_remote(path) else open(path, "rb")
 
 
 def check_regular(path: str) -> None:
-    """Raises a UserError if a local path is neither missing nor a regular file: a pipe or device never ends."""
+    """Raises a UserError if a local path exists and is not a regular file. Pipes and devices may never end."""
     if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
         kind = "a folder" if os.path.isdir(path) else "a pipe, device or socket"
         raise UserError(f"{path} is {kind}; expected a regular file")
 
 
 @contextlib.contextmanager
-def explain_read_errors(path: str) -> Iterator[None]:
-    """Raises a UserError that names the file where reading it fails."""
+def explain_read_errors(path: str, position: Callable[[], str] = lambda: "the start") -> Iterator[None]:
+    """Converts errors while a file is read or decompressed to UserErrors that name the file.
+
+    Args:
+        path: The file.
+        position: Returns the last position that was read, for messages.
+    """
     try:
         yield
     except UserError:
         raise
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except Exception as error:  # TensorFlow's own error classes, for remote paths only
+    except EOFError as error:
+        raise UserError(
+            f"{path} ends within its compressed data, after {position()} of the text; copy or download it again"
+        ) from error
+    except (OSError, zlib.error, lzma.LZMAError) as error:
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    except Exception as error:  # the error classes of TensorFlow's and fsspec's file systems
         if not is_remote(path):
             raise
         if type(error).__name__ == "NotFoundError":
             raise UserError(f"there is no file {path}") from error
-        raise UserError(f"cannot read {path}: {error}") from error
+        raise UserError(f"cannot read {path}: {error or type(error).__name__}") from error
 
 
 def read_bytes(path: str) -> bytes:
-    """Returns the file's content; a missing or unreadable file is a UserError that names it."""
+    """Returns the content of a file. Raises a UserError if it is missing or unreadable."""
     check_regular(path)
     with explain_read_errors(path), open_bytes(path) as reader:
         return bytes(reader.read())
 
 
 def sha256(path: str) -> str:
-    """Returns the SHA-256 of a file's content; a missing or unreadable file is a UserError that names it."""
+    """Returns the SHA-256 hash of a file. Raises a UserError if it is missing or unreadable."""
     check_regular(path)
     with explain_read_errors(path), open_bytes(path) as reader:
         digest = hashlib.sha256()
@@ -133,63 +151,60 @@ def sha256(path: str) -> str:
 
 
 def read_text(path: str) -> str:
-    """Returns the content of a UTF-8 file, as `decode` does."""
+    """Reads a UTF-8 file. See `decode`."""
     return decode(path, read_bytes(path))
 
 
 def decode(path: str, content: bytes) -> str:
-    """Returns the text of a UTF-8 file without its byte-order mark.
+    """Returns the text of a UTF-8 file without its byte order mark.
 
     Raises:
-        UserError: If the content is a file of another kind, or is not UTF-8; names the file and the line.
+        UserError: If the content is not UTF-8 text. The message has the file and the line.
     """
     check_text(path, content)
     try:
         return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        raise not_utf8(path, content.count(b"\n", 0, error.start) + 1, error) from error
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(describe_invalid_utf8(path, line, error)) from error
 
 
-def not_utf8(path: str, line: int, error: UnicodeDecodeError, column: str = "") -> UserError:
-    """Returns the error for a line of a file that is not UTF-8."""
-    byte = f"byte 0x{error.object[error.start]:02x}{column}"
-    return UserError(
-        f"{path}, line {line}: {byte} is not UTF-8; convert the file to UTF-8, as from Latin-1 by: iconv -f LATIN1 "
-        f"-t UTF-8 {shlex.quote(path)} > NEW_FILE"
+def describe_invalid_utf8(path: str, line: int, error: UnicodeDecodeError, column: str = "") -> str:
+    """Returns the error message for a line that is not UTF-8, with a command that converts the file."""
+    return (
+        f"{path}, line {line}: byte 0x{error.object[error.start]:02x}{column} is not UTF-8; convert the file to UTF-8, "
+        f"as from Latin-1 by: iconv -f LATIN1 -t UTF-8 {shlex.quote(path)} > NEW_FILE"
     )
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Returns the value of a JSON text; whatever is wrong with it is a UserError that names the source."""
+    """Returns the value of a JSON text. Raises a UserError that names the source if the text is not valid JSON."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{source} is not valid JSON: {error}") from error
-    except RecursionError as error:
-        raise UserError(f"{source} nests its values too deeply to be read") from error
-    except ValueError as error:  # a number of thousands of digits
-        raise UserError(f"{source} holds a value that cannot be read: {error}") from error
+    except (RecursionError, ValueError) as error:  # ValueError also for numbers with thousands of digits
+        reason = "its values are nested too deeply" if isinstance(error, RecursionError) else error
+        raise UserError(f"{source} is not valid JSON: {reason}") from error
 
 
 def parse_json_line(line: str) -> Any:
-    """Returns the value of a line of JSON lines; a UserError says what is wrong with it, without naming a source.
+    """Returns the value of a line of a JSON lines file. Rejects NaN and Infinity, which are not valid JSON.
 
-    NaN and Infinity, which Python's parser takes although they are no JSON, are refused.
+    Raises:
+        UserError: If the line is not valid JSON. The message does not name a source.
     """
     try:
-        return json.loads(line, parse_constant=_refuse_constant)
-    except RecursionError as error:
-        raise UserError("not valid JSON: it nests its values too deeply to be read") from error
-    except ValueError as error:  # also for a number of thousands of digits
-        raise UserError(f"not valid JSON: {error}") from error
+        return json.loads(line, parse_constant=_reject_constant)
+    except (RecursionError, ValueError) as error:
+        reason = "its values are nested too deeply" if isinstance(error, RecursionError) else error
+        raise UserError(f"not valid JSON: {reason}") from error
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no value of JSON; null stands for a missing one")
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value; use null for a missing value")
 
 
 def read_json(path: str, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Returns the value in a JSON file; a missing, too large or wrong one is a UserError that names it."""
+    """Returns the value in a JSON file. Raises a UserError if it is missing, too large or not valid JSON."""
     check_regular(path)
     if exists(path) and size(path) > max_bytes:
         raise UserError(f"{path} has {size(path):,} bytes; expected a JSON file of at most {max_bytes:,}")
@@ -197,30 +212,31 @@ def read_json(path: str, max_bytes: int = MAX_JSON_BYTES) -> Any:
 
 
 def read_json_object(path: str, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """Returns the object in a JSON file, as `read_json`; any other value is a UserError that names the file."""
+    """Returns the object in a JSON file, like `read_json`. Raises a UserError for any other value."""
     values = read_json(path, max_bytes)
     if not isinstance(values, dict):
-        raise UserError(f"{path} holds {type(values).__name__}; expected a JSON object")
+        raise UserError(f"{path} contains {type(values).__name__}; expected a JSON object")
     return values
 
 
 @contextlib.contextmanager
 def write_folder_atomically(path: str) -> Iterator[str]:
-    """Yields a local folder to write in; on leaving without an error it becomes `path`, else it is removed.
+    """Yields a local folder to write to, which becomes `path` on exit, or is removed after an exception.
 
-    A local one is renamed. The files of a remote one are sent one by one; until the last is there, `is_unfinished`.
+    A local folder is renamed. The files of a remote one are uploaded one by one, and `is_unfinished` returns True until
+    the last one is uploaded.
 
     Raises:
-        UserError: there is something under that name, or the file system refuses the write.
+        UserError: If the path exists (empty and unfinished folders excepted) or cannot be written.
     """
     path = path.rstrip("/")
     if exists(path) and (not is_folder(path) or list_folder(path)) and not is_unfinished(path):
-        raise UserError(f"{path} is there already; give the name of a new or empty folder")
+        raise UserError(f"{path} already exists; pass the name of a new or empty folder")
     if is_remote(path):
-        with explain_write_errors(path), tempfile.TemporaryDirectory(prefix=TEMPORARY) as local:
+        with explain_write_errors(path), tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as local:
             yield local
             check_interrupted()
-            _send_folder(local, path)
+            _upload_folder(local, path)
         return
     with explain_write_errors(path), temporary_folder_beside(path) as beside:
         yield beside
@@ -229,83 +245,83 @@ def write_folder_atomically(path: str) -> Iterator[str]:
         os.replace(beside, path)
 
 
-def _send_folder(local: str, path: str) -> None:
+def _upload_folder(local: str, path: str) -> None:
     remove_folder(path)
-    mark = os.path.join(path, _SENDING)
+    marker = os.path.join(path, _UPLOADING)
     try:
-        write_text(mark, "The files of this folder are being sent, or the process that sent them was killed.\n")
+        write_text(marker, "The files of this folder are being uploaded, or the upload was interrupted.\n")
         for folder, _, names in os.walk(local):
             for name in names:
-                whole = os.path.join(folder, name)
-                file_system(path).send(whole, os.path.join(path, os.path.relpath(whole, local)))
-        remove(mark)
+                file = os.path.join(folder, name)
+                file_system(path).upload(file, os.path.join(path, os.path.relpath(file, local)))
+        remove(marker)
     except BaseException:
         remove_folder(path)
         raise
 
 
 def is_unfinished(path: str) -> bool:
-    """Whether not all files of a remote folder are there: they are being sent, or the sender was killed."""
-    return is_remote(path) and exists(os.path.join(path, _SENDING))
+    """Returns whether a remote folder is incomplete: the upload is still running, or it was interrupted."""
+    return is_remote(path) and exists(os.path.join(path, _UPLOADING))
 
 
 def local_copy(path: str) -> str:
-    """Returns a path by which TensorFlow, and what reads local files, can read a file or folder.
+    """Returns a path that TensorFlow can read.
 
-    It is the path itself, but of what neither this machine nor TensorFlow has: of that it is a copy in the temporary
-    folder, which is removed when this process ends.
+    This is the path itself if it is local or TensorFlow supports its scheme. Otherwise it is a temporary copy, which is
+    removed when the process ends.
 
     Raises:
-        UserError: the folder is unfinished.
+        UserError: If the folder is incomplete.
     """
     if not is_remote(path):
         return path
     if is_unfinished(path):
         raise UserError(
-            f"{path} is not complete: its files are still being sent, or the command that sent them was killed: give "
-            "that command again"
+            f"{path} is not complete: its files are still being uploaded, or the upload was interrupted. Run the "
+            "command that wrote it again."
         )
     return file_system(path).local_copy(path)
 
 
 def check_holds_runs(path: str) -> None:
-    """Raises a UserError if a folder cannot hold a run: TensorFlow writes checkpoints, and logs that grow."""
+    """Raises a UserError if a folder is on a file system to which TensorFlow cannot write checkpoints and logs."""
     if is_remote(path) and not isinstance(file_system(path), TensorFlowFiles):
         raise UserError(
-            f"{path} cannot hold checkpoints and logs that are written while a run goes on; give a folder of this "
-            f"machine or of gs://, and send the model afterwards: official-bert convert --from=FOLDER --to={path}"
+            f"{path} cannot store checkpoints and logs during a run. Pass a local folder or one on gs://, and copy the "
+            f"model afterwards: official-bert convert --from=FOLDER --to={path}"
         )
 
 
 @contextlib.contextmanager
 def write_atomically(path: str) -> Iterator[str]:
-    """Yields a local path to write to; on leaving without an error that file becomes `path`, else it is removed.
+    """Yields a local path to write to. The file becomes `path` on exit, or is removed after an exception.
 
-    That path has the same name in a folder of its own. What else is written there is moved beside `path`; a file of
-    several parts is gone from before the first to after the last is moved, so that no two are mixed.
+    The yielded path has the same file name in a temporary folder. Other files that are written to this folder are moved
+    too, before the file itself. An old file is removed first then, so that parts of two versions are never mixed.
 
     Raises:
-        UserError: the folder cannot be made, or the file system refuses the write (a full disk, say).
+        UserError: If the folder cannot be created or the file cannot be written, such as on a full disk.
     """
     if is_remote(path):
         folder, name = os.path.split(path)
-        with explain_write_errors(path), tempfile.TemporaryDirectory(prefix=TEMPORARY) as local:
+        with explain_write_errors(path), tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as local:
             yield os.path.join(local, name)
             check_interrupted()
-            _move_parts(local, name, path, lambda part, to: file_system(to).send(part, to))
+            _move_parts(local, name, path)
         return
-    path = os.path.realpath(path)  # what a link points to is replaced, not the link
+    path = os.path.realpath(path)  # replaces the target of a link, not the link
     if os.path.exists(path) and not os.path.isfile(path):
-        raise UserError(f"{path} is not an ordinary file; give the name of one, or of none")
+        raise UserError(f"{path} is not a regular file; pass another name")
     folder, name = os.path.split(path)
     make_folder(folder)
     with explain_write_errors(path), temporary_folder_beside(path) as beside:
         yield os.path.join(beside, name)
         check_interrupted()
-        _move_parts(beside, name, path, os.replace)
+        _move_parts(beside, name, path)
 
 
-def _move_parts(source: str, name: str, path: str, move: Callable[[str, str], None]) -> None:
+def _move_parts(source: str, name: str, path: str) -> None:
     parts = [part for part in os.listdir(source) if part != name]
     if parts:
         remove(path)
@@ -315,9 +331,9 @@ def _move_parts(source: str, name: str, path: str, move: Callable[[str, str], No
 
 @contextlib.contextmanager
 def temporary_folder_beside(path: str) -> Iterator[str]:
-    """Yields a new folder beside a local `path`, and removes it on leaving, unless it was renamed.
+    """Yields a new folder in the same folder as a local `path`. It is removed on exit, unless it was renamed.
 
-    Meanwhile it is locked, so that other processes, which remove what is not, know that it is in use.
+    The folder is locked in the meantime. Other processes remove such folders if they are not locked.
     """
     folder, name = os.path.split(path)
     make_folder(folder or ".")
@@ -332,11 +348,11 @@ def temporary_folder_beside(path: str) -> Iterator[str]:
 
 def _locked_folder(path: str) -> tuple[str, int]:
     while True:
-        beside = new_name(path)
+        beside = temporary_name(path)
         os.mkdir(beside)
-        with contextlib.suppress(FileNotFoundError):  # taken for a leftover before it was locked
+        with contextlib.suppress(FileNotFoundError):  # another process removed it before it was locked
             descriptor = os.open(beside, os.O_RDONLY)
-            with contextlib.suppress(OSError):  # this file system has no such locks: then nothing is removed either
+            with contextlib.suppress(OSError):  # without support for locks, nothing is removed either
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.exists(beside):
                 return beside, descriptor
@@ -344,109 +360,107 @@ def _locked_folder(path: str) -> tuple[str, int]:
 
 
 def remove_unfinished(folder: str, names: str = ".*") -> None:
-    """Removes what processes that were killed have left of files that they wrote into a folder, and says so.
-
-    A file that is sent to a remote folder leaves nothing there that is unfinished.
+    """Removes temporary files that killed processes left in a local folder, and prints their names.
 
     Args:
-        folder: where to look.
-        names: a regular expression of the files' whole names.
+        folder: The folder. Remote folders have no such files.
+        names: A regular expression for the names of the files that were written.
     """
     if is_remote(folder):
         return
-    for left in _unfinished_in(folder):
-        if not re.fullmatch(rf"(?s:{names}){re.escape(UNFINISHED)}[0-9a-f]+", left):
+    for name in _list_temporary_names(folder):
+        if not re.fullmatch(rf"(?s:{names}){re.escape(TEMPORARY_SUFFIX)}[0-9a-f]+", name):
             continue
-        whole = os.path.join(folder, left)
+        path = os.path.join(folder, name)
         try:
-            descriptor = os.open(whole, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:  # gone, or not ours
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:  # removed in the meantime, or not permitted
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove_folder(whole) if os.path.isdir(whole) else remove(whole)
-            print(f"removed {whole}, which a process that was killed has left", file=sys.stderr)
+            remove_folder(path) if os.path.isdir(path) else remove(path)
+            print(f"removed {path}, which an interrupted process left", file=sys.stderr)
         except OSError:  # it is being written
             pass
         finally:
             os.close(descriptor)
 
 
-@functools.cache  # a run that writes many files into a folder looks for them once
-def _unfinished_in(folder: str) -> list[str]:
+@functools.cache  # so that a run that writes many files to a folder lists it once
+def _list_temporary_names(folder: str) -> list[str]:
     try:
-        return [name for name in os.listdir(folder) if UNFINISHED in name]
+        return [name for name in os.listdir(folder) if TEMPORARY_SUFFIX in name]
     except OSError:
         return []
 
 
 @contextlib.contextmanager
 def explain_write_errors(path: str) -> Iterator[None]:
-    """Raises the file system's refusal to write within this context as a UserError that names the file."""
+    """Converts errors while a file is written to UserErrors that name the file."""
     try:
         yield
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
     except Exception as error:
-        if type(error).__module__.startswith("tensorflow."):  # its own class for a full disk or a closed connection
+        if type(error).__module__.startswith("tensorflow."):  # such as for a full disk
             raise UserError(f"cannot write {path}: {error}") from error
-        if refused := _REFUSED.search(str(error)):
-            raise UserError(f"cannot write {path}: {refused[refused.lastgroup or 0]}") from error
+        if failure := _WRITE_FAILURE.search(str(error)):
+            raise UserError(f"cannot write {path}: {failure[failure.lastgroup or 0]}") from error
         raise
 
 
 def write_bytes(path: str, content: bytes | memoryview) -> None:
-    """Writes a whole file."""
+    """Writes a file atomically."""
     with write_atomically(path) as beside, open(beside, "wb") as writer:
         writer.write(content)
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a whole UTF-8 file."""
+    """Writes a UTF-8 file atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def copy(source: str, target: str) -> None:
-    """Copies a file, from any file system to any; the copy appears whole."""
+    """Copies a file atomically, also between file systems."""
     with open_bytes(source) as reader, write_atomically(target) as beside, open(beside, "wb") as writer:
         shutil.copyfileobj(reader, writer, 1 << 22)
 
 
 def check_writable(path: str) -> None:
-    """Raises a UserError unless a file of that name can be written."""
+    """Raises a UserError if a file cannot be written."""
     probe = f"{path}.probe"
     with contextlib.ExitStack() as stack, write_atomically(probe) as beside, open(beside, "wb"):
         stack.callback(remove, probe)
 
 
 def make_folder(path: str) -> None:
-    """Makes the folder and its parents where they are missing."""
+    """Creates a folder and its parents if they are missing."""
     try:
         if is_remote(path):
             file_system(path).make_folder(path)
         else:
             os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {path}: {error.strerror or error}") from error
+        raise UserError(f"cannot create the folder {path}: {error.strerror or error}") from error
 
 
 def move(source: str, target: str) -> None:
-    """Moves a local file over whatever stands under the target's name."""
+    """Moves a local file to a local or remote path, and replaces any file there."""
     if is_remote(target):
         with explain_write_errors(target):
-            file_system(target).send(source, target)
+            file_system(target).upload(source, target)
         os.remove(source)
     else:
         os.replace(source, target)
 
 
 def list_folder(path: str) -> list[str]:
-    """Returns the names in a folder."""
+    """Returns the sorted names of the files in a folder."""
     return sorted(file_system(path).list_folder(path) if is_remote(path) else os.listdir(path))
 
 
 def remove(path: str) -> None:
-    """Removes the file if it is there."""
+    """Removes a file if it exists."""
     if not is_remote(path):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # another process may have removed it
             os.remove(path)
@@ -455,7 +469,7 @@ def remove(path: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-    """Removes the folder, with all that is in it, if it is there."""
+    """Removes a folder and its content if it exists."""
     if not is_remote(path):
         shutil.rmtree(path, ignore_errors=True)
     elif exists(path):
@@ -463,52 +477,54 @@ def remove_folder(path: str) -> None:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or folder of that name."""
+    """Returns whether a file or folder exists."""
     return file_system(path).exists(path) if is_remote(path) else os.path.exists(path)
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a folder of that name."""
+    """Returns whether a path is an existing folder."""
     return file_system(path).is_folder(path) if is_remote(path) else os.path.isdir(path)
 
 
 def size(path: str) -> int:
-    """Returns the file's length in bytes."""
+    """Returns the size of a file in bytes."""
     return file_system(path).size(path) if is_remote(path) else os.path.getsize(path)
 
 
 def size_and_time(path: str) -> tuple[int, int]:
-    """Returns the file's length in bytes and when it was last changed, in nanoseconds of an epoch."""
+    """Returns the size of a file in bytes, and the time of its last change in nanoseconds."""
     if is_remote(path):
-        return size(path), file_system(path).changed(path)
+        return size(path), file_system(path).modified(path)
     local = os.stat(path)
     return local.st_size, local.st_mtime_ns
 
 
 def glob(pattern: str) -> list[str]:
-    """Returns the files that match a pattern, sorted."""
+    """Returns the sorted paths that match a glob pattern."""
     return sorted(file_system(pattern).matches(pattern) if is_remote(pattern) else local_glob.glob(pattern))
 
 
 def expand(patterns: list[str], flag: str) -> list[str]:
-    """Returns the files that the names and glob patterns stand for, in the order given and sorted within a pattern.
+    """Returns the files that match names and glob patterns, in the given order and sorted within a pattern.
 
-    `flag` is where they were given, without dashes, for the error.
+    Args:
+        patterns: Names and patterns.
+        flag: The flag that they are from, without dashes, for messages.
 
     Raises:
-        UserError: nothing was given, or a pattern matches no file.
+        UserError: If there are no patterns, or a pattern matches no file.
     """
     patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
     if not patterns:
-        raise UserError(f"--{flag} is empty; give one or more files or glob patterns, separated by commas")
+        raise UserError(f"--{flag} is empty; pass one or more files or glob patterns, separated by commas")
     paths = []
     for pattern in patterns:
-        # A name that exists is taken as it is, even with [ or * in it.
+        # The name of an existing file may contain [ or *.
         matches = [pattern] if os.path.exists(pattern) else glob(pattern)
         folders = [match for match in matches if not is_remote(match) and os.path.isdir(match)]
         matches = [match for match in matches if is_remote(match) or os.path.isfile(match)]
         if not matches and folders:
-            raise UserError(f"--{flag}: {folders[0]} is a folder; for all files in it give {folders[0]}/*")
+            raise UserError(f"--{flag}: {folders[0]} is a folder; for all files in it pass {folders[0]}/*")
         if not matches:
             raise UserError(f"--{flag}: no file matches {pattern!r} (looked in {os.getcwd()})")
         for match in matches:
@@ -518,15 +534,18 @@ def expand(patterns: list[str], flag: str) -> list[str]:
 
 
 def check_utf8(text: str, what: str) -> None:
-    """Raises a UserError, which begins with `what`, if a text from the system, such as a file's name, is not UTF-8.
+    """Raises a UserError if a text from the operating system, such as a file name, is not UTF-8.
 
-    Python stands halves of surrogates for such bytes; TensorFlow, JSON and terminals take none.
+    Python represents such bytes by surrogates, which TensorFlow, JSON and terminals reject.
+
+    Args:
+        text: The text.
+        what: The start of the message, such as "the argument".
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
         byte = ord(text[error.start]) & 0xFF
         raise UserError(
-            f"{what} {text!a} holds the byte 0x{byte:02x}, which is not UTF-8; expected UTF-8: rename the file "
-            "or folder"
+            f"{what} {text!a} contains the byte 0x{byte:02x}, which is not UTF-8. Rename the file or folder."
         ) from error

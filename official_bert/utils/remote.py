@@ -1,7 +1,7 @@
-"""The file systems of paths with "://": TensorFlow's where it knows the scheme (gs://), else those of fsspec (s3://).
+"""Remote file systems: TensorFlow's for schemes that it supports, such as gs://, and fsspec's for others, such as s3://.
 
-fsspec needs a package for each kind of store. Files are sent whole: a store may keep what was written so far of a file
-whose writer has failed.
+fsspec needs a package for each kind of storage. Files are uploaded when they are complete, because storage may keep the
+beginning of a file whose writer failed.
 """
 
 import contextlib
@@ -17,51 +17,51 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.utils import extras
 
-TEMPORARY = "official_bert-"  # begins the names of folders for files on their way, which a killed process leaves
-UNFINISHED = ".writing-"  # what is written has this in its name, and then digits
+TEMPORARY_PREFIX = "official_bert-"  # of folders in the system's temporary folder
+TEMPORARY_SUFFIX = ".writing-"  # with hexadecimal digits, of files that are written next to their final path
 
-# Here a file appears when all of it was sent. Folders are but the beginnings of names: who makes one makes a bucket.
+# In object storage, an upload is atomic. Folders are only prefixes of names, and creating one would create a bucket.
 _OBJECT_STORES = {"s3", "s3a", "abfs", "abfss", "az"}
 
 
-def new_name(path: str) -> str:
-    """Returns a name beside `path` that no other process, here or elsewhere, has had or will have."""
-    return f"{path}{UNFINISHED}{uuid.uuid4().hex[:12]}"
+def temporary_name(path: str) -> str:
+    """Returns a unique name in the same folder as `path`."""
+    return f"{path}{TEMPORARY_SUFFIX}{uuid.uuid4().hex[:12]}"
 
 
 class TensorFlowFiles:
-    """The files that TensorFlow reads and writes itself."""
+    """The file systems that TensorFlow supports."""
 
     def __init__(self) -> None:
-        import tensorflow as tf  # late: it takes seconds, and most files are local
+        import tensorflow as tf  # slow, and most files are local
 
         self._gfile = tf.io.gfile
 
-    def knows(self, path: str) -> bool:
-        """Whether the path has one of TensorFlow's schemes."""
+    def supports(self, path: str) -> bool:
+        """Returns whether TensorFlow supports the scheme of a path."""
         return path.split("://")[0] in self._gfile.get_registered_schemes()
 
     def open(self, path: str) -> Any:
         return self._gfile.GFile(path, "rb")
 
-    def send(self, local: str, path: str) -> None:
-        beside = new_name(path)
+    def upload(self, local: str, path: str) -> None:
+        temporary = temporary_name(path)
         self._gfile.makedirs(os.path.dirname(path))
         try:
-            self._gfile.copy(local, beside)
-            self._gfile.rename(beside, path, overwrite=True)
+            self._gfile.copy(local, temporary)
+            self._gfile.rename(temporary, path, overwrite=True)
         except BaseException:
-            self.remove(beside)
+            self.remove(temporary)
             raise
 
     def local_copy(self, path: str) -> str:
-        return path  # whose readers are TensorFlow's, or say that they want a local file
+        return path  # TensorFlow reads it directly
 
     def make_folder(self, path: str) -> None:
         self._gfile.makedirs(path)
 
     def list_folder(self, path: str) -> list[str]:
-        return [name.rstrip("/") for name in self._gfile.listdir(path)]  # some mark folders so
+        return [name.rstrip("/") for name in self._gfile.listdir(path)]  # some file systems mark folders with a slash
 
     def remove(self, path: str) -> None:
         self._gfile.remove(path)
@@ -78,7 +78,7 @@ class TensorFlowFiles:
     def size(self, path: str) -> int:
         return int(self._gfile.stat(path).length)
 
-    def changed(self, path: str) -> int:
+    def modified(self, path: str) -> int:
         return int(self._gfile.stat(path).mtime_nsec)
 
     def matches(self, pattern: str) -> list[str]:
@@ -86,131 +86,131 @@ class TensorFlowFiles:
 
 
 class FsspecFiles:
-    """The files of a store that fsspec knows, as `path` names it. What the store refuses is a UserError."""
+    """The file system of a path that fsspec supports. Failed operations raise UserErrors."""
 
     def __init__(self, path: str) -> None:
         import fsspec
 
         try:
             self._store, _ = fsspec.url_to_fs(path)
-        except ImportError as error:  # fsspec's own words name the package
+        except ImportError as error:  # fsspec's message names the package
             cause = error.__cause__
             raise (
                 isinstance(cause, ModuleNotFoundError) and extras.explain_missing_package(cause, "remote")
             ) or UserError(f"cannot use {path}: {error}") from error
-        except ValueError as error:  # nobody knows such paths
+        except ValueError as error:  # unknown scheme
             raise UserError(f"cannot use {path}: {error}") from error
-        self._store.invalidate_cache()  # of listings: other processes write, too
+        self._store.invalidate_cache()  # other processes may have written files
         protocols = self._store.protocol
         self._is_object_store = bool(_OBJECT_STORES & {*([protocols] if isinstance(protocols, str) else protocols)})
 
     def open(self, path: str) -> Any:
-        with _refusals_explained("read", path):
+        with _explain_errors("read", path):
             return self._store.open(path, "rb")
 
-    def send(self, local: str, path: str) -> None:
-        with _refusals_explained("write", path, is_read=False):
+    def upload(self, local: str, path: str) -> None:
+        with _explain_errors("write", path, is_read=False):
             if self._is_object_store:
                 self._store.put_file(local, path)
                 return
             folder = posixpath.dirname(path)
-            beside = posixpath.join(folder, new_name(""))  # mv would take a name with [ or * in it for a pattern
+            temporary = posixpath.join(folder, temporary_name(""))  # mv interprets [ and * as patterns
             self._store.makedirs(folder, exist_ok=True)
             try:
-                self._store.put_file(local, beside)
-                self._store.mv(beside, path)
+                self._store.put_file(local, temporary)
+                self._store.mv(temporary, path)
             except BaseException:
-                self.remove(beside)
+                self.remove(temporary)
                 raise
 
     def local_copy(self, path: str) -> str:
-        with _refusals_explained("read", path):
+        with _explain_errors("read", path):
             described = self._store.find(path, detail=True)
             if not described:
                 return path
             root = self._store._strip_protocol(path).rstrip("/")
-            # Size, time, hash, ...: what is changed is fetched again.
-            return _fetched(self._store, root, tuple(sorted((name, str(described[name])) for name in described)))
+            # Size, time, hash and so on: a changed file is downloaded again.
+            return _download(self._store, root, tuple(sorted((name, str(described[name])) for name in described)))
 
     def make_folder(self, path: str) -> None:
         if not self._is_object_store:
-            with _refusals_explained("make the folder", path, is_read=False):
+            with _explain_errors("create the folder", path, is_read=False):
                 self._store.makedirs(path, exist_ok=True)
 
     def list_folder(self, path: str) -> list[str]:
-        with _refusals_explained("read", path):
+        with _explain_errors("read", path):
             names = [name.rstrip("/") for name in self._store.ls(path, detail=False)]
-        # The folder itself is listed where it was made as an empty file.
+        # A folder that was created as an empty file lists itself.
         return [posixpath.basename(name) for name in names if name != self._store._strip_protocol(path).rstrip("/")]
 
     def remove(self, path: str) -> None:
-        with _refusals_explained("remove", path):
+        with _explain_errors("remove", path):
             self._store.rm_file(path)
 
     def remove_folder(self, path: str) -> None:
-        with _refusals_explained("remove", path):
+        with _explain_errors("remove", path):
             if not glob.has_magic(path):
                 self._store.rm(path, recursive=True)
                 return
-            for name in self._store.find(path):  # rm would take the path for a pattern
+            for name in self._store.find(path):  # rm interprets the path as a pattern
                 self._store.rm_file(name)
 
     def exists(self, path: str) -> bool:
-        with _refusals_explained("read", path):
+        with _explain_errors("read", path):
             return bool(self._store.exists(path))
 
     def is_folder(self, path: str) -> bool:
-        with _refusals_explained("read", path):
+        with _explain_errors("read", path):
             return bool(self._store.isdir(path))
 
     def size(self, path: str) -> int:
-        with _refusals_explained("read", path):
+        with _explain_errors("read", path):
             return int(self._store.size(path))
 
-    def changed(self, path: str) -> int:
-        with _refusals_explained("read", path):
+    def modified(self, path: str) -> int:
+        with _explain_errors("read", path):
             return int(self._store.modified(path).timestamp() * 1e9)
 
     def matches(self, pattern: str) -> list[str]:
-        with _refusals_explained("read", pattern):
+        with _explain_errors("read", pattern):
             return [self._store.unstrip_protocol(name) for name in self._store.glob(pattern)]
 
 
 def file_system(path: str) -> TensorFlowFiles | FsspecFiles:
-    """Returns the file system of a path with "://".
+    """Returns the file system of a remote path.
 
     Raises:
-        UserError: neither TensorFlow nor fsspec knows it, or the package of that store is missing.
+        UserError: If neither TensorFlow nor fsspec supports the scheme, or a package is missing.
     """
-    of_tensorflow = TensorFlowFiles()
-    return of_tensorflow if of_tensorflow.knows(path) else FsspecFiles(path)
+    tensorflow_files = TensorFlowFiles()
+    return tensorflow_files if tensorflow_files.supports(path) else FsspecFiles(path)
 
 
 @contextlib.contextmanager
-def _refusals_explained(what: str, path: str, is_read: bool = True) -> Iterator[None]:
+def _explain_errors(action: str, path: str, is_read: bool = True) -> Iterator[None]:
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # of Python's, of the store's package, of the library beneath that
+    except Exception as error:  # from Python, the storage's package, or a library that it uses
         if is_read and isinstance(error, FileNotFoundError):
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"cannot {what} {path}: {reason}") from error
+        raise UserError(f"cannot {action} {path}: {reason}") from error
 
 
 @functools.cache
-def _fetched_into() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix=TEMPORARY)  # is removed when the process ends
+def _download_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX)  # removed when the process ends
 
 
 @functools.cache
-def _fetched(store: Any, root: str, described: tuple[tuple[str, str], ...]) -> str:
-    """Fetches a file, or all of a folder; returns its path."""
-    target = os.path.join(tempfile.mkdtemp(dir=_fetched_into().name), posixpath.basename(root))
-    names = [name for name, _ in described]
-    inner = [name[len(root) :] for name in names]
-    if any(".." in name.split("/") for name in inner):  # a store takes any name
-        raise UserError(f"{root} holds a file whose name has ..; it is not fetched")
-    store.get(names, [target + name for name in inner])
+def _download(store: Any, root: str, versions: tuple[tuple[str, str], ...]) -> str:
+    """Downloads a file or a folder and returns the local path. `versions` has the names of all files."""
+    target = os.path.join(tempfile.mkdtemp(dir=_download_folder().name), posixpath.basename(root))
+    names = [name for name, _ in versions]
+    relative = [name[len(root) :] for name in names]
+    if any(".." in name.split("/") for name in relative):  # storage accepts any name
+        raise UserError(f"{root} contains a file with .. in its name, which is not downloaded")
+    store.get(names, [target + name for name in relative])
     return target

@@ -1,62 +1,50 @@
-"""Files that hold rows with named columns.
+"""Files of rows with named columns, and data sets that consist of such files.
 
-parquet  Parquet; row groups are read apart.
-arrow    a stream of Arrow's record batches, as Hugging Face's datasets write it; batches are read apart.
-tfds     a file that TensorFlow Datasets prepared; each file is read whole.
+parquet  Parquet. Row groups can be read separately.
+arrow    A stream of Arrow record batches, as Hugging Face's datasets writes it. Batches can be read separately.
+tfds     A file that TensorFlow Datasets prepared. It is read as a whole.
 
-Files, folders of Hugging Face's datasets, and data sets of TensorFlow Datasets by name: `expand` finds the files.
+`expand` finds the files of Hugging Face's dataset folders, and of data sets of TensorFlow Datasets by name.
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.utils import arrow_files, file_kinds, files, streams, tfds_files
 
-PARQUET, ARROW, TFDS = "parquet", "arrow", "tfds"
+PARQUET, ARROW, TFDS = KINDS = ("parquet", "arrow", "tfds")
 
-# A part of a file: of Parquet numbers of row groups, else bytes; None stands for the end of the file.
+# A part of a file: row groups for Parquet, bytes for Arrow. None means the end of the file.
 Range = tuple[int, int | None]
 WHOLE: Range = (0, None)
 
 Rows = Iterator[tuple[str, dict[str, Any]]]
 
+# Functions of a path, columns (None for all) and a range. They yield positions such as "row 3" and values by column,
+# with texts as bytes.
+_READERS = {PARQUET: arrow_files.parquet_rows, ARROW: arrow_files.arrow_rows, TFDS: tfds_files.read_rows}
 
-class _Kind(NamedTuple):
-    # Path, columns (None for all) and range to the position of each row, such as "row 3", and its values; texts are
-    # bytes.
-    rows: Callable[[str, Sequence[str] | None, Range], Rows]
-    # Path and number of bytes to ranges of about so many bytes that hold whole rows, of a local file.
-    ranges: Callable[[str, int], list[Range]]
-
-
-_KINDS = {
-    PARQUET: _Kind(arrow_files.parquet_rows, arrow_files.parquet_ranges),
-    ARROW: _Kind(arrow_files.arrow_rows, arrow_files.arrow_ranges),
-    TFDS: _Kind(tfds_files.read_rows, lambda path, size: [WHOLE]),
-}
-KINDS = tuple(_KINDS)
-
-_START = 16  # bytes by which a kind is known
+_MAGIC_BYTES = 16  # enough to recognize each kind
 
 
 def detect_kind(path: str) -> str | None:
-    """Returns which of the kinds a file is; None where it is none of them, but text.
+    """Returns the kind of a file of rows, or None for other files, such as text.
 
     Raises:
-        UserError: the file is missing, unreadable, truncated or corrupt; or of such a kind, but compressed as a whole.
+        UserError: If the file is missing, unreadable, truncated, corrupt, or a compressed Parquet or Arrow file.
     """
     if tfds_files.is_prepared_file(path):
         return TFDS
-    start, is_compressed = streams.read_start(path, _START)
+    start, is_compressed = streams.read_start(path, _MAGIC_BYTES)
     kind = None
     if start.startswith(b"PAR1"):
         kind = PARQUET
     elif start.startswith(b"\xff\xff\xff\xff"):
         kind = ARROW
     elif start.startswith(b"ARROW1\0\0"):
-        raise UserError(f"{path} is of Arrow's file format (Feather); expected its stream format, or Parquet")
+        raise UserError(f"{path} is in Arrow's file format (Feather); expected Arrow's stream format, or Parquet")
     elif (described := file_kinds.describe(start)) in (file_kinds.TFRECORD, file_kinds.WEB_ARCHIVE):
         raise UserError(
             f"{path} is {described}. Convert the texts in it to JSON lines, for example with "
@@ -68,14 +56,16 @@ def detect_kind(path: str) -> str | None:
 
 
 def find_ranges(path: str, kind: str, size: int) -> list[Range]:
-    """Returns ranges of a file, of about `size` bytes each, whose rows, one after the other, are those of the file.
+    """Returns ranges of a file of about `size` bytes each, which together cover all rows in order.
 
-    A remote file is one range, and so is what cannot be cut.
+    A file that cannot be split, such as a remote one, is a single range.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: If the file is corrupt.
     """
-    return [WHOLE] if files.is_remote(path) else _KINDS[kind].ranges(path, size)
+    if files.is_remote(path) or kind == TFDS:
+        return [WHOLE]
+    return arrow_files.parquet_ranges(path, size) if kind == PARQUET else arrow_files.arrow_ranges(path, size)
 
 
 def read_rows(
@@ -85,29 +75,29 @@ def read_rows(
     part: Range = WHOLE,
     drop_invalid_utf8: bool = False,
 ) -> Rows:
-    """Yields the position in the file of each row, such as "row 3", and its values by column; texts are str.
+    """Yields the position of each row in the file, such as "row 3", and its values by column.
 
-    Few rows are in memory at a time.
+    Only a few rows are in memory at a time.
 
     Args:
-        path: local or remote.
-        kind: as of `detect_kind`.
-        columns: those to read, which are texts or missing (None) in every row; None for all columns of any type, of
-            which those of bytes that are not UTF-8 stay bytes.
-        part: one of `find_ranges`.
-        drop_invalid_utf8: whether what is not UTF-8 is dropped instead of being an error.
+        path: A local or remote file.
+        kind: The result of `detect_kind`.
+        columns: The columns to read, whose values are texts or None. None reads all columns of any type; then values
+            that are not valid UTF-8 stay bytes.
+        part: One of the ranges from `find_ranges`.
+        drop_invalid_utf8: Whether to drop invalid UTF-8 instead of raising an error.
 
     Raises:
-        UserError: the file has not these columns, a value of theirs is no text or not UTF-8, or the file is damaged.
+        UserError: If a column is missing or its values are not UTF-8 text, or the file is corrupt.
     """
     handling = "ignore" if drop_invalid_utf8 else "strict"
-    for position, row in _KINDS[kind].rows(path, columns, part):
+    for position, row in _READERS[kind](path, columns, part):
         for name, value in row.items():
             if isinstance(value, bytes):
                 try:
                     row[name] = value.decode("utf-8", handling)
                 except UnicodeDecodeError as error:
-                    if columns is None:  # it may be no text, and not be needed
+                    if columns is None:  # the column may be binary, and unused
                         continue
                     raise UserError(
                         f"{path}, {position}: byte 0x{value[error.start]:02x} in {name!r} is not UTF-8; convert it to "
@@ -117,14 +107,17 @@ def read_rows(
 
 
 def expand(patterns: Sequence[str], flag: str) -> list[str]:
-    """Returns the files that names stand for, in the order given, as `files.expand`, which takes all but two kinds.
+    """Returns the files that names and glob patterns refer to, in the given order. Extends `files.expand`.
 
-    A folder that Hugging Face's `save_to_disk` wrote stands for its files, and `tfds:NAME` (or `tfds:NAME#SPLIT`; the
-    part is train unless named) for those of a data set of TensorFlow Datasets.
+    A folder written by Hugging Face's `save_to_disk` stands for its files. `tfds:NAME` or `tfds:NAME#SPLIT` (train by
+    default) stands for the files of a data set of TensorFlow Datasets.
+
+    Args:
+        patterns: Names and patterns.
+        flag: The flag that they are from, without dashes, for messages.
 
     Raises:
-        UserError: nothing was given, a pattern matches no file, the folder has several splits, or the data set cannot
-            be had.
+        UserError: If nothing matches, a folder has several splits, or the data set cannot be loaded.
     """
     patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
     if not any(map(is_data_set, patterns)):
@@ -134,42 +127,42 @@ def expand(patterns: Sequence[str], flag: str) -> list[str]:
         if pattern.startswith(tfds_files.PREFIX):
             paths += tfds_files.list_files(pattern)
         elif is_data_set(pattern):
-            paths += arrow_files.files_of_dataset(pattern)
+            paths += arrow_files.list_files(pattern)
         else:
             paths += files.expand([pattern], flag)
     return paths
 
 
+def is_data_set(name: str) -> bool:
+    """Returns whether a name refers to a data set: one of TensorFlow Datasets, or a folder of Hugging Face's."""
+    return name.startswith(tfds_files.PREFIX) or arrow_files.is_dataset(name)
+
+
 def fingerprint(paths: Sequence[str]) -> dict[str, str]:
-    """Returns for each file its length and a checksum of its contents, by which a later run knows it again."""
-    found = {}
+    """Returns the length and a checksum of each file, which a resumed run compares."""
+    fingerprints = {}
     for path in paths:
         checksum, size = 0, 0
         with files.explain_read_errors(path), files.open_bytes(path) as reader:
-            while piece := reader.read(1 << 20):
-                checksum, size = zlib.crc32(piece, checksum), size + len(piece)
-        found[path] = f"{size:,} bytes, crc32 {checksum:08x}"
-    return found
+            while block := reader.read(1 << 20):
+                checksum, size = zlib.crc32(block, checksum), size + len(block)
+        fingerprints[path] = f"{size:,} bytes, crc32 {checksum:08x}"
+    return fingerprints
 
 
 def check_unchanged(before: Mapping[str, str], patterns: Sequence[str], flag: str) -> None:
-    """Raises a UserError if the files that a flag names are others than before, or hold something else.
+    """Raises a UserError if the files of a flag, or their contents, differ from an earlier `fingerprint`.
 
-    Of text that is not there any more a line is printed: what was read of it is used.
+    If the files no longer exist, a note is printed, because the run uses what it has read from them.
     """
     try:
         now = fingerprint(expand(patterns, flag))
     except UserError as error:
-        print(f"note: {error}; what was read of it before is used", flush=True)
+        print(f"note: {error}; the data that was read before is used", flush=True)
         return
     if changed := sorted(path for path in {**before, **now} if before.get(path) != now.get(path)):
         path = changed[0]
         raise UserError(
             f"--{flag} has changed since: {path} was {before.get(path, 'not there')}, and is "
-            f"{now.get(path, 'not there')}; restore it, or give another --output_dir"
+            f"{now.get(path, 'not there')}. Restore it, or pass another --output_dir."
         )
-
-
-def is_data_set(name: str) -> bool:
-    """Whether a name stands for a data set of several files: one of TensorFlow Datasets, or Hugging Face's folder."""
-    return name.startswith(tfds_files.PREFIX) or arrow_files.is_dataset(name)

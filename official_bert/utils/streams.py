@@ -1,6 +1,6 @@
-"""Files as streams of bytes: local or remote, compressed (gzip, bzip2, xz, Zstandard) or not.
+"""Reads local and remote files as streams of bytes or lines, and decompresses gzip, bzip2, xz and Zstandard.
 
-Compression is recognised by a file's first bytes, whatever its name.
+Compression is recognized by a file's first bytes, whatever its name.
 """
 
 import bz2
@@ -11,8 +11,7 @@ import lzma
 import os
 import re
 import sys
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -20,93 +19,67 @@ from official_bert.errors import UserError
 from official_bert.utils import file_kinds, files
 
 _BLOCK = 1 << 18  # bytes read at once
-_COMPRESSED_BLOCK = 1 << 14  # bytes decompressed at once; smaller, as they can grow a thousandfold
+_COMPRESSED_BLOCK = 1 << 14  # bytes decompressed at once; their text may be a thousand times as long
 
 _GZIP = re.compile(rb"\x1f\x8b")
-_BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")  # the second: an empty stream
+_BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")  # the second alternative is an empty stream
 _XZ = re.compile(rb"\xfd7zXZ\0")
-_ZSTANDARD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # the second: a frame to be skipped, as of pzstd
+_ZSTANDARD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # the second is a skippable frame, as of pzstd
 
 
 def is_compressed(start: bytes) -> bool:
-    """Whether a file that starts with these ten bytes, or all that it has, is compressed in a way that is read."""
-    return any(kind.match(start) for kind in (_GZIP, _BZIP2, _XZ, _ZSTANDARD))
+    """Returns whether a file is compressed in a supported format. `start` is its first ten bytes, if it has as many."""
+    return any(format.match(start) for format in (_GZIP, _BZIP2, _XZ, _ZSTANDARD))
 
 
 @contextlib.contextmanager
 def open_decompressed(path: str) -> Iterator[io.BufferedReader]:
-    """Yields what a file holds, decompressed; one that is not compressed and not remote can be sought in.
+    """Yields a file's decompressed content. Only local files that are not compressed support seeking.
 
-    A damaged file raises EOFError (it ends too early), OSError, zlib.error or lzma.LZMAError while it is read, which
-    `explain_read_errors` makes UserErrors.
+    Reading a corrupt file raises EOFError (if it is truncated), OSError, zlib.error or lzma.LZMAError.
+    `files.explain_read_errors` converts them to UserErrors.
     """
     with contextlib.ExitStack() as stack:
         if files.is_remote(path):
             remote = stack.enter_context(files.open_bytes(path))
-            reader: Any = io.BufferedReader(_Stream(iter(partial(remote.read, _BLOCK), b"")), _BLOCK)
+            reader: Any = io.BufferedReader(_BlockReader(iter(partial(remote.read, _BLOCK), b"")), _BLOCK)
         else:
             reader = stack.enter_context(io.BufferedReader(io.FileIO(path), _BLOCK))
-        yield _decompressed(reader)
+        yield _decompress(reader)
 
 
 def read_start(path: str, size: int) -> tuple[bytes, bool]:
-    """Returns the first bytes of what a file holds, and whether it is compressed; of a pipe, which is read once, none.
+    """Returns the first bytes of a file's decompressed content, and whether it is compressed.
+
+    Returns no bytes for a pipe, because it can be read only once.
 
     Raises:
-        UserError: the file is missing, unreadable, truncated or corrupt.
+        UserError: If the file is missing, unreadable, truncated or corrupt.
     """
     if not files.is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
         return b"", False
-    with explain_read_errors(path, "line", lambda: 0):
+    with files.explain_read_errors(path):
         with files.open_bytes(path) as reader:
             compressed = is_compressed(reader.read(10))
         with open_decompressed(path) as stream:
             return stream.read(size), compressed
 
 
-@contextlib.contextmanager
-def explain_read_errors(path: str, unit: str, count: Callable[[], int]) -> Iterator[None]:
-    """Makes what goes wrong while `open_decompressed` is read a UserError.
-
-    Args:
-        path: the file.
-        unit: what is read of it, such as "line".
-        count: returns how many were read.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except FileNotFoundError as error:
-        raise UserError(f"there is no file {path}") from error
-    except EOFError as error:
-        raise UserError(
-            f"{path} ends within its compressed data, after {unit} {count()} of the text; copy or download it again"
-        ) from error
-    except (OSError, zlib.error, lzma.LZMAError) as error:
-        position = f" after {unit} {count()} of the text" if count() else ""
-        raise UserError(f"cannot read {path}{position}: {getattr(error, 'strerror', None) or error}") from error
-    except Exception as error:  # the error classes of TensorFlow and of fsspec's many file systems
-        if not files.is_remote(path):
-            raise
-        raise UserError(f"cannot read {path}: {error or type(error).__name__}") from error
-
-
 def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[bytes]:
     """Yields the lines of a file, decompressed.
 
     Args:
-        path: local or remote.
-        start: the byte where a line begins; only local files that are not compressed are read from elsewhere than 0.
-        end: the byte where a line begins that is not read; None to read to the end.
+        path: A local or remote file.
+        start: The position of the first line to read, in bytes. Must be 0 for remote and compressed files.
+        end: The position of the first line that is not read, in bytes. None reads to the end.
     """
     number = 0
-    with explain_read_errors(path, "line", lambda: number), open_decompressed(path) as reader:
+    with files.explain_read_errors(path, lambda: f"line {number}"), open_decompressed(path) as reader:
         if start:
             reader.seek(start)
-        left = sys.maxsize if end is None else end - start
-        while left > 0 and (line := reader.readline()):
-            left -= len(line)
+        remaining = sys.maxsize if end is None else end - start
+        while remaining > 0 and (line := reader.readline()):
+            remaining -= len(line)
             yield line
             number += 1
 
@@ -114,11 +87,17 @@ def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[by
 def decode_lines(
     path: str, lines: Iterable[bytes], drop_invalid_utf8: bool | None = None, at_start: bool = True
 ) -> Iterator[str]:
-    """Yields the lines of a file as text; `path` is for errors.
+    """Yields lines as text.
 
-    What is not UTF-8 is a UserError or dropped; UTF-16 and files of other kinds are errors. If the first line is the
-    file's first, a byte order mark in it is dropped. None for `drop_invalid_utf8` means that the command has no such
-    flag.
+    Args:
+        path: The file that the lines are from, for messages.
+        lines: The lines.
+        drop_invalid_utf8: Whether to drop invalid UTF-8 instead of raising an error. None if the command has no flag
+            for it, which the message would name.
+        at_start: Whether the first line is the file's first one, which may begin with a byte order mark.
+
+    Raises:
+        UserError: If a line is not UTF-8, or the file is UTF-16 or not a text file.
     """
     for number, line in enumerate(lines, start=1):
         if number == 1:
@@ -126,13 +105,13 @@ def decode_lines(
         try:
             text = line.decode("utf-8", "ignore" if drop_invalid_utf8 else "strict")
         except UnicodeDecodeError as error:
-            problem = files.not_utf8(path, number, error, f" at column {error.start + 1}")
+            problem = files.describe_invalid_utf8(path, number, error, f" at column {error.start + 1}")
             flag = "" if drop_invalid_utf8 is None else "; or pass --drop_invalid_utf8 to drop such bytes"
             raise UserError(f"{problem}{flag}") from error
         yield text.removeprefix("\ufeff") if number == 1 and at_start else text
 
 
-def _decompressed(reader: Any) -> Any:
+def _decompress(reader: Any) -> Any:
     start = reader.peek(10)
     raw: Any
     if _GZIP.match(start):
@@ -142,17 +121,17 @@ def _decompressed(reader: Any) -> Any:
     elif _XZ.match(start):
         raw = lzma.LZMAFile(reader)  # noqa: SIM115  (closed with the reader)
     elif _ZSTANDARD.match(start):
-        raw = _Stream(_zstandard_blocks(reader))
+        raw = _BlockReader(_zstandard_blocks(reader))
     else:
         return reader
     return io.BufferedReader(raw, _BLOCK)
 
 
 def _zstandard_blocks(reader: io.BufferedReader) -> Iterator[bytes]:
-    import zstandard  # of an extra that not every command needs
+    import zstandard  # an optional dependency
 
-    # Not the library's own file object, which takes the end of a truncated file for the end of the text. The window is
-    # the largest there is: corpora are packed with "zstd --long=31".
+    # The library's own file object takes the end of a truncated file for the end of the text. The window size is the
+    # maximum, because corpora are often compressed with "zstd --long=31".
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     frame = None
     block = b""
@@ -169,8 +148,8 @@ def _zstandard_blocks(reader: io.BufferedReader) -> Iterator[bytes]:
         raise EOFError
 
 
-class _Stream(io.RawIOBase):
-    """Blocks of bytes as a file to read."""
+class _BlockReader(io.RawIOBase):
+    """A file object that reads from an iterator of blocks."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tables in files: the rows of CSV, TSV, JSON lines, plain text and files of rows, with the position of each."""
+"""Reads tables: the rows of CSV, TSV, JSON lines, plain text and files such as Parquet, with their positions."""
 
 import collections
 import csv
@@ -6,7 +6,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
@@ -14,16 +14,16 @@ from official_bert.utils import files, row_files, streams
 from official_bert.utils.bad_rows import BadRows, format_position
 from official_bert.utils.counting import pluralize
 
-_MOST_SHOWN, _LONGEST_SHOWN = 10, 60  # names in a message, and characters of each
-csv.field_size_limit(2**31 - 1)  # of characters; Python's own limit is shorter than some documents
+_MAX_NAMES, _MAX_NAME_LENGTH = 10, 60  # in messages
+csv.field_size_limit(2**31 - 1)  # Python's default limit is shorter than some documents
 
-# Of a text: more than any book has. Tokenizing takes some hundred bytes of memory for each.
+# The maximum length of a text, longer than any book. Tokenizing takes about a hundred bytes of memory per character.
 MAX_CHARACTERS = 4_000_000
 
-TEXT = "text"  # the column of a .txt file
+TEXT = "text"  # the column name of a .txt file
 RENAMING_ADVICE = "rename the columns"
 _TABLES, _JSON = (".csv", ".tsv"), (".jsonl", ".json")
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _JSON_ROWS = "pandas writes such lines with to_json(path, orient='records', lines=True)"
 _JSON_LAYOUTS = ({"columns", "index", "data"}, {"schema", "data"})  # pandas' "split" and "table"
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
@@ -41,19 +41,21 @@ def read_rows(
     """Yields the first line's number and the values of each row, by column.
 
     Args:
-        path: .csv (commas; quotes may hold commas and line ends), .tsv (tabs; quotes mean nothing), .jsonl or .json (an
-            object a line, or an array of objects) or .txt (a text a line, in a column TEXT), each also compressed (.gz,
-            .bz2, .xz, .zst); or files of rows, a folder of Hugging Face's datasets or tfds:NAME (see row_files.py).
-            The rows of arrays and of files of rows have no line, but a position such as "row 3".
-        bad_rows: gets the rows that cannot be read, and those with a text of more than MAX_CHARACTERS.
-        columns: the columns' names, for .csv and .tsv without a header; None where the first line has them. A first row
-            of just these names is passed over as a header, with a note.
+        path: A file with one of these endings, compressed (.gz, .bz2, .xz, .zst) or not; or a file or data set that
+            row_files.py reads. Rows without a line number have a position such as "row 3".
+            .csv: Separated by commas. Quoted values may contain commas and line ends.
+            .tsv: Separated by tabs. Quotes have no meaning.
+            .jsonl or .json: An object on each line, or an array of objects.
+            .txt: A text on each line, in the column TEXT.
+        bad_rows: Collects invalid rows and rows with a text of more than MAX_CHARACTERS.
+        columns: Column names for .csv and .tsv files without a header. None reads them from the first line. A first
+            line with exactly these names is skipped, with a note.
         wanted: Columns that a header must have.
-        has_longer_rows: Whether further values at the end of a row are ignored instead of being an error.
-        as_text: Whether to read the file as .txt, whatever its name. Such a file may be a pipe.
+        has_longer_rows: Whether to ignore additional values at the end of a row instead of treating it as invalid.
+        as_text: Whether to read the file as .txt, whatever its name. It may be a pipe then.
 
     Raises:
-        UserError: the file is missing, damaged or of another kind, or it has no header.
+        UserError: If the file is missing, corrupt or not a table, or has no header.
     """
     extension = ".txt" if as_text else _extension(path)
     if not row_files.is_data_set(path) and (not as_text or files.is_folder(path)):
@@ -70,7 +72,7 @@ def read_rows(
         long = [name for name, value in row.items() if isinstance(value, str) and len(value) > MAX_CHARACTERS]
         if long:
             length = f"{long[0]} has {len(row[long[0]]):,} characters"
-            bad_rows.add(path, line, f"{length}; expected at most {MAX_CHARACTERS:,}: cut it into several texts")
+            bad_rows.add(path, line, f"{length}; expected at most {MAX_CHARACTERS:,}; split it into several texts")
         else:
             yield line, row
 
@@ -82,14 +84,14 @@ def check_columns(
     advice: str = RENAMING_ADVICE,
     has_header: bool = True,
 ) -> None:
-    """Raises a UserError if a table lacks some wanted columns. The rows of JSON files may have different columns.
+    """Raises a UserError if a table lacks some columns. JSON files are not checked, because their rows may differ.
 
     Args:
         path: The table.
-        wanted: The columns to look for.
+        wanted: The required columns.
         columns: The table's columns.
         advice: The end of the error message.
-        has_header: Whether the columns are named in the file.
+        has_header: Whether the first line of the file has the column names.
     """
     absent, extension = [name for name in wanted if name not in columns], _extension(path)
     if not absent or extension in _JSON:
@@ -100,16 +102,16 @@ def check_columns(
     if len(columns) == 1 and (";" in columns[0] or "\t" in columns[0]):
         between = "semicolons" if ";" in columns[0] else "tabs"
         raise UserError(
-            f"{where}: there is one column, {columns[0][:60]!r}; are the columns separated by {between}? Expected "
-            "commas in .csv and tabs in .tsv"
+            f"{where}: there is only one column, {columns[0][:60]!r}. Are the columns separated by {between}? Expected "
+            "commas in .csv and tabs in .tsv."
         )
     raise UserError(f"{where}: no column {', '.join(absent)} among {format_names(columns)}; {advice}")
 
 
 def find_text_problem(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """Returns why the values in some columns of a row are not texts; "" if they are.
+    """Returns why the values of some columns are not text, or "" if they are.
 
-    Of several columns, which are joined, some may be null.
+    If several columns are joined, some of their values may be null.
     """
     absent = [name for name in columns if name not in row]
     if absent:
@@ -117,19 +119,19 @@ def find_text_problem(row: Mapping[str, Any], columns: Sequence[str]) -> str:
     has_text = any(isinstance(row[name], str) for name in columns)
     for name in columns:
         if not isinstance(row[name], str) and not (has_text and row[name] is None):
-            return f"{name} is {json.dumps(row[name])[:_LONGEST_SHOWN]}; expected a text"
-        if half := _HALF_CHARACTER.search(row[name] or ""):
-            return f"{name} has half a surrogate, \\u{ord(half[0]):04x}, which is no character; remove it"
+            return f"{name} is {json.dumps(row[name])[:_MAX_NAME_LENGTH]}; expected a text"
+        if surrogate := _SURROGATE.search(row[name] or ""):
+            return f"{name} contains the lone surrogate \\u{ord(surrogate[0]):04x}, which is not a character; remove it"
     return ""
 
 
 def join_texts(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """Returns the texts in some columns of a row, with spaces between. Empty ones are left out."""
+    """Joins the texts in some columns of a row by spaces, without empty ones."""
     return " ".join(row[name] for name in columns if row[name])
 
 
 def is_table(path: str) -> bool:
-    """Whether `read_rows` finds columns in a file, rather than a text on each line."""
+    """Returns whether `read_rows` reads a file with columns, and not one with a text on each line."""
     extension = _extension(path)
     return extension in (*_TABLES, *_JSON) or (
         extension != ".txt" and any(map(row_files.detect_kind, list_files(path)))
@@ -137,10 +139,10 @@ def is_table(path: str) -> bool:
 
 
 def list_files(path: str) -> list[str]:
-    """Returns the files that a name of a table stands for: itself, or those of a folder or a data set.
+    """Returns the files of a table: the path itself, or the files of a data set.
 
     Raises:
-        UserError: the folder has several splits, or the data set cannot be had.
+        UserError: If the folder of a data set has several splits, or the data set cannot be loaded.
     """
     return row_files.expand([path], "input_file") if row_files.is_data_set(path) else [path]
 
@@ -156,23 +158,23 @@ def _stored_rows(path: str, extension: str) -> Iterator[tuple[str, dict[str, Any
         kind = row_files.detect_kind(each)
         if kind is None:
             raise UserError(
-                f"{path} ends in {extension or 'nothing'}; expected .csv, .tsv, .jsonl or .txt, or a file of rows such "
-                "as Parquet. Save a spreadsheet (.xlsx) as CSV in UTF-8"
+                f"{path} has the extension {extension or '(none)'}; expected .csv, .tsv, .jsonl or .txt, or a file of "
+                "rows such as Parquet. Save a spreadsheet (.xlsx) as CSV in UTF-8."
             )
-        within = f"{os.path.basename(each)}, " if len(paths) > 1 else ""
-        for place, row in row_files.read_rows(each, kind):
-            yield within + place, {name: _plain(value) for name, value in row.items()}
+        prefix = f"{os.path.basename(each)}, " if len(paths) > 1 else ""
+        for position, row in row_files.read_rows(each, kind):
+            yield prefix + position, {name: _convert_to_json(value) for name, value in row.items()}
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it; what JSON has not, such as a date, as text, but for bytes, which are no text."""
+def _convert_to_json(value: Any) -> Any:
+    """Converts a value to a JSON type. Dates and similar become strings. Bytes become an object, which is not text."""
     if isinstance(value, bytes):
         return {"bytes": "not UTF-8"}
     return value if value is None or isinstance(value, str | int | float | list | dict) else str(value)
 
 
 def _read(path: str) -> str:
-    with streams.explain_read_errors(path, "byte", lambda: 0), streams.open_decompressed(path) as stream:
+    with files.explain_read_errors(path), streams.open_decompressed(path) as stream:
         return files.decode(path, stream.read())
 
 
@@ -192,25 +194,25 @@ def _table_rows(
     for line, values in _csv_values(path, bad_rows) if extension == ".csv" else _tsv_values(path):
         if columns is None:
             columns = values
-            twice = sorted(name for name, count in collections.Counter(columns).items() if count > 1)
-            if twice:
+            duplicates = sorted(name for name, count in collections.Counter(columns).items() if count > 1)
+            if duplicates:
                 raise UserError(
-                    f"{path}, line 1: two columns are named {format_names(twice)}; name each once (is the first line "
-                    "the header? finetune takes files without one: --columns)"
+                    f"{path}, line 1: two columns are named {format_names(duplicates)}; use each name once. If the "
+                    "file has no header, pass --columns to finetune."
                 )
             check_columns(path, wanted, columns)
-        elif line == 1 and _folded(values) == _folded(columns):
+        elif line == 1 and _fold_case(values) == _fold_case(columns):
             if not bad_rows.silent:
-                print(f"note: {path}, line 1 has the names of the columns; it is read as a header, not as a row")
+                print(f"note: {path}, line 1 has the column names, so it is read as a header, not as a row")
         elif len(values) == len(columns) or (has_longer_rows and len(values) > len(columns)):
             yield line, dict(zip(columns, values, strict=False))
         else:
             problem = f"{pluralize(len(values), 'column')}; expected {len(columns)}: {format_names(columns)}"
             if extension == ".tsv" and any(value.count('"') % 2 for value in values):
-                problem += ". Quotes mean nothing in .tsv; save a table with line ends or tabs in its cells as .csv"
+                problem += ". Quotes have no meaning in .tsv; save a table with line ends or tabs in its cells as .csv"
             bad_rows.add(path, line, problem)
     if columns is None:
-        raise UserError(f"{path} is empty; expected a header with the columns' names")
+        raise UserError(f"{path} is empty; expected a header with the column names")
 
 
 def _tsv_values(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -229,42 +231,58 @@ def _csv_values(path: str, bad_rows: BadRows) -> Iterator[tuple[int, list[str]]]
         except StopIteration:
             return
         except csv.Error as error:
-            problem = f"{error}; a quote within a quoted text is written twice"
+            problem = f"{error}; a quote within quoted text must be doubled"
             if reader.line_num > line:
-                problem += f"; all up to line {reader.line_num} was read as one text"
+                problem += f"; everything up to line {reader.line_num} was read as one value"
             bad_rows.add(path, line, problem)
 
 
-def _folded(names: Sequence[str]) -> list[str]:
+def _fold_case(names: Sequence[str]) -> list[str]:
     return [name.strip().casefold() for name in names]
 
 
 def format_names(names: Sequence[str]) -> str:
-    """Returns the names of columns or classes for a message: the first ones if there are many, long ones cut."""
-    shown = [name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}..." for name in names[:_MOST_SHOWN]]
-    return ", ".join(shown) + (", ..." if len(names) > _MOST_SHOWN else "")
+    """Returns the names of columns or classes for a message. Shortens long names and long lists."""
+    shown = [name if len(name) <= _MAX_NAME_LENGTH else f"{name[:_MAX_NAME_LENGTH]}..." for name in names[:_MAX_NAMES]]
+    return ", ".join(shown) + (", ..." if len(names) > _MAX_NAMES else "")
+
+
+def parse_json_lines(path: str, lines: Iterable[str], bad_rows: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the number, counted from 1, and the object of each line that is not empty.
+
+    Args:
+        path: The file that the lines are from, for messages.
+        lines: The lines.
+        bad_rows: Collects the lines that are not JSON objects.
+    """
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = files.parse_json_line(line)
+        except UserError as error:
+            bad_rows.add(path, number, f"{error}: {_shorten(line)}; expected an object per line")
+            continue
+        if isinstance(value, dict):
+            yield number, value
+        else:
+            bad_rows.add(path, number, f"expected a JSON object, received {_shorten(line)}; {_JSON_ROWS}")
 
 
 def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
-    for line, values in _json_values(path, text, bad_rows):
-        if not isinstance(values, dict):
-            problem = f"{type(values).__name__}; expected an object with the columns as keys; {_JSON_ROWS}"
-            bad_rows.add(path, line, problem)
-            continue
-        is_layout = values.keys() in _JSON_LAYOUTS or {type(value) for value in values.values()} == {dict}
-        if is_layout and "\n" not in text.strip():
-            raise UserError(f"{format_position(path, line)}: this is a whole table, not a row; {_JSON_ROWS}")
-        yield line, values
-
-
-def _json_values(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int | str, Any]]:
-    """Yields the values of an array of objects, or the values of all lines, with their positions."""
     if re.match(r"\s*\[\s*\{", text):
-        yield from ((f"row {number}", value) for number, value in enumerate(files.parse_json(text, path), 1))
+        for number, value in enumerate(files.parse_json(text, path), 1):
+            if isinstance(value, dict):
+                yield f"row {number}", value
+            else:
+                bad_rows.add(path, f"row {number}", f"expected a JSON object, received {type(value).__name__}")
         return
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                yield number, files.parse_json_line(line)
-            except UserError as error:
-                bad_rows.add(path, number, str(error))
+    for line, row in parse_json_lines(path, text.split("\n"), bad_rows):
+        is_table = row.keys() in _JSON_LAYOUTS or {type(value) for value in row.values()} == {dict}
+        if is_table and "\n" not in text.strip():
+            raise UserError(f"{format_position(path, line)}: this is a whole table, not a row; {_JSON_ROWS}")
+        yield line, row
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_NAME_LENGTH else f"{text[:_MAX_NAME_LENGTH]} ..."

@@ -141,7 +141,7 @@ def test_the_command_says_what_it_read_and_proves_what_it_wrote(tiny_config: Ber
     assert model.count_params() > 0
     with pytest.raises(SystemExit, match="1"):
         official_bert_cli.load("convert").run(flags)
-    expected = f"error: {tmp_path}/out is there already; give the name of a new or empty folder\n"
+    expected = f"error: {tmp_path}/out already exists; pass the name of a new or empty folder\n"
     assert capsys.readouterr().err.endswith(expected)
 
 

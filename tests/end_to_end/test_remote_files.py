@@ -58,7 +58,7 @@ def test_text_becomes_answers_in_a_store(run: Run, bucket: str, tmp_path: pathli
         run("convert", f"--from={bucket}/{target}", f"--to=again-{target}", "--to_format=official_bert")
     prefix = next(name for name in store.names(bucket) if name.startswith("tf1/") and name.endswith(".index"))
     assert "read" in run("convert", f"--from={bucket}/{prefix.removesuffix('.index')}", "--to=again", "--to_format=tf1")
-    assert "is there already" in run("convert", "--from=run", f"--to={bucket}/tf1", "--to_format=tf1", code=1)
+    assert "already exists" in run("convert", "--from=run", f"--to={bucket}/tf1", "--to_format=tf1", code=1)
     assert "%" in run("fill-mask", f"--model_dir={bucket}/official_bert", "the [MASK] sat on the mat .")
 
     files.write_text(f"{bucket}/texts.csv", "text\n" + "the cat sat on the mat .\n" * 3)

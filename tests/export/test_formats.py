@@ -58,7 +58,7 @@ def test_several_formats_are_written_to_a_subfolder_each(options: ExportOptions)
     paths = formats.export(given)
     assert list(paths) == given.format
     assert files_in(given) == ["litert/model.tflite", "onnx/1/model.onnx", "saved_model/1/saved_model.pb"]
-    assert "litert is there already; give the name of a new or empty folder" in refusal(formats.export, given)
+    assert "litert already exists; pass the name of a new or empty folder" in refusal(formats.export, given)
     formats.export(dataclasses.replace(given, format=[SAVED_MODEL, ONNX], version=7))
     assert files_in(given)[1:] == [
         "onnx/1/model.onnx", "onnx/7/model.onnx", "saved_model/1/saved_model.pb", "saved_model/7/saved_model.pb"

@@ -175,7 +175,7 @@ def test_versions_are_numbered_and_never_overwritten(classifier: str, tmp_path: 
         (tmp_path / name).mkdir()
     (tmp_path / "11" / "saved_model.pb").touch()
     assert formats.next_version(str(tmp_path)) == 12
-    assert "11 is there already" in refusal(export, classifier, str(tmp_path), version=11)
+    assert "11 already exists" in refusal(export, classifier, str(tmp_path), version=11)
 
 
 def test_an_export_that_fails_leaves_nothing(classifier: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

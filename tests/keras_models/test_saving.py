@@ -268,7 +268,7 @@ def test_weights_in_several_files_and_models_in_folders_are_read_again(tmp_path)
     for left, right in zip(model.get_weights(), other.get_weights(), strict=True):
         np.testing.assert_array_equal(left, right)
     model.save(tmp_path / "folder", zipped=False)
-    assert "folder is there already; give the name of a new" in refusal(model.save, tmp_path / "folder", zipped=False)
+    assert "folder already exists; pass the name of a new" in refusal(model.save, tmp_path / "folder", zipped=False)
 
 
 def test_damaged_files_are_said_to_be(tmp_path):
