@@ -1,4 +1,4 @@
-"""A command: its flags are the fields of dataclasses, and it is parsed before anything heavy is imported.
+"""Commands whose flags are the fields of dataclasses. Flags are parsed before any slow import.
 
     def _train(options: Options) -> None:
         from official_bert.pretraining.run import pretrain  # imports TensorFlow
@@ -14,12 +14,12 @@
 
     PRETRAIN.run()
 
-Several dataclasses make up one command: `main` is called with an instance of each, in order. Where the value of a flag
-decides which other flags there are, the command has variants: `chooser="task"` and `variants={"squad":
-Variant(options=(SquadOptions,), shown_defaults={"max_seq_length": 384}), ...}`. `main` is called with an instance of
-the chosen variant's dataclasses too, after those of the command. A flag of other variants is an error.
+A command may have several dataclasses. `main` receives an instance of each, in order. If the value of one flag decides
+which other flags exist, the command has variants: `chooser="task"` and `variants={"squad":
+Variant(options=(SquadOptions,), shown_defaults={"max_seq_length": 384}), ...}`. `main` then also receives the instances
+of the chosen variant's dataclasses. Flags of other variants are errors.
 
-A user's mistake is a UserError: one line on standard error, and exit code 1. After Ctrl-C the exit code is 130.
+A UserError is printed as one line on standard error, with exit code 1. After Ctrl-C the exit code is 130.
 """
 
 import contextlib
@@ -42,22 +42,20 @@ from official_bert.errors import UserError
 from official_bert.utils import extras, files, tensorflow_import
 from official_bert.utils.configs import NAMING_CONFIGS, find_config
 from official_bert.utils.flags import Flag, describe, list_flags
-from official_bert.utils.signals import end_interrupted, handle_interrupts
+from official_bert.utils.signals import describe_out_of_memory, end_interrupted, handle_interrupts
 
 _HELP = ("--help", "-help", "-h")
 _FLAGFILE = "flagfile"
-_NEARLY_ALL = 0.85  # of the memory that a limit allows
-_MOST_CHARACTERS = 300  # of what an error says
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """What one value of a command's chooser brings.
+    """The flags and defaults of one value of a command's chooser.
 
     Attributes:
-        options: dataclasses of the flags that only this value (and others that name the same dataclass) has.
-        shown_defaults: what None stands for with this value, by the name of a field of the command's own options:
-            --help shows it, and the owner of the options puts it in place of None.
+        options: Dataclasses of the flags that exist only for this value, or for several values that list them.
+        shown_defaults: For fields of the command's own options whose default is None: the default that --help shows for
+            this value, by field name. The command itself replaces None.
     """
 
     options: tuple[type, ...] = ()
@@ -69,23 +67,23 @@ class Command:
     """A program with flags.
 
     Attributes:
-        program: how a user calls it: official-bert pretrain.
-        summary: a sentence on what it does.
-        main: called with an instance of each of the options' classes and, if there are positional arguments, with
-            their list; returns the exit code (None for 0). Imports what is heavy when it is called.
-        options: dataclasses, whose fields are the flags.
-        before: what there must be before it runs, and what to do with what it leaves (`after`): the head of --help
-            shows both, with the first example between.
-        examples: the flags of examples, for --help.
-        extra: the extra of the package whose packages `main` imports, for the error where they are not installed.
-        positional: what arguments that are not flags are; None where there are none, so that one given is an error.
-        chooser: the flag whose value decides which of `variants` holds; it is a required field of the options.
-        variants: further flags and what None stands for, by the chooser's value.
-        original_script: the file that runs the command under the name of google-research/bert's script.
-        script_flags: The flags of that file that differ from the command's defaults, to follow the original.
-        aliases: other names of flags, with the name that they stand for: those of the original's script.
-        refused: what to give in place of flags of the original's script that the command does not take, by their name.
-        tensorflow: whether `main` imports TensorFlow, which is then done without its remarks.
+        program: The name of the command on the command line, such as "official-bert pretrain".
+        summary: One sentence on what the command does.
+        main: The function of the command. Receives an instance of each class in `options` and, if `positional` is set,
+            the list of positional arguments. Returns the exit code, or None for 0. Contains the slow imports.
+        options: Dataclasses whose fields are the flags.
+        before: What must exist before the command runs, for --help.
+        after: What to do with the results, for --help.
+        examples: The flags of examples, for --help.
+        extra: The extra of this package that `main` needs, for the error message if it is not installed.
+        positional: The name of the positional arguments in --help, or None if the command takes none.
+        chooser: The flag whose value selects one of `variants`. It is a required field of the options.
+        variants: Additional flags and defaults, by the value of the chooser.
+        original_script: The file that runs the command under the name of google-research/bert's script.
+        script_flags: The defaults of that file that differ from the command's, as flags, to follow the original.
+        aliases: Alternative names of flags, from the original's script, and the flags that they set.
+        refused: Flags of the original's script that the command does not support, and the message for each.
+        tensorflow: Whether `main` imports TensorFlow. Its import then prints no messages.
     """
 
     program: str
@@ -107,7 +105,7 @@ class Command:
 
     @property
     def script_module(self) -> str | None:
-        """The module of the original's script, such as run_pretraining, or None if the original has none."""
+        """The module of the original's script, such as run_pretraining, or None."""
         return self.original_script and self.original_script.removesuffix(".py").replace("/", ".")
 
     def run_as_script(self) -> NoReturn:
@@ -115,14 +113,16 @@ class Command:
         self.run([*self.script_flags, *sys.argv[1:]], f"python -m {self.script_module}")
 
     def run(self, arguments: Sequence[str] | None = None, program: str | None = None) -> NoReturn:
-        """Runs the command, and ends the process with its exit code.
+        """Runs the command and exits with its exit code.
 
-        None stands for the arguments of this process; `program` is another name that it was called by, for --help.
+        Args:
+            arguments: The arguments. Defaults to the arguments of the process.
+            program: The name of the program in --help. Defaults to the command's own.
         """
         with exit_codes(self.extra):
             arguments = list(sys.argv[1:] if arguments is None else arguments)
             if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-                sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that lack a character
+                sys.stdout.reconfigure(errors="backslashreplace")  # for characters that the terminal cannot show
             if set(_HELP) & set(_before_double_dash(arguments)):
                 print(self.help(arguments, program), flush=True)
                 sys.exit(0)
@@ -135,34 +135,35 @@ class Command:
             sys.exit(code)
 
     def parse(self, arguments: Sequence[str]) -> list[Any]:
-        """Returns what `main` is called with.
+        """Returns the arguments of `main`.
 
         Raises:
-            UserError: a flag is unknown, missing, given to a variant that has it not, has a wrong value, or one that is
-                not UTF-8.
+            UserError: If a flag is unknown, missing or not allowed for the variant, or has an invalid value.
         """
         for argument in arguments:
             files.check_utf8(argument, "the argument")
         variant = self._variant(arguments)
         known_flags = self.flags(variant)
-        values, positional = _parsed(known_flags, self.aliases, arguments, lambda name: self._unknown(name, variant))
+        values, positional = _parse_flags(
+            known_flags, self.aliases, arguments, lambda name: self._unknown(name, variant)
+        )
         if self.chooser is not None:
             values[self.chooser].value = variant
         missing = [f"--{flag.name}" for flag in known_flags if flag.required and values[flag.name].value is None]
         if missing:
             verb = "is" if len(missing) == 1 else "are"
-            raise UserError(f"{_listed(missing)} {verb} required; --help shows all flags")
+            raise UserError(f"{_join_words(missing)} {verb} required; --help shows all flags")
         if positional and not self.positional:
             hint = "flags are given as --name=value" if known_flags else "the command takes none"
             raise UserError(f"unexpected argument {positional[0]!r}; {hint}")
         instances = [
-            options(**{flag.field: _found(flag.field, values[flag.name].value) for flag in list_flags(options)})
+            options(**{flag.field: _resolve_value(flag.field, values[flag.name].value) for flag in list_flags(options)})
             for options in (*self.options, *self._chosen(variant).options)
         ]
         return [*instances, positional] if self.positional else instances
 
     def flags(self, variant: str | None = None) -> list[Flag]:
-        """Returns the flags, with those and the shown defaults of a variant."""
+        """Returns the flags of the command and of a variant, with the variant's defaults."""
         chosen = self._chosen(variant)
         shown_defaults = chosen.shown_defaults if variant is not None else self._defaults_of_variants()
         own = [flag for options in self.options for flag in list_flags(options, shown_defaults)]
@@ -171,7 +172,7 @@ class Command:
         ]
 
     def _defaults_of_variants(self) -> dict[str, str]:
-        """What None stands for where no variant is chosen: the commonest value, then others with their variants."""
+        """Returns the defaults to show without a variant: the most common value, then others with their variants."""
         names = dict.fromkeys(name for variant in self.variants.values() for name in variant.shown_defaults)
         shown = {}
         for name in names:
@@ -179,12 +180,12 @@ class Command:
             for chosen, variant in self.variants.items():
                 if name in variant.shown_defaults:
                     owners.setdefault(str(variant.shown_defaults[name]), []).append(chosen)
-            commonest, *others = sorted(owners, key=lambda value: -len(owners[value]))
-            shown[name] = "; ".join([commonest, *(f"{each} with {_listed(owners[each])}" for each in others)])
+            most_common, *others = sorted(owners, key=lambda value: -len(owners[value]))
+            shown[name] = "; ".join([most_common, *(f"{each} with {_join_words(owners[each])}" for each in others)])
         return shown
 
     def help(self, arguments: Sequence[str] = (), program: str | None = None) -> str:
-        """Returns the text of --help; if the chooser is among the arguments, its variant's flags are shown too."""
+        """Returns the text of --help, with the flags of the variant if the arguments contain the chooser."""
         program = program or self.program
         variant = self._variant([each for each in arguments if each not in _HELP], must_be_given=False)
         positional = f" [{self.positional}]" if self.positional else ""
@@ -202,7 +203,7 @@ class Command:
                 f"--{self.chooser} is one of:\n{names}\n  --{self.chooser}=NAME --help shows its flags and defaults."
             )
         parts.append(
-            "Flags may stand in a file, one a line: --flagfile=FILE. Of a flag given twice, the last one counts."
+            "Flags can be read from a file, one per line: --flagfile=FILE. If a flag is repeated, the last one counts."
         )
         if len(self.examples) > 1:
             parts.append("\n".join(["more examples:", *(f"  {program} {example}" for example in self.examples[1:])]))
@@ -212,13 +213,13 @@ class Command:
         return self.variants[variant] if variant is not None else Variant()
 
     def _variant(self, arguments: Sequence[str], must_be_given: bool = True) -> str | None:
-        """Returns the chooser's value among the arguments; None if there is no chooser, or none was given."""
+        """Returns the chooser's value in the arguments, or None if it is absent or the command has no chooser."""
         if self.chooser is None:
             return None
-        values, _ = _parsed(self.flags(), self.aliases, arguments)
+        values, _ = _parse_flags(self.flags(), self.aliases, arguments)
         chosen = values[self.chooser].value
         if chosen is not None and chosen not in self.variants and chosen.lower() in self.variants:
-            chosen = chosen.lower()  # MRPC, as the original's users write it
+            chosen = chosen.lower()  # the original's names are in upper case, such as MRPC
         if chosen is None and must_be_given:
             raise UserError(f"--{self.chooser} is required: one of {', '.join(self.variants)}")
         if chosen is not None and chosen not in self.variants:
@@ -229,7 +230,7 @@ class Command:
         return str(chosen) if chosen is not None else None
 
     def _unknown(self, name: str, variant: str | None) -> str:
-        """Returns what to say of a flag that is not there."""
+        """Returns the error message for an unknown flag."""
         refusal = self.refused.get(name) or self.refused.get(name.removeprefix("no"))
         if refusal:
             return f"--{name} is not a flag of this command: {refusal}"
@@ -237,7 +238,7 @@ class Command:
             other for other in self.variants if name in {flag.name for flag in self.flags(other)} - {self.chooser}
         ]
         if owners:
-            return f"--{self.chooser}={variant} does not take --{name}, a flag of {_listed(owners)}"
+            return f"--{self.chooser}={variant} does not take --{name}, a flag of {_join_words(owners)}"
         known = [flag.name for flag in self.flags(variant)]
         hint = "; --help shows all flags" if known else "; the command takes none"
         return f"unknown flag --{name}" + (_suggestion(name, known, "--") or hint)
@@ -245,10 +246,13 @@ class Command:
 
 @contextlib.contextmanager
 def exit_codes(extra: str | None = None) -> Iterator[None]:
-    """Within its context, a UserError is shown as one line and ends the process with code 1, Ctrl-C with code 130.
+    """Prints expected errors within the context as one line and exits: with code 1, or 130 after Ctrl-C.
 
-    A package of `extra` (or another) that is not installed, too little memory for TensorFlow, and a process that may
-    open no more files, are UserErrors too. A reader of the output that stops reading ends the process with code 0.
+    Expected are UserErrors, missing packages, out-of-memory errors, and too many open files. If the reader of the
+    output closed the pipe, the exit code is 0.
+
+    Args:
+        extra: The extra of this package that the command needs.
     """
     try:
         with handle_interrupts():
@@ -263,23 +267,23 @@ def exit_codes(extra: str | None = None) -> Iterator[None]:
     except KeyboardInterrupt:
         end_interrupted()
     except BrokenPipeError:
-        if not _output_is_closed():
+        if not _is_output_closed():
             raise
-        # Whoever read the output, `head` say, has seen enough; Python would complain of it once more at the exit.
+        # The reader closed the pipe, as `head` does. Otherwise Python would report another error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except Exception as error:  # any file may be the one too many, and TensorFlow has a class of its own for it
-        if lacking := _lack_of_memory(error):
+    except Exception as error:  # TensorFlow has its own classes for some of these errors
+        if reason := describe_out_of_memory(error):
             _fail(
-                f"there is too little memory: {lacking}; smaller batches and shorter texts need less; or free some, or "
-                "raise the limit (ulimit -v unlimited)"
+                f"out of memory: {reason}. Use smaller batches or shorter texts, free memory, or raise the limit "
+                "(ulimit -v unlimited)."
             )
         if not _is_out_of_descriptors(error):
             raise
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         _fail(
-            f"the process may have {most:,} files open at once, and needs more; expected at least 256: raise the limit "
-            "(ulimit -n 1024) and give the command again"
+            f"the process needs more than {limit:,} open files, which is its limit. Raise the limit (ulimit -n 1024) "
+            "and run the command again."
         )
 
 
@@ -288,33 +292,8 @@ def _fail(message: str) -> NoReturn:
     sys.exit(1)
 
 
-def _lack_of_memory(error: BaseException) -> str | None:
-    """Returns what an error says of memory that could not be had; None for other errors.
-
-    TensorFlow, and oneDNN beneath it, mostly say so. Where they cannot have a few bytes in between, what is damaged by
-    that fails later, by any error: it counts as a lack of memory if nearly all that a limit allows is in use.
-    """
-    lines = str(error).splitlines() if type(error).__module__.startswith("tensorflow.") else []
-    words = ("OOM when allocating", "could not create a primitive")
-    if said := next((line.strip() for line in lines if any(each in line for each in words)), None):
-        return said
-    try:
-        with open("/proc/self/status", encoding="ascii") as status:
-            held = dict(re.findall(r"(VmSize|VmData):\s+(\d+) kB", status.read()))
-    except OSError:  # not on Linux
-        return None
-    for name, limit in (("VmSize", resource.RLIMIT_AS), ("VmData", resource.RLIMIT_DATA)):
-        most, used = resource.getrlimit(limit)[0], 1024 * int(held[name])
-        if most != resource.RLIM_INFINITY and used > _NEARLY_ALL * most:
-            said = " ".join(f"{type(error).__name__}: {error}".split())[
-                :_MOST_CHARACTERS
-            ]  # NumPy's import has many lines
-            return f"{used:,} of {most:,} bytes are in use, and then came {said}"
-    return None
-
-
 def _is_out_of_descriptors(error: BaseException | None) -> bool:
-    """Whether an error, or one that it was raised from, is the system's refusal to open one more file."""
+    """Returns whether an error or one of its causes is the limit of open files."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             return True
@@ -324,28 +303,35 @@ def _is_out_of_descriptors(error: BaseException | None) -> bool:
     return False
 
 
-def _output_is_closed() -> bool:
-    """Whether the reader of standard output has gone."""
+def _is_output_closed() -> bool:
+    """Returns whether the reader of standard output closed the pipe."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), select.POLLOUT)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _parsed(
+def _parse_flags(
     known_flags: Sequence[Flag],
     aliases: Mapping[str, str],
     arguments: Sequence[str],
     explain: Callable[[str], str] | None = None,
 ) -> tuple[flags.FlagValues, list[str]]:
-    """Returns the flags with their values, and the arguments that are not flags.
+    """Parses arguments.
 
-    `explain` returns what to say of a flag that is not there; None to pass such flags over.
+    Args:
+        known_flags: The flags.
+        aliases: Alternative names of flags.
+        arguments: The arguments.
+        explain: Returns the error message for an unknown flag. None ignores unknown flags.
+
+    Returns:
+        The flags with their values, and the positional arguments.
 
     Raises:
-        UserError: a flag is not there, its value is wrong, or a flagfile cannot be read.
+        UserError: If a flag is unknown or has an invalid value, or a flagfile cannot be read.
     """
     values = flags.FlagValues()  # type: ignore[no-untyped-call]
-    values.set_gnu_getopt(True)  # flags may follow arguments that are none
+    values.set_gnu_getopt(True)  # allows flags after positional arguments
     for flag in known_flags:
         flag.define(values)
     names = {flag.name for flag in known_flags}
@@ -357,7 +343,7 @@ def _parsed(
     except flags.UnrecognizedFlagError as error:
         raise UserError(explain(error.flagname) if explain else str(error)) from error
     except flags.IllegalFlagValueError as error:
-        # "flag --name=value: reason", whose reason is Python's.
+        # The message is "flag --name=value: reason" with Python's reason.
         assignment = str(error).removeprefix("flag ").removesuffix(f": {error.__context__}")
         name = assignment.removeprefix("--").partition("=")[0]
         expected = next((flag.expected() for flag in known_flags if flag.name == name), "another value")
@@ -367,8 +353,8 @@ def _parsed(
         raise UserError(f"{missing[1]}: expected a value, as in {missing[1]}=..." if missing else str(error)) from error
 
 
-def _found(field: str, value: Any) -> Any:
-    """Returns the value of a field; where it may name a file of configs/, the path where it is."""
+def _resolve_value(field: str, value: Any) -> Any:
+    """Returns the value of a field, with the full path of a packaged file in configs/."""
     return find_config(value) if field in NAMING_CONFIGS and value is not None else value
 
 
@@ -409,5 +395,5 @@ def _suggestion(name: str, known: Sequence[str] | Mapping[str, Any], dashes: str
     return f"; did you mean {dashes}{close[0]}?" if close else ""
 
 
-def _listed(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

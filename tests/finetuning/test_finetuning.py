@@ -216,7 +216,7 @@ def test_what_a_killed_process_left_among_the_checkpoints_of_a_finished_run_is_r
     (state / "checkpoint.writing-0123456789ab").mkdir()
     (state / "checkpoint.writing-0123456789ab" / "checkpoint").touch()
     (state / "ckpt-99.data-00000-of-00001").touch()
-    files._unfinished_in.cache_clear()  # as in another process
+    files._list_temporary_names.cache_clear()  # as in another process
     runner.run(options)
     assert {path.name for path in state.iterdir()} == before
 

@@ -58,7 +58,7 @@ def test_errors_name_no_flags_of_other_commands(tmp_path: pathlib.Path):
     for spec, name, content, message in (
         (spec_of(task), "a.csv", "text,label\na,x\n", "a.csv, line 1: no column title among text, label"),
         (spec_of(task), "b.csv", "title,label\na,z\n", "b.csv, line 2: unknown label 'z'"),
-        (spec_of(task), "c.csv", "title;label\na;x\n", "c.csv, line 1: there is one column, 'title;label'"),
+        (spec_of(task), "c.csv", "title;label\na;x\n", "c.csv, line 1: there is only one column, 'title;label'"),
         (spec_of(tags), "d.jsonl", '{"words": "a"}\n', "d.jsonl, line 1: no column text, label among words"),
         (spec_of(tags), "e.txt", "cat\n", "e.txt, line 1: column 0 of 1 is both the word and the tag"),
     ):

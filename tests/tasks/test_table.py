@@ -101,7 +101,7 @@ def test_numbers_are_labels_too(tmp_path):
 def test_line_ends_in_the_cells_of_a_tsv_file_are_explained(tmp_path):
     path = written(tmp_path, 'text\tlabel\na\tx\n"b\nc"\ty\n', "train.tsv")  # as pandas writes them
     told = refusal(read, path)
-    assert "train.tsv, line 3: 1 column; expected 2: text, label. Quotes mean nothing in .tsv; save" in told
+    assert "train.tsv, line 3: 1 column; expected 2: text, label. Quotes have no meaning in .tsv; save" in told
     assert "as .csv" in told
 
 
@@ -150,19 +150,19 @@ GOOD = '{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n'
     ("text,class\na,x\n", "train.csv", "line 1: no column label among text, class; name yours with --text_column"),
     ("text,label\na,\n", "train.csv", "has no labels in 'label': see --label_column"),
     ("text,label\n", "train.csv", "train.csv has no rows; expected texts with labels below the header"),
-    ("text;label\na;x\nb;y\n", "train.csv", "one column, 'text;label'; are the columns separated by semicolons"),
-    ("text\tlabel\na\tx\nb\ty\n", "train.csv", "are the columns separated by tabs"),
+    ("text;label\na;x\nb;y\n", "train.csv", "one column, 'text;label'. Are the columns separated by semicolons"),
+    ("text\tlabel\na\tx\nb\ty\n", "train.csv", "Are the columns separated by tabs"),
     ("text,label\na,NaN\nb,x\nc,y\n", "train.csv", "line 2: label 'NaN' in label stands for a missing one"),
-    (GOOD + '{"text": "c", "label": NaN}\n', "train.jsonl", "line 3: not valid JSON: NaN is no value of JSON"),
+    (GOOD + '{"text": "c", "label": NaN}\n', "train.jsonl", "line 3: not valid JSON: NaN is not a JSON value"),
     (GOOD + '{"text": "c", "label": null}\n', "train.jsonl", "line 3: no label in label"),
     (GOOD + '{"text": "c", "label": ["x"]}\n', "train.jsonl", r'line 3: label \["x"\] in label; expected the name'),
     (GOOD + "[" * 100_000, "train.jsonl", "line 3: not valid JSON: "),
     ("words,label\na,x\nb,y\n", "train.csv", "line 1: no column text among words, label"),
     ("text,text,label\na,b,x\n", "train.csv", "two columns are named text"),
     ("", "train.csv", "is empty; expected a header"),
-    (GOOD + '{"text": "a\\ud800", "label": "x"}\n', "train.jsonl", "line 3: text has half a surrogate, .ud800"),
-    ("text,label\n", "train.xls", "ends in .xls; expected .csv, .tsv, .jsonl or .txt"),
-    (GOOD + "[1]\n", "train.jsonl", "line 3: list; expected an obj"),
+    (GOOD + '{"text": "a\\ud800", "label": "x"}\n', "train.jsonl", "line 3: text contains the lone surrogate .ud800"),
+    ("text,label\n", "train.xls", "has the extension .xls; expected .csv, .tsv, .jsonl or .txt"),
+    (GOOD + "[1]\n", "train.jsonl", "line 3: expected a JSON object"),
     (GOOD + '{"te\n', "train.jsonl", "line 3: not valid JSON"),
     ('{"text": 1, "label": "x"}\n{"text": "b", "label": "y"}\n', "train.jsonl", "line 1: text is 1; expected a text"),
 ])  # fmt: skip
@@ -194,11 +194,11 @@ def test_one_bad_quote_loses_one_row_and_long_documents_are_read(tmp_path):
     assert [example.id for example in examples] == ["3", "4", "5"]
     assert examples[-1].text_a == long
     (problem,) = bad_rows.problems
-    assert re.search("train.csv, line 2: .* a quote within a quoted text is written twice$", problem)
+    assert re.search("train.csv, line 2: .* a quote within quoted text must be doubled$", problem)
     bad_rows = KeptRows()
     read(written(tmp_path, 'text,label\na,x\nb,y\n"c,x\nd,y\n'), bad_rows)
     assert "line 4: " in bad_rows.problems[0]
-    assert bad_rows.problems[0].endswith("; all up to line 5 was read as one text")
+    assert bad_rows.problems[0].endswith("; everything up to line 5 was read as one value")
 
 
 def test_texts_for_a_teacher_may_have_empty_labels(tmp_path):
@@ -218,7 +218,10 @@ def test_missing_labels_make_no_classes(tmp_path):
     assert [re.sub(r"^.*train.jsonl, ", "", each) for each in bad_rows.problems] == [
         "line 3: no label in label",
         "line 4: no key label",
-        "line 5: not valid JSON: NaN is no value of JSON; null stands for a missing one",
+        (
+            'line 5: not valid JSON: NaN is not a JSON value; use null for a missing value: {"text": "e", "label": NaN}; '
+            "expected an object per line"
+        ),
     ]
     several = [{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": ["x", None]}, {"text": "c", "label": [["y"]]}]
     task = table.TableTask(options(write_rows(tmp_path / "several.jsonl", several), label_kind="multi_label"))
@@ -283,7 +286,7 @@ def test_a_text_longer_than_any_book_is_a_bad_row(name: str, tmp_path, monkeypat
     path = written(tmp_path, content % ("a" * 51, "b" * 50), name)
     assert [row for _, row in tables.read_rows(str(path), bad_rows)] == [{"text": "b" * 50}]
     (problem,) = bad_rows.problems
-    assert problem.endswith(": text has 51 characters; expected at most 50: cut it into several texts")
+    assert problem.endswith(": text has 51 characters; expected at most 50; split it into several texts")
 
 
 def test_messages_name_few_columns_and_cut_long_names_and_quotations(tmp_path):
@@ -316,7 +319,7 @@ def test_a_header_that_columns_repeats_is_no_row(header, tmp_path, capsys):
     assert capsys.readouterr().out == ""
     assert task.read("train", BadRows()) == [TextExample("2", "a", None, 0), TextExample("3", "b", None, 1)]
     assert capsys.readouterr().out == (
-        f"note: {path}, line 1 has the names of the columns; it is read as a header, not as a row\n"
+        f"note: {path}, line 1 has the column names, so it is read as a header, not as a row\n"
     )
 
 
@@ -362,7 +365,7 @@ def test_arrays_of_objects_are_read(name, indent, tmp_path):
     bad_rows = KeptRows()
     assert read(path, bad_rows) == [TextExample("1", "a", None, 0), TextExample("2", "b", None, 1)]
     assert [problem.partition(", ")[2].partition(";")[0] for problem in bad_rows.problems] == [
-        "row 3: an empty text in text", "row 4: int"
+        "row 3: an empty text in text", "row 4: expected a JSON object, received int"
     ]  # fmt: skip
 
 
@@ -376,13 +379,15 @@ def test_other_layouts_of_json_tables_are_named(content, tmp_path):
     with pytest.raises(UserError, match=r"train\.json, line 1: this is a whole table, .* orient='records', lines=True"):
         table.TableTask(options(path))
     path = written(tmp_path, '[["a", "x"]]', "train.json")
-    with pytest.raises(UserError, match=r"line 1: list; expected an object .* orient='records', lines=True"):
+    with pytest.raises(UserError, match=r"line 1: expected a JSON object, received .* orient='records', lines=True"):
         table.TableTask(options(path))
 
 
 def test_spreadsheets_and_latin_1_are_told_how_to_convert(tmp_path):
     (tmp_path / "train.xlsx").write_bytes(b"PK\x03\x04\x14\0\x06\0" + bytes(20))
-    with pytest.raises(UserError, match=r"train\.xlsx ends in \.xlsx; .* Save a spreadsheet \(\.xlsx\) as CSV"):
+    with pytest.raises(
+        UserError, match=r"train\.xlsx has the extension \.xlsx; .* Save a spreadsheet \(\.xlsx\) as CSV"
+    ):
         table.TableTask(options(tmp_path / "train.xlsx"))
     (tmp_path / "train.csv").write_bytes("text,label\na,x\nü,y\n".encode("latin-1"))
     with pytest.raises(

@@ -114,9 +114,7 @@ def test_names_in_a_list_may_hold_line_breaks_and_quotes_keep_commas():
 
 
 def test_a_name_that_is_not_utf8_is_refused():
-    expected = (
-        r"the argument '--needed=a\udcff' holds the byte 0xff, which is not UTF-8; expected UTF-8: rename the file"
-    )
+    expected = r"the argument '--needed=a\udcff' contains the byte 0xff, which is not UTF-8. Rename the file"
     assert mistake(command(), "--needed=a\udcff").startswith(expected)
 
 
@@ -147,7 +145,7 @@ def test_too_few_descriptors_are_one_line(capsys: pytest.CaptureFixture[str]):
             raise error
         shown = capsys.readouterr().err
         assert (caught.value.code, shown.count("\n")) == (1, 1)
-        assert shown.startswith("error: the process may have ")
+        assert shown.startswith("error: the process needs more than ")
         assert "ulimit -n" in shown
     other = tf.errors.ResourceExhaustedError(None, None, "a queue is full")
     with pytest.raises(tf.errors.ResourceExhaustedError), exit_codes():
@@ -164,7 +162,7 @@ def test_too_little_memory_for_tensorflow_is_one_line(reason: str, capsys: pytes
         raise tf.errors.AbortedError(None, None, f"Graph execution error:\n\nstatus: 1, message: {reason}\n\t [[node]]")
     shown = capsys.readouterr().err
     assert (caught.value.code, shown.count("\n")) == (1, 1)
-    assert shown.startswith(f"error: there is too little memory: status: 1, message: {reason}; smaller batches")
+    assert f"error: out of memory: status: 1, message: {reason}. Use smaller batches" in shown
 
 
 def test_arguments_that_are_no_flags_may_stand_before_flags_and_after_a_double_dash():
@@ -403,32 +401,8 @@ def test_too_little_memory_for_the_imports_is_a_line(megabytes: int):
     command = ("-m", "official_bert_cli", "fill-mask", "--model_dir=x", "[MASK]")
     done = run_python(*command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
     assert done.returncode == 1
-    assert "error: there is too little memory: " in done.stderr.splitlines()[-1]
+    assert "error: out of memory: " in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("share", [0.5, 0.95])
-def test_any_error_where_nearly_all_memory_is_in_use_is_called_a_lack_of_memory(share: float):
-    code = f"""
-import resource
-from official_bert.utils import command_line
-limit = 400 << 20
-resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-with open("/proc/self/status") as status:
-    used = next(1024 * int(line.split()[1]) for line in status if line.startswith("VmData"))
-held = bytearray(int({share} * limit) - used)
-with command_line.exit_codes():
-    assert not held, "damaged\\n\\nbeyond repair"
-"""
-    done = run_python("-c", code)
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    if share > 0.9:
-        said = r"error: there is too little memory: [\d,]+ of 419,430,400 bytes are in use, and then came "
-        assert re.match(f"{said}AssertionError: damaged beyond repair; smaller batches", last)
-        assert "Traceback" not in done.stderr
-    else:
-        assert "AssertionError: damaged\n" in done.stderr
 
 
 def test_a_flagfile_that_cannot_be_read_is_named_and_a_pipe_is_not_waited_for(tmp_path: pathlib.Path):

@@ -50,7 +50,7 @@ def test_a_digest_is_that_of_the_content(tmp_path: pathlib.Path):
 
 def test_a_file_whose_name_is_not_utf8_is_named_and_refused(tmp_path: pathlib.Path):
     (tmp_path / "byte\udcff").touch()
-    with pytest.raises(UserError, match=r"--input_file: the name '.*byte\\udcff' holds the byte 0xff, which is not"):
+    with pytest.raises(UserError, match=r"--input_file: the name '.*byte\\udcff' contains the byte 0xff, which is not"):
         files.expand([f"{tmp_path}/*"], "input_file")
 
 
@@ -69,12 +69,12 @@ def test_patterns_of_remote_files_are_expanded_through_fsspec():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[" * 100_000, "nests its values too deeply to be read"),
-        ('{"a": ' * 100_000, "nests its values too deeply to be read"),
-        ('{"a": ' + "9" * 5000 + "}", "holds a value that cannot be read: Exceeds the limit"),
+        ("[" * 100_000, "is not valid JSON: its values are nested too deeply"),
+        ('{"a": ' * 100_000, "is not valid JSON: its values are nested too deeply"),
+        ('{"a": ' + "9" * 5000 + "}", "is not valid JSON: Exceeds the limit"),
         ('{"a": 1', "is not valid JSON"),
         ("", "is not valid JSON"),
-        ("[1]", "holds list; expected a JSON object"),
+        ("[1]", "contains list; expected a JSON object"),
         ('{"a": "' + "b" * 200 + '"}', "has 209 bytes; expected a JSON file of at most 200"),
     ],
 )
@@ -123,14 +123,14 @@ def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(
         (tmp_path / name).touch()
     writer = files.write_folder_atomically if is_folder else files.write_atomically
     with contextlib.suppress(UserError), writer(str(path)) as first:
-        files._unfinished_in.cache_clear()  # as in another process
+        files._list_temporary_names.cache_clear()  # as in another process
         with writer(str(path)) as beside:
             assert os.path.exists(os.path.dirname(first))
             (pathlib.Path(beside) / "new" if is_folder else pathlib.Path(beside)).touch()
         assert not is_folder or os.listdir(path) == ["new"]
         raise UserError("the first gives up")
     assert {each.name for each in tmp_path.iterdir()} == {"model.bin", *kept}
-    removed = [f"removed {each}, which a process that was killed has left" for each in left]
+    removed = [f"removed {each}, which an interrupted process left" for each in left]
     assert sorted(capfd.readouterr().err.splitlines()) == sorted(removed)
 
 
@@ -165,6 +165,6 @@ def test_a_refusal_to_write_is_explained_however_a_library_words_it(message: str
 
 def test_a_path_that_is_too_long_is_named_before_work_begins(tmp_path: pathlib.Path):
     path = "/".join([str(tmp_path), *["long" * 50] * 25, "records"])
-    assert_refused(r"^cannot make the folder .*: File name too long$", files.check_writable, path)
+    assert_refused(r"^cannot create the folder .*: File name too long$", files.check_writable, path)
     files.check_writable(str(tmp_path / "records"))
     assert not list(tmp_path.glob("records*"))

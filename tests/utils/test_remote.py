@@ -79,8 +79,8 @@ def test_a_folder_is_sent_whole_and_what_a_killed_sender_left_is_replaced(remote
     assert files.list_folder(remote) == ["b", "inner"]
     assert files.read_text(f"{remote}/inner/a") == "a"
     assert "folder already exists" in refusal(files.write_folder_atomically(remote).__enter__)
-    files.write_text(f"{remote}/{files._SENDING}", "")  # as if this had been killed
-    assert "folder is not complete: its files are still being sent, or" in refusal(files.local_copy, remote)
+    files.write_text(f"{remote}/{files._UPLOADING}", "")  # as if this had been killed
+    assert "folder is not complete: its files are still being uploaded, or" in refusal(files.local_copy, remote)
     with files.write_folder_atomically(remote) as local:
         (pathlib.Path(local) / "c").touch()
     assert files.list_folder(remote) == ["c"]

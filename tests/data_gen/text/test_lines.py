@@ -34,7 +34,7 @@ def test_remote_files_are_read_through_tensorflow_or_fsspec(scheme: str, compres
     ("path", "message"),
     [
         ("memory://missing", "there is no file memory://missing"),
-        ("ram://missing", "cannot read ram://missing: "),
+        ("ram://missing", "there is no file ram://missing"),
         ("nope://missing", "cannot use nope://missing: Protocol not known: nope"),
         ("/missing/file", "there is no file /missing/file"),
     ],
