@@ -219,8 +219,8 @@ def test_missing_labels_make_no_classes(tmp_path):
         "line 3: no label in label",
         "line 4: no key label",
         (
-            'line 5: not valid JSON: NaN is not a JSON value; use null for a missing value: {"text": "e", "label": NaN}; '
-            "expected an object per line"
+            "line 5: not valid JSON: NaN is not a JSON value; use null for a missing value: "
+            '{"text": "e", "label": NaN}; expected an object per line'
         ),
     ]
     several = [{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": ["x", None]}, {"text": "c", "label": [["y"]]}]

@@ -181,7 +181,11 @@ DOC = '<doc id="1" url="" title="t">\nt\n\nText.\n'
         ("auto", '{"a": 1, "b": 2}', r"text, line 1: no key text; the keys are a, b"),
         ("auto", "{}", r"text, line 1: no key text; the keys are none"),
         ("auto", '{"text": "a"}\n{"text": null}', r"text, line 2: text is null; expected a text"),
-        ("auto", '{"text": "a\\ud83d"}', r"text, line 1: text contains the lone surrogate \\ud83d.* --drop_invalid_utf8"),
+        (
+            "auto",
+            '{"text": "a\\ud83d"}',
+            r"text, line 1: text contains the lone surrogate \\ud83d.* --drop_invalid_utf8",
+        ),
         ("auto", f"{DOC}</doc>\n{DOC}", r"text, line 6: the <doc \.\.\.> has no </doc>; the file is incomplete"),
         ("auto", f"{DOC}{DOC}</doc>", r"text, line 1: the <doc \.\.\.> has no </doc> before the next, on line 5"),
         ("auto", f"{DOC}</doc>\n</doc>", r"text, line 6: </doc> without a <doc"),
