@@ -20,7 +20,7 @@ def write_text(path: pathlib.Path, documents: int = 40, sentences: int = 4, seed
     return str(path)
 
 
-def options_for(init_folder: pathlib.Path, text: str, folder: pathlib.Path, **changes: object) -> Options:
+def make_options(init_folder: pathlib.Path, text: str, folder: pathlib.Path, **changes: object) -> Options:
     values = {
         "init": str(init_folder),
         "input_file": [text],

@@ -11,7 +11,7 @@ from official_bert.checkpoints.formats import hugging_face
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.pretraining import cost
-from tests.adaptation.adapted_models import options_for, write_text
+from tests.adaptation.adapted_models import make_options, write_text
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import WORDS
 
@@ -48,6 +48,6 @@ def adapted(source: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> p
     general = write_text(folder / "general.txt", seed=1)
     with pytest.MonkeyPatch.context() as monkeypatch:
         make_quick(monkeypatch)
-        options = options_for(source, text, folder / "model", new_words=2, general_file=[general], general_share=0.2)
+        options = make_options(source, text, folder / "model", new_words=2, general_file=[general], general_share=0.2)
         assert adapting.run(options) == 0
     return folder / "model"

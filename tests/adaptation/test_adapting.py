@@ -19,7 +19,7 @@ from official_bert.keras_models.text_classifier import TextClassifier
 from official_bert.runs import run_file
 from official_bert.runs.training_log import read_log
 from official_bert.utils import row_files
-from tests.adaptation.adapted_models import options_for, write_text
+from tests.adaptation.adapted_models import make_options, write_text
 from tests.make import assert_refused
 
 
@@ -67,7 +67,7 @@ def test_report_says_whether_the_loss_fell_or_rose():
     assert general.endswith("0.2500 better (lower)")
 
 
-def test_report_explains_losses_that_are_not_those_of_a_trained_head():
+def test_report_explains_unusual_first_losses():
     result = Adaptation(Change(4.0, 3.0), Change(5.0, 3.0), Change(1.0, 1.0), [])
     assert training.explain_first_losses(result, vocab_size=1000, has_masked_lm=True) == []
     no_head, above = training.explain_first_losses(result, vocab_size=100, has_masked_lm=False)
@@ -77,7 +77,7 @@ def test_report_explains_losses_that_are_not_those_of_a_trained_head():
     assert str(result).endswith(f"note: {no_head}")
 
 
-def test_what_was_held_out_stays_and_the_rest_of_the_work_is_gone(adapted: pathlib.Path):
+def test_heldout_texts_stay_and_other_work_files_are_removed(adapted: pathlib.Path):
     kept = {str(path.relative_to(adapted / "adaptation")) for path in (adapted / "adaptation").rglob("*.*")}
     assert kept == {
         "words.json", "original_losses.json", "texts/heldout.txt", "texts/general_heldout.txt", "texts/texts.json",
@@ -85,7 +85,7 @@ def test_what_was_held_out_stays_and_the_rest_of_the_work_is_gone(adapted: pathl
     }  # fmt: skip
 
 
-def test_the_same_call_again_returns_what_is_there(adapted: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+def test_repeated_call_returns_the_stored_result(adapted: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     options = json.loads((adapted / "adaptation" / "texts" / "options.json").read_text())
     arguments = {**options, "output_dir": str(adapted), "input_file": options["input_file"][0]}
     state = {path: path.stat().st_mtime_ns for path in adapted.rglob("*.*")}
@@ -106,10 +106,10 @@ def test_the_same_call_again_returns_what_is_there(adapted: pathlib.Path, capsys
             text.write_bytes(before)
 
 
-def test_texts_left_out_are_known_again(source: pathlib.Path, tmp_path: pathlib.Path):
+def test_changed_exclude_texts_are_rejected(source: pathlib.Path, tmp_path: pathlib.Path):
     text, left_out = write_text(tmp_path / "text.txt"), tmp_path / "dev.txt"
     left_out.write_text("the cat sat on the mat, and nobody knew how long it would sit there.\n")
-    options = options_for(source, text, tmp_path / "model", exclude_texts=[str(left_out)])
+    options = make_options(source, text, tmp_path / "model", exclude_texts=[str(left_out)])
     held = tmp_path / "model" / "adaptation" / "texts"
     held.mkdir(parents=True)
     (held / "options.json").write_text(json.dumps(run_file.locked_values(options)))
@@ -125,16 +125,16 @@ def test_texts_left_out_are_known_again(source: pathlib.Path, tmp_path: pathlib.
 
 
 @pytest.mark.slow
-def test_a_folder_that_was_moved_goes_on(
+def test_moved_folder_can_be_resumed(
     source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     text = write_text(tmp_path / "text.txt")
     monkeypatch.setattr(training, "write_result", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        adapting.run(options_for(source, text, tmp_path / "here"))
+        adapting.run(make_options(source, text, tmp_path / "here"))
     monkeypatch.undo()
     shutil.move(tmp_path / "here", tmp_path / "there")
-    assert adapting.run(options_for(source, text, tmp_path / "there")) == 0
+    assert adapting.run(make_options(source, text, tmp_path / "there")) == 0
     assert "nothing to do: 4 steps of 4 done already" in capsys.readouterr().out
 
 
@@ -144,7 +144,7 @@ def test_text_of_single_sentences_is_learned_without_pairs(
 ):
     text = write_text(tmp_path / "text.txt", documents=100, sentences=1)
     (tmp_path / "words.txt").write_text("sunny\nrunning\n")
-    options = options_for(
+    options = make_options(
         source, text, tmp_path / "model", num_train_steps=1, new_words_file=str(tmp_path / "words.txt")
     )
     assert adapting.run(options) == 0
@@ -160,8 +160,8 @@ def test_text_of_single_sentences_is_learned_without_pairs(
     assert adapting.run(options) == 0, "what was read of it is used"
 
 
-def test_new_words_begin_as_the_mean_of_their_pieces_in_table_and_bias(source: pathlib.Path):
-    checkpoint, _ = words.read_checkpoint(options_for(source, "text.txt", pathlib.Path("none")))
+def test_new_words_start_as_the_mean_of_their_pieces(source: pathlib.Path):
+    checkpoint, _ = words.read_checkpoint(make_options(source, "text.txt", pathlib.Path("none")))
     grown = words.add_words(checkpoint, ["sunny", "catdog"])
     numbers = [split_vocab(checkpoint.vocab).index(piece) for piece in ("sun", "##n", "##y")]
     for name in ("word_embeddings/embeddings", "masked_lm_output/bias"):
@@ -195,7 +195,7 @@ def test_wrong_options_are_rejected_in_one_line_and_leave_no_files(
     name = str(changes.get("new_words_file"))
     pathlib.Path(name).write_text(f"{name.removeprefix('new:')}\n")
     with pytest.raises(UserError, match=message) as caught:
-        adapting.run(options_for(source, "text.txt", tmp_path / "model", **changes))
+        adapting.run(make_options(source, "text.txt", tmp_path / "model", **changes))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "model").exists()
 
@@ -205,5 +205,5 @@ def test_a_folder_with_other_files_is_refused(source: pathlib.Path, tmp_path: pa
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "ckpt-1.index").write_text("")
     with pytest.raises(UserError, match="model contains other files .ckpt-1.index.; pass a new or empty --output_dir"):
-        adapting.run(options_for(source, text, tmp_path / "model"))
+        adapting.run(make_options(source, text, tmp_path / "model"))
     assert os.listdir(tmp_path / "model") == ["ckpt-1.index"]

@@ -29,7 +29,7 @@ def command(source: pathlib.Path, folder: pathlib.Path, output: str) -> list[str
 
 
 @pytest.mark.slow
-def test_killed_in_each_stage_it_ends_as_if_it_never_was(source: pathlib.Path, tmp_path: pathlib.Path):
+def test_kill_in_each_stage_does_not_change_the_result(source: pathlib.Path, tmp_path: pathlib.Path):
     write_text(tmp_path / "text.txt", documents=200)
     write_text(tmp_path / "general.txt", seed=1)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

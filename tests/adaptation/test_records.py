@@ -4,13 +4,13 @@ import json
 import pathlib
 
 from official_bert.adaptation import records
-from tests.adaptation.adapted_models import options_for, write_text
+from tests.adaptation.adapted_models import make_options, write_text
 
 
-def test_words_that_are_masked_together_are_those_of_the_list(source: pathlib.Path, tmp_path: pathlib.Path):
+def test_listed_words_are_masked_together(source: pathlib.Path, tmp_path: pathlib.Path):
     (tmp_path / "words.txt").write_text("cat-dog\n")
     text = write_text(tmp_path / "text.txt")
-    options = options_for(
+    options = make_options(
         source, text, tmp_path / "model", do_whole_word_mask=True, word_boundaries=str(tmp_path / "words.txt")
     )
     (tmp_path / records.TEXTS).mkdir()

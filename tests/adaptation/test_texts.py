@@ -42,7 +42,7 @@ def test_equal_documents_are_on_one_side(tmp_path: pathlib.Path):
     assert not held & kept
 
 
-def test_of_one_long_document_the_end_is_held_out(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+def test_end_of_a_single_long_document_is_held_out(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     lines = [f"Sentence number {number} of the novel ." for number in range(100)]
     (tmp_path / "novel.txt").write_text("\n".join(lines) + "\n")
     prepared(tmp_path, str(tmp_path / "novel.txt"), heldout_share=0.1)
@@ -73,7 +73,7 @@ def test_general_text_is_mixed_in_by_its_share_without_documents_of_the_domain(
     assert "also in --input_file: 1 document" in capsys.readouterr().out
 
 
-def test_general_text_that_is_not_mixed_in_is_all_there_to_judge_by(tmp_path: pathlib.Path):
+def test_general_text_that_is_not_mixed_in_is_held_out_completely(tmp_path: pathlib.Path):
     text, general = (write_text(tmp_path / f"{name}.txt", seed=name) for name in (0, 1))
     facts = prepared(tmp_path, text, general_file=[general])
     assert documents(tmp_path / "texts" / records.GENERAL_HELDOUT) == documents(tmp_path / "1.txt")

@@ -18,13 +18,13 @@ def test_words_that_save_most_tokens_come_first():
     assert [each.word for each in words.propose_words(VOCAB, counts, 1)] == ["catdog"]
 
 
-def test_what_an_earlier_word_saves_of_another_counts_once():
+def test_tokens_saved_by_an_earlier_word_are_counted_once():
     # un ##aff ##able, then un ##aff ##able ##s: of the second one token is left to save.
     proposals = words.propose_words(VOCAB, {"unaffable": 50, "unaffables": 20, "playing": 25}, 3)
     assert [(each.word, each.saved) for each in proposals] == [("unaffable", 100), ("playing", 25), ("unaffables", 20)]
 
 
-def test_an_unknown_word_gains_a_token_that_tells_something():
+def test_unknown_word_saves_one_token():
     (proposal,) = words.propose_words(VOCAB, {"日": 5}, 3)
     assert (proposal.word, proposal.pieces, proposal.saved) == ("日", ["[UNK]"], 5)
 

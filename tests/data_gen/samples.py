@@ -17,7 +17,7 @@ LENGTH, PREDICTIONS = 32, 5
 Corpus = tuple[list[str], str]  # the paths of text files, and the path of a vocabulary
 
 
-def options_for(corpus: Corpus, folder: pathlib.Path, **changes: object) -> RecordOptions:
+def make_options(corpus: Corpus, folder: pathlib.Path, **changes: object) -> RecordOptions:
     folder.mkdir(parents=True, exist_ok=True)
     values = {
         "input_file": corpus[0],
@@ -35,7 +35,7 @@ def options_for(corpus: Corpus, folder: pathlib.Path, **changes: object) -> Reco
 
 
 def make_records(corpus: Corpus, folder: pathlib.Path, **changes: object) -> RecordSummary:
-    return one_machine.create_pretraining_data(options_for(corpus, folder, **changes))
+    return one_machine.create_pretraining_data(make_options(corpus, folder, **changes))
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
@@ -49,7 +49,7 @@ def parsed(paths: list[pathlib.Path]) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in batch.items()}
 
 
-def command_for(options: RecordOptions) -> list[str]:
+def make_command(options: RecordOptions) -> list[str]:
     return [
         "-m", "official_bert_cli", "make-records", f"--input_file={','.join(options.input_file)}",
         f"--output_file={options.output_file[0]}", f"--vocab_file={options.vocab_file}", f"--max_seq_length={LENGTH}",
@@ -73,7 +73,7 @@ def make_instance_config(**changes: object) -> InstanceConfig:
     return InstanceConfig(**values)  # type: ignore[arg-type]
 
 
-def store_of(documents: list[list[list[int]]], folder: pathlib.Path, dtype: str = "<u4") -> token_store.TokenStore:
+def make_store(documents: list[list[list[int]]], folder: pathlib.Path, dtype: str = "<u4") -> token_store.TokenStore:
     """Stores documents, whose sentences are lists of ids."""
 
     def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:

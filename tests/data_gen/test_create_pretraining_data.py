@@ -26,7 +26,7 @@ def test_script_writes_records_and_prints_a_summary(short_texts: list[str], voca
     assert sum(1 for _ in tf.data.TFRecordDataset(f"{tmp_path}/out.tfrecord")) > 0
 
 
-def test_script_says_what_is_wrong_and_writes_nothing(short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path):
+def test_script_reports_errors_and_writes_nothing(short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path):
     flags = ["--input_file=none*.txt", f"--output_file={tmp_path}/out", f"--vocab_file={vocab_file}"]
     done = run_script(*flags, folder=tmp_path)
     assert done.returncode == 1

@@ -22,7 +22,7 @@ def test_bad_options_are_refused(changes: dict[str, object], message: str, short
         one_machine.create_pretraining_data(short_options(**changes))
 
 
-def test_text_is_used_ten_times_but_once_where_masks_are_made_while_training():
+def test_dupe_factor_is_ten_or_one_for_dynamic_masking():
     def used(**flags: object) -> int:
         return RecordOptions(["text"], ["records"], "vocab", **flags).dupe_factor  # type: ignore[arg-type]
 

@@ -15,7 +15,7 @@ from tests.data_gen.inspection.record_samples import CAT, DOG, THE, UNMASKED, go
 from tests.make import flip_bits, refusal
 
 
-def test_records_are_shown_readably(vocab_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+def test_records_are_printed_as_text(vocab_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     path = write(tmp_path / "x", [good(), with_kept(), good()])
     inspect(InspectionOptions([path], vocab_file, num_records=2))
     assert capsys.readouterr().out.split("\n\n")[:2] == [
@@ -38,7 +38,7 @@ def test_records_are_shown_readably(vocab_file: str, tmp_path: pathlib.Path, cap
     ]
 
 
-def test_statistics_are_of_all_records(vocab_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+def test_statistics_cover_all_records(vocab_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     write(tmp_path / "0.tfrecord", [good()] * 1999)  # more than are read at once
     write(tmp_path / "1.tfrecord", [with_kept()])
     inspect(InspectionOptions([str(tmp_path / "*.tfrecord")], vocab_file, num_records=0))
@@ -61,9 +61,7 @@ def test_statistics_are_of_all_records(vocab_file: str, tmp_path: pathlib.Path, 
         assert re.search(f"^ *{re.escape(line.strip())}$", told, re.MULTILINE), line
 
 
-def test_unmasked_records_are_shown_and_said_to_be(
-    vocab_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_unmasked_records_are_printed(vocab_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     path = write(tmp_path / "x", [{**good(), "input_ids": [2, THE, CAT, 3, DOG, DOG, 3, 0, 0, 0]}], UNMASKED)
     inspect(InspectionOptions([path], vocab_file, report=str(tmp_path / "report.html")))
     told = capsys.readouterr().out
@@ -73,7 +71,7 @@ def test_unmasked_records_are_shown_and_said_to_be(
     assert "chosen during training" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_bad_records_and_another_vocabulary_are_named(tmp_path: pathlib.Path, vocab_file: str):
+def test_damaged_records_and_a_different_vocabulary_are_reported(tmp_path: pathlib.Path, vocab_file: str):
     (tmp_path / "small.txt").write_text("\n".join(WORDS[:DOG]), encoding="utf-8")
     path = write(tmp_path / "x", [good()])
     with pytest.raises(UserError, match=rf"x: record 0 \(from 0\): input_ids holds {DOG}.*another --vocab_file"):
@@ -92,7 +90,7 @@ def test_a_report_over_an_input_is_refused(vocab_file: str, tmp_path: pathlib.Pa
     assert "--num_records is -1" in refusal(InspectionOptions, [path], vocab_file, num_records=-1)
 
 
-def test_command_whose_reader_has_seen_enough_ends_quietly(vocab_file: str, tmp_path: pathlib.Path):
+def test_closed_output_pipe_ends_the_command_silently(vocab_file: str, tmp_path: pathlib.Path):
     path, report = write(tmp_path / "x", [good()] * 2000), tmp_path / "report.html"
     flags = f"--input_file={path} --vocab_file={vocab_file} --num_records=2000 --report={report}"
     command = f"{sys.executable} -m official_bert_cli inspect-records {flags} | head -1; exit ${{PIPESTATUS[0]}}"

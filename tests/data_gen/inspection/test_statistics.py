@@ -38,7 +38,7 @@ def plain_counts(batch: Batch, unk: int) -> dict[str, int]:
     return found
 
 
-def test_counts_are_those_of_a_plain_loop_and_of_the_manifest(vocab_file: str, tmp_path: pathlib.Path):
+def test_counts_equal_a_plain_loop_and_the_manifest(vocab_file: str, tmp_path: pathlib.Path):
     rng = random.Random(0)
     words = [word for word in WORDS if word.isalpha()]
     sentences = [" ".join(rng.choices([*words, "€"], k=rng.randrange(1, 12))) for _ in range(500)]

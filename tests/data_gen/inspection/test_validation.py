@@ -56,7 +56,7 @@ from tests.make import write_text
     ("input_ids", 5, 0, "position 5, in the text, holds [PAD]"),
     ("next_sentence_labels", 0, 2, "next_sentence_labels holds 2; expected 0 to 1"),
 ])  # fmt: skip
-def test_a_broken_law_is_named_with_its_record(
+def test_violated_rule_is_reported_with_its_record(
     name: str, place: int, value: float, words: str, vocab_file: str, tmp_path: pathlib.Path
 ):
     bad = good()
@@ -77,7 +77,7 @@ def test_a_segment_without_text_is_named(segments: list[float], words: str, tmp_
     assert f"record 0 (from 0): {words}" in told
 
 
-def test_what_masking_can_give_is_right(vocab_file: str, tmp_path: pathlib.Path):
+def test_all_results_of_masking_are_accepted(vocab_file: str, tmp_path: pathlib.Path):
     kept, special, nothing, unknown = good(), good(), good(), good()
     kept["input_ids"][2] = CAT
     special["input_ids"][2], special["input_ids"][4] = SEP, 0  # random tokens may be any
@@ -90,7 +90,7 @@ def test_what_masking_can_give_is_right(vocab_file: str, tmp_path: pathlib.Path)
     assert problems(input_file=[path], vocab_file=vocab_file) == []
 
 
-def test_unmasked_records_are_checked_and_said_to_be(vocab_file: str, tmp_path: pathlib.Path):
+def test_unmasked_records_are_checked(vocab_file: str, tmp_path: pathlib.Path):
     unmasked = {**good(), "input_ids": [CLS, THE, CAT, SEP, SAT, SAT, SEP, 0, 0, 0]}
     path = write(tmp_path / "x", [unmasked] * 3, UNMASKED)
     found = verify(VerificationOptions(input_file=[path], vocab_file=vocab_file))
@@ -101,7 +101,7 @@ def test_unmasked_records_are_checked_and_said_to_be(vocab_file: str, tmp_path: 
     assert "record 1 (from 0): position 2, in the text, holds [MASK]" in told
 
 
-def test_records_of_real_text_keep_the_laws(test_data: pathlib.Path, tmp_path: pathlib.Path):
+def test_records_of_real_text_obey_the_rules(test_data: pathlib.Path, tmp_path: pathlib.Path):
     text = write_text(tmp_path / "text.txt", (test_data / "text" / "de_xquad.txt").read_text("utf-8")[:60_000])
     vocab_file = str(test_data / "vocab" / "bert-base-multilingual-cased-vocab.txt")
     options = RecordOptions(
@@ -115,7 +115,7 @@ def test_records_of_real_text_keep_the_laws(test_data: pathlib.Path, tmp_path: p
     assert made.instances > 200
 
 
-def test_records_of_two_vocabularies_in_one_file_are_told(corpus: Corpus, tmp_path: pathlib.Path):
+def test_records_of_two_vocabularies_are_detected(corpus: Corpus, tmp_path: pathlib.Path):
     texts, vocab_file = corpus
     pieces = pathlib.Path(vocab_file).read_text().splitlines()
     smaller = tmp_path / "smaller.txt"  # the same but for the last words, as a learned vocabulary of another size

@@ -70,7 +70,7 @@ def frame_of(content: bytes, offset: int) -> int:
         number += 1
 
 
-def test_a_flipped_byte_is_named(shards: list[str], tmp_path: pathlib.Path):
+def test_record_with_a_flipped_byte_is_reported(shards: list[str], tmp_path: pathlib.Path):
     rng = random.Random(0)
     path = pathlib.Path(shards[1])
     content = path.read_bytes()
@@ -115,7 +115,7 @@ def test_a_flipped_byte_of_a_compressed_file_is_found(vocab_file: str, tmp_path:
     (2, 4, "record 2 (from 0), near byte"),
     (4, 2, "record 2 (from 0): the first id is"),
 ])  # fmt: skip
-def test_of_two_bad_records_the_first_is_named(
+def test_first_of_two_damaged_records_is_reported(
     damaged: int, lawless: int, words: str, vocab_file: str, tmp_path: pathlib.Path
 ):
     instances = [good() for _ in range(6)]
@@ -127,7 +127,7 @@ def test_of_two_bad_records_the_first_is_named(
     assert words in told
 
 
-def test_a_damaged_file_is_made_again_once_it_is_removed(shards: list[str], tmp_path: pathlib.Path):
+def test_removed_damaged_file_is_written_again(shards: list[str], tmp_path: pathlib.Path):
     flip_bits(shards[1], -20)
     path = str(tmp_path / "out.manifest.json")
     source = manifest.Manifest.read(path).source
@@ -170,7 +170,7 @@ def test_each_bad_file_is_reported(shards: list[str], tmp_path: pathlib.Path):
     assert hashlib.sha256(paths[2].read_bytes()).hexdigest() in told[2]
 
 
-def test_small_files_are_read_together_and_the_bad_ones_alone(
+def test_small_files_are_read_in_groups_and_damaged_ones_separately(
     tmp_path: pathlib.Path, vocab_file: str, monkeypatch: pytest.MonkeyPatch
 ):
     names = [f"out-{number:05}-of-00016.tfrecord" for number in range(16)]
@@ -197,7 +197,7 @@ def test_small_files_are_read_together_and_the_bad_ones_alone(
     assert len(alone) <= 4  # each with the one beside it
 
 
-def test_missing_and_left_over_files_are_reported(shards: list[str], tmp_path: pathlib.Path):
+def test_missing_and_unlisted_files_are_reported(shards: list[str], tmp_path: pathlib.Path):
     left_over = write(tmp_path / "out-00000-of-00009.tfrecord", [good()])
     pathlib.Path(shards[2]).unlink()
     for options in ({"manifest": str(tmp_path / "out.manifest.json")}, {"input_file": [f"{tmp_path}//*.tfrecord"]}):
@@ -207,7 +207,7 @@ def test_missing_and_left_over_files_are_reported(shards: list[str], tmp_path: p
         assert told[1].startswith(f"{left_over} is not listed in")
 
 
-def test_files_that_are_not_given_are_noted(shards: list[str]):
+def test_unchecked_files_are_noted(shards: list[str]):
     found = verify(VerificationOptions(input_file=[shards[1]]))
     assert found.problems == []
     assert any(f"2 more files of {shards[1][:-24]}" in note and note.endswith(shards[0]) for note in found.notes)
@@ -223,9 +223,7 @@ def test_records_of_two_runs_are_each_checked_by_their_own_manifest(
     assert told == f"{tmp_path}/other/out.tfrecord has 2 records; expected 3 by its manifest"
 
 
-def test_another_vocabulary_is_told_and_the_records_are_checked_without(
-    shards: list[str], vocab_file: str, tmp_path: pathlib.Path
-):
+def test_different_vocabulary_is_reported_and_not_used(shards: list[str], vocab_file: str, tmp_path: pathlib.Path):
     other = write_vocab(tmp_path / "other.txt", WORDS[:5])
     (told,) = problems(input_file=shards, vocab_file=other)
     assert f"{other} is not the vocabulary that the records were made with" in told
@@ -244,13 +242,13 @@ def test_a_model_that_cannot_read_the_records_is_reported(
     assert words in told[0]
 
 
-def test_ids_are_held_against_the_model_where_there_is_no_vocabulary(shards: list[str], tmp_path: pathlib.Path):
+def test_without_a_vocabulary_ids_are_checked_against_the_model(shards: list[str], tmp_path: pathlib.Path):
     told = problems(input_file=shards, bert_config_file=config_file(tmp_path, vocab_size=MASK))
     assert len(told) == 3
     assert all(f"record 0 (from 0): input_ids holds {THE}; expected 0 to {MASK - 1}" in each for each in told)
 
 
-def test_lengths_that_are_not_the_manifests_are_reported(shards: list[str], tmp_path: pathlib.Path):
+def test_lengths_that_differ_from_the_manifest_are_reported(shards: list[str], tmp_path: pathlib.Path):
     path = tmp_path / "out.manifest.json"
     values = json.loads(path.read_text())
     values["source"]["flags"]["max_seq_length"] = 12
@@ -271,22 +269,20 @@ def test_lengths_that_are_not_the_manifests_are_reported(shards: list[str], tmp_
     ({"shards": [{"file": "a", "records": "5", "bytes": 1, "sha256": ""}]}, "it describes a file as"),
     ({"shards": 5}, "not iterable"),
 ])  # fmt: skip
-def test_a_manifest_of_another_form_is_refused(
-    change: dict[str, object], words: str, shards: list[str], tmp_path: pathlib.Path
-):
+def test_invalid_manifest_is_rejected(change: dict[str, object], words: str, shards: list[str], tmp_path: pathlib.Path):
     path = tmp_path / "out.manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     for told in (refusal(manifest.of_files, shards), refusal(problems, manifest=str(path))):
         assert re.search(f"out.manifest.json is not a manifest of records, or is damaged: .*{words}", told)
 
 
-def test_records_of_other_lengths_than_the_first_are_named(tmp_path: pathlib.Path):
+def test_records_of_different_lengths_are_reported(tmp_path: pathlib.Path):
     longer = {name: [*values, 0] if len(values) == LENGTH else values for name, values in good().items()}
     (told,) = problems(input_file=[write(tmp_path / "x", [good(), longer])])
     assert "record 1 (from 0): input_ids has 11 values; expected 10" in told
 
 
-def test_other_files_are_told_apart(tmp_path: pathlib.Path):
+def test_files_of_other_formats_are_reported(tmp_path: pathlib.Path):
     text, empty = write_text(tmp_path / "text", "This is text, not records.\n"), write_text(tmp_path / "empty", "")
     assert f"{text} is text, not a TFRecord file; official-bert make-records" in problems(input_file=[text])[0]
     assert "no records in" in problems(input_file=[empty])[0]
@@ -298,7 +294,7 @@ def test_other_files_are_told_apart(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("options", [{}, {"input_file": ["x"], "manifest": "y"}])
-def test_either_files_or_a_manifest_are_to_be_given(options: dict[str, object]):
+def test_files_and_manifest_exclude_each_other(options: dict[str, object]):
     with pytest.raises(UserError, match="pass either --input_file"):
         VerificationOptions(**options)  # type: ignore[arg-type]
 
@@ -311,7 +307,7 @@ def test_command_names_the_record_and_ends_with_1(shards: list[str]):
     assert done.stdout.splitlines()[-1] == "files 3, records read 14, errors 1"
 
 
-def test_records_of_another_casing_than_the_vocabulary_are_found(shards: list[str], tmp_path: pathlib.Path):
+def test_records_with_a_different_casing_are_reported(shards: list[str], tmp_path: pathlib.Path):
     cased = write_vocab(tmp_path / "cased.txt", [*WORDS, "Anna", "Berlin"])
     names = [pathlib.Path(path).name for path in shards]
     described(tmp_path, names, cased, 5, 5, 5, do_lower_case=False)

@@ -12,7 +12,7 @@ from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine, run_plan
 from data_gen.text import formats
 from official_bert.data import manifest
-from tests.data_gen.samples import Corpus, contents, options_for
+from tests.data_gen.samples import Corpus, contents, make_options
 from tests.make import refusal, write_text
 
 EVERY = 5  # documents, one of which is left out
@@ -27,7 +27,7 @@ def run(corpus: Corpus, documents: list[list[str]], folder: pathlib.Path, **chan
     """The options of a run on a file of documents."""
     folder.mkdir()
     path = write_text(folder / "text.txt", "\n\n".join("\n".join(each) for each in documents))
-    return options_for(([path], corpus[1]), folder / "out", input_format="sentences", **changes)
+    return make_options(([path], corpus[1]), folder / "out", input_format="sentences", **changes)
 
 
 def evaluation_file(documents: list[list[str]], folder: pathlib.Path) -> str:
@@ -69,7 +69,7 @@ def test_records_are_those_of_the_other_documents(
     assert "--exclude_texts was [" in refusal(one_machine.create_pretraining_data, options)
 
 
-def test_a_run_goes_on_with_the_same_texts_alone(
+def test_run_resumes_only_with_the_same_texts(
     corpus: Corpus,
     documents: list[list[str]],
     tmp_path: pathlib.Path,
@@ -96,7 +96,7 @@ def interrupted(*_: object) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fast", "reference"])
-def test_text_of_which_nothing_is_left_is_an_error(algorithm: str, corpus: Corpus, tmp_path: pathlib.Path):
+def test_excluding_all_documents_is_an_error(algorithm: str, corpus: Corpus, tmp_path: pathlib.Path):
     sentence = "one sentence of this text"
     options = run(
         corpus, [[sentence], [sentence, "more"]], tmp_path / "run", algorithm=algorithm, num_shards=1,

@@ -28,10 +28,10 @@ from tests.data_gen.samples import (
     LENGTH,
     PREDICTIONS,
     Corpus,
-    command_for,
     contents,
+    make_command,
+    make_options,
     make_records,
-    options_for,
     parsed,
     unmasked,
 )
@@ -50,7 +50,7 @@ def test_bytes_are_the_same_for_any_number_of_workers(
     assert made[0] == made[1] == made[2]
     shards = [f"out-{number:05}-of-00003.tfrecord" for number in range(3)]
     assert list(made[0]) == [*shards, "out.manifest.json"]
-    other = options_for(corpus, tmp_path / "other", random_seed=1)
+    other = make_options(corpus, tmp_path / "other", random_seed=1)
     one_machine.create_pretraining_data(other)
     assert contents(tmp_path / "other").keys() == made[0].keys()
     assert contents(tmp_path / "other") != made[0]
@@ -61,7 +61,7 @@ def test_bytes_are_the_same_for_any_number_of_workers(
 def test_bytes_are_the_same_after_kills_at_random_moments(corpus: Corpus, tmp_path: pathlib.Path):
     small = {"dupe_factor": 20, "block_tokens": 1500}
     make_records(corpus, tmp_path / "straight", **small)
-    options = options_for(corpus, tmp_path / "killed", **small)
+    options = make_options(corpus, tmp_path / "killed", **small)
     work = tmp_path / "killed" / "out.work"
     rng = random.Random(time.time_ns())
     found = []
@@ -71,7 +71,7 @@ def test_bytes_are_the_same_after_kills_at_random_moments(corpus: Corpus, tmp_pa
 
     for _ in range(5):
         before = len(entries())
-        command = [sys.executable, *command_for(options)]
+        command = [sys.executable, *make_command(options)]
         with subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         ) as process:
@@ -87,28 +87,28 @@ def test_bytes_are_the_same_after_kills_at_random_moments(corpus: Corpus, tmp_pa
         if found[-1] is None:
             break
     assert found[0] is not None, "the first try ended before it could be killed"
-    done = run_python(*command_for(options))
+    done = run_python(*make_command(options))
     assert done.returncode == 0, done.stderr
     assert contents(tmp_path / "killed") == contents(tmp_path / "straight"), found
 
 
 def test_after_a_full_disk_the_same_command_continues(corpus: Corpus, tmp_path: pathlib.Path):
     make_records(corpus, tmp_path / "straight")
-    options = options_for(corpus, tmp_path / "full")
+    options = make_options(corpus, tmp_path / "full")
     # A file may not grow over 100 kB: the system's answer is an error of the write, as on a full disk.
     limit = (100_000, 100_000)
-    done = run_python(*command_for(options), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+    done = run_python(*make_command(options), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
     assert done.returncode == 1
     assert "error: cannot write" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "full").glob("*.tfrecord*"))
-    done = run_python(*command_for(options))
+    done = run_python(*make_command(options))
     assert done.returncode == 0, done.stderr
     assert "resuming the unfinished work" in done.stdout
     assert contents(tmp_path / "full") == contents(tmp_path / "straight")
 
 
-def test_a_worker_of_a_run_that_was_removed_writes_nothing_into_the_next_one(
+def test_worker_of_a_removed_run_does_not_write_into_the_next_run(
     corpus: Corpus, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     vocab = tmp_path / "other.txt"
@@ -138,7 +138,7 @@ def test_a_worker_of_a_run_that_was_removed_writes_nothing_into_the_next_one(
     assert contents(tmp_path / "again") == contents(tmp_path / "straight")
 
 
-def test_what_a_kill_left_beside_the_records_is_removed(corpus: Corpus, tmp_path: pathlib.Path):
+def test_temporary_files_of_a_killed_run_are_removed(corpus: Corpus, tmp_path: pathlib.Path):
     left = [tmp_path / "out-00001-of-00003.tfrecord.writing-0123456789ab", tmp_path / "mine.tfrecord.writing-0"]
     for path in left:
         path.write_text("half")
@@ -146,7 +146,7 @@ def test_what_a_kill_left_beside_the_records_is_removed(corpus: Corpus, tmp_path
     assert [path.exists() for path in left] == [False, True]
 
 
-def test_other_errors_of_the_system_are_not_called_a_full_disk():
+def test_system_errors_are_explained():
     for error, message in (
         (
             OSError(errno.ENOSPC, "No space left on device"),
@@ -161,13 +161,13 @@ def test_other_errors_of_the_system_are_not_called_a_full_disk():
             raise error
 
 
-def test_the_flag_that_an_error_of_the_text_advises_helps(corpus: Corpus, tmp_path: pathlib.Path):
+def test_flag_recommended_by_a_text_error_helps(corpus: Corpus, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "latin1.txt", b"return the value\nthe \xe9 object\n")
     inputs = ([*corpus[0], path], corpus[1])
     with pytest.raises(UserError, match="latin1.txt, line 2: .* pass --drop_invalid_utf8"):
         make_records(inputs, tmp_path / "out", input_format="sentences")
     assert not list((tmp_path / "out").iterdir())
-    options = options_for(inputs, tmp_path / "out", input_format="sentences", drop_invalid_utf8=True)
+    options = make_options(inputs, tmp_path / "out", input_format="sentences", drop_invalid_utf8=True)
     assert one_machine.create_pretraining_data(options).instances
 
 
@@ -214,13 +214,13 @@ def test_every_record_fits_the_schema(corpus: Corpus, tmp_path: pathlib.Path):
             )
 
 
-def test_records_stand_in_a_random_order_and_random_segments_come_from_all_of_the_corpus(tmp_path: pathlib.Path):
+def test_records_are_shuffled_and_random_segments_come_from_the_whole_corpus(tmp_path: pathlib.Path):
     count, special = 200, len(SPECIAL_TOKENS)
     # Each document repeats a word of its own, which tells where a segment comes from.
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *(f"w{number}" for number in range(count))]) + "\n")
     sentences = [" ".join([f"w{number}"] * 6) + "\n" for number in range(count)]
     (tmp_path / "text.txt").write_text("\n".join(sentence * 20 for sentence in sentences))
-    options = options_for(
+    options = make_options(
         ([str(tmp_path / "text.txt")], str(tmp_path / "vocab.txt")), tmp_path / "out", block_tokens=2000, dupe_factor=3,
         input_format="sentences",
     )  # fmt: skip
@@ -248,7 +248,7 @@ def test_records_stand_in_a_random_order_and_random_segments_come_from_all_of_th
     assert_alike(histogram(second // 20, 9), histogram(np.arange(count) // 20, 9), "documents of random segments")
 
 
-def test_each_pass_cuts_and_masks_anew(corpus: Corpus, tmp_path: pathlib.Path):
+def test_each_pass_makes_different_segments_and_masks(corpus: Corpus, tmp_path: pathlib.Path):
     make_records(corpus, tmp_path, short_seq_prob=0.0)
     batch = parsed(sorted(tmp_path.glob("*.tfrecord")))
     # Were the two passes alike, each record would be there twice.
@@ -263,7 +263,7 @@ def test_each_pass_cuts_and_masks_anew(corpus: Corpus, tmp_path: pathlib.Path):
     ("sentences", "short_seq_prob", "whole_words", "clusters"),
     [(0, 0.0, False, 1), (0, 0.0, True, 1), (3, 0.5, False, 3)],
 )
-def test_fast_records_are_distributed_as_the_reference_ones_are(
+def test_fast_records_have_the_distribution_of_the_reference(
     sentences: int,
     short_seq_prob: float,
     whole_words: bool,
@@ -310,7 +310,7 @@ def test_fast_records_are_distributed_as_the_reference_ones_are(
         assert_alike(one, histograms[1][what], what, clusters)
 
 
-def test_a_difference_in_distribution_would_be_seen():
+def test_difference_in_distribution_is_detected():
     rng = np.random.default_rng(0)
     one, two, other = (rng.binomial(20, share, 20_000) for share in (0.5, 0.5, 0.51))
     assert_alike(histogram(one, 20), histogram(two, 20), "equal")
@@ -319,7 +319,7 @@ def test_a_difference_in_distribution_would_be_seen():
 
 
 @pytest.mark.parametrize("which", ["vocabulary", "text"])
-def test_what_changes_while_text_is_tokenized_is_not_mixed(
+def test_change_of_an_input_during_the_run_is_detected(
     which: str, corpus: Corpus, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     text, vocab = tmp_path / "text.txt", tmp_path / "vocab.txt"
@@ -336,7 +336,7 @@ def test_what_changes_while_text_is_tokenized_is_not_mixed(
         return do_all(self, what, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(worker_pool.WorkerPool, "do_all", changing)
-    options = options_for(inputs, tmp_path / "out")
+    options = make_options(inputs, tmp_path / "out")
     if which == "text":
         assert "text.txt changed while it was read" in refusal(one_machine.create_pretraining_data, options)
         assert not list((tmp_path / "out").iterdir())

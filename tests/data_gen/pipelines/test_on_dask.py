@@ -14,7 +14,7 @@ from official_bert.utils import dask_cluster
 from tests import dask_clusters
 from tests.conftest import WORDS
 from tests.dask_clusters import ENVIRONMENT, OneProcess, ended, wait_until
-from tests.data_gen.samples import Corpus, contents, make_records, options_for
+from tests.data_gen.samples import Corpus, contents, make_options, make_records
 
 ADDRESS = "tcp://127.0.0.1:8786"
 FLAGS = [
@@ -54,7 +54,7 @@ def test_tasks_that_run_twice_give_the_bytes_of_one_machine(
     monkeypatch.setattr(dask_cluster, "Cluster", OneProcess)
     make_records(corpus, tmp_path / "one", **changes)
     monkeypatch.setattr(run_plan, "_BUCKET_BYTES", 1e5)  # Several buckets per shard.
-    many = options_for(corpus, tmp_path / "many", num_workers=default_workers(), **changes)
+    many = make_options(corpus, tmp_path / "many", num_workers=default_workers(), **changes)
     on_dask.create_pretraining_data(many, ADDRESS)
     assert contents(tmp_path / "many") == contents(tmp_path / "one")
 

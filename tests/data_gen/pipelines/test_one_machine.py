@@ -11,11 +11,11 @@ from data_gen.pipelines import one_machine, outputs
 from official_bert.data import record_reader
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.conftest import WORDS
-from tests.data_gen.samples import Corpus, contents, make_records, options_for, parsed, unmasked
+from tests.data_gen.samples import Corpus, contents, make_options, make_records, parsed, unmasked
 from tests.make import refusal, write_text, write_vocab
 
 
-def test_shards_of_another_run_are_not_mixed_with_these(corpus: Corpus, tmp_path: pathlib.Path):
+def test_shards_of_different_runs_are_not_mixed(corpus: Corpus, tmp_path: pathlib.Path):
     make_records(corpus, tmp_path)
     before = contents(tmp_path)
     told = refusal(make_records, corpus, tmp_path, random_seed=5)
@@ -30,7 +30,7 @@ def test_shards_of_another_run_are_not_mixed_with_these(corpus: Corpus, tmp_path
     }
 
 
-def test_a_complete_run_is_not_done_again(corpus: Corpus, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+def test_complete_run_is_not_repeated(corpus: Corpus, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     first = make_records(corpus, tmp_path)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert make_records(corpus, tmp_path) == first
@@ -50,7 +50,7 @@ def test_manifest_describes_what_was_made(corpus: Corpus, tmp_path: pathlib.Path
         content = (tmp_path / shard["file"]).read_bytes()
         assert len(content) == shard["bytes"]
         assert record_reader.count(str(tmp_path / shard["file"])) == shard["records"]
-    lines = outputs.describe_outputs(options_for(corpus, tmp_path)).splitlines()
+    lines = outputs.describe_outputs(make_options(corpus, tmp_path)).splitlines()
     assert lines == [f"records: {tmp_path}/out-*-of-00003.tfrecord", f"manifest: {tmp_path}/out.manifest.json"]
     batch = parsed(sorted(tmp_path.glob("*.tfrecord")))
     assert int(batch["input_mask"].sum()) == summary.tokens
@@ -80,7 +80,7 @@ def test_a_text_file_that_cannot_be_read_is_named(algorithm: str, short_options:
 
 
 @pytest.mark.parametrize("algorithm", ["fast", "reference"])
-def test_records_keep_accents_on_request_and_their_manifest_says_so(algorithm: str, tmp_path: pathlib.Path):
+def test_manifest_stores_that_records_keep_accents(algorithm: str, tmp_path: pathlib.Path):
     text = write_text(tmp_path / "text.txt", "Über uns\nund über euch\n\nuber alles\n")
     vocab = write_vocab(tmp_path / "vocab.txt", [*SPECIAL_TOKENS, "uber", "über"])
     recorded, ids = {}, {}

@@ -18,7 +18,7 @@ from tests.make import refusal
 Options = Callable[..., RecordOptions]
 
 
-def test_two_at_once_are_kept_apart(corpus: Corpus, tmp_path: pathlib.Path):
+def test_concurrent_runs_on_the_same_output_are_rejected(corpus: Corpus, tmp_path: pathlib.Path):
     several = [str(tmp_path / "other" / "b.tfrecord"), str(tmp_path / "out.tfrecord")]
     (tmp_path / "other").mkdir()
     with lock_file(str(tmp_path / "out.manifest.json"), "output_file"):

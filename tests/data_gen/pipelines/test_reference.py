@@ -22,7 +22,7 @@ ORIGINAL = ROOT / "tests" / "golden" / "original" / "records"
 FLAGS = dict(line.split(" ", 1) for line in (ORIGINAL / "flags.txt").read_text().splitlines())
 
 
-def records_of(path: str, compression: str = "") -> list[dict[str, list[float]]]:
+def read_records(path: str, compression: str = "") -> list[dict[str, list[float]]]:
     """The records of a file, as plain values."""
     records = []
     for serialized in tf.data.TFRecordDataset(path, compression).as_numpy_iterator():
@@ -36,7 +36,7 @@ def records_of(path: str, compression: str = "") -> list[dict[str, list[float]]]
 def written(options: RecordOptions) -> list[list[dict[str, list[float]]]]:
     """The records of each output file."""
     one_machine.create_pretraining_data(options)
-    return list(map(records_of, options.output_file))
+    return list(map(read_records, options.output_file))
 
 
 @pytest.mark.parametrize("name", FLAGS)
@@ -48,7 +48,7 @@ def test_records_equal_those_of_the_original(name: str, tmp_path: pathlib.Path):
         **{setting: ast.literal_eval(value) for setting, value in settings},
     )  # fmt: skip
     (found,) = written(options)
-    expected = records_of(str(ORIGINAL / f"{name}.tfrecord.gz"), "GZIP")
+    expected = read_records(str(ORIGINAL / f"{name}.tfrecord.gz"), "GZIP")
     assert len(found) == len(expected) > 500
     assert found == expected
 
@@ -94,9 +94,7 @@ def test_records_are_what_the_schema_says(vocab_file: str, short_options: Option
         assert record["next_sentence_labels"] in ([0], [1])
 
 
-def test_the_reference_algorithm_names_the_other_one_for_compressed_text(
-    short_options: Options, tmp_path: pathlib.Path
-):
+def test_reference_algorithm_recommends_fast_for_compressed_text(short_options: Options, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "text.txt.gz", gzip.compress(b"the cat sat\n"))
     with pytest.raises(UserError, match="text.txt.gz is compressed, .* or pass --algorithm=fast"):
         one_machine.create_pretraining_data(short_options(input_file=[path]))

@@ -20,7 +20,7 @@ BUCKETS = 4
 Write = Callable[..., list[dict[str, Any]]]
 
 
-def content_of(bucket: int) -> bytes:
+def make_content(bucket: int) -> bytes:
     return bytes([bucket]) * (1000 * (bucket % 3))  # some are empty
 
 
@@ -30,7 +30,7 @@ class Process:
     bucket = -1
 
 
-def plan_of(folder: pathlib.Path, shards: int) -> RunPlan:
+def make_plan(folder: pathlib.Path, shards: int) -> RunPlan:
     outputs = [str(folder / f"{number}.tfrecord") for number in range(shards)]
     return RunPlan(blocks=[], outputs=outputs, buckets_per_shard=BUCKETS)
 
@@ -49,7 +49,7 @@ def write(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     return write
 
 
-def test_buckets_stand_in_their_order_whichever_is_encoded_first(write: Write, tmp_path: pathlib.Path):
+def test_buckets_are_written_in_order(write: Write, tmp_path: pathlib.Path):
     encoded = [threading.Event() for _ in range(3 * BUCKETS)]
 
     def ask(process: Process, task: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -58,17 +58,17 @@ def test_buckets_stand_in_their_order_whichever_is_encoded_first(write: Write, t
             if process.bucket % 2 == 0:
                 assert encoded[process.bucket + 1].wait(60)  # so that the second of two is always first
             encoded[process.bucket].set()
-            return {"records": 1, "bytes": len(content_of(process.bucket))}
+            return {"records": 1, "bytes": len(make_content(process.bucket))}
         path, position = task["write"]
         with open(path, "r+b") as shard:
             shard.seek(position)
-            shard.write(content_of(process.bucket))
+            shard.write(make_content(process.bucket))
         return {}
 
-    plan = plan_of(tmp_path, 3)
+    plan = make_plan(tmp_path, 3)
     entries = write(ask, plan, 2)
     for number, entry in enumerate(entries):
-        content = b"".join(map(content_of, range(number * BUCKETS, (number + 1) * BUCKETS)))
+        content = b"".join(map(make_content, range(number * BUCKETS, (number + 1) * BUCKETS)))
         assert (tmp_path / f"{number}.tfrecord").read_bytes() == content
         sizes = {"records": BUCKETS, "bytes": len(content)}
         assert entry == {"file": f"{number}.tfrecord", "sha256": hashlib.sha256(content).hexdigest(), **sizes}
@@ -90,7 +90,7 @@ def test_an_error_of_one_worker_ends_the_wait_of_the_others(write: Write, tmp_pa
         second.set()
         return {"records": 1, "bytes": 1}
 
-    assert "a worker process was killed" in refusal(write, ask, plan_of(tmp_path, 2), 2)
+    assert "a worker process was killed" in refusal(write, ask, make_plan(tmp_path, 2), 2)
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
     assert not list((tmp_path / "work").iterdir())
 
@@ -107,7 +107,7 @@ def test_the_first_error_is_raised_and_not_one_that_follows_from_it(write: Write
             time.sleep(0.001)
         raise FileNotFoundError(path)
 
-    plan = dataclasses.replace(plan_of(tmp_path, 1), buckets_per_shard=2)
+    plan = dataclasses.replace(make_plan(tmp_path, 1), buckets_per_shard=2)
     assert "became shorter while it was written" in refusal(write, ask, plan, 1)
 
 
@@ -138,7 +138,7 @@ def test_threads_that_wait_end_silently_when_the_command_is_interrupted(
 
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        write(ask, plan_of(tmp_path, 1), 1)
+        write(ask, make_plan(tmp_path, 1), 1)
     ended.set()
     while threading.active_count() > before:
         time.sleep(0.001)

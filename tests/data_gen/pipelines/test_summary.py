@@ -6,7 +6,7 @@ from data_gen.pipelines.summary import RecordSummary
 
 
 @pytest.mark.parametrize(("random_next", "is_named"), [(0, False), (50, False), (75, False), (76, True), (100, True)])
-def test_text_that_gives_nearly_only_random_pairs_is_named(random_next: int, is_named: bool):
+def test_text_with_mostly_random_pairs_gives_a_warning(random_next: int, is_named: bool):
     report = str(
         RecordSummary(text_documents=1, text_tokens=90, text_unknown=0, instances=100, random_next=random_next)
     )

@@ -12,7 +12,7 @@ from data_gen.pipelines import one_machine
 from data_gen.text import formats
 from data_gen.vocabulary import learning
 from official_bert.errors import UserError
-from tests.data_gen.samples import Corpus, contents, options_for
+from tests.data_gen.samples import Corpus, contents, make_options
 from tests.stored_texts import STORED, parquet, prepare_tfds
 
 STORES = ("jsonl", "xz", "tfds", *STORED)
@@ -30,7 +30,7 @@ def records(corpus: Corpus, texts: list[str], tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("plain")
     path = folder / "plain.txt"
     path.write_text("\n\n".join(texts), encoding="utf-8")
-    return made(options_for(([str(path)], corpus[1]), folder / "out", input_format="paragraphs"))
+    return made(make_options(([str(path)], corpus[1]), folder / "out", input_format="paragraphs"))
 
 
 def made(options: RecordOptions) -> dict[str, bytes]:
@@ -61,7 +61,7 @@ def test_every_kind_of_file_gives_the_same_records(
     monkeypatch: pytest.MonkeyPatch,
 ):
     source = stored(store, tmp_path, texts, monkeypatch)
-    assert made(options_for(([source], corpus[1]), tmp_path / "out")) == records
+    assert made(make_options(([source], corpus[1]), tmp_path / "out")) == records
 
 
 @pytest.mark.parametrize("store", ["tfds", *STORED])
@@ -81,7 +81,7 @@ def test_an_error_in_a_later_part_names_the_row_of_the_file(corpus: Corpus, tmp_
     assert len(formats.find_ranges(path, "parquet", 2 << 20)) == 2
     for _ in range(2):
         with pytest.raises(UserError, match=r"texts.parquet, row 21: 'text' is null; expected text"):
-            made(options_for(([path], corpus[1]), tmp_path / "out"))
+            made(make_options(([path], corpus[1]), tmp_path / "out"))
         assert not list((tmp_path / "out").glob("*.tfrecord"))
 
 
@@ -92,7 +92,7 @@ def test_lines_of_several_sentences_stay_whole_as_in_the_original(
     path.write_text("\n\n".join(text.replace("\n", " ") + "\nEnd." for text in texts), encoding="utf-8")
     assert formats.detect_format(str(path)) == "paragraphs"
     records = {
-        layout: made(options_for(([str(path)], corpus[1]), tmp_path / layout, input_format=layout))
+        layout: made(make_options(([str(path)], corpus[1]), tmp_path / layout, input_format=layout))
         for layout in ("auto", "sentences", "paragraphs")
     }
     assert "note: in 1 file most of the text is on lines of several sentences" in capsys.readouterr().out
@@ -103,9 +103,9 @@ def test_lines_of_several_sentences_stay_whole_as_in_the_original(
     assert "note" not in capsys.readouterr().out
 
 
-def test_a_layout_does_not_fit_a_file_of_rows(corpus: Corpus, tmp_path: pathlib.Path):
+def test_text_format_for_a_file_of_rows_is_rejected(corpus: Corpus, tmp_path: pathlib.Path):
     path = parquet(tmp_path, ["One.", "Two."])
     with pytest.raises(UserError, match=r"texts.parquet is a parquet file, but --input_format is jsonl"):
-        made(options_for(([path], corpus[1]), tmp_path / "out", input_format="jsonl"))
-    with pytest.raises(UserError, match=r"is a parquet file, which --algorithm=reference does not read"):
-        made(options_for(([path], corpus[1]), tmp_path / "out", algorithm="reference", num_shards=1))
+        made(make_options(([path], corpus[1]), tmp_path / "out", input_format="jsonl"))
+    with pytest.raises(UserError, match=r"is a parquet file, which --algorithm=reference does not support"):
+        made(make_options(([path], corpus[1]), tmp_path / "out", algorithm="reference", num_shards=1))

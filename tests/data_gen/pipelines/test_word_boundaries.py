@@ -51,7 +51,7 @@ def masked_words(batch: dict[str, np.ndarray]) -> tuple[int, int]:
     return int(whole), int(part)
 
 
-def test_words_of_the_list_are_hidden_wholly_and_nothing_else_changes(corpus: Corpus, tmp_path: pathlib.Path):
+def test_listed_words_are_masked_completely_and_nothing_else_changes(corpus: Corpus, tmp_path: pathlib.Path):
     make_marked(corpus, tmp_path / "marked")
     make_records(corpus, tmp_path / "plain", do_whole_word_mask=True)
     with_words, without = (parsed(sorted((tmp_path / name).glob("*.tfrecord"))) for name in ("marked", "plain"))
@@ -74,7 +74,7 @@ def test_one_and_two_workers_make_the_same_records(corpus: Corpus, tmp_path: pat
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-def test_the_originals_algorithm_hides_the_words_too(corpus: Corpus, tmp_path: pathlib.Path):
+def test_reference_algorithm_masks_listed_words_together(corpus: Corpus, tmp_path: pathlib.Path):
     summary = make_marked(corpus, tmp_path, algorithm="reference", num_shards=1, dupe_factor=1)
     assert summary.text_unknown == 720  # the full stops
     whole, part = masked_words(parsed([tmp_path / "out.tfrecord"]))
@@ -82,7 +82,7 @@ def test_the_originals_algorithm_hides_the_words_too(corpus: Corpus, tmp_path: p
     assert part == 0
 
 
-def test_records_of_other_words_are_not_mixed_with_these(corpus: Corpus, tmp_path: pathlib.Path):
+def test_records_of_different_word_lists_are_not_mixed(corpus: Corpus, tmp_path: pathlib.Path):
     make_marked(corpus, tmp_path / "out")
     words = write_vocab(tmp_path / "words.txt", WORDS[1:])
     told = refusal(make_marked, corpus, tmp_path / "out", word_boundaries=words)

@@ -10,7 +10,7 @@ import pytest
 from data_gen.pipelines import worker
 from data_gen.text import formats, token_store
 from official_bert.tokenization.fast import FastTokenizer
-from tests.data_gen.samples import Corpus, options_for
+from tests.data_gen.samples import Corpus, make_options
 from tests.make import run_python
 
 
@@ -33,7 +33,7 @@ def test_a_large_file_is_shared_and_a_line_in_it_is_named(
     text = tmp_path / "text.txt"
     lines = [line for path in corpus[0] for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines()]
     text.write_text("\n".join(lines) + "\n")
-    options = options_for(([str(text)], corpus[1]), tmp_path / "out", input_format="sentences")
+    options = make_options(([str(text)], corpus[1]), tmp_path / "out", input_format="sentences")
     folder = tmp_path / "work"
     (folder / "x").mkdir(parents=True)
     (folder / worker.VOCAB).write_text(vocab)

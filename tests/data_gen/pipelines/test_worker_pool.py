@@ -16,7 +16,7 @@ from tests.make import assert_refused
 from tests.processes import wait_for_the_end_of
 
 
-def test_ctrl_c_is_answered_by_the_command_alone(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
+def test_ctrl_c_is_handled_only_by_the_command(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
     workers = worker_pool.WorkerPool(str(tmp_path))
     workers.grow(1)
     (process,) = workers._processes
@@ -39,7 +39,7 @@ time.sleep(60)
 """
 
 
-def test_a_worker_within_a_task_ends_with_its_parent(tmp_path: pathlib.Path):
+def test_busy_worker_ends_with_its_parent(tmp_path: pathlib.Path):
     parent = subprocess.Popen(
         [sys.executable, "-c", _PARENT, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -70,7 +70,7 @@ def test_the_end_of_a_worker_is_explained(code: str, words: str):
         process.stdin.close()
 
 
-def test_workers_find_what_this_process_finds(corpus: Corpus, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_workers_have_the_same_import_path(corpus: Corpus, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.chdir(tmp_path)
     assert make_records(corpus, tmp_path).instances

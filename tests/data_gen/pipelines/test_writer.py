@@ -11,7 +11,7 @@ from data_gen.pipelines import one_machine, writer
 from official_bert.errors import UserError
 
 
-def test_frames_are_those_of_tensorflow(tmp_path: pathlib.Path):
+def test_frames_equal_those_of_tensorflow(tmp_path: pathlib.Path):
     contents = [b"", b"a", bytes(range(256)) * 20]
     with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as theirs:
         for content in contents:

@@ -39,7 +39,9 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     return ids, length
 
 
-def by_reference(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
+def mask_by_reference(
+    ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES
+) -> Masked:
     rng = random.Random(1)
     vocabulary = masking.MaskingVocabulary.of(VOCAB)
     masked, chosen = ids.copy(), np.zeros(ids.shape, bool)
@@ -76,7 +78,7 @@ def while_training(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates
 
 
 IMPLEMENTATIONS: dict[str, Callable[..., Masked]]
-IMPLEMENTATIONS = {"reference": by_reference, "fast": fast, "dynamic": while_training}
+IMPLEMENTATIONS = {"reference": mask_by_reference, "fast": fast, "dynamic": while_training}
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -98,7 +100,7 @@ def test_eighty_in_a_hundred_become_mask_ten_stay_and_ten_are_random(name: str):
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_the_three_implementations_choose_alike(whole_words: bool):
+def test_three_implementations_have_the_same_distribution(whole_words: bool):
     ids, length = rows()
     histograms = []
     for implementation in IMPLEMENTATIONS.values():

@@ -20,7 +20,7 @@ from data_gen.rules.random_numbers import Random
 from official_bert.data.manifest import Manifest
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.data_gen.distributions import assert_alike, histogram
-from tests.data_gen.samples import make_instance_config, options_for, store_of
+from tests.data_gen.samples import make_instance_config, make_options, make_store
 from tests.make import refusal, write_text, write_vocab
 
 CLS, SEP, LENGTH = 2, 3, 24
@@ -50,7 +50,7 @@ def test_fast_full_sentences_equal_those_of_the_reference(tmp_path: pathlib.Path
     # Without short targets, long sentences and masks nothing is drawn.
     documents = make_documents(400, 8)
     fast = vectorized_instances.make_instances(
-        store_of(documents, tmp_path), 0, len(documents), config(sentence_objective="none"), Random("full")
+        make_store(documents, tmp_path), 0, len(documents), config(sentence_objective="none"), Random("full")
     )
     reference = list(full_sentences(documents, config(sentence_objective="none"), random.Random(0)))
     assert len(reference) == len(fast.length) > 200
@@ -78,7 +78,7 @@ def test_full_sentences_are_shortened_alike(tmp_path: pathlib.Path):
     documents = make_documents(3000, 40, most_sentences=4)  # many sentences are longer than a record
     settings = config(sentence_objective="none", short_seq_prob=0.5)
     fast = vectorized_instances.make_instances(
-        store_of(documents, tmp_path), 0, len(documents), settings, Random("short")
+        make_store(documents, tmp_path), 0, len(documents), settings, Random("short")
     )
     reference = list(full_sentences(documents, settings, random.Random(0)))
     starts = {sentence[0]: sentence for document in documents for sentence in document}
@@ -100,10 +100,10 @@ def test_full_sentences_are_shortened_alike(tmp_path: pathlib.Path):
     )
 
 
-def options_of(folder: pathlib.Path, **changes: object) -> RecordOptions:
+def make_flags(folder: pathlib.Path, **changes: object) -> RecordOptions:
     vocab = write_vocab(folder / "vocab.txt", [*SPECIAL_TOKENS, *"abcdefghij"])
     sizes = {"max_seq_length": 16, "max_predictions_per_seq": 3, "num_shards": 1, "num_workers": 1}
-    return options_for(([write_text(folder / "text.txt", TEXT)], vocab), folder, **sizes, **changes)
+    return make_options(([write_text(folder / "text.txt", TEXT)], vocab), folder, **sizes, **changes)
 
 
 TEXT = "a b c d\ne f\ng h i\nj a\n\nb c\nd e f\n\ng h\n" * 5
@@ -113,7 +113,7 @@ TEXT = "a b c d\ne f\ng h i\nj a\n\nb c\nd e f\n\ng h\n" * 5
 def test_records_of_one_segment_are_recorded_verified_and_shown(
     algorithm: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
-    options = options_of(tmp_path, sentence_objective="none", masking_rates="0/100/0", algorithm=algorithm)
+    options = make_flags(tmp_path, sentence_objective="none", masking_rates="0/100/0", algorithm=algorithm)
     summary = one_machine.create_pretraining_data(options)
     flags = Manifest.read(str(tmp_path / "out.manifest.json")).source["flags"]
     assert (flags["sentence_objective"], flags["masking_rates"]) == ("none", "0/100/0")
@@ -141,5 +141,5 @@ def test_records_of_one_segment_are_told_from_damaged_pairs():
 
 
 @pytest.mark.parametrize("rates", ["80/10", "80/10/20", "eighty", "-10/10/100", "80.0/10/10"])
-def test_rates_that_are_none_are_refused(rates: str, tmp_path: pathlib.Path):
-    assert "expected the percentages of [MASK]" in refusal(options_of, tmp_path, masking_rates=rates)
+def test_invalid_rates_are_rejected(rates: str, tmp_path: pathlib.Path):
+    assert "expected the percentages of [MASK]" in refusal(make_flags, tmp_path, masking_rates=rates)

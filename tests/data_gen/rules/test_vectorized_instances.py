@@ -12,10 +12,10 @@ from data_gen.rules.masking import MaskingVocabulary
 from data_gen.rules.random_numbers import Random
 from official_bert.tokenization import truncation
 from tests.data_gen.distributions import assert_alike
-from tests.data_gen.samples import make_instance_config, store_of
+from tests.data_gen.samples import make_instance_config, make_store
 
 
-def test_truncation_at_once_leaves_what_truncation_step_by_step_leaves():
+def test_vectorized_truncation_equals_truncation_by_single_tokens():
     rng = random.Random(0)
     sizes = [(rng.randint(1, 40), rng.randint(1, 40)) for _ in range(500)]
     a, b = (np.array(column) for column in zip(*sizes, strict=True))
@@ -40,7 +40,7 @@ def test_actual_next_segments_follow_and_random_ones_come_from_other_documents(t
         cuts = sorted(rng.sample(range(1, len(tokens)), min(len(tokens) - 1, rng.randint(0, 8))))
         bounds = zip([0, *cuts], [*cuts, len(tokens)], strict=True)
         documents.append([tokens[first:last] for first, last in bounds])
-    store = store_of(documents, tmp_path, "<u2")
+    store = make_store(documents, tmp_path, "<u2")
     vocabulary = MaskingVocabulary(list(range(5000)), frozenset(), frozenset((2, 3)), 4)
     settings = {"max_predictions_per_seq": 1, "masked_lm_prob": 0.01, "short_seq_prob": 0.1}
     config = make_instance_config(max_seq_length=24, vocabulary=vocabulary, **settings)
@@ -62,13 +62,13 @@ def test_actual_next_segments_follow_and_random_ones_come_from_other_documents(t
     assert kinds == {True, False}
 
 
-def test_chunks_are_cut_paired_and_put_back_as_in_the_reference_algorithm(tmp_path: pathlib.Path):
+def test_chunks_are_split_and_paired_like_the_reference(tmp_path: pathlib.Path):
     # Sentences of one token that tells document and sentence; chunks of up to four of them.
     documents, sentences = 6000, 8
     words = [[[10 + sentences * number + each] for each in range(sentences)] for number in range(documents)]
     vocabulary = MaskingVocabulary([], frozenset(), frozenset(), 4)
     config = make_instance_config(max_seq_length=7, max_predictions_per_seq=0, vocabulary=vocabulary)
-    store = store_of(words, tmp_path)
+    store = make_store(words, tmp_path)
     instances = vectorized_instances.make_instances(store, 0, documents, config, Random("chunks"))
     used: list[int] = []
     decisions: list[bool] = []

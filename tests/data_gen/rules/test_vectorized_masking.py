@@ -33,7 +33,7 @@ def test_reference_and_fast_masking_agree_on_whole_words(corpus: Corpus):
         assert np.flatnonzero(chosen[0]).tolist() == np.flatnonzero(candidate[0]).tolist()
 
 
-def test_tokens_that_are_marked_go_with_the_word_before_and_lose_their_marks():
+def test_marked_tokens_belong_to_the_previous_word_and_lose_their_marks():
     vocabulary = MaskingVocabulary(list(range(50)), frozenset({49}), frozenset((2, 3)), 4)
     settings = {"max_predictions_per_seq": 6, "masked_lm_prob": 0.4, "do_whole_word_mask": True}
     config = make_instance_config(vocabulary=vocabulary, **settings)

@@ -29,11 +29,11 @@ TEXT = "A film to see twice, and “again”."
         (["x" * 19], False),
     ],
 )
-def test_white_space_does_not_count_and_all_else_does(document: list[str], is_in: bool):
+def test_comparison_ignores_only_white_space(document: list[str], is_in: bool):
     assert ExcludedTexts([TEXT, "another text of twenty characters"]).is_in(document) is is_in
 
 
-def test_short_texts_are_counted_and_not_looked_for():
+def test_short_texts_are_counted_and_ignored():
     excluded = ExcludedTexts(["a " * 19, "b" * 20, " ", "good", "good\n", "b " * 20])
     assert (excluded.texts, excluded.too_short) == (["b" * 20], 2)
     assert not excluded.is_in(["a" * 100])
@@ -44,7 +44,7 @@ def test_short_texts_are_counted_and_not_looked_for():
     st.lists(st.text("ab é中😀", max_size=80), max_size=4),
     st.data(),
 )
-def test_texts_are_found_wherever_they_stand(texts: list[str], document: list[str], data: st.DataObject):
+def test_texts_are_found_at_any_position(texts: list[str], document: list[str], data: st.DataObject):
     excluded = ExcludedTexts(texts)
     if texts and document and data.draw(st.booleans()):
         document = [*document, document[0] + data.draw(st.sampled_from(texts)), "end"]
@@ -52,7 +52,7 @@ def test_texts_are_found_wherever_they_stand(texts: list[str], document: list[st
     assert excluded.is_in(document) == any(text in squeezed for text in excluded.texts)
 
 
-def test_documents_left_out_are_counted():
+def test_excluded_documents_are_counted():
     kept = DocumentFilter(ExcludedTexts([TEXT]))
     assert list(kept([["One."], [TEXT], ["Two.", f"x{TEXT}"], ["Three."]])) == [["One."], ["Three."]]
     assert (kept.left_out, kept.counts) == (2, {"excluded": 2})
@@ -75,7 +75,7 @@ LONG = "twenty characters and more"
     ],
 )
 @pytest.mark.parametrize("compressed", [False, True])
-def test_texts_of_all_kinds_of_files_are_taken(name: str, content: str, compressed: bool, tmp_path: pathlib.Path):
+def test_texts_are_read_from_all_file_formats(name: str, content: str, compressed: bool, tmp_path: pathlib.Path):
     path = write_text(tmp_path / name, content)
     if compressed:
         path = write_text(tmp_path / f"{name}.gz", gzip.compress(content.encode()))
@@ -85,13 +85,13 @@ def test_texts_of_all_kinds_of_files_are_taken(name: str, content: str, compress
     assert not excluded.is_in(["another text of more than twenty characters"])
 
 
-def test_texts_of_parquet_are_taken(tmp_path: pathlib.Path):
+def test_texts_are_read_from_parquet(tmp_path: pathlib.Path):
     excluded = exclusion.load([stored_texts.parquet(tmp_path, [LONG, None])])
     assert excluded
     assert excluded.texts == ["".join(LONG.split())]
 
 
-def test_what_is_looked_for_is_said(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+def test_number_of_excluded_texts_is_printed(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     path = write_text(tmp_path / "dev.csv", f"text,label\n{LONG},good\n")
     exclusion.load_described([path])
     assert capsys.readouterr().out == (

@@ -81,7 +81,7 @@ def test_every_format_and_compression_gives_the_same_documents(format: str, comp
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("format", TEXTS)
-def test_the_format_is_found_out(format: str, compression: str, written: Written):
+def test_format_is_detected(format: str, compression: str, written: Written):
     path = written(COMPRESSIONS[compression](b"\xef\xbb\xbf\n  \r\n" + TEXTS[format].encode()))
     assert detect_format(path) == format
     assert list(read_documents(path)) == DOCUMENTS
@@ -98,7 +98,7 @@ def test_line_ends_and_a_byte_order_mark_change_nothing(format: str, written: Wr
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("format", TEXT_FORMATS)
-def test_empty_files_hold_no_documents(format: str, compression: str, written: Written):
+def test_empty_files_contain_no_documents(format: str, compression: str, written: Written):
     for text in b"", b"\n \n\t\r\n":
         path = written(COMPRESSIONS[compression](text))
         assert list(read_documents(path, format)) == []
@@ -124,7 +124,7 @@ def test_wikiextractor_escapes_are_undone_once(written: Written):
 
 
 @pytest.mark.parametrize("format", TEXTS)
-def test_no_sentence_holds_a_line_break(format: str, written: Written):
+def test_sentences_contain_no_line_breaks(format: str, written: Written):
     line = "a\rb\vc\fd\x1ce\x1df\x1eg\x85h\u2028i\u2029j"
     text = {
         "sentences": line,
@@ -138,7 +138,7 @@ def test_no_sentence_holds_a_line_break(format: str, written: Written):
     assert document == (["a bcdefgh i j"] if format == "sentences" else list("abcdefghij"))
 
 
-def test_documents_come_before_the_file_is_read_whole(tmp_path: pathlib.Path):
+def test_documents_are_yielded_before_the_end_of_the_file(tmp_path: pathlib.Path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     more = threading.Event()
@@ -199,7 +199,7 @@ def test_errors_name_file_and_line(format: str, text: str | bytes, message: str,
     assert_refused(message, list, read_documents(written(COMPRESSIONS[compression](content)), format))
 
 
-def test_an_unknown_format_or_language_is_an_error_at_once():
+def test_unknown_format_or_language_is_an_immediate_error():
     told = refusal(read_documents, "x", "xml")
     assert "unknown text format 'xml'; expected one of auto, sentences, paragraphs, wiki" in told
     for language in "German", "", "EN":
@@ -209,13 +209,13 @@ def test_an_unknown_format_or_language_is_an_error_at_once():
 
 @pytest.mark.parametrize("name", ["ar", "de", "hi", "ja", "tr", "vi", "zh"])
 @pytest.mark.parametrize("language", ["own", "en"])
-def test_the_format_of_real_text_is_found_out(name: str, language: str, test_data: pathlib.Path):
+def test_format_of_real_text_is_detected(name: str, language: str, test_data: pathlib.Path):
     (path,) = (test_data / "text").glob(f"{name}_*.txt")
     expected = "sentences" if name == "ja" else "paragraphs"
     assert detect_format(str(path), name if language == "own" else language) == expected
 
 
-def test_real_text_cut_into_sentences_by_any_rule_is_found_out(test_data: pathlib.Path, written: Written):
+def test_sentences_split_by_other_rules_are_detected(test_data: pathlib.Path, written: Written):
     articles = list(read_documents(str(test_data / "corpus" / "enwiki" / "wiki_00")))
     assert detect_format(written("\n\n".join("\n".join(article) for article in articles))) == "sentences"
     # A coarse rule that leaves several sentences on some lines.
@@ -225,7 +225,7 @@ def test_real_text_cut_into_sentences_by_any_rule_is_found_out(test_data: pathli
     assert detect_format(written(re.sub(r"(?<=[a-z]{3}[.!?]) +(?=[A-Z])", "\n", paragraphs))) == "sentences"
 
 
-def test_real_wikiextractor_files_are_read_whole(test_data: pathlib.Path):
+def test_real_wikiextractor_files_are_read_completely(test_data: pathlib.Path):
     for path in sorted((test_data / "corpus" / "enwiki").iterdir())[:5]:
         assert detect_format(str(path)) == "wikiextractor"
         text = path.read_text(encoding="utf-8")
@@ -243,7 +243,7 @@ def test_real_wikiextractor_files_are_read_whole(test_data: pathlib.Path):
     ("wikiextractor", b'<doc title="A">\nA\n\nOne. Two.\n</doc>\n\n<doc i="2">\nB.\n</doc>\n<doc id="3">\nx\n</doc>\n'),
     ("jsonl", b'{"text": "One. Two."}\n\n{"text": "Three."}\n{"text": "x"}\n'),
 ])  # fmt: skip
-def test_ranges_hold_the_documents_of_the_file(format: str, content: bytes, tmp_path: pathlib.Path):
+def test_ranges_contain_all_documents_of_the_file(format: str, content: bytes, tmp_path: pathlib.Path):
     path = tmp_path / "text"
     path.write_bytes(content * 3)
     whole = list(read_documents(str(path), format))

@@ -38,13 +38,13 @@ def test_docstrings_of_nested_definitions_are_found(tmp_path: pathlib.Path, monk
     assert text.split() == ["Module.", "A.", "B.", "C.", "D.", "E."]
 
 
-def test_the_two_files_of_prose_are_two(tmp_path: pathlib.Path):
+def test_same_file_for_both_parts_is_rejected(tmp_path: pathlib.Path):
     (tmp_path / "link.txt").symlink_to("text.txt")
     options = ProseOptions(output_file=str(tmp_path / "text.txt"), heldout_file=str(tmp_path / "link.txt"))
     assert_refused(r"are both .*link.txt; pass two different files", python_prose.write, options)
 
 
-def test_every_python_carries_a_megabyte_of_prose():
+def test_python_installation_contains_a_megabyte_of_prose():
     kept, heldout = python_prose.gather()
     text = [sentence for document in kept for sentence in document]
     assert sum(map(len, text)) > 1_000_000

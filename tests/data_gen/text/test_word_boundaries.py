@@ -24,7 +24,7 @@ def tokenizer(words: str, casing: Casing = CASINGS[1]) -> MarkingTokenizer:
     return MarkingTokenizer(FastTokenizer.from_vocab(vocab, **casing._asdict()), WordBoundaries(None, words))
 
 
-def words_of(cutter: MarkingTokenizer, text: str) -> list[list[str]]:
+def group_words(cutter: MarkingTokenizer, text: str) -> list[list[str]]:
     """The tokens of a text, those together that are masked together."""
     mark, words = get_continuation_mark(cutter.tokenizer.vocab), []
     for index in cutter.encode(["学", text])[0][1:].tolist():
@@ -36,25 +36,25 @@ def words_of(cutter: MarkingTokenizer, text: str) -> list[list[str]]:
     return words
 
 
-def test_pieces_of_a_listed_word_go_together_and_the_longest_word_is_taken():
+def test_pieces_of_the_longest_listed_word_belong_together():
     cutter = tokenizer(WORDS)
-    assert words_of(cutter, "我们用机器学习者模型。") == [
+    assert group_words(cutter, "我们用机器学习者模型。") == [
         ["我"], ["们"], ["用"], list("机器学习"), ["者"], list("模型"), ["。"]
     ]  # fmt: skip
-    assert [len(word) for word in words_of(cutter, "机 器模 型 学习 学习者")] == [1, 1, 1, 1, 1, 1, 3]
-    assert words_of(cutter, "DNA测序 dna测序") == [
+    assert [len(word) for word in group_words(cutter, "机 器模 型 学习 学习者")] == [1, 1, 1, 1, 1, 1, 3]
+    assert group_words(cutter, "DNA测序 dna测序") == [
         ["d", "##n", "##a", "测", "序"], ["d", "##n", "##a"], ["测"], ["序"]
     ]  # fmt: skip
 
 
-def test_what_berts_rules_keep_together_stays_together():
+def test_words_of_the_basic_tokenizer_are_not_split():
     cutter = tokenizer(WORDS)
-    assert [len(word) for word in words_of(cutter, "instab inst")] == [6, 4]  # of which "in" is a word
-    assert [len(word) for word in words_of(cutter, "かなは文")] == [3, 1]
-    assert [len(word) for word in words_of(cutter, "文かな机器")] == [1, 2, 2]
+    assert [len(word) for word in group_words(cutter, "instab inst")] == [6, 4]  # of which "in" is a word
+    assert [len(word) for word in group_words(cutter, "かなは文")] == [3, 1]
+    assert [len(word) for word in group_words(cutter, "文かな机器")] == [1, 2, 2]
 
 
-def test_ids_are_those_of_the_tokenizer_and_both_ways_to_find_words_agree(monkeypatch: pytest.MonkeyPatch):
+def test_ids_equal_the_tokenizers_and_both_ways_to_find_words_agree(monkeypatch: pytest.MonkeyPatch):
     rng = random.Random(0)
     pieces = [*LETTERS, *WORDS.split(), "\u200b", "\ud800", "\t", "Σ", "\u0378"]
     texts = ["".join(rng.choices(pieces, k=rng.randrange(12))) for _ in range(2000)]
@@ -77,8 +77,8 @@ def test_ids_are_those_of_the_tokenizer_and_both_ways_to_find_words_agree(monkey
 def test_the_segmenter_finds_words(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("rjieba")
     cutter = MarkingTokenizer(tokenizer(WORDS).tokenizer, load("jieba"))
-    assert [len(word) for word in words_of(cutter, "我们用机器学习模型。")] == [2, 1, 2, 2, 2, 1]
-    assert len(words_of(cutter, "\ud800我们")) == 2
+    assert [len(word) for word in group_words(cutter, "我们用机器学习模型。")] == [2, 1, 2, 2, 2, 1]
+    assert len(group_words(cutter, "\ud800我们")) == 2
     assert load("jieba").identity.startswith("jieba: rjieba ")
     monkeypatch.setitem(sys.modules, "rjieba", None)
     assert_refused(r"rjieba is not installed; run: pip install '.*\[jieba\]'", load, "jieba")
@@ -90,14 +90,14 @@ def test_the_segmenter_finds_words(monkeypatch: pytest.MonkeyPatch):
     ("\ufeff\n \n", "contains no words"),
     ("机器\n机器 学习\n", "line 2 of --word_boundaries=.*words.txt is '机器 学习', which contains white space"),
 ])  # fmt: skip
-def test_what_names_no_words_is_refused(content: str | None, message: str, tmp_path: pathlib.Path):
+def test_invalid_word_boundaries_are_rejected(content: str | None, message: str, tmp_path: pathlib.Path):
     path = tmp_path / "words.txt"
     if content is not None:
         path.write_text(content, encoding="utf-8")
     assert_refused(message, load, str(path))
 
 
-def test_another_list_is_another_identity(tmp_path: pathlib.Path):
+def test_identity_depends_on_the_list(tmp_path: pathlib.Path):
     first, second = WordBoundaries(None, "机器\n"), WordBoundaries(None, "机器学习\n")
     assert first.identity != second.identity
     path = tmp_path / "words.txt"

@@ -69,7 +69,7 @@ def test_learned_text_has_no_unknown_word(tmp_path: pathlib.Path):
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
 @pytest.mark.parametrize("name", ["de_xquad", "zh_xquad", "hi_xquad"])
-def test_our_tokenizer_cuts_words_as_the_trainers_own_model_does(
+def test_exact_tokenizer_splits_words_like_the_trainers_model(
     name: str, do_lower_case: bool, test_data: pathlib.Path, tmp_path: pathlib.Path
 ):
     text = (test_data / "text" / f"{name}.txt").read_text(encoding="utf-8")
@@ -126,7 +126,7 @@ def test_every_format_and_compression_gives_the_same_vocabulary(tmp_path: pathli
         assert learning.learn(options(path, input_format=format)).pieces == expected, format
 
 
-def test_too_little_text_gives_fewer_pieces_and_none_is_an_error(tmp_path: pathlib.Path):
+def test_little_text_gives_fewer_pieces_and_empty_text_is_an_error(tmp_path: pathlib.Path):
     assert len(learn(tmp_path, vocab_size=5000)) < 200
     assert "the input contains no text" in refusal(learn, tmp_path, text=" \n\n")
 
@@ -153,7 +153,7 @@ def test_flags_out_of_range_are_refused(changes: dict[str, object], message: str
     assert_refused(message, learn, tmp_path, **changes)
 
 
-def test_what_is_read_is_never_overwritten(tmp_path: pathlib.Path):
+def test_inputs_are_never_overwritten(tmp_path: pathlib.Path):
     text, other, link = (tmp_path / name for name in ("text.txt", "other.txt", "link.txt"))
     other.write_text(TEXT)
     link.symlink_to(other)
@@ -190,7 +190,7 @@ def test_every_fiftieth_document_is_held_out(tmp_path: pathlib.Path):
     assert not learning.learn(options(path)).heldout.counts
 
 
-def test_a_heldout_file_leaves_all_text_to_learn_from(tmp_path: pathlib.Path):
+def test_with_a_heldout_file_all_text_is_learned_from(tmp_path: pathlib.Path):
     text, heldout = tmp_path / "text.txt", tmp_path / "heldout.txt"
     text.write_text("ab\n\n" * 50)
     heldout.write_text("ba\n")

@@ -11,7 +11,7 @@ from official_bert.tokenization.exact import UNK, FullTokenizer
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased-vocab.txt", "bert-base-cased-vocab.txt"])
-def test_figures_are_those_of_the_full_tokenizer(name: str, test_data: pathlib.Path):
+def test_measurements_equal_those_of_the_full_tokenizer(name: str, test_data: pathlib.Path):
     casing = make_casing("uncased" in name)
     tokenizer = FullTokenizer(str(test_data / "vocab" / name), *casing)
     text = (test_data / "text" / "vi_xquad.txt").read_text(encoding="utf-8") + "y" * 201 + "\u4e86" * 300

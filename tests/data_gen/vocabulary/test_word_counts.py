@@ -7,7 +7,7 @@ from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.tokenization.casing import UNCASED
 
 
-def test_words_are_counted_exactly_while_there_is_room():
+def test_words_are_counted_exactly_below_the_limit():
     counts = WordCounts(UNCASED, max_words=100)
     for document in (["Été, été!", "ΟΔΟΣ"], ["a\u302e"], ["x" * 200, "y" * 300]):
         counts.add(document)
@@ -23,7 +23,7 @@ def test_words_are_counted_exactly_while_there_is_room():
     assert (counts.documents, counts.halvings) == (3, 0)
 
 
-def test_words_beyond_the_bound_leave_an_even_sample():
+def test_above_the_limit_an_even_sample_is_counted():
     def sample() -> WordCounts:
         counts = WordCounts(UNCASED, max_words=3000)
         for number in range(40_000):

@@ -11,7 +11,7 @@ from tests.tokenization.test_exact import VOCABULARIES
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_release_layout_is_that_of_every_released_vocabulary(name: str, test_data: pathlib.Path):
+def test_release_layout_equals_the_released_vocabularies(name: str, test_data: pathlib.Path):
     released = load_vocab(str(test_data / "vocab" / name))
     for do_lower_case in (True, False):
         ours = {piece: index for index, piece in enumerate(list_special_pieces("release", do_lower_case))}
