@@ -77,14 +77,14 @@ def test_what_keras_hub_would_compute_otherwise_is_refused(exact_config: BertCon
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("config.json", [], "config.json holds list; expected a JSON object"),
+        ("config.json", [], "config.json contains list; expected a JSON object"),
         ("config.json", {"class_name": ["BertBackbone"]}, "config.json describes a .*; expected a BertBackbone"),
         ("config.json", {"config": None}, "config.json has no configuration of the backbone"),
         ("config.json", {"config": {"num_layers": 1}}, "config.json lacks dropout, hidden_dim, "),
         ("config.json", {"num_layers": "2"}, "config.json: num_hidden_layers is '2'; expected a whole number"),
         ("config.json", {"dropout": [0.1]}, "config.json: hidden_dropout_prob is .*; expected a number"),
         ("tokenizer.json", {"config": "lowercase"}, "tokenizer.json is damaged: it does not say whether to lower-case"),
-        ("task.json", [], "task.json holds list; expected a JSON object"),
+        ("task.json", [], "task.json contains list; expected a JSON object"),
         ("task.json", {"class_name": {}}, None),  # of a task that is not known: the backbone is read
     ],
 )
