@@ -65,8 +65,10 @@ def write_rows(path: pathlib.Path, rows: Iterable[dict[str, Any]]) -> str:
 def write_run(folder: pathlib.Path, model: "keras.Model", config: "BertConfig", vocab_file: str) -> str:
     """Writes the folder of a pre-training run whose only checkpoint has a model's weights, and returns its path."""
     from official_bert.checkpoints import model_files, run_checkpoints  # here, since they import TensorFlow
+    from official_bert.checkpoints.checkpoint import LoadedModel
 
-    model_files.write_contents(str(folder), model_files.contents_of(config, vocab_file))
+    described = LoadedModel(config, {}, pathlib.Path(vocab_file).read_text())
+    model_files.write_model_files(str(folder), model_files.format_model_files(described))
     run_checkpoints.RunCheckpoints(str(folder), {"model": model.variables}, keep=1).save(0)
     return str(folder)
 

@@ -14,7 +14,7 @@ from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.adaptation import records
 from official_bert.adaptation.options import Options
 from official_bert.checkpoints import resize
-from official_bert.checkpoints.checkpoint import MASKED_LM, PARTS, PRETRAINING, LoadedModel, LoadOverrides, only
+from official_bert.checkpoints.checkpoint import MASKED_LM, PARTS, PRETRAINING, LoadedModel, LoadOverrides, keep_parts
 from official_bert.checkpoints.formats import own
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
@@ -53,7 +53,7 @@ def read_checkpoint(options: Options) -> tuple[LoadedModel, list[str]]:
     overrides = LoadOverrides(
         vocab_file=options.vocab_file, do_lower_case=options.do_lower_case, strip_accents=options.strip_accents
     )
-    checkpoint = only(open_model(options.init, overrides), PRETRAINING, "pre-training")
+    checkpoint = keep_parts(open_model(options.init, overrides), PRETRAINING, "pre-training")
     checkpoint.require_vocab()
     config = checkpoint.config
     config.require_masked_lm()

@@ -17,7 +17,7 @@ from official_bert.tokenization.fast import FastTokenizer
 
 Array = npt.NDArray[Any]
 
-# The model files beside the weights: the first two as in Google's releases.
+# The files in a model's folder other than the weights. The first two are as in Google's releases.
 CONFIG_FILE = "bert_config.json"
 VOCAB_FILE = "vocab.txt"
 TOKENIZER_FILE = "tokenizer_config.json"
@@ -27,8 +27,8 @@ ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE = "encoder", "pooler", "masked-LM head
 SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER = "sequence classifier", "token classifier"
 MULTIPLE_CHOICE, QUESTION_ANSWERING = "multiple-choice head", "question-answering head"
 
-# Our names (the paths of the models' Keras variables) and shapes, by part; {} is the number of a block. A checkpoint
-# has all tensors of a part or none of them. The encoder is always there.
+# Our names (the paths of the models' Keras variables) and shapes, by part. {} is the number of a block. A checkpoint
+# has either all tensors of a part or none. It always has the encoder.
 PARTS = {
     ENCODER: {
         "word_embeddings/embeddings": "VH",
@@ -71,7 +71,7 @@ PRETRAINING = frozenset({ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE})
 SLOTS = ("adam_m", "adam_v")
 # The heads of fine-tuned models.
 TASK_HEADS = (SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, MULTIPLE_CHOICE, QUESTION_ANSWERING)
-# The variables that have one value for each class.
+# The variables with one value per class.
 CLASSIFIER_BIASES = ("sequence_classifier/bias", "token_classifier/bias")
 
 
@@ -103,13 +103,13 @@ class LoadedModel:
     Attributes:
         config: The model's configuration.
         weights: float32 arrays by our names, as in `PARTS`.
-        vocab: The text of the vocab.txt, or None.
+        vocab: The text of the vocab.txt, or None if there is none.
         casing: The casing of the vocabulary.
         states_casing: Whether the files state the casing. Otherwise it was inferred from the vocabulary.
         slots: The optimizer's moments, by our names with /adam_m or /adam_v. Empty without them.
         step: The number of training steps, if known.
         labels: The names of the classes, if known.
-        kind: The kind of task of a classifier of texts, one of kinds.names.KINDS, if known.
+        kind: The kind of task of a text classifier, one of kinds.names.KINDS, if known.
         task: The contents of task.json, for a model that was fine-tuned here. Otherwise None.
         notes: Messages for the user about how the model was read.
         inventory: The tensors of the file that the model was read from.
@@ -185,30 +185,30 @@ class LoadOverrides:
     allow: Sequence[str] | None = None
 
 
-def numbered_labels(classes: int) -> tuple[str, ...]:
-    """Returns the placeholders that Hugging Face writes for classes without names."""
-    return tuple(f"LABEL_{number}" for number in range(classes))
+def make_placeholder_labels(num_classes: int) -> tuple[str, ...]:
+    """Returns the names that Hugging Face writes for classes without names."""
+    return tuple(f"LABEL_{number}" for number in range(num_classes))
 
 
-def names_by_variable(table: Mapping[str, str], suffixes: Mapping[str, str] | None = None) -> dict[str, str]:
+def build_names(layers: Mapping[str, str], suffixes: Mapping[str, str] | None = None) -> dict[str, str]:
     """Returns a format's names of our variables, by our names.
 
     Args:
-        table: The format's names of layers, by ours. A variable that is not named after its layer has its own entry.
+        layers: The format's names of layers, by ours. A variable that is not named after its layer has its own entry.
         suffixes: The format's names of a layer's variables, by ours (kernel, bias, ...). Defaults to our names.
     """
     names = {}
     for name in (name for shapes in PARTS.values() for name in shapes):
         layer, variable = name.rsplit("/", 1)
-        if name in table:
-            names[name] = table[name]
-        elif layer in table:
-            names[name] = table[layer] + (suffixes or {}).get(variable, f"/{variable}")
+        if name in layers:
+            names[name] = layers[name]
+        elif layer in layers:
+            names[name] = layers[layer] + (suffixes or {}).get(variable, f"/{variable}")
     return names
 
 
-def numbered(table: Mapping[str, str], config: BertConfig) -> dict[str, str]:
-    """Returns a table of names with a row for each block of the model."""
+def expand_blocks(table: Mapping[str, str], config: BertConfig) -> dict[str, str]:
+    """Returns a table of names with one row for each block of the model."""
     return {
         ours.format(number): theirs.format(number)
         for ours, theirs in table.items()
@@ -216,7 +216,7 @@ def numbered(table: Mapping[str, str], config: BertConfig) -> dict[str, str]:
     }
 
 
-def get_part_shapes(part: str, config: BertConfig, classes: int = 0) -> dict[str, tuple[int, ...]]:
+def get_part_shapes(part: str, config: BertConfig, num_classes: int = 0) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of a part's tensors, by our names."""
     sizes = {
         "V": config.vocab_size,
@@ -224,26 +224,22 @@ def get_part_shapes(part: str, config: BertConfig, classes: int = 0) -> dict[str
         "T": config.type_vocab_size,
         "L": config.max_position_embeddings,
         "I": config.intermediate_size,
-        "C": classes,
+        "C": num_classes,
         "1": 1,
         "2": 2,
     }
-    letters = numbered(PARTS[part], config)
-    return {name: tuple(sizes[letter] for letter in letters[name]) for name in letters}
+    return {name: tuple(map(sizes.__getitem__, shape)) for name, shape in expand_blocks(PARTS[part], config).items()}
 
 
-def only(checkpoint: LoadedModel, parts: Iterable[str], format_name: str) -> LoadedModel:
-    """Returns the model with these parts alone. A note names the parts that were left out."""
+def keep_parts(model: LoadedModel, parts: Iterable[str], format_name: str) -> LoadedModel:
+    """Returns the model with only these parts. A note lists the parts that were dropped."""
     parts = set(parts)
-    left_out = [part for part in checkpoint.parts if part not in parts]
-    if not left_out:
-        return checkpoint
-    names = {name for part in parts for name in numbered(dict.fromkeys(PARTS[part], ""), checkpoint.config)}
+    dropped = [part for part in model.parts if part not in parts]
+    if not dropped:
+        return model
+    names = {name for part in parts for name in expand_blocks(PARTS[part], model.config)}
     return dataclasses.replace(
-        checkpoint,
-        weights={name: value for name, value in checkpoint.weights.items() if name in names},
-        notes=(
-            *checkpoint.notes,
-            f"left out, since the {format_name} format has no place for it: {', '.join(left_out)}",
-        ),
+        model,
+        weights={name: value for name, value in model.weights.items() if name in names},
+        notes=(*model.notes, f"dropped, because the {format_name} format cannot store it: {', '.join(dropped)}"),
     )

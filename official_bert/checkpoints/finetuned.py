@@ -12,7 +12,7 @@ import numpy as np
 
 from official_bert.checkpoints import checksums, hdf5, named_models
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, Array, LoadedModel
-from official_bert.checkpoints.model_files import write_model_files
+from official_bert.checkpoints.model_files import format_model_files, write_model_files
 from official_bert.checkpoints.tensors import assign_weights
 from official_bert.errors import UserError
 from official_bert.kinds.all_kinds import SPECS, create_spec
@@ -102,9 +102,10 @@ def save(
         whole = keras.Model(model.input, model.output)  # without the optimizer's moments
         with hdf5.write_atomically(os.path.join(local, WEIGHTS_FILE), whole.variables) as path:
             whole.save_weights(path)
-        names = write_model_files(LoadedModel(config, {}, vocab, casing), local)
+        contents = format_model_files(LoadedModel(config, {}, vocab, casing))
+        write_model_files(local, contents)
         _write_task(local, task)
-        checksums.replace_files(local, folder, [WEIGHTS_FILE, *names, TASK_FILE])
+        checksums.replace_files(local, folder, [WEIGHTS_FILE, *contents, TASK_FILE])
 
 
 def replace_task(folder: str, task: Mapping[str, Any]) -> None:

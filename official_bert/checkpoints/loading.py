@@ -44,21 +44,24 @@ def open_model(path_or_name: str, overrides: LoadOverrides | None = None) -> Loa
     """
     path = named_models.get_local_folder(path_or_name)
     overrides = overrides or LoadOverrides()
-    found = _detect_format(path)
+    candidate = CheckpointPath(path)
+    found = _detect_format(candidate)
     if overrides.bert_config_file and found.holds_config:
         raise UserError(f"--bert_config_file is for checkpoints without a configuration; {path} has its own")
     if overrides.optimizer and not found.holds_optimizer:
         raise UserError(f"{found.title} checkpoints contain no optimizer state; remove --optimizer")
-    return dataclasses.replace(found.read(path, overrides), source=ModelSource(str(path_or_name), path, found.name))
+    return dataclasses.replace(
+        found.read(candidate, overrides), source=ModelSource(str(path_or_name), path, found.name)
+    )
 
 
-def _detect_format(path: str) -> Format:
+def _detect_format(candidate: CheckpointPath) -> Format:
     """Returns the format of a checkpoint.
 
     Raises:
         UserError: If the format is unknown.
     """
-    candidate = CheckpointPath(path)
+    path = candidate.path
     if any(files.glob(os.path.join(glob.escape(path), *folder, _EXPORT_FILE)) for folder in ((), ("[0-9]*",))):
         raise UserError(f"{path} is an export, for predict and serve. Pass the folder of the model it was made from.")
     for each in FORMATS.values():

@@ -7,6 +7,7 @@ from its tokens.
 
 import json
 import os
+from collections.abc import Mapping
 
 from official_bert.checkpoints import checksums
 from official_bert.checkpoints.checkpoint import (
@@ -14,6 +15,7 @@ from official_bert.checkpoints.checkpoint import (
     LABELS_FILE,
     TOKENIZER_FILE,
     VOCAB_FILE,
+    Array,
     LoadedModel,
     LoadOverrides,
 )
@@ -22,7 +24,7 @@ from official_bert.checkpoints.formats.hugging_face_tokenizer import read_tokeni
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.casing import UNCASED, Casing, make_casing
+from official_bert.tokenization.casing import Casing, make_casing
 from official_bert.utils import files
 
 
@@ -93,36 +95,18 @@ def _labels_in(path: str) -> tuple[str, ...] | None:
     return tuple(labels)
 
 
-def write_model_files(checkpoint: LoadedModel, folder: str) -> list[str]:
-    """Writes the files and returns their names."""
-    contents = contents_of_checkpoint(checkpoint)
-    for name, content in contents.items():
-        files.write_text(os.path.join(folder, name), content)
-    return list(contents)
-
-
-def contents_of_checkpoint(checkpoint: LoadedModel) -> dict[str, str]:
-    """Returns what stands beside the weights of a checkpoint, by file name."""
-    contents = _contents(checkpoint.config, checkpoint.vocab, checkpoint.casing)
-    if checkpoint.labels is not None:
-        contents[LABELS_FILE] = json.dumps(checkpoint.labels, ensure_ascii=False) + "\n"
+def format_model_files(model: LoadedModel) -> dict[str, str]:
+    """Returns the contents of a model's files other than the weights, by file name."""
+    contents = {CONFIG_FILE: model.config.to_json()}
+    if model.vocab is not None:
+        contents[VOCAB_FILE] = model.vocab
+        contents[TOKENIZER_FILE] = json.dumps(model.casing.settings, indent=2) + "\n"
+    if model.labels is not None:
+        contents[LABELS_FILE] = json.dumps(model.labels, ensure_ascii=False) + "\n"
     return contents
 
 
-def contents_of(config: BertConfig, vocab_file: str | None, casing: Casing = UNCASED) -> dict[str, str]:
-    """Returns what stands beside a model's checkpoints: configuration, vocabulary, tokenizer settings, by file name."""
-    return _contents(config, files.read_text(vocab_file) if vocab_file else None, casing)
-
-
-def _contents(config: BertConfig, vocab: str | None, casing: Casing) -> dict[str, str]:
-    contents = {CONFIG_FILE: config.to_json()}
-    if vocab is not None:
-        contents[VOCAB_FILE] = vocab
-        contents[TOKENIZER_FILE] = json.dumps(casing.settings, indent=2) + "\n"
-    return contents
-
-
-def check_contents(folder: str, contents: dict[str, str]) -> None:
+def check_model_files(folder: str, contents: dict[str, str]) -> None:
     """Raises a UserError if the folder holds a run of another configuration or vocabulary."""
     for name, content in contents.items():
         path = os.path.join(folder, name)
@@ -136,8 +120,8 @@ def check_contents(folder: str, contents: dict[str, str]) -> None:
             )
 
 
-def write_contents(folder: str, contents: dict[str, str]) -> None:
-    """Writes the files of `contents_of` into the run's folder, and their checksums."""
+def write_model_files(folder: str, contents: Mapping[str, str], tensors: Mapping[str, Array] | None = None) -> None:
+    """Writes files into a folder, with their checksums and those of the tensors in its weight files."""
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), content)
-    checksums.write(folder, list(contents), {})
+    checksums.write(folder, contents, tensors or {})

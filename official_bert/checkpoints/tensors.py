@@ -1,4 +1,4 @@
-"""Tensors in a file, named and stored as a format does: read, checked and converted to our form, and back."""
+"""Tensors in a file, with the names and layout of a format: reads, checks and converts them to ours, and back."""
 
 import dataclasses
 import re
@@ -18,8 +18,8 @@ from official_bert.checkpoints.checkpoint import (
     Inventory,
     LoadedModel,
     LoadOverrides,
+    expand_blocks,
     get_part_shapes,
-    numbered,
 )
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
@@ -27,7 +27,7 @@ from official_bert.modeling.config import BertConfig
 if TYPE_CHECKING:
     import keras
 
-_MOST_NAMES_SHOWN = 10
+_MAX_NAMES_SHOWN = 10
 _EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
 
 
@@ -47,68 +47,53 @@ class Source:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """How a format stores a tensor: whether transposed, and in what shape."""
-
-    transposed: bool
-    shape: tuple[int, ...]
-
-    def to_external(self, value: Array) -> Array:
-        """Converts our tensor to the format's."""
-        return np.ascontiguousarray(value.T if self.transposed else value).reshape(self.shape)
-
-    def from_external(self, value: Array, shape: tuple[int, ...]) -> Array:
-        """Converts the format's tensor to ours."""
-        return np.ascontiguousarray(value.reshape(shape[::-1]).T if self.transposed else value.reshape(shape))
-
-
-# Returns the layout of a tensor from our name and shape of it and the model's configuration.
-LayoutRule = Callable[[str, tuple[int, ...], BertConfig], Layout]
-
-
-def identity(name: str, shape: tuple[int, ...], config: BertConfig) -> Layout:
-    """The layout rule of a format that stores every tensor as we do."""
-    return Layout(False, shape)
-
-
-def with_head_axis(name: str, shape: tuple[int, ...], config: BertConfig) -> Layout:
-    """The layout rule of formats whose attention tensors have an axis for the heads, as Keras' own layer has."""
-    heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-    if re.search(r"attention_(query|key|value)/", name):
-        return Layout(False, (*shape[:-1], heads, size))
-    if name.endswith("attention_output/kernel"):
-        return Layout(False, (heads, size, *shape[1:]))
-    return Layout(False, shape)
-
-
-@dataclasses.dataclass(frozen=True)
 class Naming:
     """How a format names and stores tensors.
 
     Attributes:
         names: The format's names, by ours.
-        layout: How tensors are stored.
+        transposed: Regular expression for our names of the matrices that the format stores transposed.
+        splits_heads: Whether attention tensors have an axis for the heads, as in Keras' own layer.
         ignored: Regular expressions for the names of tensors that are not weights, by kind.
-        foreign: The same for tensors of other programs. They are ignored too, with a note that lists them.
-        tied: Names of tensors that must equal others, which our output layer shares, by the others' names.
+        foreign: The same for tensors of other programs. They are ignored with a note that lists them.
         slot_name: Returns the name of an optimizer slot from our name and the format's name of its variable and the
             slot. None if the format has no optimizer state.
         step: The name of the number of steps.
     """
 
     names: Mapping[str, str]
-    layout: LayoutRule = identity
+    transposed: str = ""
+    splits_heads: bool = False
     ignored: Mapping[str, str] = dataclasses.field(default_factory=dict)
     foreign: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     slot_name: Callable[[str, str, str], str] | None = None
     step: str = ""
+
+    def get_stored_shape(self, name: str, shape: tuple[int, ...], config: BertConfig) -> tuple[int, ...]:
+        """Returns the shape in which the format stores a tensor, from our name and shape of it."""
+        if re.fullmatch(self.transposed, name):
+            return shape[::-1]
+        heads = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+        if self.splits_heads and re.search(r"attention_(query|key|value)/", name):
+            return (*shape[:-1], *heads)
+        if self.splits_heads and name.endswith("attention_output/kernel"):
+            return (*heads, *shape[1:])
+        return shape
+
+    def to_stored(self, name: str, value: Array, config: BertConfig) -> Array:
+        """Converts our tensor to the format's."""
+        stored = value.T if re.fullmatch(self.transposed, name) else value
+        return np.ascontiguousarray(stored).reshape(self.get_stored_shape(name, value.shape, config))
+
+    def from_stored(self, name: str, value: Array, shape: tuple[int, ...]) -> Array:
+        """Converts the format's tensor to ours."""
+        return np.ascontiguousarray(value.T if re.fullmatch(self.transposed, name) else value.reshape(shape))
 
 
 def read_weights(described: LoadedModel, source: Source, naming: Naming, overrides: LoadOverrides) -> LoadedModel:
     """Returns a model with the weights of a file, and with the optimizer's state if `overrides` asks for it.
 
-    The file must contain every tensor of a part or none of them, and nothing else.
+    The file must contain every tensor of a part or none, and nothing else.
 
     Args:
         described: The model without weights.
@@ -118,40 +103,16 @@ def read_weights(described: LoadedModel, source: Source, naming: Naming, overrid
 
     Raises:
         UserError: If a tensor is missing, unexpected, of another shape or damaged, and `overrides` does not allow it,
-            or if the number of classes is not the number of their names.
+            or if the number of classes differs from the number of their names.
     """
     config = described.config
-    names, shapes = numbered(naming.names, config), _expected_shapes(config, source, naming)
-    layouts = {name: naming.layout(name, shape, config) for name, shape in shapes.items()}
-    kinds = {**naming.ignored, **naming.foreign}
-    wanted = {names[name] for name in shapes}
-    # The name that --init_allow allows each problem by, and its description.
-    missing = {name: names[name] for name in shapes if names[name] not in source.shapes}
-    unexpected = {name: name for name in source.shapes if name not in wanted and _kind(name, kinds) is None}
-    misshapen = {
-        name: f"{names[name]} has shape {list(source.shapes[names[name]])}; expected {list(layouts[name].shape)}"
-        for name in shapes
-        if name not in missing and tuple(source.shapes[names[name]]) != layouts[name].shape
-    }
-    allow = overrides.allow or ()
-    refused = [
-        {name: each for name, each in problems.items() if not is_allowed(name, allow)}
-        for problems in (missing, unexpected, misshapen)
-    ]
-    if any(refused):
-        whats = ("missing", "unexpected", "of another shape")
-        lists = "; ".join(
-            f"{len(each)} {what}{_listed(each.values())}" for what, each in zip(whats, refused, strict=True)
-        )
-        hint = allow_hint([name for each in refused for name in each]) if overrides.allow is not None else ""
-        raise UserError(
-            f"{source.path} does not fit its configuration: {len(wanted) - len(missing)} tensors expected and found; "
-            f"{lists}{hint}"
-        )
-    loaded = {names[name]: name for name in shapes if name not in missing and name not in misshapen}
+    names, shapes = expand_blocks(naming.names, config), _get_expected_shapes(config, source, naming)
+    stored_shapes = {name: naming.get_stored_shape(name, shape, config) for name, shape in shapes.items()}
+    loaded = _check_tensors(source, naming, {names[name]: name for name in shapes}, stored_shapes, overrides.allow)
 
     def read(theirs: str, name: str) -> Array:
-        return layouts[name].from_external(checked(source.read(theirs), theirs, source.path), shapes[name])
+        value = _convert_to_float32(source.read(theirs), theirs, source.path)
+        return naming.from_stored(name, value, shapes[name])
 
     weights = {name: read(theirs, name) for theirs, name in loaded.items()}
     slots, step = {}, described.step
@@ -162,23 +123,20 @@ def read_weights(described: LoadedModel, source: Source, naming: Naming, overrid
         absent = [name for name in [*owners, naming.step] if name not in source.shapes]
         if absent:
             raise UserError(
-                f"{source.path} lacks {len(absent)} tensors of the optimizer's state, {absent[0]} among them; released "
-                "checkpoints have none: convert without --optimizer"
+                f"{source.path} lacks {len(absent)} tensors of the optimizer's state, such as {absent[0]}. Released "
+                "checkpoints have no optimizer state; convert without --optimizer."
             )
         for theirs, (name, slot) in owners.items():
-            if tuple(source.shapes[theirs]) != layouts[name].shape:
-                raise UserError(
-                    f"{theirs} in {source.path} has shape {list(source.shapes[theirs])}; expected "
-                    f"{list(layouts[name].shape)}"
-                )
+            if source.shapes[theirs] != stored_shapes[name]:
+                raise UserError(f"{source.path}: {_describe_shape(source, theirs, stored_shapes[name])}")
             slots[f"{name}/{slot}"] = read(theirs, name)
         step = int(source.read(naming.step))
         loaded |= {theirs: f"{name}/{slot}" for theirs, (name, slot) in owners.items()} | {naming.step: "step"}
     left_behind: dict[str, list[str]] = {}
     for name in sorted(set(source.shapes) - set(loaded)):
-        left_behind.setdefault(_kind(name, kinds) or "others", []).append(name)
+        left_behind.setdefault(_find_kind(name, {**naming.ignored, **naming.foreign}) or "others", []).append(name)
     notes = tuple(
-        f"ignored {len(ignored)} tensors {kind}{_listed(ignored)}"
+        f"ignored {len(ignored)} tensors {kind}{_list_names(ignored)}"
         for kind, ignored in left_behind.items()
         if kind in naming.foreign
     )
@@ -194,18 +152,57 @@ def read_weights(described: LoadedModel, source: Source, naming: Naming, overrid
     )
 
 
-def _expected_shapes(config: BertConfig, source: Source, naming: Naming) -> dict[str, tuple[int, ...]]:
+def _check_tensors(
+    source: Source,
+    naming: Naming,
+    names: Mapping[str, str],
+    stored_shapes: Mapping[str, tuple[int, ...]],
+    allow: Iterable[str] | None,
+) -> dict[str, str]:
+    """Returns our names of the tensors that can be loaded, by the format's names.
+
+    Raises:
+        UserError: If another tensor is missing, unexpected or of another shape, and `allow` does not match its name.
+    """
+    kinds = {**naming.ignored, **naming.foreign}
+    # Descriptions by the name that --init_allow allows the problem by.
+    missing = {name: theirs for theirs, name in names.items() if theirs not in source.shapes}
+    misshapen = {
+        name: _describe_shape(source, theirs, stored_shapes[name])
+        for theirs, name in names.items()
+        if name not in missing and tuple(source.shapes[theirs]) != stored_shapes[name]
+    }
+    unexpected = {name: name for name in source.shapes if name not in names and _find_kind(name, kinds) is None}
+    refused = {
+        what: {name: each for name, each in problems.items() if not is_allowed(name, allow or ())}
+        for what, problems in (("missing", missing), ("unexpected", unexpected), ("of another shape", misshapen))
+    }
+    if any(refused.values()):
+        lists = "; ".join(f"{len(each)} {what}{_list_names(each.values())}" for what, each in refused.items())
+        hint = "" if allow is None else allow_hint([name for each in refused.values() for name in each])
+        raise UserError(
+            f"{source.path} does not fit its configuration: {len(names) - len(missing)} tensors expected and found; "
+            f"{lists}{hint}"
+        )
+    return {theirs: name for theirs, name in names.items() if name not in missing and name not in misshapen}
+
+
+def _describe_shape(source: Source, name: str, expected: tuple[int, ...]) -> str:
+    return f"{name} has shape {list(source.shapes[name])}; expected {list(expected)}"
+
+
+def _get_expected_shapes(config: BertConfig, source: Source, naming: Naming) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of the tensors of the parts that a file contains, by our names."""
-    names = numbered(naming.names, config)
+    names = expand_blocks(naming.names, config)
     shapes: dict[str, tuple[int, ...]] = {}
     for part in PARTS:
-        of_part = get_part_shapes(part, config, _num_classes(source, part, names))
-        expected = {name: shape for name, shape in of_part.items() if name in names}
+        part_shapes = get_part_shapes(part, config, _get_num_classes(source, part, names))
+        expected = {name: shape for name, shape in part_shapes.items() if name in names}
         is_there = part == ENCODER or any(names[name] in source.shapes for name in expected)
-        # A head of the user's own may have the name of one of BERT's.
+        # A user's own head may have the name of one of BERT's.
         is_foreign = part in TASK_HEADS and any(
-            source.shapes.get(names[name]) != naming.layout(name, shape, config).shape
-            and _kind(names[name], naming.foreign) is not None
+            source.shapes.get(names[name]) != naming.get_stored_shape(name, shape, config)
+            and _find_kind(names[name], naming.foreign) is not None
             for name, shape in expected.items()
         )
         if is_there and not is_foreign:
@@ -213,10 +210,10 @@ def _expected_shapes(config: BertConfig, source: Source, naming: Naming) -> dict
     return shapes
 
 
-def _num_classes(source: Source, part: str, names: Mapping[str, str]) -> int:
+def _get_num_classes(source: Source, part: str, names: Mapping[str, str]) -> int:
     """Returns the number of classes of a head, which no configuration contains."""
-    bias = next((name for name, shape in PARTS[part].items() if shape == "C"), None)
-    shape = source.shapes.get(names.get(bias, ""), ()) if bias else ()
+    bias = next((name for name, shape in PARTS[part].items() if shape == "C"), "")
+    shape = source.shapes.get(names.get(bias, ""), ())
     return shape[0] if len(shape) == 1 else 0
 
 
@@ -236,30 +233,25 @@ def _check_labels(
     """Returns the names of the classes of a classifier, and notes.
 
     Raises:
-        UserError: If there is another number of classes than names.
+        UserError: If the number of classes differs from the number of names.
     """
     classifier = next((name for name in CLASSIFIER_BIASES if name in weights), None)
     if labels is None or (classifier and len(labels) == len(weights[classifier])):
         return labels, ()
     if not classifier:
-        return None, (f"{LABELS_FILE} names classes, but there is no classifier: the names were ignored",)
+        return None, (f"{LABELS_FILE} names classes, but the checkpoint has no classifier: the names were ignored",)
     raise UserError(
-        f"{LABELS_FILE} names {len(labels)} classes, but the classifier beside it has {len(weights[classifier])}; give "
-        "the file the names of all classes, or remove it"
+        f"{LABELS_FILE} names {len(labels)} classes, but the classifier has {len(weights[classifier])}; list the names "
+        "of all classes in the file, or remove it"
     )
 
 
-def _kind(name: str, kinds: Mapping[str, str]) -> str | None:
+def _find_kind(name: str, kinds: Mapping[str, str]) -> str | None:
     """Returns the first kind whose regular expression matches the name."""
     return next((kind for kind, pattern in kinds.items() if re.fullmatch(pattern, name)), None)
 
 
-def checked(value: Array, name: str, path: str) -> Array:
-    """Returns a tensor of a file as float32.
-
-    Raises:
-        UserError: If it has another type or is not finite.
-    """
+def _convert_to_float32(value: Array, name: str, path: str) -> Array:
     if value.dtype.name not in _EXACT_IN_FLOAT32:
         raise UserError(f"{name} in {path} is {value.dtype.name}; expected one of {', '.join(_EXACT_IN_FLOAT32)}")
     value = value.astype(np.float32)
@@ -268,24 +260,24 @@ def checked(value: Array, name: str, path: str) -> Array:
     return value
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     names = list(names)
-    shown = ", ".join(names[:_MOST_NAMES_SHOWN])
-    more = f" and {len(names) - _MOST_NAMES_SHOWN} more" if len(names) > _MOST_NAMES_SHOWN else ""
+    shown = ", ".join(names[:_MAX_NAMES_SHOWN])
+    more = f" and {len(names) - _MAX_NAMES_SHOWN} more" if len(names) > _MAX_NAMES_SHOWN else ""
     return f": {shown}{more}" if names else ""
 
 
 def to_external(weights: Mapping[str, Array], config: BertConfig, naming: Naming, format_name: str) -> dict[str, Array]:
-    """Returns weights as a format names and stores them.
+    """Returns weights with the names and layout of a format.
 
     Raises:
         UserError: If the format has no name for one of them.
     """
-    names = numbered(naming.names, config)
+    names = expand_blocks(naming.names, config)
     unmapped = [name for name in weights if name not in names]
     if unmapped:
-        raise UserError(f"the {format_name} format has no place for {', '.join(unmapped)}; choose another --to_format")
-    return {names[name]: naming.layout(name, value.shape, config).to_external(value) for name, value in weights.items()}
+        raise UserError(f"the {format_name} format cannot store {', '.join(unmapped)}; choose another --to_format")
+    return {names[name]: naming.to_stored(name, value, config) for name, value in weights.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,7 +286,7 @@ class AssignedWeights:
 
     Attributes:
         loaded: The paths of the variables that have a weight.
-        missing: Why the other variables have none, by path.
+        missing: For each other variable, by path, why it has no weight.
         unused: The names of the weights that no variable has.
     """
 
@@ -324,7 +316,7 @@ def assign_weights(model: "keras.Model", weights: Mapping[str, Any], allow_missi
         allow_missing: Whether variables without a weight of their shape keep their values.
 
     Returns:
-        The paths that were assigned, and those that are missing or unused.
+        The paths that were assigned, missing or unused.
 
     Raises:
         UserError: If a variable has no weight of its shape and `allow_missing` is false. Nothing is assigned then.

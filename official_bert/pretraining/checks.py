@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from official_bert.checkpoints import run_checkpoints
 from official_bert.checkpoints.checkpoint import TOKENIZER_FILE, LoadedModel
-from official_bert.checkpoints.model_files import check_contents, contents_of, read_casing
+from official_bert.checkpoints.model_files import check_model_files, format_model_files, read_casing
 from official_bert.checkpoints.vocabulary import check_vocabulary, split_vocab
 from official_bert.data import manifest
 from official_bert.data.sentence_objectives import NONE
@@ -112,7 +112,8 @@ def check_run(
         casing = _check_vocabulary_casing(options, casing, bool(manifests))
     casing = casing or UNCASED
     options = dataclasses.replace(options, **{"strip_accents": None, **casing.settings})
-    model_files = contents_of(config, options.vocab_file, casing)
+    vocab = files.read_text(options.vocab_file) if options.vocab_file else None
+    model_files = format_model_files(LoadedModel(config, {}, vocab, casing))
     changes: Changes = {}
     with errors.collecting():
         if options.do_train and not (options.begin_anew and not resumed_from):
@@ -141,7 +142,7 @@ def _check_model_files(options: Options, contents: dict[str, str], manifests: Se
         if files.read_text(path) != contents[TOKENIZER_FILE]:
             print(f"note: {path} is replaced, because it contradicts the records' manifest", flush=True)
         contents = {name: content for name, content in contents.items() if name != TOKENIZER_FILE}
-    check_contents(options.output_dir, contents)
+    check_model_files(options.output_dir, contents)
 
 
 def _check_vocabulary_size(options: Options, config: BertConfig) -> None:

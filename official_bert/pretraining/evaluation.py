@@ -7,7 +7,7 @@ from collections.abc import Callable
 import keras
 
 from official_bert.checkpoints import bundle, run_checkpoints
-from official_bert.checkpoints.model_files import write_contents
+from official_bert.checkpoints.model_files import write_model_files
 from official_bert.errors import UserError
 from official_bert.pretraining.losses import pretraining_metrics
 from official_bert.pretraining.monitor import next_sentence_part
@@ -134,7 +134,7 @@ class BestWeights:
         """Saves the weights if their loss is finite and lower than the saved one. Returns whether it did."""
         if not (math.isfinite(loss) and loss < self._lowest(step)):
             return False
-        write_contents(self._folder, self._model_files)
+        write_model_files(self._folder, self._model_files)
         self._loss.assign(loss)
         self._saved.save(step)
         return True

@@ -14,7 +14,7 @@ from typing import Any
 
 from official_bert.checkpoints import run_checkpoints
 from official_bert.checkpoints.checkpoint import LoadedModel
-from official_bert.checkpoints.model_files import write_contents
+from official_bert.checkpoints.model_files import write_model_files
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
@@ -55,7 +55,7 @@ def pretrain(options: Options) -> int:
         if parts.is_chief:
             if options.do_train and not parts.resumed_from:
                 parts.checkpoints.remove_all()  # They cannot be read: see --begin_anew.
-            write_contents(options.output_dir, parts.model_files)
+            write_model_files(options.output_dir, parts.model_files)
             # Changed options are written after the first step with them, so that an earlier kill changes nothing.
             if options.do_train and not (parts.resumed_from and parts.changes):
                 run_metadata.write_run_metadata(options.output_dir, parts.metadata)

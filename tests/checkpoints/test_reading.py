@@ -138,7 +138,7 @@ def test_weights_cut_short_are_an_error_that_names_the_file(format_name: str, fi
 @pytest.mark.parametrize(("format_name", "tensor"), [
     ("tf1", "bert/encoder/layer_0/attention/self/query/kernel in .*bert_model.ckpt.data-00000-of-00001 is damaged"),
     ("official_bert", "model/layer_0_attention_query.Skernel/.* in .*ckpt-7.data-00000-of-00001 is damaged"),
-    ("hugging_face", "bert.encoder.layer.0.attention.self.query.weight in .*model.safetensors is not as it was"),
+    ("hugging_face", "bert.encoder.layer.0.attention.self.query.weight in .*model.safetensors does not match"),
     ("keras_hub", "model.weights.h5/layers/transformer_encoder_0/_self_attention_layer/query_dense/vars/0 in .* is "),
 ])  # fmt: skip
 def test_a_flipped_byte_is_an_error_that_names_the_tensor(format_name: str, tensor: str, tmp_path: pathlib.Path):
@@ -231,7 +231,7 @@ def test_a_changed_configuration_is_an_error_unless_its_checksum_is_removed(tmp_
     write_sample("tf1", tmp_path)
     path = tmp_path / "bert_config.json"
     path.write_text(path.read_text().replace('"num_attention_heads": 2', '"num_attention_heads": 4'))
-    with pytest.raises(UserError, match="bert_config.json is not as it was written; .*remove .*checksums.json"):
+    with pytest.raises(UserError, match="bert_config.json does not match its checksum; .*remove .*checksums.json"):
         open_model(str(tmp_path))
     (tmp_path / "checksums.json").unlink()
     assert open_model(str(tmp_path)).config.num_attention_heads == 4

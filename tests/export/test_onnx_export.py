@@ -141,7 +141,7 @@ def test_damage_is_reported_in_one_line(classifier: str, tmp_path: pathlib.Path)
     graph, metadata = path / exports.ONNX_FILE, path / exports.METADATA_FILE
     whole = graph.read_bytes()
     graph.write_bytes(whole[: len(whole) // 2])
-    assert "model.onnx is not as it was written; restore the folder" in refusal(OnnxPredictor, str(path))
+    assert "model.onnx does not match its checksum; restore the folder" in refusal(OnnxPredictor, str(path))
     (path / "checksums.json").unlink()
     assert re.search("model.onnx cannot be loaded: .*export the model again", refusal(OnnxPredictor, str(path)))
     graph.write_bytes(whole)

@@ -85,7 +85,7 @@ def test_flipped_byte_is_detected_at_loading(name: str, exported: pathlib.Path, 
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    assert f"{path.name} is not as it was written; restore the folder from a copy" in refusal(
+    assert f"{path.name} does not match its checksum; restore the folder from a copy" in refusal(
         SavedModelPredictor, str(version)
     )
 

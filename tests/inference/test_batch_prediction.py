@@ -166,7 +166,7 @@ def test_damaged_export_is_rejected(stopped: BatchPredictionOptions, tmp_path: p
     checksums.write(str(version), ["saved_model.pb"], {})
     with open(version / "saved_model.pb", "ab") as file:
         file.write(b"x")
-    assert "saved_model.pb is not as it was written" in refusal(predict, stopped)
+    assert "saved_model.pb does not match its checksum" in refusal(predict, stopped)
 
 
 INPUT = "--output_file would write .*, which is an input"

@@ -98,7 +98,7 @@ def test_damaged_or_incomplete_folder_is_rejected(model_dir: str, tmp_path: path
     for cut in (vocab[:-20], vocab[: len(vocab) // 2]):
         (folder / "vocab.txt").write_text(cut)
         for load in (loading.load_pretraining_model, loading.load):  # fill_mask's, and all others'
-            assert "vocab.txt is not as it was written; restore the folder from a copy" in refusal(load, model_dir)
+            assert "vocab.txt does not match its checksum; restore the folder from a copy" in refusal(load, model_dir)
     (folder / "vocab.txt").write_text(vocab)
     (folder / "checksums.json").unlink()
     (folder / "vocab.txt").rename(folder / "kept.txt")

@@ -144,7 +144,7 @@ def test_a_damaged_folder_is_named(tiny_config, tmp_path):
     finetuned.save(str(folder), model, description("classification"), tiny_config, VOCAB)
     weights = (folder / "model.weights.h5").read_bytes()
     (folder / "model.weights.h5").write_bytes(weights[:1000])
-    assert "model.weights.h5 is not as it was written" in refusal(open_model, str(folder))
+    assert "model.weights.h5 does not match its checksum" in refusal(open_model, str(folder))
     (folder / "checksums.json").unlink()
     assert "model.weights.h5 is damaged: " in refusal(open_model, str(folder))
     (folder / "task.json").write_text('{"task": "t"}')

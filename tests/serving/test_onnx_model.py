@@ -144,8 +144,8 @@ def test_a_new_version_that_is_damaged_leaves_the_last_one(tagger: pathlib.Path,
 
     replay, graph, vocabulary = asyncio.run(errors_of(exports.REPLAY_FILE, exports.ONNX_FILE, exports.VOCAB_FILE))
     assert "replay.json does not match the model: for " in replay
-    assert "model.onnx is not as it was written; restore the folder" in graph
-    assert "vocab.txt is not as it was written" in vocabulary
+    assert "model.onnx does not match its checksum; restore the folder" in graph
+    assert "vocab.txt does not match its checksum" in vocabulary
     assert all("\n" not in error for error in (replay, graph, vocabulary))
 
 

@@ -19,7 +19,7 @@ from official_bert.checkpoints.checkpoint import (
     Inventory,
     LoadedModel,
     LoadOverrides,
-    only,
+    keep_parts,
 )
 from official_bert.checkpoints.model_files import read_model_files
 from official_bert.errors import UserError
@@ -118,7 +118,7 @@ def add_task(checkpoint: LoadedModel) -> LoadedModel:
     assert head is not None
     task, notes = _task(checkpoint, head)
     if head in (TOKEN_CLASSIFIER, QUESTION_ANSWERING):  # which do not read the pooler
-        checkpoint = only(checkpoint, {ENCODER, head}, "official_bert")
+        checkpoint = keep_parts(checkpoint, {ENCODER, head}, "official_bert")
     elif POOLER not in checkpoint.parts:
         raise UserError(f"the checkpoint has a {head} but no {POOLER}, whose output it reads; take one that has")
     return dataclasses.replace(checkpoint, task=task, notes=(*checkpoint.notes, *notes))

@@ -1,4 +1,4 @@
-"""What a checkpoint format is: how its files are recognized, read and written, and the framework they are from."""
+"""A checkpoint format: how its files are recognized, read and written, and the framework that they belong to."""
 
 import dataclasses
 import functools
@@ -15,37 +15,51 @@ from official_bert.utils import files
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointPath:
-    """A path whose format is sought: a folder, a checkpoint's file, or a TensorFlow checkpoint without .index."""
+    """The path of a checkpoint: a folder, one of the files, or a TensorFlow checkpoint without .index."""
 
     path: str
 
     def has(self, name: str) -> bool:
-        """Whether the path is a file of that name, or a folder with one."""
+        """Returns whether the path is a file of that name, or a folder that contains one."""
         return os.path.basename(self.path) == name or files.exists(os.path.join(self.path, name))
 
     @property
     def folder(self) -> str:
-        """The folder, or that of the file."""
+        """The folder, or the folder of the file."""
         return self.path if files.is_folder(self.path) else os.path.dirname(self.path)
 
     @functools.cached_property
     def bundle(self) -> Source | UserError:
-        """The TensorFlow checkpoint at the path, or why there is none that can be read."""
+        """The TensorFlow checkpoint at the path, or the reason why it cannot be opened."""
         try:
             return bundle.open_bundle(bundle.find_prefix(self.path))
         except UserError as error:
             return error
 
+    def open_bundle(self) -> Source:
+        """Returns the TensorFlow checkpoint at the path.
+
+        Raises:
+            UserError: If there is none, or it is damaged.
+        """
+        if isinstance(self.bundle, UserError):
+            raise self.bundle
+        return self.bundle
+
+    def has_tensor(self, name: str) -> bool:
+        """Returns whether the path is a TensorFlow checkpoint that contains a tensor."""
+        return isinstance(self.bundle, Source) and name in self.bundle.shapes
+
 
 @dataclasses.dataclass(frozen=True)
 class Framework:
-    """The framework that a format is from, which computes with its files.
+    """The framework that a format belongs to, which can run the models in its files.
 
     Attributes:
-        title: for messages.
-        packages: what must be installed.
-        outputs: computes outputs, by the names of `parity.compute_outputs`, from the checkpoint, its folder and input
-            features, as of `parity.make_fixed_input`.
+        title: The name for messages.
+        packages: The packages that must be installed.
+        outputs: Computes outputs, with the names of `parity.compute_outputs`, from the checkpoint, its folder and input
+            features such as `parity.make_fixed_input` returns.
     """
 
     title: str
@@ -53,7 +67,7 @@ class Framework:
     outputs: Callable[[LoadedModel, str, Mapping[str, Array]], dict[str, Array]]
 
     def is_installed(self) -> bool:
-        """Whether all of its packages are there."""
+        """Returns whether all of its packages are installed."""
         return all(importlib.util.find_spec(package) is not None for package in self.packages)
 
 
@@ -62,21 +76,21 @@ class Format:
     """A checkpoint format.
 
     Attributes:
-        name: as in --to_format.
-        title: for messages.
-        detect: whether a path holds this format.
-        read: reads a checkpoint from a path.
-        write: writes a checkpoint into a folder and returns what was written, which is less than it received where the
-            format cannot hold a head; None for a format that is only read.
-        holds_optimizer: whether it can hold the optimizer's moments and the step.
-        holds_config: whether it always has a configuration of its own, so that --bert_config_file is refused.
-        framework: which computes with its files, to compare with; None for none.
+        name: The name, as in --to_format.
+        title: The name for messages.
+        detect: Returns whether a path holds this format.
+        read: Reads a checkpoint.
+        write: Writes a checkpoint into a folder and returns what was written, which lacks the parts that the format
+            cannot store. None for a read-only format.
+        holds_optimizer: Whether the format can store the optimizer's moments and the step.
+        holds_config: Whether the format always contains a configuration, so that --bert_config_file is rejected.
+        framework: The framework to compare conversions with, or None.
     """
 
     name: str
     title: str
     detect: Callable[[CheckpointPath], bool]
-    read: Callable[[str, LoadOverrides], LoadedModel]
+    read: Callable[[CheckpointPath, LoadOverrides], LoadedModel]
     write: Callable[[LoadedModel, str], LoadedModel] | None = None
     holds_optimizer: bool = False
     holds_config: bool = False

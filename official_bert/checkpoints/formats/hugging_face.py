@@ -18,7 +18,7 @@ from official_bert.checkpoints.checkpoint import (
     Array,
     LoadedModel,
     LoadOverrides,
-    numbered_labels,
+    make_placeholder_labels,
 )
 from official_bert.checkpoints.formats import hugging_face_names as hf
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
@@ -32,11 +32,11 @@ from official_bert.checkpoints.formats.hugging_face_config import (
 from official_bert.checkpoints.formats.hugging_face_files import (
     PICKLED_FILE,
     SAFETENSORS_FILE,
-    WEIGHTS_FILES,
     find_weights,
     open_weights,
 )
 from official_bert.checkpoints.formats.hugging_face_tokenizer import read_tokenizer, tokenizer_files
+from official_bert.checkpoints.model_files import write_model_files
 from official_bert.checkpoints.tensors import Source, read_weights, to_external
 from official_bert.errors import UserError
 from official_bert.utils import files
@@ -49,14 +49,13 @@ def detect(path: CheckpointPath) -> bool:
     return find_weights(path) is not None or (path.has(PICKLED_FILE) and isinstance(path.bundle, UserError))
 
 
-def read(path: str, overrides: LoadOverrides) -> LoadedModel:
+def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     """Reads a folder, or the one of a file of weights, which is read though the folder may have others.
 
     Raises:
         UserError: something is missing, left over, damaged, or nothing that our model computes.
     """
-    folder = os.path.dirname(path) if os.path.basename(path) in (*WEIGHTS_FILES, PICKLED_FILE) else path
-    name = find_weights(CheckpointPath(path))
+    folder, name = path.folder, find_weights(path)
     if name is None:
         raise UserError(
             f"{folder} has {PICKLED_FILE} but not {SAFETENSORS_FILE}; pickled weights can run any code and are not "
@@ -69,7 +68,7 @@ def read(path: str, overrides: LoadOverrides) -> LoadedModel:
     source, naming = open_weights(weights_file)
     config = read_config(values, os.path.join(folder, CONFIG_FILE))
     tokenizer = read_tokenizer(folder, config, overrides, values.get("tokenizer_class"))
-    _check_tied(source, naming.tied)
+    _check_tied(source)
     classes = values.get("architectures") or []
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise UserError(f"{folder}/{CONFIG_FILE} has architectures {classes!r}; expected a list of names of classes")
@@ -95,9 +94,9 @@ def read(path: str, overrides: LoadOverrides) -> LoadedModel:
     return dataclasses.replace(model, labels=labels, kind=kind, notes=notes)
 
 
-def _check_tied(source: Source, tied: Mapping[str, str]) -> None:
+def _check_tied(source: Source) -> None:
     """Raises a UserError if the output layer has weights of its own: ours shares the word embeddings."""
-    for copy, original in tied.items():
+    for copy, original in hf.TIED.items():
         if copy in source.shapes and original in source.shapes:
             a, b = source.read(copy), source.read(original)
             if a.shape != b.shape or a.tobytes() != b.tobytes():
@@ -118,16 +117,14 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     if name_of_class is None:
         raise UserError(f"no model of transformers has {', '.join(checkpoint.parts)} together")
     tensors = to_external(checkpoint.weights, checkpoint.config, hf.PYTORCH, NAME)
-    if checkpoint.labels == numbered_labels(len(checkpoint.labels or ())):  # stands there for no names
+    if checkpoint.labels == make_placeholder_labels(len(checkpoint.labels or ())):  # stands there for no names
         checkpoint = dataclasses.replace(checkpoint, labels=None)
     if name_of_class == "BertModel":
         tensors = {name.removeprefix("bert."): value for name, value in tensors.items()}
     contents = {CONFIG_FILE: config_json(checkpoint, name_of_class), **tokenizer_files(checkpoint)}
-    for name, content in contents.items():
-        files.write_text(os.path.join(folder, name), content)
+    write_model_files(folder, contents, tensors)
     with files.write_atomically(os.path.join(folder, SAFETENSORS_FILE)) as beside:
         save_file(tensors, beside, metadata={"format": "pt"})
-    checksums.write(folder, list(contents), tensors)
     return checkpoint
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, LoadedModel, numbered_labels
+from official_bert.checkpoints.checkpoint import CLASSIFIER_BIASES, LoadedModel, make_placeholder_labels
 from official_bert.errors import UserError
 from official_bert.kinds.names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from official_bert.modeling.config import BertConfig
@@ -70,7 +70,7 @@ def read_kind(values: dict[str, Any], folder: str) -> str | None:
 def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str, ...] | None:
     """Returns the classes' names, or None where they have none but their numbers."""
     labels = values.get("id2label")
-    if not isinstance(labels, dict) or labels == _numbered(numbered_labels(classes)):
+    if not isinstance(labels, dict) or labels == _numbered(make_placeholder_labels(classes)):
         return None
     if sorted(labels) != sorted(map(str, range(classes))):
         raise UserError(f"{folder}/{CONFIG_FILE} names {len(labels)} classes; the classifier has {classes}")
@@ -94,7 +94,7 @@ def config_json(checkpoint: LoadedModel, name_of_class: str) -> str:
     }
     for bias in CLASSIFIER_BIASES:
         if bias in checkpoint.weights:
-            labels = checkpoint.labels or numbered_labels(len(checkpoint.weights[bias]))
+            labels = checkpoint.labels or make_placeholder_labels(len(checkpoint.weights[bias]))
             values["id2label"] = _numbered(labels)
             values["label2id"] = {label: number for number, label in enumerate(labels)}
     if checkpoint.kind is not None:

@@ -45,7 +45,9 @@ def open_weights(path: str) -> tuple[Source, Naming]:
     Raises:
         UserError: a file is missing, damaged or outside of the folder, or holds another model.
     """
-    source = checksums.with_checks(_open_index(path) if path.endswith(_INDEX) else _open(path), os.path.dirname(path))
+    source = checksums.verify_tensors(
+        _open_index(path) if path.endswith(_INDEX) else _open(path), os.path.dirname(path)
+    )
     if any("/" in name for name in source.shapes):
         source, naming = _under(source, _tensorflow_name), hf.TENSORFLOW
     else:

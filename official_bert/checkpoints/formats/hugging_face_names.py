@@ -13,12 +13,11 @@ from official_bert.checkpoints.checkpoint import (
     QUESTION_ANSWERING,
     SEQUENCE_CLASSIFIER,
     TOKEN_CLASSIFIER,
-    names_by_variable,
+    build_names,
 )
-from official_bert.checkpoints.tensors import Layout, Naming
-from official_bert.modeling.config import BertConfig
+from official_bert.checkpoints.tensors import Naming
 
-# Hugging Face's names, by ours (`names_by_variable`); {} is the number of a block.
+# Hugging Face's names, by ours (`build_names`); {} is the number of a block.
 _TABLE = {
     "word_embeddings": "bert.embeddings.word_embeddings",
     "token_type_embeddings": "bert.embeddings.token_type_embeddings",
@@ -44,7 +43,7 @@ _TABLE = {
     "multiple_choice": "classifier",
 }
 _SUFFIXES = {"embeddings": ".weight", "kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"}
-NAMES = names_by_variable(_TABLE, _SUFFIXES)
+NAMES = build_names(_TABLE, _SUFFIXES)
 _TENSORFLOW_TABLE = {
     "word_embeddings/embeddings": "bert/embeddings/word_embeddings/weight",
     "token_type_embeddings": "bert/embeddings/token_type_embeddings",
@@ -96,27 +95,20 @@ _IGNORED = {
     "of the output layer's copies (of the word embeddings, of its bias)": r"cls\.predictions\.decoder\.(weight|bias)",
 }
 # Tensors that must equal others: our output layer shares them.
-_TIED = {
+TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 
 
-def _layout(name: str, shape: tuple[int, ...], config: BertConfig) -> Layout:
-    """PyTorch stores the matrices of dense layers as [out, in]."""
-    transposed = name.endswith("/kernel")
-    return Layout(transposed, shape[::-1] if transposed else shape)
-
-
 _FOREIGN = "of heads or programs that BERT does not have"
 PYTORCH = Naming(
     NAMES,
-    _layout,
-    _IGNORED,
-    {_FOREIGN: r"(?!(bert\.(embeddings|encoder|pooler)|cls\.(predictions|seq_relationship))\.).*"},
-    _TIED,
+    transposed=".*/kernel",  # PyTorch stores the matrices of dense layers as [out, in].
+    ignored=_IGNORED,
+    foreign={_FOREIGN: r"(?!(bert\.(embeddings|encoder|pooler)|cls\.(predictions|seq_relationship))\.).*"},
 )
 TENSORFLOW = Naming(
-    names_by_variable(_TENSORFLOW_TABLE),
+    build_names(_TENSORFLOW_TABLE),
     foreign={_FOREIGN: r"(?!(bert/(embeddings|encoder|pooler)|(mlm|nsp)___cls/(predictions|seq_relationship))/).*"},
 )

@@ -20,12 +20,13 @@ from official_bert.checkpoints.checkpoint import (
     Array,
     LoadedModel,
     LoadOverrides,
-    names_by_variable,
-    only,
+    build_names,
+    keep_parts,
 )
 from official_bert.checkpoints.formats import keras_hub_files
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
-from official_bert.checkpoints.tensors import Naming, Source, read_weights, to_external, with_head_axis
+from official_bert.checkpoints.model_files import write_model_files
+from official_bert.checkpoints.tensors import Naming, Source, read_weights, to_external
 from official_bert.errors import UserError
 from official_bert.modeling.config import LAYER_NORM_EPSILON
 from official_bert.utils import files
@@ -34,7 +35,7 @@ NAME = "keras-hub"
 MODEL_WEIGHTS_FILE = "model.weights.h5"
 
 _BLOCK = "model.weights.h5/layers/transformer_encoder_{}/"
-# File and name there, by ours (`names_by_variable`); {} is the number of a block. (Block 0 has no number in the file.)
+# File and name there, by ours (`build_names`); {} is the number of a block. (Block 0 has no number in the file.)
 _TABLE = {
     "word_embeddings": "model.weights.h5/layers/reversible_embedding",
     "token_type_embeddings": "model.weights.h5/layers/embedding",
@@ -55,7 +56,7 @@ _TABLE = {
     "sequence_classifier": "task.weights.h5/layers/dense",
 }
 _SUFFIXES = {"embeddings": "/vars/0", "kernel": "/vars/0", "bias": "/vars/1", "gamma": "/vars/0", "beta": "/vars/1"}
-NAMES = names_by_variable(_TABLE, _SUFFIXES)
+NAMES = build_names(_TABLE, _SUFFIXES)
 # A task is compiled when it is loaded, and then wants its optimizer's step and learning rate.
 _TASK_OPTIMIZER: dict[str, Array] = {
     "optimizer/vars/0": np.array(0, np.int64),
@@ -65,7 +66,7 @@ _IGNORED = {
     "of the optimizer's state": r"(model|task)\.weights\.h5/optimizer/vars/\d+",
     "of the backbone, which keras-nlp wrote with the task once more": r"task\.weights\.h5/layers/bert_backbone/.*",
 }
-NAMING = Naming(NAMES, with_head_axis, _IGNORED)
+NAMING = Naming(NAMES, splits_heads=True, ignored=_IGNORED)
 
 _INITIALIZER_RANGE = 0.02
 _MASKED_LM_NOTE = (
@@ -80,17 +81,17 @@ def detect(path: CheckpointPath) -> bool:
     return path.has(MODEL_WEIGHTS_FILE) and not finetuned.is_finetuned(path.folder)
 
 
-def read(path: str, overrides: LoadOverrides) -> LoadedModel:
+def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     """Reads a preset's folder, or the one of a model.weights.h5.
 
     Raises:
         UserError: something is missing, left over or damaged, or the preset is none of BERT's.
     """
-    folder = os.path.dirname(path) if os.path.basename(path) == MODEL_WEIGHTS_FILE else path
+    folder = path.folder
     checksums.check_files(folder)
     config = keras_hub_files.read_config(os.path.join(folder, keras_hub_files.CONFIG_FILE))
     tokenizer = keras_hub_files.read_tokenizer(folder, config, overrides)
-    source = checksums.with_checks(_open_weights(folder), folder)
+    source = checksums.verify_tensors(_open_weights(folder), folder)
     model = read_weights(LoadedModel(config, {}, **tokenizer._asdict()), source, NAMING, overrides)
     keras_hub_files.check_head(folder, model.weights)
     if MASKED_LM in model.parts:
@@ -150,7 +151,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
             f"the model has hidden_dropout_prob {config.hidden_dropout_prob} and attention_probs_dropout_prob "
             f"{config.attention_probs_dropout_prob}; keras-hub's BERT has one rate: make them equal first"
         )
-    kept = only(checkpoint, {ENCODER, POOLER, MASKED_LM, SEQUENCE_CLASSIFIER}, NAME)
+    kept = keep_parts(checkpoint, {ENCODER, POOLER, MASKED_LM, SEQUENCE_CLASSIFIER}, NAME)
     if POOLER not in kept.parts:
         raise UserError("the checkpoint has no pooler, which keras-hub's backbone needs")
     if {MASKED_LM, SEQUENCE_CLASSIFIER} <= set(kept.parts):
@@ -166,15 +167,13 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     kept = dataclasses.replace(kept, config=config, labels=None, notes=notes)
     tensors = to_external(kept.weights, config, NAMING, NAME)
     contents = keras_hub_files.preset_files(kept)
-    for name, content in contents.items():
-        files.write_text(os.path.join(folder, name), content)
+    write_model_files(folder, contents, tensors)
     for file in (MODEL_WEIGHTS_FILE, keras_hub_files.TASK_WEIGHTS_FILE):
         held = {name: value for name, value in tensors.items() if name.startswith(f"{file}/")}
         if held:
             named = {_without_block_number(name).split("/", 1)[1]: value for name, value in held.items()}
             named |= _TASK_OPTIMIZER if file == keras_hub_files.TASK_WEIGHTS_FILE else {}
             hdf5.write_hdf5(os.path.join(folder, file), named)
-    checksums.write(folder, list(contents), tensors)
     return kept
 
 

@@ -1,10 +1,10 @@
-"""TensorFlow model garden's object checkpoints: of its encoders, its pretrainers, and its classifier of sentences.
+"""TensorFlow model garden's object checkpoints of encoders, pre-training models and sentence classifiers. Read only.
 
-They are read only. Their keys are paths among Python objects, layer_with_weights-4 and so on, and change with the code;
-the graph of objects in the file also tells each variable's own name, which is what is looked for here.
+Their keys are paths of Python objects, such as layer_with_weights-4, and change with the code. The object graph in the
+file also contains each variable's name, and variables are looked up by these names.
 
-A head there may have a pooler of its own, which is the one that was trained: it is read as the pooler, and the
-encoder's, which then stands in the file with its initial values, is left behind.
+A head may have a pooler of its own, which was trained in place of the encoder's. It is read as the pooler, and the
+encoder's pooler, which has its initial values, is ignored.
 """
 
 import os
@@ -13,16 +13,15 @@ import re
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from official_bert.checkpoints import bundle
-from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides, names_by_variable
+from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides, build_names
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import read_model_files
-from official_bert.checkpoints.tensors import Naming, Source, read_weights, with_head_axis
+from official_bert.checkpoints.tensors import Naming, Source, read_weights
 from official_bert.errors import UserError
 
 NAME = "model garden"
 
-# Names of variables there, by ours (`names_by_variable`); {} is the number of a block.
+# Model garden's names, by ours (see `build_names`). {} is the number of a block.
 _TABLE = {
     "word_embeddings": "word_embeddings",
     "token_type_embeddings": "type_embeddings",
@@ -43,13 +42,13 @@ _TABLE = {
     "next_sentence": "next_sentence/logits",
     "sequence_classifier": "sentence_prediction/logits",
 }
-NAMES = names_by_variable(_TABLE)
-# The name of a model may stand before these, as in bert/cls/predictions/output_bias/bias.
+NAMES = build_names(_TABLE)
+# A model's name may precede these, as in bert/cls/predictions/output_bias/bias.
 _NAME_OF_MODEL = re.compile(
     r"^.*?(?=\b(word_embeddings|type_embeddings|position_embedding|embeddings/layer_norm|transformer/layer_\d+|"
     r"pooler_transform|cls/predictions|next_sentence|sentence_prediction|predictions/transform/logits)/)"
 )
-# Names of 2019 and 2020, and what they are called since.
+# Names of 2019 and 2020, and the names that replaced them.
 _OLD_NAMES = {
     r"embedding_postprocessor/type_embeddings$": "type_embeddings/embeddings",
     r"embedding_postprocessor/position_embeddings$": "position_embedding/embeddings",
@@ -61,45 +60,40 @@ CASING = r"(.*/)?do_lower_case/\.ATTRIBUTES/VARIABLE_VALUE"  # a variable of Sav
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _POOLER, _SPARE_POOLER = "pooler_transform/", "the encoder's pooler_transform/"
 _POOLERS_OF_HEADS = ("next_sentence/pooler_dense/", "sentence_prediction/pooler_dense/")
-# BertPretrainer's next-sentence head, before there was BertPretrainerV2. Its classifier of tokens and its model of
-# spans use the name too, and cannot be told apart, but have no masked-LM head.
+# The next-sentence head of BertPretrainer, the predecessor of BertPretrainerV2. Model garden's token classifier and
+# span model use the same name, but have no masked-LM head.
 _OLD_NEXT_SENTENCE, _NEXT_SENTENCE = "predictions/transform/logits/", "next_sentence/logits/"
 
-# What is no weight, or one that nothing is computed from.
+# Tensors that are not weights, or that the model does not use.
 IGNORED = {
     "of the optimizer's moments and step": r"(.*/)?(global_step|optimizer|\.OPTIMIZER_SLOT)/.*",
     "of TensorFlow's own (number of saves, graph of objects)": rf"save_counter/.*|{GRAPH}",
     "of the casing": CASING,
     "of the encoder's pooler, in whose place the head has its own": rf"{_SPARE_POOLER}(kernel|bias)",
 }
-NAMING = Naming(NAMES, with_head_axis, IGNORED)
+NAMING = Naming(NAMES, splits_heads=True, ignored=IGNORED)
 
 
 def detect(path: CheckpointPath) -> bool:
-    """Whether a path holds a checkpoint of objects, with the names of model garden's encoder."""
-    source = path.bundle
-    if not isinstance(source, Source) or GRAPH not in source.shapes:
-        return False
-    return NAMES["word_embeddings/embeddings"] in by_variable_name(source).shapes
+    """Returns whether a path holds an object checkpoint with the names of model garden's encoder."""
+    return path.has_tensor(GRAPH) and NAMES["word_embeddings/embeddings"] in rename_variables(path.open_bundle()).shapes
 
 
-def read(path: str, overrides: LoadOverrides) -> LoadedModel:
-    """Reads a checkpoint; its folder, or `overrides`, has bert_config.json and vocab.txt.
+def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
+    """Reads a checkpoint with the bert_config.json and vocab.txt of its folder or of `overrides`.
 
     Raises:
-        UserError: something is missing, left over, damaged, or does not fit together.
+        UserError: If something is missing, left over, damaged, or does not fit together.
     """
-    prefix = bundle.find_prefix(path)
-    described = read_model_files(os.path.dirname(prefix), overrides)
-    source = by_variable_name(bundle.open_bundle(prefix))
-    return read_weights(described, source, NAMING, overrides)
+    source = rename_variables(path.open_bundle())
+    return read_weights(read_model_files(os.path.dirname(source.path), overrides), source, NAMING, overrides)
 
 
-def by_variable_name(source: Source) -> Source:
-    """Returns the source under the variables' own names; what has none, or is no weight, is under its key.
+def rename_variables(source: Source) -> Source:
+    """Returns the source with the names of variables. A tensor without a name, or that is not a weight, keeps its key.
 
     Raises:
-        UserError: the graph of objects, which tells the names, is damaged.
+        UserError: If the object graph, which contains the names, is damaged.
     """
     if GRAPH not in source.shapes:
         return source
@@ -124,7 +118,7 @@ def by_variable_name(source: Source) -> Source:
 
 
 def _rename_head(keys: dict[str, str]) -> None:
-    """Gives the old next-sentence head the name of the new one, and the pooler of a head that of the encoder's."""
+    """Renames the old next-sentence head to the new name, and the pooler of a head to the encoder's pooler."""
     replaced = []
     if NAMES["masked_lm_output/bias"] in keys:
         replaced.append((_OLD_NEXT_SENTENCE, _NEXT_SENTENCE))

@@ -1,6 +1,6 @@
-"""Our own checkpoints: what run_pretraining leaves in its --output_dir, and what it starts or goes on from.
+"""Our own checkpoints: the --output_dir of run_pretraining, which it can start from or resume.
 
-With the head of a task it is a fine-tuned model's folder, as finetuning leaves it.
+A model with the head of a task is written as the folder of a fine-tuned model, as fine-tuning writes it.
 """
 
 import dataclasses
@@ -11,17 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official_bert.checkpoints import bundle, checksums, finetuned, run_checkpoints
+from official_bert.checkpoints import checksums, finetuned, run_checkpoints
 from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import fine_tuned
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
-from official_bert.checkpoints.model_files import (
-    contents_of_checkpoint,
-    read_model_files,
-    write_contents,
-    write_model_files,
-)
-from official_bert.checkpoints.tensors import Naming, Source, read_weights, to_external
+from official_bert.checkpoints.model_files import format_model_files, read_model_files, write_model_files
+from official_bert.checkpoints.tensors import Naming, read_weights, to_external
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -29,7 +24,7 @@ NAME = "official_bert"
 
 # A variable's name in the file, by its path in the model.
 NAMES = {name: run_checkpoints.get_stored_name(name) for shapes in PARTS.values() for name in shapes}
-# What is no weight.
+# Tensors that are not weights.
 _IGNORED = {
     "of the optimizer's moments and step (--optimizer takes them)": r"optimizer/.*",
     "of float16's scale of the loss": r"loss_scale/.*",
@@ -37,7 +32,7 @@ _IGNORED = {
     "of the best weights' loss": r"best/.*",
     "of TensorFlow's own (number of saves, graph of objects)": r"save_counter/.*|_CHECKPOINTABLE_OBJECT_GRAPH",
 }
-# The files that `save` writes beside those of the model.
+# The files that `save` writes in addition to the model files.
 _SAVED = re.compile(rf"{run_checkpoints.STATE_FILE}$|{checksums.CHECKSUM_FILE}$|ckpt-\d+[._]|.*\.writing-")
 
 
@@ -58,29 +53,28 @@ def detect(path: CheckpointPath) -> bool:
     """Returns whether a path holds a fine-tuned model of ours, or a checkpoint with our names."""
     if finetuned.is_finetuned(path.folder):
         return True
-    return isinstance(path.bundle, Source) and NAMES["word_embeddings/embeddings"] in path.bundle.shapes
+    return path.has_tensor(NAMES["word_embeddings/embeddings"])
 
 
-def read(path: str, overrides: LoadOverrides) -> LoadedModel:
-    """Reads the newest checkpoint of a folder, the one whose path without .index is given, or a fine-tuned model.
+def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
+    """Reads the newest checkpoint of a folder, a checkpoint whose path without .index is given, or a fine-tuned model.
 
     Raises:
         UserError: If something is missing, left over, damaged, or does not fit together.
     """
-    if finetuned.is_finetuned(folder := CheckpointPath(path).folder):
-        return fine_tuned.read(folder, overrides)
-    prefix = bundle.find_prefix(path)
-    number = re.search(r"ckpt-(\d+)$", prefix)
-    described = dataclasses.replace(
-        read_model_files(os.path.dirname(prefix), overrides), step=int(number.group(1)) if number else None
-    )
-    return read_weights(described, bundle.open_bundle(prefix), NAMING, overrides)
+    if finetuned.is_finetuned(path.folder):
+        return fine_tuned.read(path.folder, overrides)
+    source = path.open_bundle()
+    number = re.search(r"ckpt-(\d+)$", source.path)
+    described = read_model_files(os.path.dirname(source.path), overrides)
+    described = dataclasses.replace(described, step=int(number[1]) if number else None)
+    return read_weights(described, source, NAMING, overrides)
 
 
 def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
-    """Writes a folder for run_pretraining, or the folder of a fine-tuned model; returns what was written.
+    """Writes a folder for run_pretraining, or the folder of a fine-tuned model, and returns what was written.
 
-    With the optimizer's state it is the --output_dir of a run that can be resumed. Without it, it is an
+    With the optimizer's state, the folder can be resumed as an --output_dir. Without it, it can be an
     --init_checkpoint.
 
     Raises:
@@ -88,29 +82,29 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     """
     if checkpoint.slots and set(checkpoint.parts) != PRETRAINING:
         raise UserError(
-            f"the checkpoint has {', '.join(checkpoint.parts)}; pre-training goes on with "
-            f"{', '.join(sorted(PRETRAINING))} alone: convert without --optimizer"
+            f"the checkpoint has {', '.join(checkpoint.parts)}; only a model of exactly "
+            f"{', '.join(sorted(PRETRAINING))} can be resumed: convert without --optimizer"
         )
     if not checkpoint.slots and fine_tuned.find_task_head(checkpoint):
         return fine_tuned.write(checkpoint, folder)
     to_external(checkpoint.weights, checkpoint.config, NAMING, NAME)  # every weight must have a name
     _save_run(checkpoint, folder, checkpoint.step or 0)
-    checksums.write(folder, write_model_files(checkpoint, folder), {})
+    write_model_files(folder, format_model_files(checkpoint))
     return checkpoint
 
 
 def save(checkpoint: LoadedModel, folder: str) -> None:
-    """Writes a model that was trained in Python into a new folder, or over the one that this wrote there before.
+    """Writes a model that was trained in Python into a new folder, or over an earlier save.
 
-    A folder that is written again has the earlier weights until the new ones are whole.
+    The earlier weights stay until the new ones are complete.
 
     Raises:
-        UserError: the folder holds something else, or a weight is not a finite number.
+        UserError: If the folder holds something else, or a weight is not a finite number.
     """
     if wrong := next((name for name, value in checkpoint.weights.items() if not np.isfinite(value).all()), None):
-        raise UserError(f"{wrong} of the model has numbers that are not finite; train again at a lower rate")
+        raise UserError(f"{wrong} of the model has values that are not finite; train again with a lower learning rate")
     files.check_holds_runs(folder)
-    contents = contents_of_checkpoint(checkpoint)
+    contents = format_model_files(checkpoint)
     names = files.list_folder(folder) if files.exists(folder) else []
     other = next((name for name in names if not _SAVED.match(name) and name not in contents), None)
     for name, content in contents.items():
@@ -118,9 +112,10 @@ def save(checkpoint: LoadedModel, folder: str) -> None:
             other = other or name
     if other:
         raise UserError(
-            f"{folder} holds {other}, which is not this model's; give a new folder, or one that it was saved in before"
+            f"{folder} holds {other}, which is not this model's; choose a new folder, or one that holds an "
+            "earlier save of it"
         )
-    write_contents(folder, contents)
+    write_model_files(folder, contents)
     earlier = run_checkpoints.list_checkpoints(folder)
     _save_run(checkpoint, folder, run_checkpoints.parse_step(earlier[0]) + 1 if earlier else 0)
 

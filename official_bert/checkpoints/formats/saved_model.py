@@ -1,7 +1,7 @@
-"""SavedModels of BERT from TensorFlow Hub and TensorFlow's model garden: encoders, and classifiers of sentences.
+"""SavedModels of BERT encoders and sentence classifiers from TensorFlow Hub and model garden. Read only.
 
-They are read only, by the names of the variables in variables/; the graph, which could do anything, is not loaded.
-TensorFlow Hub's carry vocab.txt in assets/ and a variable that says whether to lower-case.
+Weights are read by the names of the variables in variables/. The graph, which could run any code, is not loaded.
+TensorFlow Hub's models have a vocab.txt in assets/ and a variable that states the casing.
 """
 
 import os
@@ -23,7 +23,7 @@ NAME = "SavedModel"
 GRAPH_FILE = "saved_model.pb"
 
 _VARIABLES, _ASSETS = os.path.join("variables", "variables"), "assets"
-# From which tensor, and which of its axes, a size is known.
+# The tensor, and its axis, that each size is read from.
 _SIZES = {
     "vocab_size": ("word_embeddings/embeddings", 0),
     "hidden_size": ("word_embeddings/embeddings", 1),
@@ -32,26 +32,27 @@ _SIZES = {
     "max_position_embeddings": ("position_embeddings/embeddings", 0),
     "type_vocab_size": ("token_type_embeddings/embeddings", 0),
 }
-_RATES_NOTE = "the SavedModel does not say its activation and rates of dropout; BERT's are taken, gelu (tanh) and 0.1"
+_RATES_NOTE = "the SavedModel does not state its activation and dropout rates; BERT's are used: gelu (tanh) and 0.1"
 
 
 def detect(path: CheckpointPath) -> bool:
-    """Whether a path holds a SavedModel, whatever of."""
+    """Returns whether a path holds a SavedModel of any kind."""
     return path.has(GRAPH_FILE)
 
 
-def read(path: str, overrides: LoadOverrides) -> LoadedModel:
-    """Reads a SavedModel's folder, or the one of a saved_model.pb.
+def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
+    """Reads a SavedModel.
 
-    The configuration is that of a bert_config.json there or of `overrides`, else what the tensors' shapes say.
+    The configuration is the bert_config.json of the folder or of `overrides`. Without one, it is inferred from the
+    shapes of the tensors.
 
     Raises:
-        UserError: something is missing, left over, damaged, or the model is no BERT with known names.
+        UserError: If something is missing, left over, damaged, or the model is not a BERT with known names.
     """
-    folder = os.path.dirname(path) if os.path.basename(path) == GRAPH_FILE else path
+    folder = path.folder
     raw = bundle.open_bundle(os.path.join(folder, _VARIABLES))
-    source = model_garden.by_variable_name(raw)
-    config = _config_from_shapes(source, folder)
+    source = model_garden.rename_variables(raw)
+    config = _infer_config(source, folder)
     config_file = overrides.bert_config_file or os.path.join(folder, CONFIG_FILE)
     has_config = bool(overrides.bert_config_file) or files.exists(config_file)
     if has_config:
@@ -62,16 +63,22 @@ def read(path: str, overrides: LoadOverrides) -> LoadedModel:
     return read_weights(LoadedModel(config, {}, **tokenizer._asdict()), source, model_garden.NAMING, overrides)
 
 
-def _config_from_shapes(source: Source, folder: str) -> BertConfig:
-    """The sizes of a model by its tensors; a UserError says that it is no BERT."""
+def _infer_config(source: Source, folder: str) -> BertConfig:
+    """Returns the configuration of a model from the shapes of its tensors.
+
+    Raises:
+        UserError: If the model is not a BERT.
+    """
     weights = [name for name in source.shapes if ".ATTRIBUTES/" not in name and name != model_garden.GRAPH]
     if not weights:
-        raise UserError(f"{folder} is a {NAME} without weights, as of preprocessing; give the folder of the encoder")
+        raise UserError(
+            f"{folder} is a {NAME} without weights, such as a preprocessing model; give the folder of the encoder"
+        )
     names = {size: (model_garden.NAMES[ours].format(0), axis) for size, (ours, axis) in _SIZES.items()}
     absent = next((name for name, axis in names.values() if len(source.shapes.get(name, ())) <= axis), None)
     if absent is not None:
         raise UserError(
-            f"{folder} is a {NAME} of another model than BERT, or of a library whose names are not known: among its "
+            f"{folder} is a {NAME} of another model than BERT, or of a library whose names are unknown: among its "
             f"{len(weights)} variables, {', '.join(weights[:3])} and so on, there is no {absent}"
         )
     sizes = {size: source.shapes[name][axis] for size, (name, axis) in names.items()}
@@ -83,7 +90,7 @@ def _config_from_shapes(source: Source, folder: str) -> BertConfig:
 
 
 def _find_tokenizer(folder: str, source: Source) -> FoundTokenizer:
-    """What assets and variables say of the tokenizer, and what files beside them say."""
+    """Returns the tokenizer settings from assets, variables and files."""
     found = find_tokenizer(folder)
     assets = os.path.join(folder, _ASSETS)
     names = files.list_folder(assets) if files.exists(assets) else []

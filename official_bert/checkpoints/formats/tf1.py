@@ -1,23 +1,23 @@
-"""Google's TF1 checkpoints: bert_config.json, vocab.txt and bert_model.ckpt.*; TensorFlow 1 is not needed."""
+"""Google's TF1 checkpoints: bert_config.json, vocab.txt and bert_model.ckpt.*. They need no TensorFlow 1."""
 
 import dataclasses
 import os
 
 import numpy as np
 
-from official_bert.checkpoints import bundle, checksums
-from official_bert.checkpoints.checkpoint import SLOTS, LoadedModel, LoadOverrides, names_by_variable, numbered
+from official_bert.checkpoints import bundle
+from official_bert.checkpoints.checkpoint import SLOTS, LoadedModel, LoadOverrides, build_names, expand_blocks
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
-from official_bert.checkpoints.model_files import read_model_files, write_model_files
-from official_bert.checkpoints.tensors import Layout, Naming, Source, read_weights, to_external
+from official_bert.checkpoints.model_files import format_model_files, read_model_files, write_model_files
+from official_bert.checkpoints.tensors import Naming, read_weights, to_external
 from official_bert.errors import UserError
-from official_bert.modeling.config import LAYER_NORM_EPSILON, BertConfig
+from official_bert.modeling.config import LAYER_NORM_EPSILON
 
 NAME = "Google TF1"
 CHECKPOINT = "bert_model.ckpt"
 STEP = "global_step"
 
-# Google's names, by ours (`names_by_variable`); {} is the number of a block.
+# Google's names, by ours (see `build_names`). {} is the number of a block.
 _TABLE = {
     "word_embeddings/embeddings": "bert/embeddings/word_embeddings",
     "token_type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
@@ -42,10 +42,10 @@ _TABLE = {
     "question_answering/kernel": "cls/squad/output_weights",
     "question_answering/bias": "cls/squad/output_bias",
 }
-NAMES = names_by_variable(_TABLE)
-# What is no weight.
+NAMES = build_names(_TABLE)
+# Tensors that are not weights.
 _MOMENTS = {"of the optimizer's moments and step (--optimizer takes them)": rf".*/({'|'.join(SLOTS)})|{STEP}"}
-# Variables of users' own training programs. A slot of an optimizer is named below its variable.
+# Variables of users' own training programs. The name of an optimizer slot begins with the name of its variable.
 _VARIABLE = "(kernel|bias|gamma|beta|output_bias|output_weights|(word|token_type|position)_embeddings)"
 _OTHER_PROGRAMS = {
     "of another optimizer": (
@@ -57,15 +57,10 @@ _OTHER_PROGRAMS = {
 }
 
 
-def _layout(name: str, shape: tuple[int, ...], config: BertConfig) -> Layout:
-    """Google stores the kernels of these heads as [classes, H]; ours are [H, classes]."""
-    transposed = name in ("next_sentence/kernel", "sequence_classifier/kernel", "question_answering/kernel")
-    return Layout(transposed, shape[::-1] if transposed else shape)
-
-
 NAMING = Naming(
     NAMES,
-    _layout,
+    # Google stores the kernels of these heads as [classes, H]. Ours are [H, classes].
+    transposed="(next_sentence|sequence_classifier|question_answering)/kernel",
     ignored=_MOMENTS,
     foreign=_OTHER_PROGRAMS,
     slot_name=lambda _, theirs, slot: f"{theirs}/{slot}",
@@ -75,45 +70,45 @@ NAMING = Naming(
 
 def detect(path: CheckpointPath) -> bool:
     """Returns whether a path holds a checkpoint with Google's names."""
-    return isinstance(path.bundle, Source) and NAMES["word_embeddings/embeddings"] in path.bundle.shapes
+    return path.has_tensor(NAMES["word_embeddings/embeddings"])
 
 
-def read(path: str, overrides: LoadOverrides) -> LoadedModel:
-    """Reads a checkpoint, given by its folder or its path without .index, with its configuration and vocabulary.
+def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
+    """Reads a checkpoint with its configuration and vocabulary.
 
     Raises:
         UserError: If something is missing, left over, damaged, or does not fit together.
     """
-    prefix = bundle.find_prefix(path)
-    described = read_model_files(os.path.dirname(prefix), overrides)
-    return read_weights(described, bundle.open_bundle(prefix), NAMING, overrides)
+    source = path.open_bundle()
+    return read_weights(read_model_files(os.path.dirname(source.path), overrides), source, NAMING, overrides)
 
 
 def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
-    """Writes the checkpoint as Google's scripts would have, names, order and bytes included; returns it.
+    """Writes the same bytes as Google's scripts would, and returns the checkpoint.
 
     Raises:
-        UserError: Google's code would compute something else with it, or has no name for a weight.
+        UserError: If Google's code would compute different outputs, or has no name for a weight.
     """
     config = checkpoint.config
     if config.layer_norm_eps != LAYER_NORM_EPSILON:
         raise UserError(
-            f"the model has layer_norm_eps {config.layer_norm_eps}; Google's code always computes with "
-            f"{LAYER_NORM_EPSILON}, so its answers would differ: choose another --to_format"
+            f"the model has layer_norm_eps {config.layer_norm_eps}; Google's code always uses "
+            f"{LAYER_NORM_EPSILON}, so its outputs would differ; choose another --to_format"
         )
     tensors = to_external(checkpoint.weights, config, NAMING, NAME)
-    names = numbered(NAMES, config)
+    names = expand_blocks(NAMES, config)
     for path, value in checkpoint.slots.items():
         name, slot = path.rsplit("/", 1)
-        tensors[f"{names[name]}/{slot}"] = _layout(name, value.shape, config).to_external(value)
+        tensors[f"{names[name]}/{slot}"] = NAMING.to_stored(name, value, config)
     if checkpoint.slots:
         tensors[STEP] = np.array(checkpoint.step or 0, np.int64)
     bundle.write_bundle(os.path.join(folder, CHECKPOINT), tensors)
-    checksums.write(folder, write_model_files(checkpoint, folder), {})
+    write_model_files(folder, format_model_files(checkpoint))
     if config.hidden_act != "gelu_exact":
         return checkpoint
     note = (
-        "Google's code knows no gelu_exact and will refuse the configuration; --hidden_act=gelu takes it as the other"
+        "Google's code has no gelu_exact and will reject the configuration. Convert with --hidden_act=gelu to store "
+        "the tanh approximation."
     )
     return dataclasses.replace(checkpoint, notes=(*checkpoint.notes, note))
 

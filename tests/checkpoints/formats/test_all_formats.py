@@ -71,10 +71,10 @@ def test_numbers_of_classes_are_no_names(tiny_config: BertConfig, tmp_path: path
     assert open_model(str(tmp_path / "hf")).labels is None
     (tmp_path / "google" / "checksums.json").unlink()
     (tmp_path / "google" / "labels.json").write_text('["yes", "no", "perhaps"]')
-    with pytest.raises(UserError, match="names 3 classes, but the classifier beside it has 2"):
+    with pytest.raises(UserError, match="names 3 classes, but the classifier has 2"):
         open_model(str(tmp_path / "google"))
     tf1.write(dataclasses.replace(sample(tiny_config), labels=("yes", "no")), str(tmp_path / "headless"))
-    assert "names classes, but there is no classifier" in open_model(str(tmp_path / "headless")).notes[-1]
+    assert "names classes, but the checkpoint has no classifier" in open_model(str(tmp_path / "headless")).notes[-1]
 
 
 def test_half_precision_is_widened_exactly(tiny_config: BertConfig, tmp_path: pathlib.Path):
@@ -89,7 +89,7 @@ def test_half_precision_is_widened_exactly(tiny_config: BertConfig, tmp_path: pa
         (folder / "checksums.json").unlink()
         tensors = load_file(folder / "model.safetensors")
         save_file({name: value.astype(kind) for name, value in tensors.items()}, folder / "model.safetensors")
-        again = hugging_face.read(str(folder), LoadOverrides())
+        again = open_model(str(folder), LoadOverrides())
         for name, value in checkpoint.weights.items():
             np.testing.assert_array_equal(again.weights[name], value.astype(kind).astype(np.float32))
 

@@ -36,7 +36,7 @@ from tests.tokenization.test_exact import ACCENTED, CASINGS, REAL_VOCABULARIES
 
 
 def read(folder: pathlib.Path, **overrides: Any) -> LoadedModel:
-    return hugging_face.read(str(folder), LoadOverrides(**overrides))
+    return open_model(str(folder), LoadOverrides(**overrides))
 
 
 def write_as_others(checkpoint: LoadedModel, folder: pathlib.Path) -> None:

@@ -63,7 +63,7 @@ def test_rules_that_bert_does_not_have_are_named_and_a_vocabulary_replaces_them(
     write_folder(tmp_path, tiny_config, {name: {key: value}})
     with pytest.raises(UserError, match=f"{message}.*; give --vocab_file to take the vocabulary with BERT's rules"):
         open_model(str(tmp_path))
-    checkpoint = hugging_face.read(str(tmp_path), LoadOverrides(vocab_file=str(tmp_path / "vocab.txt")))
+    checkpoint = open_model(str(tmp_path), LoadOverrides(vocab_file=str(tmp_path / "vocab.txt")))
     assert checkpoint.weights.keys() == sample(tiny_config).weights.keys()
     assert "--vocab_file replaces them with BERT's rules" in "".join(checkpoint.notes)
 
@@ -80,7 +80,7 @@ def test_another_class_in_config_json_is_named_unless_the_tokenizer_has_its_own(
 
 def test_a_vocabulary_replaces_a_tokenizer_of_another_kind_with_a_note(tiny_config: BertConfig, tmp_path: pathlib.Path):
     write_folder(tmp_path, tiny_config, {TOKENIZER: {"model/type": "BPE"}})
-    checkpoint = hugging_face.read(str(tmp_path), LoadOverrides(vocab_file=str(tmp_path / "vocab.txt")))
+    checkpoint = open_model(str(tmp_path), LoadOverrides(vocab_file=str(tmp_path / "vocab.txt")))
     assert "a BPE model; expected BertNormalizer and WordPiece, as BERT has: --vocab_file replaces it" in "".join(
         checkpoint.notes
     )

@@ -71,7 +71,7 @@ def test_saved_models_compute_the_same_here(library: str, model: str, parts: set
     checkpoint = open_model(str(folder))
     assert checkpoint.source.format == "saved_model"
     assert set(checkpoint.parts) == set(parts)
-    assert checkpoint.notes[0].startswith("the SavedModel does not say its activation")
+    assert checkpoint.notes[0].startswith("the SavedModel does not state its activation")
     if library == "tensorflow_hub":
         assert checkpoint.casing.do_lower_case == (model != "hub_mlm")
         tokens = official_bert.load(str(folder)).tokenizer.tokenize("the CAT")
@@ -99,7 +99,7 @@ def test_saved_models_of_something_else_are_refused(golden: Any, tmp_path: pathl
     import tensorflow as tf
 
     message = read_refusal(golden("tensorflow_hub") / "preprocess")
-    assert "preprocess is a SavedModel without weights, as of preprocessing; give the fol" in message
+    assert "preprocess is a SavedModel without weights, such as a preprocessing model; give the fol" in message
     other = tf.Module()
     other.weights = [tf.Variable(tf.zeros([9, 4]), name=f"{name}/kernel") for name in ("EncoderDNN", "Embeddings_en")]
     tf.saved_model.save(other, str(tmp_path / "other"))
