@@ -1,4 +1,4 @@
-"""Weights in and out: the checkpoints of a run, fine-tuned folders, and the formats of others.
+"""Reads and writes checkpoints of runs, folders of fine-tuned models, and the formats of other libraries.
 
-A format is a module of official_bert.checkpoints.formats.
+Each format is a module of official_bert.checkpoints.formats.
 """

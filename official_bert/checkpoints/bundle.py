@@ -1,6 +1,6 @@
-"""TensorFlow's checkpoint files, .index and .data: what Google's TF1 checkpoints, model garden's and ours consist of.
+"""TensorFlow's checkpoint files, .index and .data, which Google's TF1 checkpoints, model garden's and ours consist of.
 
-They carry checksums of every tensor, which TensorFlow compares when it reads.
+They contain a checksum of every tensor, which TensorFlow compares when it reads the tensor.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from official_bert.checkpoints.tensors import Source
 from official_bert.errors import UserError
 from official_bert.utils import files
 
-# What TensorFlow raises for a damaged or missing file: its own errors, and others where its C++ code meets Python's.
+# The errors that TensorFlow raises for a damaged or missing file.
 _READ_ERRORS = (ValueError, IndexError, RuntimeError, tf.errors.OpError)
 
 _known_whole: set[tuple[object, ...]] = set()
@@ -27,7 +27,7 @@ def find_prefix(path: str) -> str:
     """Returns a checkpoint's path without .index, from a folder, one of its files or that path itself.
 
     Raises:
-        UserError: there is none, or several in a folder that does not say which is the newest.
+        UserError: If there is none, or a folder has several and does not state which is the newest.
     """
     if files.exists(f"{path}.index"):
         return path
@@ -41,7 +41,7 @@ def find_prefix(path: str) -> str:
     prefixes = _prefixes_in(path)
     numbered = list_checkpoints(path)
     if numbered and len(numbered) == len(prefixes):
-        # Of several, the newest that can be read; what is wrong with a single one is said when it is read.
+        # Of several checkpoints, the newest that can be read. Reading a single one reports its damage.
         return (find_newest_complete(path) if len(numbered) > 1 else None) or numbered[0]
     if len(prefixes) > 1 and (newest := _named_by_state_file(path)):
         return newest
@@ -55,12 +55,12 @@ def find_prefix(path: str) -> str:
 
 
 def is_bundle(path: str) -> bool:
-    """Whether there is a checkpoint of TensorFlow's at the path, whole or not."""
+    """Returns whether the path holds a TensorFlow checkpoint, complete or not."""
     return files.exists(f"{path}.index") or bool(_prefixes_in(path))
 
 
 def _prefixes_in(folder: str) -> list[str]:
-    """The paths without .index of all checkpoints in a folder. Its name may hold [ and *: nothing is globbed."""
+    """Returns the paths without .index of all checkpoints in a folder, whose name may contain [ and *."""
     if not files.is_folder(folder):
         return []
     names = files.list_folder(folder)
@@ -68,7 +68,7 @@ def _prefixes_in(folder: str) -> list[str]:
 
 
 def _named_by_state_file(folder: str) -> str | None:
-    """The checkpoint that TensorFlow's file named checkpoint calls the newest; None where it says nothing of use."""
+    """Returns the newest checkpoint according to the file named checkpoint, or None if the file is unusable."""
     try:
         newest = tf.train.latest_checkpoint(folder)
     except _READ_ERRORS:
@@ -79,8 +79,12 @@ def _named_by_state_file(folder: str) -> str | None:
 def list_checkpoints(folder: str, name: str | None = None) -> list[str]:
     """Returns the paths of the numbered checkpoints in a folder (ckpt-20, model.ckpt-20), the highest number first.
 
-    TensorFlow's file named checkpoint is not asked: it may be damaged, or older than the checkpoints. The folder may be
-    missing. `name` is what stands before the number; None where all must have the same, or none is returned.
+    TensorFlow's file named checkpoint is not read: it may be damaged, or older than the checkpoints.
+
+    Args:
+        folder: The folder, which may be missing.
+        name: The part of the names before the number. If it is None and the checkpoints have different names, returns
+            an empty list.
     """
     matches = [(prefix, re.fullmatch(r"(.+)-(\d+)", os.path.basename(prefix))) for prefix in _prefixes_in(folder)]
     numbers = {prefix: int(match[2]) for prefix, match in matches if match and name in (None, match[1])}
@@ -90,13 +94,13 @@ def list_checkpoints(folder: str, name: str | None = None) -> list[str]:
 
 
 def find_newest_complete(folder: str, name: str | None = None) -> str | None:
-    """Returns the numbered checkpoint with the highest number that can be read as a whole; None where there is none.
+    """Returns the complete checkpoint with the highest number, or None if the folder has no checkpoint.
 
-    One that is cut short or damaged is passed over with a warning; one with an empty index was never saved as a whole.
-    The arguments are those of `list_checkpoints`.
+    Truncated and damaged checkpoints are skipped with a warning. A checkpoint with an empty index was never completed.
+    The arguments are the same as for `list_checkpoints`.
 
     Raises:
-        UserError: there are checkpoints, but none that can be read.
+        UserError: If none of the checkpoints can be read.
     """
     damaged = []
     for prefix in list_checkpoints(folder, name):
@@ -117,12 +121,12 @@ def find_newest_complete(folder: str, name: str | None = None) -> str | None:
 
 
 def find_damage(prefix: str) -> str | None:
-    """Reads a checkpoint, which compares its checksums; returns what is wrong, or None where it is whole."""
+    """Reads a checkpoint and compares its checksums. Returns a description of the damage, or None if it is complete."""
     try:
         source = open_bundle(prefix)
         stats = [tf.io.gfile.stat(path) for path in (f"{prefix}.index", *_data_files(prefix))]
         identity = (prefix, *((stat.length, stat.mtime_nsec) for stat in stats))
-        if identity not in _known_whole:  # those that were read once are not read again
+        if identity not in _known_whole:  # Read each checkpoint only once.
             for name in source.shapes:
                 source.read(name)
             _known_whole.add(identity)
@@ -135,7 +139,7 @@ def find_damage(prefix: str) -> str | None:
 def plain_path(prefix: str) -> Iterator[str]:
     """Yields a path of a checkpoint that TensorFlow can read within this context.
 
-    It takes [, * and ? in a path for a pattern; a local folder of such a name is read through a link to it.
+    TensorFlow treats [, * and ? in a path as a pattern. A local folder with such a name is read through a link.
     """
     if files.is_remote(prefix) or not re.search(r"[*?\[\\]", prefix):
         yield prefix
@@ -148,10 +152,10 @@ def plain_path(prefix: str) -> Iterator[str]:
 
 
 def open_bundle(prefix: str) -> Source:
-    """Opens a checkpoint by its path without .index; reading a damaged tensor raises a UserError."""
+    """Opens a checkpoint by its path without .index. Reading a damaged tensor raises a UserError."""
     for path in (f"{prefix}.index", *_data_files(prefix)):
         files.check_regular(path)
-    opened = contextlib.ExitStack()  # as long as the reader, which opens its files late
+    opened = contextlib.ExitStack()  # Stays open as long as the reader, which opens its files late.
     try:
         reader = tf.train.load_checkpoint(opened.enter_context(plain_path(prefix)))
         shapes = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
@@ -189,10 +193,10 @@ def _data_files(prefix: str) -> list[str]:
 
 
 def _missing_data_files(prefix: str) -> list[str]:
-    """The data files that should stand beside an index and do not; the name of each tells how many there are."""
+    """Returns the names of missing data files. The name of each data file contains their number."""
     held = [os.path.basename(path) for path in _data_files(prefix)]
     counts = {match[1] for name in held if (match := re.search(r"\.data-\d+-of-(\d+)$", name))}
-    if len(counts) > 1:  # files of several checkpoints; reading will tell
+    if len(counts) > 1:  # Files of several checkpoints. Reading detects the damage.
         return []
     count = counts.pop() if counts else "00001"
     names = [f"{os.path.basename(prefix)}.data-{number:05}-of-{count}" for number in range(int(count))]
@@ -204,7 +208,7 @@ def _first_line(error: Exception) -> str:
 
 
 def write_bundle(prefix: str, tensors: Mapping[str, Array]) -> None:
-    """Writes tensors by their names, in the names' order, as TF1's Saver did: PREFIX.index and one data file."""
+    """Writes tensors in the order of their names, as TF1's Saver did: PREFIX.index and one data file."""
     names = sorted(tensors)
     try:
         tf.raw_ops.SaveV2(

@@ -1,4 +1,4 @@
-"""From one checkpoint format to another: read it, change sizes, write it, prove it."""
+"""Converts a checkpoint to another format: reads it, changes sizes, writes it and verifies the result."""
 
 import dataclasses
 
@@ -13,17 +13,17 @@ from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.counting import pluralize
 
-# A forward pass in another framework may differ by the order of its sums; more than this is another model.
+# The largest difference to another framework that the order of additions can explain.
 _TOLERANCE = 1e-3
 
 
 def convert(options: ConversionOptions) -> list[str]:
-    """Converts as the options say; returns the lines of the report.
+    """Converts a checkpoint and returns the lines of the report.
 
-    The new folder appears when all is written, read back and compared, and not at all if anything is wrong.
+    The new folder appears only after it was read back and compared without an error.
 
     Raises:
-        UserError: the checkpoint cannot be read, or the other format cannot hold it, or the result differs.
+        UserError: If the checkpoint cannot be read, the other format cannot store it, or the result differs.
     """
     overrides = LoadOverrides(
         bert_config_file=options.bert_config_file,
@@ -67,7 +67,7 @@ def convert(options: ConversionOptions) -> list[str]:
 
 
 def _changed(checkpoint: LoadedModel, options: ConversionOptions) -> tuple[LoadedModel, list[str]]:
-    """The checkpoint with the activation and the sizes that the options ask for, and lines that say what changed."""
+    """Returns the checkpoint with the activation and sizes of the options, and lines that describe the changes."""
     lines = []
     if options.hidden_act and options.hidden_act != checkpoint.config.hidden_act:
         lines.append(f"changed: {checkpoint.config.hidden_act} is taken as {options.hidden_act}")
@@ -116,7 +116,7 @@ def _summary(checkpoint: LoadedModel) -> str:
 
 
 def _tensors(checkpoint: LoadedModel, each: bool) -> list[str]:
-    """What became of the file's tensors; with `each`, a line for every one."""
+    """Returns a summary of the file's tensors and, with `each`, a line for every tensor."""
     inventory = checkpoint.inventory
     if inventory is None:
         return []
@@ -134,9 +134,9 @@ def _notes(notes: tuple[str, ...]) -> list[str]:
 
 
 def _round_trip(written: LoadedModel, again: LoadedModel, target_format: Format) -> str:
-    """Compares what was written with what is read back, to the bit."""
+    """Checks that what is read back equals what was written, to the bit."""
     fields = ["config", "vocab", "labels"]
-    if written.vocab is not None:  # without it, its casing has no place either
+    if written.vocab is not None:  # Without a vocabulary, the casing is not stored either.
         fields.append("casing")
     if written.slots:
         fields.append("step")
@@ -154,7 +154,7 @@ def _round_trip(written: LoadedModel, again: LoadedModel, target_format: Format)
 
 
 def _forward(checkpoint: LoadedModel, framework: Framework | None, folder: str) -> list[str]:
-    """Compares the forward pass with that of the framework that the folder is for, if there is one."""
+    """Compares the forward pass with the framework that the folder belongs to, if there is one."""
     if framework is None:
         return []
     difference = parity.compare_forward_pass(checkpoint, framework, folder)

@@ -1,4 +1,4 @@
-"""Google's released checkpoints by name: google://uncased_L-12_H-768_A-12 is downloaded once, checked and unpacked."""
+"""Downloads, checks and unpacks Google's released checkpoints by name, such as google://uncased_L-12_H-768_A-12."""
 
 import base64
 import functools
@@ -18,7 +18,7 @@ PREFIX = "google://"
 ADDRESS = "https://storage.googleapis.com/bert_models"
 CACHE_VARIABLE = "OFFICIAL_BERT_CACHE"
 
-# The dates under which Google keeps the zips. A name that has two dates stands here with the first, as published.
+# The dates in the addresses of Google's zips. For a name with two dates, the first one.
 _DATES = {
     "uncased_L-12_H-768_A-12": "2018_10_18",
     "uncased_L-24_H-1024_A-16": "2018_10_18",
@@ -34,7 +34,7 @@ _MINIATURES_DATE = "2020_02_20"
 _MINIATURES = [
     f"uncased_L-{layers}_H-{width}_A-{width // 64}" for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)
 ]
-# Of the zips whose size is known, in bytes.
+# Sizes of zips in bytes, if known.
 _SIZES = {"uncased_L-12_H-768_A-12": 407_727_028, "multi_cased_L-12_H-768_A-12": 662_903_077}
 
 _MEMBER = re.compile(r"(?:[^/]+/)?(bert_config\.json|vocab\.txt|bert_model\.ckpt\.(?:index|meta|data-\d+-of-\d+))")
@@ -50,10 +50,10 @@ def names() -> list[str]:
 
 @functools.cache
 def get_local_folder(path: str) -> str:
-    """Returns the folder of a checkpoint: that of a google:// name, which is downloaded if need be, or `path` itself.
+    """Returns the local folder of a google:// name, which is downloaded if necessary, or `path` itself.
 
     Raises:
-        UserError: the name is unknown, or its zip cannot be downloaded or is damaged.
+        UserError: If the name is unknown, or its zip cannot be downloaded or is damaged.
     """
     if not path.startswith(PREFIX):
         return path
@@ -70,21 +70,21 @@ def get_local_folder(path: str) -> str:
         raise UserError(f"{folder} is a file; expected the folder of a checkpoint; remove it to have that downloaded")
     if not files.exists(folder):
         address = f"{ADDRESS}/{date}/{name}.zip"
-        # The zip lies there too: what a process that is killed leaves is found, and removed, by the next one.
+        # The zip is in the same temporary folder: the next process removes what a killed process left.
         with files.explain_write_errors(folder), files.temporary_folder_beside(folder) as beside:
             zip_file = os.path.join(beside, f"{name}.zip")
             _download(address, zip_file, _SIZES.get(name), folder)
             _unpack(zip_file, address, beside)
             os.remove(zip_file)
-            if not files.exists(folder):  # else another process was sooner, and may read it already
+            if not files.exists(folder):  # Otherwise another process has finished first.
                 os.replace(beside, folder)
     return folder
 
 
 def _download(address: str, target: str, size: int | None, folder: str) -> None:
-    """Downloads a zip; its length, also with `size` if that is known, and the server's MD5 of it are compared.
+    """Downloads a zip and compares its length, also with `size` if known, and the server's MD5.
 
-    `folder` is where its files would be, for the error.
+    Errors name `folder` as the place for files that are downloaded by hand.
     """
     by_hand = (
         f"to do it by hand, download {address}{f' ({size:,} bytes)' if size else ''} on any machine, unpack it, and "
@@ -112,7 +112,7 @@ def _download(address: str, target: str, size: int | None, folder: str) -> None:
 
 
 def _unpack(zip_file: str, address: str, folder: str) -> None:
-    """Unpacks the files of a checkpoint, and no others, into a folder; CRCs are compared."""
+    """Unpacks only the files of a checkpoint into a folder, and compares their CRCs."""
     try:
         with zipfile.ZipFile(zip_file) as opened:
             members = {match[1]: each for each in opened.infolist() if (match := _MEMBER.fullmatch(each.filename))}

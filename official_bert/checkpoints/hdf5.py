@@ -13,18 +13,18 @@ from official_bert.checkpoints.tensors import Source
 from official_bert.errors import UserError
 from official_bert.utils import files
 
-_MOST_OVERHEAD = 16 << 10  # bytes that a tensor's name and place take in a file
+_MOST_OVERHEAD = 16 << 10  # Upper bound for the bytes of a tensor's metadata in a file.
 _FOREIGN = "{} holds {}; only a file with all of its weights in itself is read; take it from its source again"
 
 
 def check_self_contained(path: str, shown: str) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of what an HDF5 file holds, by name.
+    """Returns the shapes of the datasets in a local HDF5 file, by name.
 
-    HDF5 offers three ways to name another file, whose bytes would become weights: links to it, datasets with external
-    storage and virtual datasets. The path is local; `shown` is its name for errors.
+    An HDF5 file can refer to other files in three ways: links, datasets with external storage, and virtual datasets.
+    Without this check their bytes would become weights. Errors name the file as `shown`.
 
     Raises:
-        UserError: the file is damaged or would have other files read.
+        UserError: If the file is damaged or refers to other files.
     """
     import h5py
 
@@ -48,13 +48,13 @@ def check_self_contained(path: str, shown: str) -> dict[str, tuple[int, ...]]:
             check(opened)
     except UserError:
         raise
-    except Exception as error:  # h5py raises whatever its C library meets
+    except Exception as error:  # h5py raises many kinds of errors for damaged files.
         raise UserError(f"{shown} is damaged: {error}; restore the file from a copy") from error
     return shapes
 
 
 def open_hdf5(path: str) -> Source:
-    """Opens a file of weights; a damaged one raises a UserError."""
+    """Opens a file of weights. Raises a UserError if it is damaged."""
     import h5py
 
     if files.is_remote(path):
@@ -73,7 +73,7 @@ def open_hdf5(path: str) -> Source:
 
 
 def write_hdf5(path: str, tensors: Mapping[str, Array]) -> None:
-    """Writes tensors by their names; the file appears whole."""
+    """Writes tensors by name. The file appears only when it is complete."""
     import h5py
 
     with write_atomically(path, list(tensors.values())) as beside, h5py.File(beside, "w") as writer:
@@ -83,9 +83,9 @@ def write_hdf5(path: str, tensors: Mapping[str, Array]) -> None:
 
 @contextlib.contextmanager
 def write_atomically(path: str, values: Sequence[Any]) -> Iterator[str]:
-    """As files.write_atomically, for a file of arrays or variables, with a UserError before HDF5 fails to write them.
+    """Yields a local path that becomes `path`, like files.write_atomically, after reserving disk space for `values`.
 
-    On a full disk HDF5 does not only raise an error: it may end the process.
+    On a full disk HDF5 may end the process instead of raising an error.
     """
     with files.write_atomically(path) as beside:
         if hasattr(os, "posix_fallocate"):

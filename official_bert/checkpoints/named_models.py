@@ -1,7 +1,7 @@
-"""Checkpoints by name: hf://owner/name from the Hugging Face Hub, google://name of Google's releases.
+"""Checkpoints by name: hf://owner/name on the Hugging Face Hub, and google://name for Google's releases.
 
-A name is taken wherever a checkpoint's path is. What is downloaded is kept, so that the network is needed once. Some
-models are known by their names alone, such as bert-base-uncased.
+A name can be used in place of a checkpoint's path. Downloads are cached. Well-known models, for example
+bert-base-uncased, need no scheme.
 """
 
 import dataclasses
@@ -21,19 +21,19 @@ from official_bert.utils.configs import find_config
 
 HUB_PREFIX = "hf://"
 _HUB_NAME = re.compile(r"hf://([\w.-]+(?:/[\w.-]+)?)(?:@([\w./-]+))?/?")
-# The files of every format that is read; weights of other frameworks, and code, are left where they are.
+# The files of every format that can be read. Weights of other frameworks, and code, are not downloaded.
 _PATTERNS = [
     "config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json",  # Hugging Face
     "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors",
     "metadata.json", "task.json", "model.weights.h5", "task.weights.h5", "assets/tokenizer/vocabulary.txt",  # keras-hub
     "bert_config.json", "labels.json", "checksums.json", "checkpoint", "*.index", "*.data-*-of-*",  # TensorFlow's
 ]  # fmt: skip
-# Hugging Face's TensorFlow weights, which many folders have beside the others, as large as they.
+# Hugging Face's TensorFlow weights, which many folders have in addition to the others.
 _TENSORFLOW_PATTERNS = ["tf_model.h5", "tf_model.h5.index.json", "tf_model-*-of-*.h5"]
 _WEIGHTS = (".safetensors", ".weights.h5", ".index")
 
-_LICENCE = "Apache-2.0"  # of all that is listed here, which Google has published
-# What the Hub's owner google-bert has, by name, and the file of configs/models with its sizes.
+_LICENCE = "Apache-2.0"  # The licence of all models listed here, which Google published.
+# The models of google-bert on the Hub, with the file in configs/models that has their sizes.
 _ON_HUB = {
     "bert-base-uncased": "uncased_L-12_H-768_A-12",
     "bert-large-uncased": "uncased_L-24_H-1024_A-16",
@@ -45,7 +45,7 @@ _ON_HUB = {
     "bert-large-uncased-whole-word-masking": "uncased_L-24_H-1024_A-16",
     "bert-large-cased-whole-word-masking": "cased_L-24_H-1024_A-16",
 }
-# Releases of Google's that have a name in the paper on miniatures (arXiv:1908.08962).
+# Google's releases that have a name in the paper on miniatures (arXiv:1908.08962).
 _MINIATURES = {
     "bert-tiny": "uncased_L-2_H-128_A-2",
     "bert-mini": "uncased_L-4_H-256_A-4",
@@ -58,12 +58,12 @@ _NAME = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?")  # of a model, without a s
 
 @dataclasses.dataclass(frozen=True)
 class KnownModel:
-    """A model that is known by its name alone.
+    """A well-known model, whose name needs no scheme.
 
     Attributes:
-        name: what a user writes.
-        source: the name with its scheme, from where it is fetched.
-        size: the file of configs/models with its sizes, without .json.
+        name: The name that users write.
+        source: The name with the scheme of the place to download from.
+        size: The file in configs/models with its sizes, without .json.
     """
 
     name: str
@@ -72,7 +72,7 @@ class KnownModel:
 
 
 def list_known_models() -> dict[str, KnownModel]:
-    """Returns the models that are known by their names alone, by name."""
+    """Returns the well-known models by name."""
     released = {name: name.removeprefix("wwm_") for name in google_models.names()}
     models = [KnownModel(name, f"{HUB_PREFIX}google-bert/{name}", size) for name, size in _ON_HUB.items()]
     models += [KnownModel(name, google_models.PREFIX + size, size) for name, size in _MINIATURES.items()]
@@ -81,13 +81,13 @@ def list_known_models() -> dict[str, KnownModel]:
 
 
 def get_local_folder(path: str) -> str:
-    """Returns the folder of a checkpoint: that of a name, which is downloaded if need be, or `path` itself.
+    """Returns the local folder of a named checkpoint, which is downloaded if necessary, or `path` itself.
 
-    Names are hf://owner/name, with @revision behind it for a branch, tag or commit, google://name, and those of
-    `list_known_models`, of which a line says once from where they come; a file or folder of such a name goes before it.
+    A name is hf://owner/name, optionally with @revision (a branch, tag or commit), google://name, or one in
+    `list_known_models`. A file or folder with the name of a well-known model takes precedence.
 
     Raises:
-        UserError: the name is unknown, or cannot be downloaded and is not in the cache.
+        UserError: If the name is unknown, or cannot be downloaded and is not in the cache.
     """
     path = os.fspath(path)
     model = list_known_models().get(_HUB_OWNERS.sub("", path, count=1))
@@ -99,7 +99,7 @@ def get_local_folder(path: str) -> str:
     path = google_models.get_local_folder(path)
     if not files.is_remote(path) or files.is_folder(path):
         return files.local_copy(path)
-    folder, name = os.path.split(path)  # a file, or the prefix of some, with others beside
+    folder, name = os.path.split(path)  # A file, or a checkpoint without .index.
     return os.path.join(files.local_copy(folder), name)
 
 
@@ -109,7 +109,7 @@ def _say_source(name: str, source: str) -> None:
 
 
 def unknown_name(path: str) -> UserError | None:
-    """Returns the error for a path that looks like a name of a model and is none; None where it is another path."""
+    """Returns the error for a path that looks like an unknown model name, or None for another path."""
     if not _NAME.fullmatch(path) or files.exists(path):
         return None
     close = difflib.get_close_matches(path.lower(), list_known_models(), n=3)

@@ -1,4 +1,4 @@
-"""Whether a conversion is right: the same input through our model and through the framework that a format is from.
+"""Checks a conversion: runs the same input through our model and through the framework that a format belongs to.
 
 B batch, S sequence, H hidden size, V vocabulary
 """
@@ -20,14 +20,14 @@ _BATCH, _LONGEST = 2, 32
 
 
 def find_largest_difference(a: dict[str, Array], b: dict[str, Array]) -> float:
-    """Returns the largest absolute difference of arrays by name; infinity where names or shapes differ."""
+    """Returns the largest absolute difference of arrays by name, or infinity if names or shapes differ."""
     if a.keys() != b.keys() or any(a[name].shape != b[name].shape for name in a):
         return float("inf")
     return max((float(np.abs(a[name] - b[name]).max(initial=0.0)) for name in a), default=0.0)
 
 
 def make_fixed_input(config: BertConfig) -> dict[str, Array]:
-    """Returns every comparison's input, [B, S] int32: random tokens of a fixed seed, padding, both segments."""
+    """Returns the input of every comparison, [B, S] int32: random tokens with a fixed seed, padding, both segments."""
     rng = np.random.default_rng(0)
     length = min(_LONGEST, config.max_position_embeddings)
     lengths = np.array([[length], [length // 2 + 1]])
@@ -41,14 +41,19 @@ def make_fixed_input(config: BertConfig) -> dict[str, Array]:
 
 
 def compute_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | None = None) -> dict[str, Array]:
-    """Returns what our model computes from inputs, or the fixed one, with the parts that the checkpoint has.
+    """Returns the outputs of our model with the parts that the checkpoint has.
 
-    hidden_<n> is the output of block n, [B, S, H]; pooled_output is [B, H]; masked_lm_logits, [B, S, V], are those of
-    all positions; then next_sentence_logits, [B, 2], and logits of a classifier, [B, C] or [B, S, C].
+    Args:
+        checkpoint: The checkpoint.
+        features: The input. Defaults to `make_fixed_input`.
+
+    Returns:
+        hidden_<n> is the output of block n, [B, S, H]. The others are pooled_output [B, H], masked_lm_logits [B, S, V]
+        of all positions, next_sentence_logits [B, 2], and the logits of a classifier, [B, C] or [B, S, C].
     """
     config, parts = checkpoint.config, checkpoint.parts
     features = features or make_fixed_input(config)
-    # Parts that the checkpoint lacks are built, and what they compute is left out.
+    # Parts that the checkpoint lacks are built, and their outputs are dropped.
     model = build_pretraining_model(config)
     assign_weights(model, checkpoint.weights, allow_missing=True)
     batch, length = features["input_ids"].shape
@@ -74,10 +79,10 @@ def compute_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | Non
 
 
 def compare_forward_pass(checkpoint: LoadedModel, framework: Framework, folder: str) -> float | None:
-    """Compares our forward pass with that of the framework that the folder's format is from.
+    """Compares our forward pass with the framework that the folder's format belongs to.
 
     Returns:
-        The largest difference over all outputs that the framework has; None where it is not installed.
+        The largest difference over all outputs of the framework, or None if it is not installed.
     """
     if not framework.is_installed():
         return None

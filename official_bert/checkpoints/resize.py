@@ -1,4 +1,4 @@
-"""Another vocabulary or longest sequence for a trained model: weights, configuration and vocabulary together."""
+"""Extends the vocabulary or the longest sequence of a trained model: weights, configuration and vocabulary."""
 
 import dataclasses
 import re
@@ -17,12 +17,12 @@ _BRACKETED = re.compile(r"\[\S+\]")
 def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "append") -> LoadedModel:
     """Returns the checkpoint with more tokens in its vocabulary.
 
-    A new token's row in the word table, and its bias in the masked-LM head, is the mean of those of the pieces that the
-    word was cut into so far; of all rows, where that was [UNK].
+    A new token's row in the word table, and its bias in the masked-LM head, is the mean over the pieces that the word
+    was split into before. If that was only [UNK], it is the mean over all rows.
 
     Args:
-        checkpoint: a checkpoint with a vocabulary, without optimizer state.
-        tokens: words, pieces (beginning with ##) or markers in brackets.
+        checkpoint: A checkpoint with a vocabulary and without optimizer state.
+        tokens: Words, pieces (beginning with ##) or markers in brackets.
         rows: "append" for new rows at the end of the table, "unused" to take the rows of [unused0] and so on,
             "unused_first" to append rows once those are used up.
 
@@ -64,21 +64,21 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
 
 
 def without_pieces(checkpoint: LoadedModel, tokens: Sequence[str]) -> list[str]:
-    """Returns those of new tokens that the vocabulary so far cuts into [UNK] alone."""
+    """Returns the new tokens that the vocabulary splits into nothing but [UNK]."""
     numbers = {token: number for number, token in enumerate(split_vocab(checkpoint.vocab or ""))}
     basic = BasicTokenizer(*checkpoint.casing)
     return [token for token in tokens if not _numbers_of_pieces(token, numbers, basic)]
 
 
 def _numbers_of_pieces(token: str, numbers: dict[str, int], basic: BasicTokenizer) -> list[int]:
-    """The pieces that a word was cut into so far, without [UNK]."""
+    """Returns the pieces that a word is split into, without [UNK]."""
     cutter = WordpieceTokenizer(numbers)
     words = basic.tokenize(token.removeprefix(CONTINUATION))
     return [numbers[piece] for word in words for piece in cutter.pieces(word) if piece != UNK]
 
 
 def _with_rows(table: Array, row_numbers: list[int], pieces: list[list[int]], used: int) -> Array:
-    """The table, [V, ...], with each numbered row set to the mean of its pieces' rows."""
+    """Returns the table, [V, ...], with each numbered row set to the mean of its pieces' rows."""
     grown = np.zeros((max(len(table), *(row_number + 1 for row_number in row_numbers)), *table.shape[1:]), table.dtype)
     grown[: len(table)] = table
     everything = list(range(used))
@@ -91,13 +91,13 @@ def extend_positions(checkpoint: LoadedModel, length: int, how: str = "tiled") -
     """Returns the checkpoint with position embeddings for longer sequences.
 
     Args:
-        checkpoint: without optimizer state.
-        length: the new longest sequence.
+        checkpoint: A checkpoint without optimizer state.
+        length: The new longest sequence.
         how: "tiled" repeats the table from its start; "interpolated" stretches it, so that the first and last positions
             keep their rows and those between are mixed from their two neighbours.
 
     Raises:
-        UserError: the model reads as many positions already.
+        UserError: If the model already has as many positions.
     """
     if checkpoint.slots:
         raise UserError("positions cannot be extended together with the optimizer's state; convert without --optimizer")

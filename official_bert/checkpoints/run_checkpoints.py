@@ -1,6 +1,6 @@
-"""What a pre-training run saves and restores.
+"""The checkpoints that a training run saves and restores.
 
-A folder of a run holds bert_config.json, vocab.txt and tokenizer_config.json beside the checkpoints ckpt-<step>.
+A run's folder contains the checkpoints ckpt-<step>, bert_config.json, vocab.txt and tokenizer_config.json.
 """
 
 import os
@@ -19,15 +19,15 @@ _NAME, STATE_FILE = "ckpt", "checkpoint"
 
 
 class RunCheckpoints:
-    """The checkpoints of a run, named by their step: model, optimizer, position in the data, and what else it needs.
+    """The checkpoints of a run, named by their step: model, optimizer, position in the data and other variables.
 
-    Variables are stored under their own names (model/<layer>/<variable>), not by their position among Python objects,
-    so that any program with the same layers reads them, under any strategy.
+    Variables are stored by name (model/<layer>/<variable>), not by their position among Python objects, so that any
+    program with the same layers can read them, under any strategy.
 
     Args:
-        folder: the run's output folder.
-        variables: Keras variables by what they belong to (see Pretrainer.variables).
-        keep: how many checkpoints to keep, the newest ones.
+        folder: The run's output folder.
+        variables: Keras variables by owner (see Pretrainer.variables).
+        keep: The number of newest checkpoints to keep.
     """
 
     def __init__(self, folder: str, variables: dict[str, list[Any]], keep: int) -> None:
@@ -36,21 +36,21 @@ class RunCheckpoints:
         self._checkpoint = tf.train.Checkpoint(**self._named)
 
     def save(self, step: int) -> str:
-        """Writes ckpt-<step> and removes the oldest beyond the number to keep; if it fails, older ones stay whole."""
+        """Writes ckpt-<step> and removes the oldest ones beyond `keep`. If it fails, earlier ones stay intact."""
         path = os.path.join(self._folder, f"{_NAME}-{step}")
         try:
             files.make_folder(self._folder)
             self._checkpoint.save_counter.assign_add(1)
             self._checkpoint.write(path)
             saved = bundle.list_checkpoints(self._folder, _NAME)
-            # Those of later steps are of a run that was stopped and went on from before: these steps are taken again.
+            # Checkpoints of later steps were saved before the run was resumed from an earlier step.
             kept = [each for each in saved if parse_step(each) <= step][: self._keep]
             for each in saved:
                 if each not in kept:
                     self._remove(each)
             self._write_state(path, kept)
         except (OSError, UserError, tf.errors.OpError) as error:
-            # TensorFlow leaves an index without content where the disk is full only then.
+            # TensorFlow leaves an empty index if the disk is full only then.
             if bundle.find_damage(path) is not None:
                 self._remove(path)
             raise UserError(
@@ -60,13 +60,13 @@ class RunCheckpoints:
         return path
 
     def _write_state(self, newest: str, kept: list[str]) -> None:
-        """Writes the file named checkpoint, by which other programs find the newest."""
+        """Writes the file named checkpoint, which other programs read to find the newest checkpoint."""
         names = [f'model_checkpoint_path: "{os.path.basename(newest)}"']
         names += [f'all_model_checkpoint_paths: "{os.path.basename(each)}"' for each in reversed(kept)]
         files.write_text(os.path.join(self._folder, STATE_FILE), "\n".join(names) + "\n")
 
     def remove_unfinished(self) -> None:
-        """Removes what killed saves have left: unfinished files, and checkpoints whose index is missing or empty."""
+        """Removes the unfinished files of killed saves, and checkpoints whose index is missing or empty."""
         files.remove_unfinished(self._folder)
         saved = bundle.list_checkpoints(self._folder, _NAME)
         whole = {os.path.basename(path) for path in saved if files.size(f"{path}.index")}
@@ -76,13 +76,13 @@ class RunCheckpoints:
                 self._remove(os.path.join(self._folder, match[0]))
 
     def remove_all(self) -> None:
-        """Removes all checkpoints, to begin anew."""
+        """Removes all checkpoints."""
         for path in list_checkpoints(self._folder):
             self._remove(path)
         self.remove_unfinished()
 
     def _remove(self, prefix: str) -> None:
-        """Removes the files of a checkpoint, the index first: without it they are no checkpoint."""
+        """Removes the files of a checkpoint, the index first: without an index, the rest is ignored."""
         folder, base = os.path.split(prefix)
         files.remove(f"{prefix}.index")
         for name in files.list_folder(folder):
@@ -91,14 +91,14 @@ class RunCheckpoints:
                 files.remove_folder(path) if files.is_folder(path) else files.remove(path)
 
     def find_newest_complete(self) -> str | None:
-        """As the function of this name."""
+        """Returns the path of the newest complete checkpoint, or None if there is none."""
         return find_newest_complete(self._folder)
 
     def restore_latest(self) -> str | None:
-        """Restores everything from the newest whole checkpoint and returns its path, or None where there is none.
+        """Restores all variables from the newest complete checkpoint. Returns its path, or None if there is none.
 
         Raises:
-            UserError: there are checkpoints, but none is whole, or it does not fit.
+            UserError: If no checkpoint is complete, or it does not fit the model.
         """
         path = self.find_newest_complete()
         if path is not None:
@@ -106,10 +106,10 @@ class RunCheckpoints:
         return path
 
     def restore(self, path: str, leave: Collection[str] = ()) -> None:
-        """Restores everything from the path of a whole checkpoint without .index, but what belongs to one in `leave`.
+        """Restores all variables from the path of a complete checkpoint without .index, except for owners in `leave`.
 
         Raises:
-            UserError: it does not fit.
+            UserError: If the checkpoint does not fit the model.
         """
         wanted = {owner: held for owner, held in self._named.items() if owner not in leave}
         try:
@@ -129,39 +129,39 @@ class RunCheckpoints:
 
 
 def create_counter(name: str, value: int = 0) -> keras.Variable:
-    """Returns a number to keep in checkpoints, int64."""
+    """Returns an int64 variable to store in checkpoints."""
     return keras.Variable(value, dtype="int64", trainable=False, name=name)
 
 
 def create_data_position() -> list[keras.Variable]:
-    """Returns a run's position in its data: the phase, the number of its records used, the fingerprint of its files."""
+    """Returns variables for the position in the data: phase, number of records used, fingerprint of the files."""
     return [create_counter(name) for name in ("phase", "position", "data")]
 
 
 def parse_step(path: str) -> int:
-    """Returns the step in the name of a checkpoint of ours, ckpt-<step>."""
+    """Returns the step in the name of a checkpoint, ckpt-<step>."""
     return int(path.rsplit("-", 1)[1])
 
 
 def find_newest_complete(folder: str) -> str | None:
-    """Returns the path of a run's newest checkpoint that can be read, without .index; None where there is none.
+    """Returns the path without .index of a run's newest complete checkpoint, or None if there is none.
 
     Raises:
-        UserError: there are checkpoints, but none is whole.
+        UserError: If none of the checkpoints is complete.
     """
     return bundle.find_newest_complete(folder, _NAME)
 
 
 def list_checkpoints(folder: str) -> list[str]:
-    """Returns the paths of a run's checkpoints, without .index, the newest first, whether they are whole or not."""
+    """Returns the paths without .index of a run's checkpoints, complete or not, the newest first."""
     return bundle.list_checkpoints(folder, _NAME)
 
 
 def find_newest_step(folder: str) -> int:
-    """Returns the step of a run's newest checkpoint, whether that is whole or not; 0 where there is none."""
+    """Returns the step of a run's newest checkpoint, complete or not, or 0 if there is none."""
     return max(map(parse_step, list_checkpoints(folder)), default=0)
 
 
 def get_stored_name(path: str, owner: str = "model") -> str:
-    """Returns the name of one of our variables in our checkpoints; `owner` is what it belongs to."""
+    """Returns the name under which our checkpoints store a variable of an owner."""
     return f"{owner}/{path.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"

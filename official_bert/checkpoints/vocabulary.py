@@ -1,4 +1,4 @@
-"""A checkpoint's vocabulary and casing: checked, and compared with what a user says of them."""
+"""Checks a checkpoint's vocabulary and casing, and compares them with the user's settings."""
 
 import dataclasses
 import json
@@ -25,13 +25,13 @@ UNUSED = re.compile(r"\[unused\d+\]")
 
 @dataclasses.dataclass(frozen=True)
 class FoundTokenizer:
-    """What a checkpoint's folder says of its tokenizer.
+    """The tokenizer settings in a checkpoint's folder.
 
     Attributes:
-        folder: of the checkpoint.
-        vocabularies: the text of each vocabulary there, by the path of its file.
-        casing: whether it says that the vocabulary is uncased, and keeps accents; None where it does not say it.
-        settings_file: where it says so, or would.
+        folder: The folder of the checkpoint.
+        vocabularies: The text of each vocabulary, by the path of its file.
+        casing: The casing that the folder states, or None.
+        settings_file: The file that states the casing, or that could state it.
     """
 
     folder: str
@@ -50,11 +50,11 @@ class Tokenizer(NamedTuple):
 
 
 def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: BertConfig) -> Tokenizer:
-    """Returns the vocabulary and its casing: as the folder says, else as the user says, else as the vocabulary looks.
+    """Returns the vocabulary and its casing, from the folder, else from the user, else inferred from the vocabulary.
 
     Raises:
-        UserError: the user contradicts the folder and the overrides do not replace what it says, its files contradict
-            each other, or the vocabulary does not fit the configuration.
+        UserError: If the user contradicts the folder without `replace`, files contradict each other, or the vocabulary
+            does not fit the configuration.
     """
     path, given = overrides.vocab_file, None
     notes: tuple[str, ...] = ()
@@ -125,9 +125,9 @@ def _resolve_casing(
 
 
 def find_vocabulary_difference(own: str, other: str) -> str | None:
-    """Returns in what another vocab.txt's text differs from a model's own; None if the model can be used with it.
+    """Returns how another vocab.txt differs from a model's own, or None if the model can be used with it.
 
-    Another token may stand in the place of an unused one, and tokens may follow after the last.
+    The other vocabulary may replace unused tokens and may have more tokens at its end.
     """
     own_tokens, other_tokens = split_vocab(own), split_vocab(other)
     for number, token in enumerate(own_tokens):
@@ -141,19 +141,18 @@ def find_vocabulary_difference(own: str, other: str) -> str | None:
 
 
 def split_vocab(vocab: str) -> list[str]:
-    """Returns the tokens of a vocab.txt's text, one a line."""
+    """Returns the tokens of a vocab.txt's text, one per line."""
     return [line.strip() for line in vocab.removesuffix("\n").split("\n")]
 
 
 def check_vocabulary(vocab: str, config: BertConfig, path: str) -> tuple[str, ...]:
-    """Compares a vocab.txt's number of tokens with the rows of the word table; returns a note where they differ.
+    """Compares the number of tokens with the rows of the word table. Returns a note if they differ.
 
-    A table may have more rows than the vocabulary has tokens, in training and in every format: some pad it for the
-    speed of their devices, and some train a released configuration with a vocabulary of their own. The other rows are
-    kept and never used. The other way round there are tokens without a row.
+    A table may have more rows than the vocabulary has tokens: some are padded for speed, and some users train a
+    released configuration with their own vocabulary. The other rows are kept and never used.
 
     Raises:
-        UserError: there are more tokens than rows, or a special token is missing.
+        UserError: If there are more tokens than rows, or a special token is missing.
     """
     tokens = split_vocab(vocab)
     check_special_tokens({token: index for index, token in enumerate(tokens)}, path)
