@@ -38,7 +38,7 @@ class Tensor:
 
     Attributes:
         dtype: TensorFlow's name of the type, such as "string" or "int32".
-        shape: The sizes, with None for any size. Unknown shapes are None.
+        shape: Sizes of the dimensions (None: any size), or None if the number of dimensions is unknown.
     """
 
     dtype: str

@@ -42,8 +42,8 @@ def model_for(kind: str, config: BertConfig = CONFIG, **settings: Any) -> keras.
     return get_encoder(model) if kind == ENCODER else model
 
 
-def joined(tokenizer: FullTokenizer, first: str, second: str | None, length: int) -> Row:
-    """The tokens and segments of a text or pair, cut a token at a time, as in fine-tuning."""
+def tokenize_row(tokenizer: FullTokenizer, first: str, second: str | None, length: int) -> Row:
+    """Returns the ids and segments of a text or pair, truncated one token at a time as in fine-tuning."""
     a = tokenizer.tokenize(first)
     b = None if second is None else tokenizer.tokenize(second)
     while len(a) + len(b or []) > length - (2 if b is None else 3):
@@ -113,7 +113,7 @@ def answers_in_python(
         yield from tags_of_words(model, tokenizer, texts, spec)
     elif kind == names.MULTIPLE_CHOICE:
         for prompt, endings in zip(texts["prompt"], texts["endings"], strict=True):
-            rows = [joined(tokenizer, prompt, ending, length) for ending in endings]
+            rows = [tokenize_row(tokenizer, prompt, ending, length) for ending in endings]
             probabilities = softmax(outputs_of_rows(model, rows, are_choices=True)[0])
             yield {"choice": np.argmax(probabilities), "probabilities": probabilities}
     elif kind == FILL_MASK:
@@ -125,8 +125,8 @@ def answers_in_python(
             }
     else:
         for first, second in zip(texts["text"], texts.get("text_pair") or [None] * len(texts["text"]), strict=True):
-            has_second = second is not None and tokenizer.tokenize(second)  # without tokens it is none
-            ids, segments = joined(tokenizer, first, second if has_second else None, length)
+            has_second = second is not None and tokenizer.tokenize(second)  # A text without tokens is ignored.
+            ids, segments = tokenize_row(tokenizer, first, second if has_second else None, length)
             outputs = outputs_of_rows(model, [(ids, segments)])
             if kind == ENCODER:
                 yield {"input_mask": [1] * len(ids), **{name: value[0] for name, value in outputs.items()}}
@@ -169,7 +169,7 @@ def assert_answers(
 
 
 def assert_words(found: Mapping[str, Any], texts: Sequence[str], tokenizer: FullTokenizer) -> None:
-    """Asserts that the words of a tagger's answers are those of the texts, where their offsets say."""
+    """Asserts that a tagger's words equal the words of the texts at their offsets."""
     for text, words, starts, ends in zip(texts, found["words"], found["starts"], found["ends"], strict=True):
         expected = tokenizer.basic_tokenizer.tokenize(text)
         written = [text[start:end] for start, end in zip(starts, ends, strict=True) if start >= 0]

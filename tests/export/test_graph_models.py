@@ -1,4 +1,4 @@
-"""Answers of the functions that are exported against those of the library in Python, on the same weights."""
+"""Compares the answers of exported functions and of the library in Python, with the same weights."""
 
 import itertools
 import math
@@ -37,10 +37,10 @@ from tests.export.answers_in_python import (
     answers_in_python,
     assert_answers,
     assert_words,
-    joined,
     model_for,
     outputs_of_rows,
     question_windows,
+    tokenize_row,
 )
 from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, build_model, make_task_spec
 
@@ -115,7 +115,7 @@ def test_vectors_are_those_of_features(pooling: str, layers: list[int], tokenize
     )
     found = answers(functions, {"text": texts})
     if pooling == "pooled":
-        rows = [joined(tokenizer, *split_pair(text), 20) for text in texts]
+        rows = [tokenize_row(tokenizer, *split_pair(text), 20) for text in texts]
         expected = outputs_of_rows(encoder, rows)["pooled_output"]
     else:
         extractor = FeatureExtractor(Loaded(encoder, CONFIG, tokenizer), layers, pooling, max_seq_length=20)

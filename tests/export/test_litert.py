@@ -95,7 +95,7 @@ def test_converted_models_keep_their_answers_nearly(kind: str, activation: str, 
     decisions = {"temperature": 2.0} if kind in (CLASSIFICATION, MULTI_LABEL) else {}
     model_dir = save_finetuned(tmp_path / "model", kind, config=config, **decisions)
     examples = write_examples(tmp_path, kind)
-    max_loss = 0.1  # few examples: rounding alone changes a correlation of four values by some percent
+    max_loss = 0.1  # With four examples, rounding changes a correlation by some percent.
     folder = pathlib.Path(
         export(model_dir, tmp_path / "litert", LITERT, eval_file=examples, quantization=quantization, max_loss=max_loss)
     )
@@ -113,7 +113,7 @@ def test_converted_models_keep_their_answers_nearly(kind: str, activation: str, 
         assert report["before"] == pytest.approx(report["after"], abs=1e-4)
     elif kind == CLASSIFICATION:  # as many bytes are saved whatever the head
         assert report["bytes"] < 0.85 * len(litert.convert(source, quantized=False))
-    # Rows of any length, and each logit rather than the score alone.
+    # Compares every logit, for rows of several lengths.
     assert relative_error(source.model, kind, litert.load(str(path))) < (1e-5 if quantization == FLOAT32 else 0.1)
 
 
@@ -123,9 +123,9 @@ def test_a_model_that_loses_too_much_is_not_written(tmp_path, monkeypatch, capsy
     functions = build_graph_model(source.model, source.tokenizer, source.kind, source.task_spec)
     right = [label.decode() for label in functions.answer(text=tf.constant(ROWS))["label"].numpy()]
 
-    def run(given: Any) -> dict[str, Any]:
-        """A converted model that is wrong on all texts."""
-        return {"logits": -np.asarray(source.model(given, training=False))}
+    def run(features: Any) -> dict[str, Any]:
+        """Returns wrong answers to all texts."""
+        return {"logits": -np.asarray(source.model(features, training=False))}
 
     monkeypatch.setattr(litert, "convert", lambda source, quantized: b"")
     monkeypatch.setattr(litert, "load", lambda path: run)

@@ -1,7 +1,7 @@
-"""Exports of every kind on text of every language, in a process without this package, against the library in Python.
+"""Compares exports of every kind in a process without this package with the library, on text in many languages.
 
-OFFICIAL_BERT_CLEAN_PYTHON names the interpreter of an environment that has tensorflow and tensorflow-text alone.
-Without it the process is of this environment, and cannot import the package.
+OFFICIAL_BERT_CLEAN_PYTHON is the interpreter of an environment that has only tensorflow and tensorflow-text. Without
+it, the process uses this environment, but cannot import the package.
 """
 
 import dataclasses

@@ -22,7 +22,7 @@ from tests.make import refusal, write_rows, write_text
 
 
 class Lengths(tf.Module):
-    """A model that says how long each text is, and fails at the number of calls that it is told."""
+    """A model that returns the length of each text, and fails for the text "fail"."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
     def lengths(self, text: Any) -> dict[str, Any]:

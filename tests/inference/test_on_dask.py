@@ -114,7 +114,7 @@ def test_unwritable_shard_is_reported_in_one_line(
 
 @pytest.mark.usefixtures("one_process")
 def test_paths_may_be_remote(export_dir: str, tmp_path: pathlib.Path):
-    # TensorFlow's file system in memory stands for one on other machines.
+    # TensorFlow's in-memory file system replaces a remote one.
     write_texts(tmp_path)
     for path in tmp_path.glob("part*"):
         files.copy(str(path), f"ram://prediction/{path.name}")
