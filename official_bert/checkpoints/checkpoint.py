@@ -89,7 +89,7 @@ class Inventory:
 
 
 class ModelSource(NamedTuple):
-    """Where a model was read from."""
+    """The place that a model was read from."""
 
     name: str = "the model"  # the path or name that the user gave
     path: str = ""  # the local path

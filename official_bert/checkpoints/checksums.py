@@ -25,7 +25,7 @@ def write(folder: str, names: Iterable[str], tensors: Mapping[str, Array]) -> No
 
 
 def replace_files(source: str, folder: str, names: list[str]) -> None:
-    """Copies files with their checksums from one folder over those of another. The checksums of other files stay.
+    """Copies files with their checksums from one folder into another. The checksums of other files stay.
 
     If this is interrupted, the folder can still be read: during the copy, old and new contents both pass the check.
     """

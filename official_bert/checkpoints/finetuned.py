@@ -77,7 +77,7 @@ def save(
     vocab: str,
     casing: Casing = UNCASED,
 ) -> None:
-    """Writes the folder of a model with checksums. Each file appears complete, over that of an earlier save.
+    """Writes the folder of a model with checksums. Each file replaces an earlier one only when complete.
 
     Args:
         folder: Folder to write to.

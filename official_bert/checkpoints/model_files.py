@@ -1,8 +1,7 @@
 """The model files of Google's releases and of our own folders: bert_config.json, vocab.txt and two more.
 
-tokenizer_config.json says whether the vocabulary is uncased, and whether it keeps accents then; labels.json names a
-classifier's classes. Google's releases have neither; whether the vocabulary is uncased is then an argument, or detected
-from its tokens.
+tokenizer_config.json states the casing of the vocabulary, and labels.json contains the names of a classifier's classes.
+Google's releases have neither. Their casing is an argument, or is inferred from the vocabulary.
 """
 
 import json
@@ -29,10 +28,10 @@ from official_bert.utils import files
 
 
 def read_model_files(folder: str, overrides: LoadOverrides) -> LoadedModel:
-    """Returns a checkpoint without its weights, from the files of a folder or those that the overrides name instead.
+    """Returns a checkpoint without its weights, from the files of a folder or of the overrides.
 
     Raises:
-        UserError: there is no configuration, a file is damaged, or vocabulary and configuration do not fit together.
+        UserError: If a file is missing or damaged, or vocabulary and configuration do not fit together.
     """
     checksums.check_files(folder)
     config_file = overrides.bert_config_file or os.path.join(folder, CONFIG_FILE)
@@ -60,7 +59,7 @@ def _read_hugging_face(folder: str, path: str, overrides: LoadOverrides) -> Load
 
 
 def find_tokenizer(folder: str) -> FoundTokenizer:
-    """Returns what vocab.txt and tokenizer_config.json say, as far as they are in a folder."""
+    """Returns the contents of the vocab.txt and tokenizer_config.json of a folder."""
     vocab_file, settings_file = os.path.join(folder, VOCAB_FILE), os.path.join(folder, TOKENIZER_FILE)
     return FoundTokenizer(
         folder=folder,
@@ -71,7 +70,7 @@ def find_tokenizer(folder: str) -> FoundTokenizer:
 
 
 def read_casing(settings_file: str) -> Casing:
-    """Returns what a tokenizer_config.json says of do_lower_case and strip_accents, which may lack or be null."""
+    """Returns the casing in a tokenizer_config.json, where strip_accents is optional."""
     try:
         settings = files.read_json_object(settings_file)
         lower, accents = settings["do_lower_case"], settings.get("strip_accents")
@@ -121,7 +120,7 @@ def check_model_files(folder: str, contents: dict[str, str]) -> None:
 
 
 def write_model_files(folder: str, contents: Mapping[str, str], tensors: Mapping[str, Array] | None = None) -> None:
-    """Writes files into a folder, with their checksums and those of the tensors in its weight files."""
+    """Writes files into a folder, and the checksums of these files and of the tensors in its weight files."""
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), content)
     checksums.write(folder, contents, tensors or {})

@@ -9,7 +9,7 @@ from official_bert.utils.flags import ValidatedOptions, option
 # Headings of --help.
 FILES, CHANGES = ("checkpoints", "changes to the model")
 
-# The names of the formats that can be written, which stand here so that --help needs no TensorFlow.
+# The names of the formats that can be written. They are listed here so that --help needs no TensorFlow.
 WRITABLE = ("official_bert", "tf1", "hugging_face", "keras_hub")
 ROWS = ("append", "unused", "unused_first")
 POSITION_INITS = ("tiled", "interpolated")
@@ -27,28 +27,35 @@ class ConversionOptions(ValidatedOptions):
     to: str = option(dataclasses.MISSING, "The folder to write; it must be new or empty.", group=FILES)
     to_format: str = option("official_bert", "The format to write.", WRITABLE, group=FILES)
     optimizer: bool = option(
-        False, "Whether Adam's moments and the step come along, to go on with pre-training.", group=FILES
+        False, "Whether to convert Adam's moments and the step too, to resume pre-training.", group=FILES
     )
     bert_config_file: str | None = option(
-        None, "The configuration, where the checkpoint's folder has none.", group=FILES
+        None, "The configuration, if the checkpoint's folder has no such file.", group=FILES
     )
     vocab_file: str | None = option(
-        None, "The vocabulary, where the folder has none, or to take in its place.", group=FILES
+        None, "The vocabulary, for a folder without one or to replace the folder's.", group=FILES
     )
     do_lower_case: bool | None = option(
-        None, "Whether the vocabulary is uncased, where the folder does not say it.", group=FILES
+        None, "Whether the vocabulary is uncased, if the folder does not state it.", group=FILES
     )
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=FILES)
     hidden_act: str | None = option(
         None,
-        "The activation to take in place of the configuration's; gelu is the tanh approximation.",
+        "The activation to use instead of the configuration's. gelu is the tanh approximation.",
         ACTIVATIONS,
         group=CHANGES,
     )
-    new_tokens_file: str | None = option(None, "Tokens to add to the vocabulary, one a line.", group=CHANGES)
-    new_token_rows: str = option(
-        "append", "New rows for them, those of [unused...] tokens, or these and then new ones.", ROWS, group=CHANGES
+    new_tokens_file: str | None = option(
+        None, "A file of tokens to add to the vocabulary, one per line.", group=CHANGES
     )
-    max_position_embeddings: int | None = option(None, "A longest sequence beyond the model's.", group=CHANGES)
-    position_init: str = option("tiled", "How the further positions start.", POSITION_INITS, group=CHANGES)
+    new_token_rows: str = option(
+        "append",
+        "Where new tokens go: new rows, rows of [unused...] tokens, or these first and then new rows.",
+        ROWS,
+        group=CHANGES,
+    )
+    max_position_embeddings: int | None = option(
+        None, "The new maximum number of positions, greater than the model's.", group=CHANGES
+    )
+    position_init: str = option("tiled", "How to initialize the additional positions.", POSITION_INITS, group=CHANGES)
     list_tensors: bool = option(False, "Whether to list every tensor that was loaded or left behind.", group=FILES)

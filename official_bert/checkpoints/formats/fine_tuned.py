@@ -1,6 +1,6 @@
-"""Our fine-tuned models as checkpoints: what `finetune` and `save_checkpoint` write, and what a head becomes here.
+"""Fine-tuned models as checkpoints: reads the folders of `finetune` and `save_checkpoint`, and writes heads as such.
 
-A model of questions keeps the original's limits, and a model of choices has four, where the other format does not say.
+If the other format does not state them, question answering gets the original's limits and multiple choice four choices.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ def read(folder: str, overrides: LoadOverrides) -> LoadedModel:
 
 
 def check_is_portable(path_or_name: str) -> None:
-    """Checks that checkpoint formats can store a model, if it is a fine-tuned one of ours.
+    """Checks that checkpoint formats can store a model, if it was fine-tuned here.
 
     Raises:
         UserError: If its head has layers of its own below the task's layer.
@@ -74,9 +74,9 @@ def check_is_portable(path_or_name: str) -> None:
 
 
 def find_task_head(checkpoint: LoadedModel) -> str | None:
-    """Returns the head by which a checkpoint can be a fine-tuned model that answers, or None.
+    """Returns the head that makes a checkpoint a usable fine-tuned model, or None.
 
-    It has no other head, a vocabulary, and names for its classes unless it is for a number.
+    The checkpoint must have no other head, a vocabulary and, except for regression, names for its classes.
     """
     heads = [part for part in checkpoint.parts if part not in (ENCODER, POOLER)]
     if len(heads) != 1 or heads[0] not in TASK_HEADS or checkpoint.vocab is None:
@@ -90,14 +90,14 @@ def _needs_labels(kind: str) -> bool:
 
 
 def _kind_of(checkpoint: LoadedModel, head: str) -> str:
-    """The kind of task that a head is for; one class is a number where the checkpoint does not say it."""
+    """Returns the kind of task of a head. If the checkpoint does not state it, one class means regression."""
     is_number = len(checkpoint.weights.get("sequence_classifier/bias", ())) == 1
     default = names.REGRESSION if is_number else names.CLASSIFICATION
     return _KINDS.get(head) or checkpoint.kind or default
 
 
 def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
-    """Writes a model with the head of a task as the folder of a fine-tuned model; returns what was written.
+    """Writes a model with the head of a task as the folder of a fine-tuned model. Returns what was written.
 
     Raises:
         UserError: If a weight that the head needs is missing.
@@ -117,7 +117,7 @@ def add_task(checkpoint: LoadedModel) -> LoadedModel:
     head = find_task_head(checkpoint)
     assert head is not None
     task, notes = _task(checkpoint, head)
-    if head in (TOKEN_CLASSIFIER, QUESTION_ANSWERING):  # which do not read the pooler
+    if head in (TOKEN_CLASSIFIER, QUESTION_ANSWERING):  # These do not use the pooler.
         checkpoint = keep_parts(checkpoint, {ENCODER, head}, "official_bert")
     elif POOLER not in checkpoint.parts:
         raise UserError(f"the checkpoint has a {head} but no {POOLER}, whose output it reads; take one that has")
@@ -125,7 +125,7 @@ def add_task(checkpoint: LoadedModel) -> LoadedModel:
 
 
 def _task(checkpoint: LoadedModel, head: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What task.json says of a checkpoint, and what the user should know of it."""
+    """Returns the contents of task.json, and notes about assumed values."""
     kind = _kind_of(checkpoint, head)
     labels = list(checkpoint.labels or ()) if _needs_labels(kind) else None
     if checkpoint.task is not None:
@@ -136,6 +136,6 @@ def _task(checkpoint: LoadedModel, head: str) -> tuple[dict[str, Any], tuple[str
 
 
 def format_settings(task: Mapping[str, Any]) -> str:
-    """Returns a line of what a task.json says of how the model is asked."""
+    """Returns the settings of a task.json as one line."""
     settings = {name: value for name, value in task.items() if name not in ("task", "kind", "labels", "table")}
     return ", ".join(f"{name} {json.dumps(value)}" for name, value in settings.items() if value is not None)

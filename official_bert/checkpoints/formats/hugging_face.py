@@ -1,6 +1,6 @@
 """Hugging Face folders: config.json, the weights, vocab.txt or tokenizer.json, tokenizer_config.json.
 
-Read and written without PyTorch and transformers; those of its TensorFlow classes are read.
+PyTorch and transformers are not needed. Files of TensorFlow classes can be read too.
 """
 
 import dataclasses
@@ -45,15 +45,15 @@ NAME = "Hugging Face"
 
 
 def detect(path: CheckpointPath) -> bool:
-    """Whether a path holds a folder of Hugging Face's; one with pickled weights alone too, which `read` refuses."""
+    """Returns whether a path holds a Hugging Face folder, even if it has only pickled weights, which `read` rejects."""
     return find_weights(path) is not None or (path.has(PICKLED_FILE) and isinstance(path.bundle, UserError))
 
 
 def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
-    """Reads a folder, or the one of a file of weights, which is read though the folder may have others.
+    """Reads a folder, or one file of weights in it.
 
     Raises:
-        UserError: something is missing, left over, damaged, or nothing that our model computes.
+        UserError: If something is missing, left over, damaged, or not supported by our model.
     """
     folder, name = path.folder, find_weights(path)
     if name is None:
@@ -75,7 +75,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     other_classifiers = {
         name for part, name_of_class in hf.CLASSIFIERS.items() for name in PARTS[part] if name_of_class not in classes
     }
-    if len(other_classifiers) == 2 * len(hf.CLASSIFIERS):  # none is named: the commonest
+    if len(other_classifiers) == 2 * len(hf.CLASSIFIERS):  # No class is named; assume the most common.
         other_classifiers -= set(PARTS[SEQUENCE_CLASSIFIER])
     names = {ours: theirs for ours, theirs in naming.names.items() if ours not in other_classifiers}
     described = LoadedModel(config, {}, **tokenizer._asdict())
@@ -106,10 +106,10 @@ def _check_tied(source: Source) -> None:
 
 
 def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
-    """Writes a folder that transformers loads, with the class that has the checkpoint's parts; returns the checkpoint.
+    """Writes a folder that transformers loads as the class with the checkpoint's parts. Returns the checkpoint.
 
     Raises:
-        UserError: no class of theirs has these parts.
+        UserError: If no class of transformers has these parts.
     """
     from safetensors.numpy import save_file
 
@@ -117,7 +117,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     if name_of_class is None:
         raise UserError(f"no model of transformers has {', '.join(checkpoint.parts)} together")
     tensors = to_external(checkpoint.weights, checkpoint.config, hf.PYTORCH, NAME)
-    if checkpoint.labels == make_placeholder_labels(len(checkpoint.labels or ())):  # stands there for no names
+    if checkpoint.labels == make_placeholder_labels(len(checkpoint.labels or ())):  # Written for classes without names.
         checkpoint = dataclasses.replace(checkpoint, labels=None)
     if name_of_class == "BertModel":
         tensors = {name.removeprefix("bert."): value for name, value in tensors.items()}
@@ -129,7 +129,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
 
 
 def transformers_outputs(checkpoint: LoadedModel, folder: str, features: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns what transformers computes from a folder; see `Framework.outputs`."""
+    """Returns the outputs of transformers for a folder (see `Framework.outputs`)."""
     import torch
     import transformers
 

@@ -1,4 +1,4 @@
-"""A Hugging Face folder's config.json: read as a BertConfig and class names, and written."""
+"""Reads and writes the config.json of a Hugging Face folder."""
 
 import json
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from official_bert.kinds.names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from official_bert.modeling.config import BertConfig
 
 CONFIG_FILE = "config.json"
-# Their "gelu" is the exact one. Ours on the way out has the name that the oldest versions know too.
+# Hugging Face's "gelu" is the exact one. Our "gelu" is written with the name that all versions support.
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_exact": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 _ACTIVATIONS_IN = {
     **{theirs: ours for ours, theirs in ACTIVATIONS.items()},
@@ -18,18 +18,18 @@ _ACTIVATIONS_IN = {
     "gelu_fast": "gelu",
     "gelu_python": "gelu_exact",
 }
-# Keys that have the same name and meaning there.
+# Keys with the same name and meaning in both.
 _SAME_KEYS = (
     "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_dropout_prob "
     "attention_probs_dropout_prob max_position_embeddings type_vocab_size initializer_range layer_norm_eps"
 ).split()
-# Our kinds of tasks, by what their problem_type calls them.
+# Our kinds of tasks, by problem_type.
 KINDS = {
     "single_label_classification": CLASSIFICATION,
     "multi_label_classification": MULTI_LABEL,
     "regression": REGRESSION,
 }
-# Values under which their BERT computes what ours does.
+# The values with which Hugging Face's BERT is the same model as ours.
 _REQUIRED = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
@@ -40,7 +40,7 @@ _REQUIRED = {
 
 
 def read_config(values: dict[str, Any], path: str) -> BertConfig:
-    """Returns the configuration that a config.json's values stand for; `path` is for errors."""
+    """Returns the configuration in the values of a config.json. Errors name `path`."""
     for key, expected in _REQUIRED.items():
         value = values.get(key, expected)
         if value != expected:
@@ -60,7 +60,7 @@ def read_config(values: dict[str, Any], path: str) -> BertConfig:
 
 
 def read_kind(values: dict[str, Any], folder: str) -> str | None:
-    """Returns the kind of task that a classifier of texts is for, or None where it is not said."""
+    """Returns the kind of task of a text classifier, or None if the file does not state it."""
     problem = values.get("problem_type")
     if problem is not None and problem not in KINDS:
         raise UserError(f"{folder}/{CONFIG_FILE} has problem_type {problem!r}; expected one of {', '.join(KINDS)}")
@@ -68,7 +68,7 @@ def read_kind(values: dict[str, Any], folder: str) -> str | None:
 
 
 def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str, ...] | None:
-    """Returns the classes' names, or None where they have none but their numbers."""
+    """Returns the names of the classes, or None if they are only numbered."""
     labels = values.get("id2label")
     if not isinstance(labels, dict) or labels == _numbered(make_placeholder_labels(classes)):
         return None

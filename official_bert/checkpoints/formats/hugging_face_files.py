@@ -1,7 +1,7 @@
 """The weights of a Hugging Face folder: safetensors, tf_model.h5, or either in shards with an index.
 
-What is opened has today's names, whatever version of its library wrote it. Pickled weights are never opened: they can
-run any code.
+Tensors get the current names, whatever version of the library wrote them. Pickled weights are never opened, because
+they can run any code.
 """
 
 import os
@@ -20,10 +20,10 @@ SAFETENSORS_FILE = "model.safetensors"
 TENSORFLOW_FILE = "tf_model.h5"
 PICKLED_FILE = "pytorch_model.bin"
 _INDEX = ".index.json"
-# The first that a folder has is read.
+# The first of these files in a folder is read.
 WEIGHTS_FILES = (SAFETENSORS_FILE, SAFETENSORS_FILE + _INDEX, TENSORFLOW_FILE, TENSORFLOW_FILE + _INDEX)
 
-# What stands before a name in files of TensorFlow's: the layer of the model, and the name that the model had.
+# The prefix of a name in TensorFlow's files: the model's layer and the model's name.
 _NAME_OF_MODEL = re.compile(
     r"^.*?(?<![^/])(?=(bert/(embeddings|encoder|pooler)|(mlm|nsp)___cls/(predictions|seq_relationship)|"
     r"(classifier|qa_outputs)/(kernel|bias))(/|$))"
@@ -32,18 +32,18 @@ _OTHER_MODEL = re.compile(r"(?:^|.*[./])(\w+)[./](?:embeddings|encoder|transform
 
 
 def find_weights(path: CheckpointPath) -> str | None:
-    """Returns the name of the file of weights, or of their index, at a path; None where there is none."""
+    """Returns the name of the file of weights, or of their index, at a path. Returns None if both are missing."""
     return next((name for name in WEIGHTS_FILES if path.has(name)), None)
 
 
 def open_weights(path: str) -> tuple[Source, Naming]:
-    """Opens a file of weights, or those that an index names.
+    """Opens a file of weights, or the files that an index lists.
 
     Returns:
-        The tensors under today's names, and how the framework that wrote them names and stores them.
+        The tensors with their current names, and the naming of the framework that wrote them.
 
     Raises:
-        UserError: a file is missing, damaged or outside of the folder, or holds another model.
+        UserError: If a file is missing, damaged or outside of the folder, or holds another model.
     """
     source = checksums.verify_tensors(
         _open_index(path) if path.endswith(_INDEX) else _open(path), os.path.dirname(path)
@@ -66,7 +66,7 @@ def _open(path: str) -> Source:
 
 
 def _open_index(path: str) -> Source:
-    """The tensors of all files that an index names, as one source."""
+    """Returns the tensors of all files that an index lists, as one source."""
     folder = os.path.dirname(path)
     weight_map = files.read_json_object(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -84,7 +84,7 @@ def _open_index(path: str) -> Source:
             )
         source = _open(os.path.join(folder, shard))
         holders |= dict.fromkeys(source.shapes, source)
-    # The index of TensorFlow's files has the model's name before each, which their shards have not.
+    # In the index of TensorFlow's files, each name begins with the model's name. In the shards it does not.
     held = {_tensorflow_name(name) for name in holders}
     absent = [name for name in weight_map if _tensorflow_name(name) not in held]
     if absent:
@@ -94,7 +94,7 @@ def _open_index(path: str) -> Source:
 
 
 def open_safetensors(path: str) -> Source:
-    """Opens a .safetensors file; a damaged one raises a UserError."""
+    """Opens a .safetensors file. Raises a UserError if it is damaged."""
     import safetensors
 
     if files.is_remote(path):
@@ -118,9 +118,9 @@ def open_safetensors(path: str) -> Source:
 
 
 def _pytorch_name(name: str) -> str:
-    """Today's name of a tensor: old files say gamma and beta, a model saved alone lacks the prefix.
+    """Returns the current name of a tensor: old files use gamma and beta, and encoders lack the prefix bert.
 
-    PyTorch's wrappers (DataParallel, compile) and users' own classes put the name of an attribute before it.
+    PyTorch's wrappers (DataParallel, compile) and users' own classes add the name of an attribute as a prefix.
     """
     name = re.sub(r"^((module|_orig_mod|model)\.)+", "", name)
     name = re.sub(r"^(embeddings|encoder|pooler)\.", r"bert.\1.", name)
@@ -132,7 +132,7 @@ def _tensorflow_name(name: str) -> str:
 
 
 def _under(source: Source, rename: Any) -> Source:
-    """The source under other names; those that become one must hold the same values."""
+    """Returns the source with other names. Tensors that get the same name must have the same values."""
     names: dict[str, list[str]] = {}
     for name in source.shapes:
         names.setdefault(rename(name), []).append(name)

@@ -17,7 +17,7 @@ from official_bert.checkpoints.checkpoint import (
 )
 from official_bert.checkpoints.tensors import Naming
 
-# Hugging Face's names, by ours (`build_names`); {} is the number of a block.
+# Hugging Face's names, by ours (see `build_names`). {} is the number of a block.
 _TABLE = {
     "word_embeddings": "bert.embeddings.word_embeddings",
     "token_type_embeddings": "bert.embeddings.token_type_embeddings",
@@ -37,7 +37,7 @@ _TABLE = {
     "masked_lm_output/bias": "cls.predictions.bias",
     "next_sentence": "cls.seq_relationship",
     "question_answering": "qa_outputs",
-    # Of these three, which share names, a model has at most one; its class says which.
+    # These three share names. A model has at most one of them, according to its class.
     "sequence_classifier": "classifier",
     "token_classifier": "classifier",
     "multiple_choice": "classifier",
@@ -72,7 +72,7 @@ CLASSIFIERS = {
     TOKEN_CLASSIFIER: "BertForTokenClassification",
     MULTIPLE_CHOICE: "BertForMultipleChoice",
 }
-# Which class has which parts.
+# The classes, by their parts.
 CLASSES = {
     frozenset({ENCODER}): "BertModel",
     frozenset({ENCODER, POOLER}): "BertModel",
@@ -87,14 +87,14 @@ CLASSES = {
     frozenset({ENCODER, QUESTION_ANSWERING}): "BertForQuestionAnswering",
     frozenset({ENCODER, POOLER, QUESTION_ANSWERING}): "BertForQuestionAnswering",
 }
-# The heads that a class must have; without its pooler or in another class a model is still whole.
+# The heads that a class must have. The pooler is optional.
 HEADS = {name_of_class: parts - {ENCODER, POOLER} for parts, name_of_class in CLASSES.items()}
-# What is no weight, or no other one.
+# Tensors that are not weights, or copies of others.
 _IGNORED = {
     "of numbers that old versions kept": r"bert\.embeddings\.(position_ids|token_type_ids)",
     "of the output layer's copies (of the word embeddings, of its bias)": r"cls\.predictions\.decoder\.(weight|bias)",
 }
-# Tensors that must equal others: our output layer shares them.
+# Copies that must equal their originals, because our output layer shares them.
 TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",

@@ -43,9 +43,9 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
     "model.unk_token": (exact.UNK,),
     "post_processor": ("[CLS] A [SEP] B [SEP]",),
 }
-# Their classes for BERT and for models that share its tokenizer.
+# Tokenizer classes for BERT and for models that share its tokenizer.
 _BERT_CLASSES = re.compile(r"(Bert|DistilBert|Electra|MobileBert|ConvBert|SqueezeBert)Tokenizer(Fast|Legacy)?")
-# Where tokens are listed that their tokenizers do not split.
+# The keys and files that list tokens which Hugging Face's tokenizers do not split.
 _KEPT_WHOLE = {ADDED_TOKENS_FILE} | set(
     "never_split added_tokens added_tokens_decoder additional_special_tokens extra_special_tokens".split()
 )
@@ -63,8 +63,8 @@ def read_tokenizer(
         tokenizer_class: The class named in config.json, for a tokenizer_config.json that names none.
 
     Raises:
-        UserError: the files are damaged, contradict each other, the configuration or the user, or have rules that BERT
-            has not.
+        UserError: If the files are damaged, contradict each other, the configuration or the user, or contain rules that
+            differ from BERT's.
     """
     vocab_file, tokenizer_file = os.path.join(folder, VOCAB_FILE), os.path.join(folder, TOKENIZER_FILE)
     settings_file, added_file = os.path.join(folder, SETTINGS_FILE), os.path.join(folder, ADDED_TOKENS_FILE)
@@ -106,7 +106,7 @@ def read_tokenizer(
 
 
 def _other_rules(settings: dict[str, Any], tokenizer: Tokenizer) -> list[str]:
-    """Returns the settings under which their tokenizers would give other tokens than ours."""
+    """Returns the settings with which Hugging Face's tokenizers would produce other tokens than ours."""
     allowed = _ALLOWED if tokenizer.casing.do_lower_case else _ALLOWED | {"strip_accents": (None, False)}
     problems = []
     for key in allowed.keys() & settings.keys():
@@ -137,7 +137,7 @@ def _listed_tokens(value: Any) -> list[str]:
 
 
 def _check_accents(first: dict[str, Any], second: dict[str, Any], first_file: str, second_file: str) -> None:
-    """Raises a UserError if two files say different things of accents; null says to go by lower case."""
+    """Raises a UserError if two files state different strip_accents values. Null means the value of do_lower_case."""
     if "strip_accents" not in first or "strip_accents" not in second:
         return
     lower = second.get("do_lower_case", first.get("do_lower_case"))
@@ -152,7 +152,7 @@ def _check_accents(first: dict[str, Any], second: dict[str, Any], first_file: st
 def _read_tokenizer_json(path: str, vocab: str) -> tuple[dict[str, Any], list[str]]:
     """The settings, under tokenizer_config.json's keys, and the tokens in a tokenizer.json.
 
-    Equal lines of `vocab`, the text of the vocab.txt in its folder, leave gaps in its ids.
+    Duplicate lines in `vocab`, the text of the folder's vocab.txt, leave gaps in the ids.
     """
     contents = files.read_json_object(path)
     try:

@@ -1,7 +1,8 @@
 """keras-hub presets: folders that keras_hub.models.BertBackbone.from_preset and BertTokenizer.from_preset load.
 
-keras-hub is not needed to read and write them. Those of keras-nlp, its former name, are read. The weights are Keras'
-HDF5 files: the backbone's in model.weights.h5, a task's head in task.weights.h5, variables numbered within their layer.
+keras-hub is not needed to read and write them. Presets of keras-nlp, its predecessor, can be read too. The weights are
+Keras HDF5 files: model.weights.h5 for the backbone and task.weights.h5 for a task's head. Variables are numbered within
+their layer.
 """
 
 import dataclasses
@@ -57,7 +58,7 @@ _TABLE = {
 }
 _SUFFIXES = {"embeddings": "/vars/0", "kernel": "/vars/0", "bias": "/vars/1", "gamma": "/vars/0", "beta": "/vars/1"}
 NAMES = build_names(_TABLE, _SUFFIXES)
-# A task is compiled when it is loaded, and then wants its optimizer's step and learning rate.
+# keras-hub compiles a task when it loads it, and then needs the optimizer's step and learning rate.
 _TASK_OPTIMIZER: dict[str, Array] = {
     "optimizer/vars/0": np.array(0, np.int64),
     "optimizer/vars/1": np.array(5e-5, np.float32),
@@ -77,15 +78,15 @@ _LABELS_NOTE = "left out, since a preset has no place for them: the classes' nam
 
 
 def detect(path: CheckpointPath) -> bool:
-    """Whether a path holds a preset of keras-hub's; fine-tuned models of ours have a file of that name too."""
+    """Returns whether a path holds a keras-hub preset. Our fine-tuned models have a file of the same name."""
     return path.has(MODEL_WEIGHTS_FILE) and not finetuned.is_finetuned(path.folder)
 
 
 def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
-    """Reads a preset's folder, or the one of a model.weights.h5.
+    """Reads a preset.
 
     Raises:
-        UserError: something is missing, left over or damaged, or the preset is none of BERT's.
+        UserError: If something is missing, left over or damaged, or the preset is not a BERT.
     """
     folder = path.folder
     checksums.check_files(folder)
@@ -100,7 +101,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
 
 
 def _open_weights(folder: str) -> Source:
-    """Both files of weights as one source, names beginning with the file's."""
+    """Returns both files of weights as one source. Each name begins with the file's name."""
     names = [MODEL_WEIGHTS_FILE]
     if files.exists(os.path.join(folder, keras_hub_files.TASK_WEIGHTS_FILE)):
         names.append(keras_hub_files.TASK_WEIGHTS_FILE)
@@ -118,14 +119,14 @@ def _open_weights(folder: str) -> Source:
 
 
 def _name_today(name: str) -> str:
-    """The name in `NAMES` of one in a file, whose first block has no number; Keras 2 and keras-nlp had other names."""
+    """Converts a name in a file to the one in `NAMES`. Keras 2 and keras-nlp used other names."""
     name = name.replace("/transformer_encoder/", "/transformer_encoder_0/")
     name = re.sub(r"(?<=/)_((query|key|value|output)_dense)(?=/)", r"\1", name)
     return re.sub(r"(?<=^model\.weights\.h5/)token_embedding(?=/)", "layers/reversible_embedding", name)
 
 
 def _without_block_number(name: str) -> str:
-    """A name of `NAMES` as it stands in the file, where the first block has no number."""
+    """Converts a name in `NAMES` to the one in the file, where the first block has no number."""
     return name.replace("/transformer_encoder_0/", "/transformer_encoder/")
 
 
@@ -133,10 +134,10 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     """Writes a preset: the backbone, the tokenizer if there is a vocabulary, and a task with the head if there is one.
 
     Returns:
-        What was written: without a next-sentence head and names of classes, for which keras-hub has no place.
+        The model without its next-sentence head and names of classes, which keras-hub cannot store.
 
     Raises:
-        UserError: keras-hub's BERT would compute something else, or lacks a weight.
+        UserError: If keras-hub's BERT would compute different outputs, or lacks a weight.
     """
     config = checkpoint.config
     wanted = {"hidden_act": "gelu", "layer_norm_eps": LAYER_NORM_EPSILON}
@@ -178,7 +179,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
 
 
 def backbone_outputs(checkpoint: LoadedModel, folder: str, features: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns what keras-hub's backbone computes from a preset; see `Framework.outputs`."""
+    """Returns the outputs of keras-hub's backbone for a preset (see `Framework.outputs`)."""
     import keras_hub as hub
 
     backbone = hub.models.BertBackbone.from_preset(folder)
@@ -190,7 +191,7 @@ def backbone_outputs(checkpoint: LoadedModel, folder: str, features: Mapping[str
     }
 
 
-# The backbone alone is compared: keras-hub's masked-LM head is another one.
+# Only the backbone is compared, because keras-hub's masked-LM head is different.
 FORMAT = Format(
     name="keras_hub",
     title=NAME,

@@ -1,4 +1,4 @@
-"""The JSON files of a keras-hub preset: read, and written as keras-hub serializes its objects."""
+"""Reads and writes the JSON files of a keras-hub preset, in the form in which keras-hub serializes its objects."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import NO_RULE, Casing, has_accents
 from official_bert.utils import files
 
-VERSION = "0.32.0"  # whose files these are
+VERSION = "0.32.0"  # The version whose files are written.
 CONFIG_FILE = "config.json"
 METADATA_FILE = "metadata.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -66,11 +66,11 @@ def read_config(path: str) -> BertConfig:
 def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) -> Tokenizer:
     """Returns the vocabulary, its casing, and notes.
 
-    Keras-hub's tokenizer keeps accents unless it is told otherwise, which presets of models that never saw any do not
-    tell it: where no piece of an uncased vocabulary has an accent, they are deleted, as in training.
+    Keras-hub's tokenizer keeps accents by default, and presets of models trained without accents do not change that. If
+    no piece of an uncased vocabulary has an accent, accents are deleted, as in training.
 
     Raises:
-        UserError: a file is damaged or contradicts the user, or accents are to go where capital letters stay.
+        UserError: If a file is damaged or contradicts the user, or strips accents without lower-casing.
     """
     vocab_file, settings_file = os.path.join(folder, VOCAB_FILE), os.path.join(folder, TOKENIZER_FILE)
     vocabularies = {vocab_file: files.read_text(vocab_file)} if files.exists(vocab_file) else {}
@@ -95,7 +95,7 @@ def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) ->
 
 
 def check_head(folder: str, weights: Mapping[str, Array]) -> None:
-    """Raises a UserError unless the head that the preset's task has is there."""
+    """Raises a UserError if the head of the preset's task is missing."""
     task_file = os.path.join(folder, TASK_FILE)
     task = files.read_json_object(task_file).get("class_name") if files.exists(task_file) else None
     if isinstance(task, str) and task in _HEADS and _HEADS[task] not in weights:
@@ -107,7 +107,7 @@ def preset_files(checkpoint: LoadedModel) -> dict[str, str]:
     config = checkpoint.config
     inner: dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in _KEYS.items()}
     backbone = _serialized("bert_backbone", "BertBackbone", "float32", inner)
-    # Those of the backbone alone.
+    # The number of the backbone's parameters.
     parameters = sum(
         value.size for name, value in checkpoint.weights.items() if not name.startswith(("masked_lm", "sequence"))
     )
