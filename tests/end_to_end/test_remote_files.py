@@ -50,7 +50,7 @@ def test_text_becomes_answers_in_a_store(run: Run, bucket: str, tmp_path: pathli
     steps = ("--bert_config_file=config.json", "--num_train_steps=4")
     train = ("pretrain", "--do_train", records, vocab, *LENGTHS, *steps)
     refused = run(*train, f"--output_dir={bucket}/run", code=1)
-    assert f"--output_dir: {bucket}/run cannot hold checkpoints" in refused
+    assert f"--output_dir: {bucket}/run cannot store checkpoints" in refused
     run(*train, "--output_dir=run")
 
     for target in ("official_bert", "hugging_face", "tf1"):

@@ -123,7 +123,7 @@ def test_one_process_at_a_time_holds_a_lock_in_a_store(bucket: str):
 @pytest.mark.slow
 def test_the_folder_of_a_run_is_refused_where_files_cannot_grow(bucket: str):
     told = refusal(locks.lock_folder(f"{bucket}/run", "output_dir").__enter__)
-    assert f"--output_dir: {bucket}/run cannot hold checkpoints and logs" in told
+    assert f"--output_dir: {bucket}/run cannot store checkpoints and logs" in told
     assert "convert --from=FOLDER" in told
     assert not files.exists(f"{bucket}/run")
 
