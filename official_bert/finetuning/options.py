@@ -15,7 +15,7 @@ from official_bert.optimization.choices import (
     worker_hosts_option,
     worker_index_option,
 )
-from official_bert.tasks.options import Defaults, TaskOptions, options_class
+from official_bert.tasks.options import Defaults, TaskOptions, get_options_class
 from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils import files
 from official_bert.utils.bad_rows import POLICIES, STOP
@@ -215,7 +215,7 @@ class Options(ValidatedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        options_class(self.task)
+        get_options_class(self.task)
         if not (self.do_train or self.do_eval or self.do_predict):
             raise UserError("nothing to do: pass --do_train, --do_eval or --do_predict")
         if self.makes_decisions and not self.do_eval:
@@ -243,7 +243,7 @@ class Options(ValidatedOptions):
 
     def settings(self) -> Defaults:
         """Returns the settings that have task-specific defaults, with these defaults in place of None."""
-        defaults = options_class(self.task).defaults
+        defaults = get_options_class(self.task).defaults
         values = {name: getattr(self, name) for name in vars(defaults)}
         return dataclasses.replace(defaults, **{name: value for name, value in values.items() if value is not None})
 

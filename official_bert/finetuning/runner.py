@@ -119,7 +119,7 @@ def _restore_settings(options: Options, spec: dict[str, Any]) -> Options:
     """Returns the options with a fine-tuned model's settings (from task.json) in place of the task's defaults."""
     if options.max_seq_length in (None, options.task_options.defaults.max_seq_length):
         options = dataclasses.replace(options, max_seq_length=spec["max_seq_length"])
-    return dataclasses.replace(options, task_options=options.task_options.with_trained(spec))
+    return dataclasses.replace(options, task_options=options.task_options.merge_trained(spec))
 
 
 def _check_splits(options: Options, task: Task) -> None:

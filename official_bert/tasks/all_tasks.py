@@ -14,7 +14,7 @@ from official_bert.tasks.options import (
     TaggingOptions,
     TaskOptions,
     XnliOptions,
-    options_class,
+    get_options_class,
 )
 from official_bert.tasks.squad import SquadTask
 from official_bert.tasks.table import TableTask
@@ -37,8 +37,10 @@ def make_task(name: str, options: TaskOptions, labels: Sequence[str] | None = No
         UserError: there is no such task, an option is wrong, or there are no training data to tell the labels.
         TypeError: the options are those of another task.
     """
-    if type(options) is not options_class(name):
-        raise TypeError(f"the options of {name} are {type(options).__name__}; expected {options_class(name).__name__}")
+    if type(options) is not get_options_class(name):
+        raise TypeError(
+            f"the options of {name} are {type(options).__name__}; expected {get_options_class(name).__name__}"
+        )
     match options:
         case GlueOptions():
             return GlueTask(name, options)

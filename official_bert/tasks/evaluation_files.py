@@ -49,7 +49,7 @@ def read_evaluation_file(task_spec: Mapping[str, Any], path: str) -> tuple[Task,
 def _questions(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
     options = SquadV2Options() if spec["version_2"] else SquadOptions()
     questions = squad.read(path, spec["version_2"], for_training=False, bad_rows=NoBadRows())
-    return squad.SquadTask(options.with_trained(spec)), questions
+    return squad.SquadTask(options.merge_trained(spec)), questions
 
 
 def _choices(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
@@ -58,14 +58,14 @@ def _choices(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
 
 
 def _vectors(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
-    task = make_task(EMBEDDINGS, EmbeddingsOptions(eval_file=path).with_trained(spec))
+    task = make_task(EMBEDDINGS, EmbeddingsOptions(eval_file=path).merge_trained(spec))
     return task, task.read(DEV, NoBadRows())
 
 
 def _sentences(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
     if "table" in spec or (tables.is_table(path) and not path.endswith((".csv", ".tsv"))):
         return _table(spec, path)
-    options = TaggingOptions().with_trained(spec)
+    options = TaggingOptions().merge_trained(spec)
     sentences = conll.read(path, NoBadRows(), options.tag_column, options.word_column)
     return make_task(TAGGING, options, spec["labels"]), sentences
 
@@ -73,13 +73,13 @@ def _sentences(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
 def _table(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
     name = spec["task"]
     if name == XNLI and path.endswith(".tsv") and "gold_label" in _read_header(path):
-        xnli_task = XnliTask(XnliOptions().with_trained(spec))
+        xnli_task = XnliTask(XnliOptions().merge_trained(spec))
         return xnli_task, xnli_task.read_file(path, DEV, NoBadRows())
     glue_task = GlueTask(name, GlueOptions(doc_stride=spec.get("doc_stride"))) if name in GLUE else None
     if glue_task and path.endswith(".tsv") and "text" not in _read_header(path):
         return glue_task, read_file(SPECS[name], path, DEV, NoBadRows())
     pair_column = "text_pair" if spec["pair"] and "table" not in spec else None  # a table's own columns are remembered
-    table = TableOptions(eval_file=path, text_pair_column=pair_column).with_trained(spec)
+    table = TableOptions(eval_file=path, text_pair_column=pair_column).merge_trained(spec)
     task = make_task(TABLE, table, spec["labels"])
     return glue_task or task, task.read(DEV, NoBadRows())
 

@@ -1,7 +1,4 @@
-"""The options of each task, and the settings that it is trained with where the user gives none.
-
-Nothing here imports TensorFlow or NumPy, so that --help is answered at once.
-"""
+"""The options of each task and their defaults. This module imports neither TensorFlow nor NumPy, so --help is fast."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -19,13 +16,13 @@ GLUE = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli", 
 XNLI, SQUAD, SQUAD_V2, SWAG, CODAH, TAGGING, TABLE = "xnli", "squad", "squad_v2", "swag", "codah", "tagging", "table"
 EMBEDDINGS = "embeddings"
 
-_WINDOWS_HELP = "Tokens from one window of a long text to the next; the windows' answers are averaged."
-_TEXTS_ARE_CUT = "none, texts are cut"
+_WINDOWS_HELP = "Number of tokens between the starts of two windows of a long text. Their logits are averaged."
+_NO_WINDOWS = "none, long texts are truncated"
 
 
 @dataclasses.dataclass(frozen=True)
 class Defaults:
-    """Settings for training where the user gives none: those of the original's scripts."""
+    """Default settings for training, equal to those of the original's scripts."""
 
     train_batch_size: int = 32
     learning_rate: float = 5e-5
@@ -39,27 +36,27 @@ def _default(field: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskOptions(ValidatedOptions):
-    """What every task has."""
+    """Options of every task."""
 
     defaults: ClassVar[Defaults] = Defaults()
 
-    data_dir: str | None = option(None, "Folder of the task's files.", group=DATA, resumable=True)
+    data_dir: str | None = option(None, "Folder with the files of the task.", group=DATA, resumable=True)
     head: str = option(
         LINEAR,
-        "What stands on the encoder: the task's own layer; bilstm, a two-layer BiLSTM before it; or a BiLSTM on "
-        "features of an encoder that is not trained: its embeddings, a hidden layer, or several.",
+        "Head on the encoder: linear; bilstm, a two-layer BiLSTM before the linear layer; or a BiLSTM on the "
+        "embeddings or on one or several hidden layers of a frozen encoder.",
         HEADS,
         group=MODEL,
     )
-    lstm_units: int = option(LSTM_UNITS, "Units of each direction of a BiLSTM.", group=MODEL, min=1)
+    lstm_units: int = option(LSTM_UNITS, "Number of units in each direction of a BiLSTM.", group=MODEL, min=1)
 
     @property
     def head_input(self) -> HeadInput:
-        """What the task's layer reads."""
+        """Input of the task's output layer."""
         return HeadInput(self.head, self.lstm_units)
 
-    def with_trained(self, task_spec: Mapping[str, Any]) -> Self:
-        """Returns these options with what a fine-tuned model's task.json says, where they have but their defaults."""
+    def merge_trained(self, task_spec: Mapping[str, Any]) -> Self:
+        """Returns these options. Values in the task.json of a fine-tuned model replace those that are defaults."""
         changes = {
             field.name: task_spec[field.name]
             for field in dataclasses.fields(self)
@@ -70,146 +67,145 @@ class TaskOptions(ValidatedOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlueOptions(TaskOptions):
-    """Of the tasks of GLUE."""
+    """Options of the GLUE tasks."""
 
-    doc_stride: int | None = option(None, _WINDOWS_HELP, shown_default=_TEXTS_ARE_CUT, min=1)
+    doc_stride: int | None = option(None, _WINDOWS_HELP, shown_default=_NO_WINDOWS, min=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class XnliOptions(TaskOptions):
-    """Of XNLI."""
+    """Options of the XNLI task."""
 
-    language: str = option("zh", "The language, as XNLI abbreviates it: ar, bg, de, ...")
+    language: str = option("zh", "Language code as in XNLI: ar, bg, de, ...")
     doc_stride: int | None = option(None, _WINDOWS_HELP, min=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadOptions(TaskOptions):
-    """Of SQuAD v1.1."""
+    """Options of the SQuAD v1.1 task."""
 
     defaults: ClassVar[Defaults] = Defaults(max_seq_length=384)
 
-    train_file: str | None = option(None, "SQuAD's JSON to train on.", shown_default="in --data_dir")
-    eval_file: str | None = option(None, "SQuAD's JSON to score.", shown_default="in --data_dir")
-    predict_file: str | None = option(None, "SQuAD's JSON to answer.", shown_default="in --data_dir")
-    doc_stride: int = option(128, "Tokens from one window of a long context to the next.", min=1)
-    max_query_length: int = option(64, "Tokens of a question that are kept.", min=1)
-    max_answer_length: int = option(30, "Tokens of an answer at most.", min=1)
-    n_best_size: int = option(20, "How many answers to keep for each question.", min=1)
+    train_file: str | None = option(None, "SQuAD JSON file to train on.", shown_default="in --data_dir")
+    eval_file: str | None = option(None, "SQuAD JSON file to evaluate on.", shown_default="in --data_dir")
+    predict_file: str | None = option(None, "SQuAD JSON file to predict.", shown_default="in --data_dir")
+    doc_stride: int = option(128, "Number of tokens between the starts of two windows of a long context.", min=1)
+    max_query_length: int = option(64, "Maximum number of tokens of a question. Longer questions are truncated.", min=1)
+    max_answer_length: int = option(30, "Maximum number of tokens of an answer.", min=1)
+    n_best_size: int = option(20, "Number of answers to keep for each question.", min=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadV2Options(SquadOptions):
-    """Of SQuAD v2.0, where a question may have no answer."""
+    """Options of the SQuAD v2.0 task, where a question may have no answer."""
 
     null_score_diff_threshold: float = option(
-        0.0, "There is no answer if that scores by more than this above the best answer."
+        0.0, "Predict no answer if its score exceeds the score of the best answer by more than this threshold."
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultipleChoiceOptions(TaskOptions):
-    """Of SWAG and CODAH."""
+    """Options of the SWAG and CODAH tasks."""
 
     defaults: ClassVar[Defaults] = Defaults(train_batch_size=16, learning_rate=2e-5)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggingOptions(TaskOptions):
-    """Of tagging, from files in the layouts of CoNLL and CoNLL-U."""
+    """Options of the tagging task, which reads CoNLL and CoNLL-U files."""
 
     doc_stride: int | None = option(
-        None, "Tokens from one window of a long sentence to the next, about.", shown_default="half a window", min=1
+        None,
+        "Approximate number of tokens between the starts of two windows of a long sentence.",
+        shown_default="half a window",
+        min=1,
     )
     tag_column: str = option(
         "",
-        "The tag's column, from 0, or -1 for the last; or upos, xpos; or none.",
+        "Column of the tag: an index from 0, -1 for the last column, upos, xpos or none.",
         shown_default="upos in CoNLL-U, else -1",
     )
-    word_column: int = option(0, "The word's column, from 0; in CoNLL-U it is known.")
+    word_column: int = option(0, "Column of the word, as an index from 0. Ignored for CoNLL-U.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsOptions(TaskOptions):
-    """Of tasks whose examples are the rows of your own data."""
+    """Options of tasks whose examples are rows of your own files."""
 
     train_file: str | None = option(
         None,
-        "File to train on: CSV, TSV, JSON lines or Parquet, or tfds:NAME#SPLIT for a data set of TensorFlow Datasets.",
+        "File to train on: CSV, TSV, JSON lines or Parquet, or tfds:NAME#SPLIT for TensorFlow Datasets.",
         resumable=True,
     )
-    eval_file: str | None = option(None, "One to evaluate on.")
-    predict_file: str | None = option(None, "One to predict.", resumable=True)
-    columns: list[str] = option([], "The names of the columns, for CSV and TSV files without a header.")
+    eval_file: str | None = option(None, "File to evaluate on, in one of the formats of --train_file.")
+    predict_file: str | None = option(None, "File to predict, in one of the formats of --train_file.", resumable=True)
+    columns: list[str] = option([], "Names of the columns, for CSV and TSV files without a header.")
     text_column: str = option(
-        "text", "The column of the text, or of a pair's first one; several, with commas between, are joined."
+        "text", "Column of the text, or of the first text of a pair. Several comma-separated columns are joined."
     )
 
-    def with_trained(self, task_spec: Mapping[str, Any]) -> Self:
-        """As for other tasks; the columns, too, are those that the model was trained with."""
-        return super().with_trained({**task_spec, **task_spec.get("table", {})})
+    def merge_trained(self, task_spec: Mapping[str, Any]) -> Self:
+        """Returns these options. The columns of the training table also replace default values."""
+        return super().merge_trained({**task_spec, **task_spec.get("table", {})})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableOptions(RowsOptions):
-    """Of a table: your own data."""
+    """Options of the table task."""
 
-    text_pair_column: str | None = option(None, "The column of a pair's second text.")
-    label_column: str = option("label", "The column of the label.")
-    label_names: list[str] = option(
-        [], "What to call the classes, in the order of the training data's labels (numbers by value)."
-    )
-    label_kind: str = option("classification", "What a label is; tagging has one for each word.", LABEL_KINDS)
-    label_separator: str = option(";", "What stands between the labels of multi_label.")
-    doc_stride: int | None = option(None, _WINDOWS_HELP, shown_default=_TEXTS_ARE_CUT, min=1)
-    # No flag: what the training data call the classes of label_names, as a fine-tuned model remembers it.
+    text_pair_column: str | None = option(None, "Column of the second text of a pair.")
+    label_column: str = option("label", "Column of the label.")
+    label_names: list[str] = option([], "Names of the classes, in the sorted order of the labels in the training data.")
+    label_kind: str = option("classification", "Kind of the labels. tagging has one label per word.", LABEL_KINDS)
+    label_separator: str = option(";", "Separator between the labels of a multi_label row.")
+    doc_stride: int | None = option(None, _WINDOWS_HELP, shown_default=_NO_WINDOWS, min=1)
+    # Not a flag: labels of the training data that correspond to label_names, from the task.json of a fine-tuned model.
     label_values: Sequence[str] = dataclasses.field(default=(), metadata={"resumable": True})
 
-    def with_trained(self, task_spec: Mapping[str, Any]) -> Self:
+    def merge_trained(self, task_spec: Mapping[str, Any]) -> Self:
         kind = {"label_kind": task_spec["kind"]} if task_spec["kind"] in LABEL_KINDS else {}
-        return super().with_trained({**task_spec, **kind})
+        return super().merge_trained({**task_spec, **kind})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingsOptions(RowsOptions):
-    """Of vectors of texts, from pairs and triplets."""
+    """Options of the embeddings task, which learns sentence vectors from pairs and triplets."""
 
     defaults: ClassVar[Defaults] = Defaults(train_batch_size=64)
 
-    text_pair_column: str = option("text_pair", "The column of the text that belongs to the first one.")
-    negative_column: str = option(
-        "negative", "The column, where there is one, of a text that does not belong to the first one."
-    )
-    score_column: str = option("score", "The column, where there is one, of how near a pair's texts are.")
+    text_pair_column: str = option("text_pair", "Column of the text that is related to the first one.")
+    negative_column: str = option("negative", "Optional column of a text that is not related to the first one.")
+    score_column: str = option("score", "Optional column of the similarity score of a pair.")
     score_range: list[str] = option(
-        ["0", "1"], "The least and the greatest score, which stand for cosines of 0 and 1; of STS-B 0,5.", items=float
+        ["0", "1"], "Scores that correspond to cosine similarities of 0 and 1, such as 0,5 for STS-B.", items=float
     )
     objective: str | None = option(
         None,
-        "What is learned: ranking, to find a text's own second one among those of the batch, by a softmax of cosines; "
-        "cosine, the scores of pairs; triplet, that the negative is farther away by a margin.",
+        "Loss: ranking, a softmax over the cosine similarities of all second texts in a batch; cosine, which fits the "
+        "scores of pairs; or triplet, which separates related from unrelated texts by a margin.",
         OBJECTIVES,
         group=TRAINING,
-        shown_default="cosine where there are scores to train on, else ranking",
+        shown_default="cosine if the training data has scores, otherwise ranking",
     )
-    scale: float = option(20.0, "Of ranking: what cosines are multiplied by.", group=TRAINING)
-    margin: float = option(5.0, "Of triplet: the margin, in Euclidean distance.", group=TRAINING)
+    scale: float = option(20.0, "Factor of the cosine similarities, for --objective=ranking.", group=TRAINING)
+    margin: float = option(5.0, "Minimum difference of Euclidean distances, for --objective=triplet.", group=TRAINING)
     dimensions: list[str] = option(
         [],
-        "How many of the first dimensions are to be vectors too, each: such as 256,128,64.",
+        "Numbers of leading dimensions to train as vectors of their own, such as 256,128,64.",
         group=TRAINING,
         items=int,
     )
     pooling: str = option(
         MEAN,
-        "What the vector is: the mean or maximum of the tokens' vectors, that of [CLS], or that behind the pooler.",
+        "Vector of a text: the mean or maximum over its tokens, the vector of [CLS], or the pooler's output.",
         VECTOR_POOLINGS,
         group=MODEL,
     )
-    normalize: bool = option(True, "Whether vectors are divided by their lengths.", group=MODEL)
+    normalize: bool = option(True, "Scale vectors to length 1.", group=MODEL)
 
 
-# The options of each task, by the name that --task gives it.
+# Option classes by value of --task.
 TASK_OPTIONS: dict[str, type[TaskOptions]] = {
     **dict.fromkeys(GLUE, GlueOptions),
     XNLI: XnliOptions,
@@ -223,11 +219,11 @@ TASK_OPTIONS: dict[str, type[TaskOptions]] = {
 }
 
 
-def options_class(task: str) -> type[TaskOptions]:
-    """Returns the class of a task's options.
+def get_options_class(task: str) -> type[TaskOptions]:
+    """Returns the option class of a task.
 
     Raises:
-        UserError: there is no task of that name.
+        UserError: If the task is unknown.
     """
     if task not in TASK_OPTIONS:
         raise UserError(f"unknown task {task!r}; expected one of {', '.join(TASK_OPTIONS)}")

@@ -9,7 +9,7 @@ import pytest
 
 from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options
-from official_bert.tasks.options import SquadOptions, TaskOptions, options_class
+from official_bert.tasks.options import SquadOptions, TaskOptions, get_options_class
 from official_bert.tasks.task import DEV, TRAIN
 from tests.make import tiny_config, write_text
 
@@ -75,7 +75,7 @@ def test_eight_examples_are_learnt_by_heart_saved_and_predicted_again(
     data = tmp_path / "data"
     data.mkdir()
     make_data(data)
-    task_options: TaskOptions = options_class(name)(data_dir=str(data))
+    task_options: TaskOptions = get_options_class(name)(data_dir=str(data))
     if isinstance(task_options, SquadOptions):
         task_options = dataclasses.replace(task_options, doc_stride=8, max_query_length=4)
     options = Options(

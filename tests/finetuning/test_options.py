@@ -118,7 +118,7 @@ def test_a_run_goes_on_with_the_same_options(changes: dict, task_changes: dict, 
 
 def test_what_a_model_was_trained_with_holds_where_the_user_says_nothing():
     task_spec = {"task": "squad_v2", "doc_stride": 64, "n_best_size": 5, "null_score_diff_threshold": -1.5}
-    trained = SquadV2Options(n_best_size=7).with_trained(task_spec)
+    trained = SquadV2Options(n_best_size=7).merge_trained(task_spec)
     assert trained == SquadV2Options(doc_stride=64, n_best_size=7, null_score_diff_threshold=-1.5)
 
 

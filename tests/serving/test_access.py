@@ -73,7 +73,7 @@ def test_with_a_token_any_name_is_answered(exports: pathlib.Path, tmp_path: path
 
 @pytest.mark.parametrize("name", ["http://bert.example.com", "bert.example.com:80", "a b", ""])
 def test_allowed_hosts_are_names_alone(name: str):
-    assert_refused("give names alone, as in bert.example.com", Options, model=["a=b"], allowed_hosts=[name])
+    assert_refused("pass names such as bert.example.com", Options, model=["a=b"], allowed_hosts=[name])
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o640, True), (0o600, False)])
@@ -155,4 +155,4 @@ def test_the_token_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(TOKEN_VARIABLE, "abc")
     assert Options(model=["a=b"]).token() == "abc"
     monkeypatch.setenv(TOKEN_VARIABLE, " ")
-    assert_refused("holds no token", Options(model=["a=b"]).token)
+    assert_refused("contains no valid token", Options(model=["a=b"]).token)

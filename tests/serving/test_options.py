@@ -7,12 +7,12 @@ from tests.make import assert_refused
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"model": ["exports/a b"]}, "give NAME=FOLDER"),
-    ({"model": ["size="]}, "give NAME=FOLDER"),
-    ({"model": ["/"]}, "give NAME=FOLDER"),
-    ({"model": ["exports/a", "a=c"]}, "names a twice"),
-    ({"model": ["a/b=c"]}, "give NAME=FOLDER"),
-    ({"model": ["a=b", "a=c"]}, "names a twice"),
+    ({"model": ["exports/a b"]}, "pass NAME=FOLDER"),
+    ({"model": ["size="]}, "pass NAME=FOLDER"),
+    ({"model": ["/"]}, "pass NAME=FOLDER"),
+    ({"model": ["exports/a", "a=c"]}, "uses the name a twice"),
+    ({"model": ["a/b=c"]}, "pass NAME=FOLDER"),
+    ({"model": ["a=b", "a=c"]}, "uses the name a twice"),
     ({"max_queue": 10}, "raise --max_queue or lower --max_instances"),
     ({"max_in_flight_bytes": 1000}, "raise --max_in_flight_bytes or lower --max_body_bytes"),
 ])  # fmt: skip

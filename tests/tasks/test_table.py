@@ -254,7 +254,7 @@ def test_a_model_remembers_its_columns_and_what_the_data_call_its_classes(tmp_pa
     }  # fmt: skip
     spec = table.TableTask(options(path, **given)).task_spec(16)
     spec = json.loads(json.dumps(spec))
-    later = TableOptions(eval_file=str(path)).with_trained(spec)
+    later = TableOptions(eval_file=str(path)).merge_trained(spec)
     assert {name: getattr(later, name) for name in given} == given
     task = table.TableTask(later, spec["labels"])
     assert (task.head.labels, task.head.pair) == (("World", "Business"), True)

@@ -6,7 +6,7 @@ import sys
 import time
 
 from official_bert.errors import UserError
-from official_bert.tasks.options import options_class
+from official_bert.tasks.options import get_options_class
 from official_bert.utils import progress
 from tools.tpu_check import compiler, steps
 from tools.tpu_check.answers import Compiled, Refused, as_table, cells_of, largest_fitting
@@ -76,7 +76,7 @@ def run(
     if isinstance(step_options, PretrainingStepOptions):
         return _check_pretraining(options, step_options)
     assert task_options is not None
-    return _check_finetuning(options, step_options.resolved(options_class(options.task).defaults), task_options)
+    return _check_finetuning(options, step_options.resolved(get_options_class(options.task).defaults), task_options)
 
 
 def share_of_replica(options: PretrainingStepOptions, replicas: int, topology: str) -> int:

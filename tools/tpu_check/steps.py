@@ -27,7 +27,7 @@ from official_bert.optimization.choices import AUTO, DTYPES
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.tasks.all_tasks import make_task
-from official_bert.tasks.options import TableOptions, options_class
+from official_bert.tasks.options import TableOptions, get_options_class
 from official_bert.tasks.task import Task
 from official_bert.utils import files
 from tools.tpu_check.options import (
@@ -216,7 +216,7 @@ def task_of(name: str, options: TaskStepOptions) -> Task:
     if isinstance(options, TableStepOptions):
         table = TableOptions(label_kind=options.label_kind, **fields)  # type: ignore[arg-type]
         return make_task(name, table, labels)
-    return make_task(name, options_class(name)(**fields), labels)  # type: ignore[arg-type]
+    return make_task(name, get_options_class(name)(**fields), labels)  # type: ignore[arg-type]
 
 
 def features_like(head: KindSpec, length: int) -> Features:
