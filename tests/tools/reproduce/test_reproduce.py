@@ -208,7 +208,7 @@ def test_what_a_command_prints_is_kept(tmp_path: pathlib.Path):
     output.write_text("before\n")
     code, seconds, _ = runs._call(Run(str(tmp_path), "inspect-records", {"help": True}), str(output))
     assert code == 0
-    assert output.read_text().startswith("before\nShows TFRecord files")
+    assert output.read_text().startswith("before\nShows the records of TFRecord files")
     assert "usage: official-bert inspect-records" in output.read_text()
     assert 0 <= seconds < 60
 
