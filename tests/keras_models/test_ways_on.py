@@ -156,7 +156,7 @@ def test_a_model_without_a_pooler_says_that_the_next_one_s_is_random(tmp_path, c
     official_bert.TokenTagger.from_checkpoint(tmp_path / "tagger.keras")
     assert "no pooler" not in capsys.readouterr().out
     official_bert.TextClassifier.from_checkpoint(tmp_path / "tagger.keras", labels=["a", "b"])
-    assert "the checkpoint has no pooler: that layer's weights are random" in capsys.readouterr().out
+    assert "the checkpoint has no pooler; its weights are random" in capsys.readouterr().out
 
 
 def test_low_rank_updates_are_part_of_the_weights(tmp_path):
