@@ -39,10 +39,10 @@ def build_task_model(
 ) -> "keras.Model":
     """Returns an encoder with the head of a kind; `settings` are those of the kind's spec."""
     from official_bert.kinds.all_kinds import SPECS  # here, since they import TensorFlow
-    from official_bert.kinds.model import model_for
+    from official_bert.kinds.model import create_model
 
     spec = SPECS[kind](labels=tuple(map(str, range(num_labels))), num_choices=num_choices, **settings)
-    return model_for(spec).build(encoder, seed)
+    return create_model(spec).build(encoder, seed)
 
 
 def write_text(path: pathlib.Path, text: str | bytes) -> str:

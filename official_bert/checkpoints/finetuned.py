@@ -16,7 +16,7 @@ from official_bert.checkpoints.model_files import format_model_files, write_mode
 from official_bert.checkpoints.tensors import assign_weights
 from official_bert.errors import UserError
 from official_bert.kinds.all_kinds import SPECS, create_spec
-from official_bert.kinds.model import model_for
+from official_bert.kinds.model import create_model
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import HeadInput
@@ -168,7 +168,7 @@ def build_model(loaded: LoadedModel, dtype: Any = "float32") -> keras.Model:
 
 
 def _build_untrained(config: BertConfig, task: Mapping[str, Any], dtype: Any = "float32") -> keras.Model:
-    model: keras.Model = model_for(create_spec(task)).build(build_encoder(config, dtype=dtype))
+    model: keras.Model = create_model(create_spec(task)).build(build_encoder(config, dtype=dtype))
     return model
 
 

@@ -22,7 +22,7 @@ from official_bert.inference import exports, replays
 from official_bert.inference.keras_model import compute_outputs
 from official_bert.inference.predictor import SpecPredictor
 from official_bert.kinds.features import Features, Outputs
-from official_bert.kinds.label_spec import DECISIONS
+from official_bert.kinds.text_spec import DECISIONS
 from official_bert.modeling.head_input import HeadInput
 from official_bert.utils import extras, files
 

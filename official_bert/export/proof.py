@@ -21,7 +21,7 @@ from official_bert.inference.keras_model import KerasPredictor, KerasRunner
 from official_bert.inference.replays import Replay
 from official_bert.kinds import text_spec
 from official_bert.kinds.features import Features, Outputs
-from official_bert.kinds.model import model_for
+from official_bert.kinds.model import create_model
 from official_bert.kinds.names import FILL_MASK, IS_TRUNCATED
 from official_bert.kinds.synthetic_texts import ODD_TEXTS, SHORT, SyntheticTexts
 from official_bert.kinds.text_spec import TextExample
@@ -55,7 +55,7 @@ def record_answers(source: Source, eval_file: str | None = None) -> Replay:
             raise UserError(f"--eval_file={eval_file}: the model has no task to evaluate; remove --eval_file.")
         task, examples = read_evaluation_file(source.task_spec, eval_file)
         step = max(1, len(examples) // _EVALUATION_TEXTS)
-        further = task.head.texts_of(examples[::step][:_EVALUATION_TEXTS])
+        further = task.head.collect_texts(examples[::step][:_EVALUATION_TEXTS])
         texts = {name: column + further[name] for name, column in texts.items()}
     if source.spec is not None:
         answers, discrete_outputs, margins = _answer_with_head(texts, source)
@@ -92,10 +92,10 @@ def _write_masked_texts(synthetic: SyntheticTexts, tokenizer: FullTokenizer, roo
 
 def _answer_with_head(texts: dict[str, list[Any]], source: Source) -> Answers:
     assert source.spec
-    model, tokenizer = model_for(source.spec).answering_model(source.model), source.tokenizer
+    model, tokenizer = create_model(source.spec).answering_model(source.model), source.tokenizer
     predictor = KerasPredictor(source.spec, tokenizer, int(source.task_spec["max_seq_length"]), model)
     answers, margins = predictor.answer(exports.to_columns(texts), _BATCH_SIZE)
-    return answers, source.spec.decisions, margins
+    return answers, source.spec.discrete_outputs, margins
 
 
 def _encode(texts: Sequence[str], source: Source) -> Answers:
@@ -109,7 +109,7 @@ def _encode(texts: Sequence[str], source: Source) -> Answers:
         outputs = source.model(inputs, training=False)
         for name, column in answers.items():
             column.append(np.asarray(outputs[name], np.float32)[0].tolist())
-    answers[IS_TRUNCATED] = features.is_cut.tolist()
+    answers[IS_TRUNCATED] = features.is_truncated.tolist()
     return answers, (), [math.inf] * len(examples)
 
 

@@ -20,11 +20,10 @@ import tensorflow as tf
 
 from official_bert.data.dataset_options import dataset_options
 from official_bert.errors import UserError
-from official_bert.kinds.features import LABELS, NO_LABEL, Array, Features
-from official_bert.kinds.rows import MULTIPLE as MULTIPLE
-from official_bert.kinds.rows import padded_inputs as padded_inputs
-from official_bert.kinds.rows import row_lengths as row_lengths
-from official_bert.kinds.rows import sequence_positions
+from official_bert.kinds.features import LABELS, NO_LABEL, Array, Features, sequence_positions
+from official_bert.kinds.features import MULTIPLE as MULTIPLE
+from official_bert.kinds.features import padded_inputs as padded_inputs
+from official_bert.kinds.features import row_lengths as row_lengths
 from official_bert.utils.allocator import retune_allocator
 
 COMPILED_MULTIPLE = 8  # lengths are rounded up to a multiple of it if XLA compiles each, on a CPU or GPU

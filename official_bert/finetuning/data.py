@@ -35,7 +35,7 @@ class RunData:
             features = load_or_compute_features(
                 self.task, examples, self.tokenizer, self.max_seq_length, self.cache_dir
             )
-            if note := self.task.head.cut_note(features.cut, len(examples), self.max_seq_length):
+            if note := self.task.head.describe_truncation(features.num_truncated, len(examples), self.max_seq_length):
                 print(f"note: {split}: {note}", flush=True)
             self._features[split] = features
         return self._features[split]

@@ -18,8 +18,8 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.features import EXAMPLE, LABELS, Features
-from official_bert.kinds.model import model_for
-from official_bert.kinds.text_spec import TextSpec, pooled
+from official_bert.kinds.model import create_model
+from official_bert.kinds.text_spec import TextSpec, average_windows
 from official_bert.tasks.task import Task
 
 
@@ -39,7 +39,7 @@ class DistillationLoss(keras.losses.Loss):
 
     def __init__(self, head: TextSpec, temperature: float, teacher_weight: float) -> None:
         super().__init__(name="distillation")
-        self._model, self._teacher_weight = model_for(head), teacher_weight
+        self._model, self._teacher_weight = create_model(head), teacher_weight
         self._temperature = 1.0 if head.is_value else temperature
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
@@ -95,7 +95,7 @@ def add_teacher_targets(
     length = spec["max_seq_length"]
     teacher_features = head.featurize(examples, teacher.tokenizer, length)
     outputs = KerasRunner(model, strategy, length).compute_outputs(teacher_features, batch_size)
-    logits = pooled(outputs, teacher_features, len(examples))  # [E, C] or [E]
+    logits = average_windows(outputs, teacher_features, len(examples))  # [E, C] or [E]
     rows = logits.reshape(len(examples), -1)[features.details[EXAMPLE]]
     labels = head.soft_targets(features.targets[LABELS], rows.shape[1]) if features.targets else np.zeros(rows.shape)
     targets = np.concatenate([labels, rows], axis=-1).astype(np.float32)

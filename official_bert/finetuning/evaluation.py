@@ -18,9 +18,9 @@ from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import OPTIONS_FILE
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.constant_answers import describe_constant_answers
-from official_bert.kinds.label_spec import DECISIONS
-from official_bert.kinds.model import model_for
+from official_bert.kinds.model import create_model
 from official_bert.kinds.spec import Decisions, KindSpec
+from official_bert.kinds.text_spec import DECISIONS
 from official_bert.optimization.choices import DTYPES
 from official_bert.tasks.task import Task
 from official_bert.utils import files
@@ -65,7 +65,9 @@ def evaluate_and_predict(
     @functools.cache
     def make_predictor() -> KerasRunner:
         with strategy.scope():
-            learner = model_for(head).answering_model(finetuned.build_model(open_model(folder), DTYPES[options.dtype]))
+            learner = create_model(head).answering_model(
+                finetuned.build_model(open_model(folder), DTYPES[options.dtype])
+            )
         return KerasRunner(learner, strategy, data.max_seq_length)
 
     @functools.cache
@@ -100,7 +102,7 @@ def evaluate_and_predict(
             print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items()))
             if is_chief:
                 evaluations[split] = _make_evaluation(
-                    task.head, results[split], data.features(split).cut, predictions, examples
+                    task.head, results[split], data.features(split).num_truncated, predictions, examples
                 )
                 task.write_predictions(options.output_dir, split, predictions, examples)
                 if len({outcome.expected for outcome in evaluations[split].outcomes}) > 1:
@@ -152,7 +154,7 @@ def _make_evaluation(
         outcomes=head.outcomes(predictions, examples),
         num_truncated=num_truncated,
         label_scores=head.label_scores(predictions, examples),
-        calibration=head.calibration_figures(predictions, examples),
+        calibration=head.calibration_report(predictions, examples),
     )
 
 

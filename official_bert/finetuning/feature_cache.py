@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from official_bert.kinds.features import Features
-from official_bert.kinds.label_spec import DECISIONS
+from official_bert.kinds.text_spec import DECISIONS
 from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
@@ -20,7 +20,7 @@ _VERSION = 5  # increase it when features are computed differently
 _CHECKSUM_BYTES = 32  # a SHA-256 digest before the arrays
 # Entries of task.json that do not affect features, or that the examples already contain.
 _IGNORED = ("table", *DECISIONS)
-_ARRAYS = ("input_ids", "segment_ids", "splits", "is_cut")
+_ARRAYS = ("input_ids", "segment_ids", "splits", "is_truncated")
 
 
 def compute_digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> str:
@@ -96,5 +96,5 @@ def _read(path: str) -> Features | None:
             parts["targets"],
             parts["details"],
             int(arrays["choices"]),
-            arrays["is_cut"],
+            arrays["is_truncated"],
         )

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import NO_LABEL
-from official_bert.kinds.losses import BatchLoss, TaggingLoss, by_token
+from official_bert.kinds.losses import BatchLoss, TaggingLoss, expand_token_weights
 from official_bert.training.replica_step import all_gather
 
 # Maps inputs, targets, outputs and weights (the last three as a tensor, or as a dict by output) to Keras' mean over B.
@@ -78,7 +78,7 @@ class LossShare:
         if isinstance(self._loss, TaggingLoss):
             losses, _ = self._loss.token_losses(targets, outputs)  # [B, S]
             losses *= is_row[:, None]
-            return tf.reduce_sum(losses if weights is None else losses * by_token(weights)) / count
+            return tf.reduce_sum(losses if weights is None else losses * expand_token_weights(weights)) / count
         # Multiplied by the number of parts here and divided below, because Keras reports the loss of each output as a
         # mean over micro-batches, and each micro-batch adds the regularization losses.
         parts = tf.distribute.get_replica_context().num_replicas_in_sync * self._micro_batches
@@ -154,7 +154,7 @@ def multiply_weights(values: Any, weights: Any, targets: Any, outputs: Any) -> A
         by_output = weights if isinstance(weights, dict) else dict.fromkeys(targets, weights)
         return {name: multiply_weights(values, by_output[name], None, outputs[name]) for name in targets}
     if not isinstance(outputs, dict) and len(outputs.shape) == 3:
-        values, weights = values[:, None], None if weights is None else by_token(weights)
+        values, weights = values[:, None], None if weights is None else expand_token_weights(weights)
     if weights is None:
         return values
     weights = tf.cast(weights, tf.float32)

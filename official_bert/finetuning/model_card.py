@@ -5,8 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_bert.kinds.scores import confusions as count_confusions
-from official_bert.kinds.scores import of_class
+from official_bert.kinds import scores as class_metrics
 from official_bert.kinds.spec import Outcome
 from official_bert.tasks.task import Task
 from official_bert.utils import files, markdown
@@ -34,7 +33,7 @@ class Evaluation:
         outcomes: One for each example.
         num_truncated: Number of examples that did not fit and lost tokens.
         label_scores: Scores by label if an example may have several labels, else None.
-        calibration: Result of `calibration.figures`, or None for a model without probabilities.
+        calibration: Result of `calibration_report`, or None for a model without probabilities.
     """
 
     scores: Mapping[str, float]
@@ -135,9 +134,9 @@ def _format_calibration(figures: Mapping[str, Any]) -> list[str]:
 def find_confusions(task: Task, outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]] | None:
     """Returns how often each class was predicted for each expected class, or None if the task has no single classes."""
     labels = task.head.labels
-    if not task.head.has_one_class or labels is None:
+    if not task.head.is_single_label or labels is None:
         return None
-    return count_confusions(labels, outcomes)
+    return class_metrics.confusions(labels, outcomes)
 
 
 def compute_class_scores(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, dict[str, float]] | None:
@@ -145,7 +144,7 @@ def compute_class_scores(counts: Mapping[str, Mapping[str, int]] | None) -> dict
     if counts is None:
         return None
     return {
-        label: of_class(row[label], sum(each[label] for each in counts.values()), sum(row.values()))
+        label: class_metrics.class_scores(row[label], sum(each[label] for each in counts.values()), sum(row.values()))
         for label, row in counts.items()
     }
 

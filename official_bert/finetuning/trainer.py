@@ -21,7 +21,7 @@ from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.finetuning.training_step import TrainingStep
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
-from official_bert.kinds.model import model_for
+from official_bert.kinds.model import create_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.optimization import distribution
 from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
@@ -67,17 +67,17 @@ class Trainer:
             encoder = build_initial_encoder(initial_model, config.random_seed, config.dtype)
             if config.freeze:
                 freeze(encoder, config.freeze)
-            self.model = model_for(head).build(encoder, config.random_seed)
+            self.model = create_model(head).build(encoder, config.random_seed)
             if weights is not None:
                 assign_weights(self.model, weights)
-            learner = model_for(head).answering_model(self.model)
+            learner = create_model(head).answering_model(self.model)
             self.optimizer, self.schedule = create_bert_optimizer(
                 learner, initial_model.config.num_hidden_layers, num_steps=config.num_steps,
                 learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
                 layer_decay=config.layer_decay, adam_bias_correction=config.adam_bias_correction,
                 scales_loss=config.dtype == "mixed_float16",
             )  # fmt: skip
-            loss_share = make_loss_share(loss or model_for(head).loss(), loss_weights=head.loss_weights())
+            loss_share = make_loss_share(loss or create_model(head).loss(), loss_weights=head.loss_weights())
             self.replica_step = TrainingStep(
                 learner, self.optimizer, loss_share,
                 seed=config.random_seed, micro_batches=config.micro_batches, rematerialize=config.rematerialize,

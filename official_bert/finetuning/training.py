@@ -62,7 +62,7 @@ def train(
     examples = data.read(task.train_split)
     features = data.features(task.train_split)
     task.head, weights_of_rows = task.head.weigh_classes(options.class_weights, features)
-    if options.balanced_sampling and (options.teacher or not task.head.has_one_class):
+    if options.balanced_sampling and (options.teacher or not task.head.is_single_label):
         raise UserError(
             "--balanced_sampling needs a classification task with exactly one class per example, and no --teacher; "
             f"the task is {task.head.kind}"

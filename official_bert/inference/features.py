@@ -15,7 +15,7 @@ import tensorflow as tf
 from official_bert.checkpoints.loading import Loaded, assign_weights
 from official_bert.errors import UserError
 from official_bert.inference.options import NONE, PIECES, WORDS
-from official_bert.kinds.rows import batches_by_length
+from official_bert.kinds.features import batches_by_length
 from official_bert.modeling import layer_names
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
 from official_bert.modeling.encoder import build_encoder

@@ -11,8 +11,15 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.inference.predictor import SpecPredictor
-from official_bert.kinds import rows
-from official_bert.kinds.features import Array, Features, Outputs
+from official_bert.kinds.features import (
+    Array,
+    Features,
+    Outputs,
+    batches_by_length,
+    collect_outputs,
+    padded_inputs,
+    row_lengths,
+)
 from official_bert.kinds.spec import KindSpec
 from official_bert.optimization import distribution
 from official_bert.tokenization.exact import FullTokenizer
@@ -132,15 +139,15 @@ def compute_outputs(
         features: The rows.
         batch_size: Number of rows per batch. Rows are sorted by length.
         max_seq_length: Maximum number of tokens of a row.
-        buckets: The lengths to pad to (see `rows.padded_inputs`).
+        buckets: The lengths to pad to (see `features.padded_inputs`).
     """
     progress = Progress("predicting", len(features), "rows")
 
     def compute() -> Iterator[tuple[Array, Any]]:
-        for number, row_indices in enumerate(rows.batches_by_length(rows.row_lengths(features), batch_size), start=1):
+        for number, row_indices in enumerate(batches_by_length(row_lengths(features), batch_size), start=1):
             batch = np.pad(row_indices, (0, batch_size - len(row_indices)), constant_values=-1)  # -1: an empty row
-            inputs = rows.padded_inputs(features, batch, max_seq_length, buckets=buckets)
+            inputs = padded_inputs(features, batch, max_seq_length, buckets=buckets)
             yield batch, forward({name: tf.constant(each) for name, each in inputs.items()})
             progress.update(min(number * batch_size, len(features)))
 
-    return rows.collect_outputs(features, compute())
+    return collect_outputs(features, compute())

@@ -8,9 +8,16 @@ from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.predictor import PARALLEL_BATCHES, SpecPredictor
-from official_bert.kinds import rows
 from official_bert.kinds.all_kinds import create_spec
-from official_bert.kinds.features import Array, Features, Outputs
+from official_bert.kinds.features import (
+    Array,
+    Features,
+    Outputs,
+    batches_by_length,
+    collect_outputs,
+    padded_inputs,
+    row_lengths,
+)
 from official_bert.tokenization.casing import make_casing
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import extras, files
@@ -65,10 +72,10 @@ class OnnxPredictor(SpecPredictor):
         self.parallel_batches = min(PARALLEL_BATCHES, max(1, cores // (threads or cores)))
 
     def compute_outputs(self, features: Features, batch_size: int | None = None) -> Outputs:
-        batches = list(rows.batches_by_length(rows.row_lengths(features) * features.choices, batch_size, _MAX_TOKENS))
+        batches = list(batches_by_length(row_lengths(features) * features.choices, batch_size, _MAX_TOKENS))
         map_batches = map if self._pool is None or len(batches) == 1 else self._pool.map
-        inputs = [rows.padded_inputs(features, batch, self.max_seq_length, multiple=1) for batch in batches]
-        return rows.collect_outputs(features, zip(batches, map_batches(self._run_session, inputs), strict=True))
+        inputs = [padded_inputs(features, batch, self.max_seq_length, multiple=1) for batch in batches]
+        return collect_outputs(features, zip(batches, map_batches(self._run_session, inputs), strict=True))
 
     def _run_session(self, inputs: dict[str, Array]) -> Any:
         values = self._session.run(self._outputs, {name: inputs[name] for name in self._inputs})

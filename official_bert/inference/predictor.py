@@ -19,8 +19,7 @@ import numpy as np
 
 from official_bert.inference import exports, replays
 from official_bert.inference.exports import Columns
-from official_bert.kinds import rows
-from official_bert.kinds.features import Features, Outputs
+from official_bert.kinds.features import Features, Outputs, gather_rows, row_lengths
 from official_bert.kinds.names import DEFAULT_SIGNATURE, IS_TRUNCATED
 from official_bert.kinds.spec import KindSpec
 from official_bert.tokenization.exact import FullTokenizer
@@ -255,11 +254,11 @@ class SpecPredictor(Predictor):
 
     def prepare(self, signature: str, columns: Columns) -> list[Prepared]:
         examples, features = self._featurize(columns)
-        tokens = rows.row_lengths(features) * features.choices
+        tokens = row_lengths(features) * features.choices
         return [Prepared(signature, len(examples), (examples, features), tokens.tolist(), signature)]
 
     def compute(self, some_rows: Sequence[Row]) -> list[Any]:
-        features = rows.gather([(prepared.content[1], number) for prepared, number in some_rows])
+        features = gather_rows([(prepared.content[1], number) for prepared, number in some_rows])
         outputs = self.compute_outputs(features)
         if isinstance(outputs, dict):
             return [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
@@ -288,12 +287,12 @@ class SpecPredictor(Predictor):
 
     def _featurize(self, columns: Columns) -> tuple[Sequence[Any], Features]:
         texts = {name: values.tolist() for name, values in columns.items()}
-        examples = self.spec.examples_of(texts, self._tokenizer)
+        examples = self.spec.build_examples(texts, self._tokenizer)
         return examples, self.spec.featurize(examples, self._tokenizer, self.max_seq_length)
 
     def _decode(self, examples: Sequence[Any], features: Features, outputs: Outputs) -> dict[str, list[Any]]:
         answers = self.spec.named_answers(self.spec.decode(outputs, features, examples), examples)
-        return {**answers, IS_TRUNCATED: features.is_cut.tolist()}
+        return {**answers, IS_TRUNCATED: features.is_truncated.tolist()}
 
 
 def load(folder: str, threads: int | None = None, num_workers: int = 1, verify: bool = True) -> Predictor:

@@ -18,8 +18,8 @@ from official_bert.errors import UserError
 from official_bert.inference import exports, warmup
 from official_bert.inference.exports import Columns
 from official_bert.inference.predictor import Predictor, Prepared, Row, Signature, Tensor, count_bytes
+from official_bert.kinds.features import batches_by_length
 from official_bert.kinds.names import DEFAULT_SIGNATURE, TOKENIZE_SIGNATURE
-from official_bert.kinds.rows import batches_by_length
 from official_bert.utils import files
 
 _FINGERPRINT_FILE = "fingerprint.pb"

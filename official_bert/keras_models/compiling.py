@@ -12,9 +12,9 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.finetuning.loss_share import check_reduction
 from official_bert.keras_models.logits import check_losses, check_metrics
-from official_bert.kinds.input_adapters import shown
+from official_bert.kinds.input_adapters import format_value
 from official_bert.kinds.losses import TaggingLoss
-from official_bert.kinds.model import model_for
+from official_bert.kinds.model import create_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
 from official_bert.optimization.loss_scale import DynamicLossScale
@@ -43,7 +43,7 @@ class BertOptimizerSettings:
 
 def _check_number(name: str, value: Any, may_be_number: bool, is_valid: Any, expected: str) -> None:
     if not (may_be_number and isinstance(value, int | float | np.number) and is_valid(value)):
-        raise UserError(f"{name} is {shown(value)}; expected {expected}")
+        raise UserError(f"{name} is {format_value(value)}; expected {expected}")
 
 
 def keras_arguments(
@@ -63,9 +63,9 @@ def keras_arguments(
         UserError: If the arguments contradict each other, or a loss or metric expects probabilities.
     """
     arguments = {
-        "loss": model_for(head).loss() if loss is None else check_losses(loss, head),
+        "loss": create_model(head).loss() if loss is None else check_losses(loss, head),
         "loss_weights": head.loss_weights() if loss is None else None,
-        "metrics": model_for(head).metrics() if metrics is None else check_metrics(metrics, head),
+        "metrics": create_model(head).metrics() if metrics is None else check_metrics(metrics, head),
         "weighted_metrics": None,
         **settings,
     }

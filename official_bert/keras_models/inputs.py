@@ -20,8 +20,8 @@ from official_bert.keras_models.steps import distribute_batches, uses_own_loop
 from official_bert.keras_models.truncation import TruncationCounter
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.features import EXAMPLE, LABELS, TEXTS, Array, Features
-from official_bert.kinds.input_adapters import shown
-from official_bert.kinds.model import check_values, model_for
+from official_bert.kinds.input_adapters import format_value
+from official_bert.kinds.model import check_values, create_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.text_spec import TextSpec
 from official_bert.tokenization.fast import FastTokenizer
@@ -167,12 +167,14 @@ class Inputs:
         if isinstance(y, list) or (isinstance(y, np.ndarray) and y.dtype.kind in "OSU"):
             if not isinstance(self.head, TextSpec):
                 return y
-            y = self.head.targets(self.head.labels_from(y))
+            y = self.head.targets(self.head.parse_labels(y))
         if isinstance(y, np.ndarray):
             input_adapters.check_same_length(len(x["input_ids"]), y, "y")
-            if y.dtype.kind == "f" and not np.all(is_valid := np.abs(y) <= input_adapters.LARGEST):
-                wrong = shown(y[~is_valid][0])
-                raise UserError(f"y contains {wrong}; expected finite numbers, at most {input_adapters.LARGEST:g}")
+            if y.dtype.kind == "f" and not np.all(is_valid := np.abs(y) <= input_adapters.MAX_MAGNITUDE):
+                wrong = format_value(y[~is_valid][0])
+                raise UserError(
+                    f"y contains {wrong}; expected finite numbers, at most {input_adapters.MAX_MAGNITUDE:g}"
+                )
         return y
 
     def weights_by_class(self, class_weight: Mapping[Any, float] | str, y: Any) -> Array:
@@ -191,7 +193,7 @@ class Inputs:
             raise UserError(_NOT_COUNTED)
         self.head.weights_by_class({})  # Raises an error if the kind has no single classes.
         labels = self.head.labels or ()
-        numbers = class_labels.class_numbers(input_adapters.as_list(y, "y"), labels)
+        numbers = class_labels.class_numbers(input_adapters.to_list(y, "y"), labels)
         return class_labels.balanced_weights(np.array(numbers), len(labels))
 
     # Lists, arrays and columns.
@@ -206,7 +208,7 @@ class Inputs:
             raise UserError("x is missing; pass the texts")
         if y is None and self.head.needs_labels:
             raise UserError(_NO_LABELS)
-        if not self.head.weighs_examples and (sample_weight is not None or class_weight is not None):
+        if not self.head.supports_sample_weight and (sample_weight is not None or class_weight is not None):
             raise UserError(f"{self.head.kind} does not support sample_weight and class_weight; remove them")
         examples = self.head.training_examples(x, y)
         weights = None
@@ -265,7 +267,7 @@ class Inputs:
         return features
 
     def _print_truncation(self, features: Features, examples: int) -> None:
-        if note := self.head.cut_note(features.cut, examples, self.max_seq_length):
+        if note := self.head.describe_truncation(features.num_truncated, examples, self.max_seq_length):
             print(f"note: {note}")
 
     def _row_weights(self, features: Features, examples: Examples) -> Array | None:
@@ -292,7 +294,7 @@ class Inputs:
         buckets = get_static_lengths(self.strategy, self.max_seq_length)
         multiple = batches.COMPILED_MULTIPLE if self.is_compiled else batches.MULTIPLE
         batch = batches.pad_batch(features, rows, self.max_seq_length, weights, multiple, buckets)
-        return self.head.drawn(batch, [hash((self.seed, epoch, first + int(row))) for row in rows])
+        return self.head.randomize_batch(batch, [hash((self.seed, epoch, first + int(row))) for row in rows])
 
     # Data sets.
 
@@ -314,7 +316,7 @@ class Inputs:
         if class_labels.is_balanced(class_weight):
             raise UserError(_NOT_COUNTED)
         spec, is_batched = data.element_spec, _is_batched(data)
-        numbers = model_for(self.head).graph_labels(spec[1], is_batched) if self.head.needs_labels else None
+        numbers = create_model(self.head).graph_labels(spec[1], is_batched) if self.head.needs_labels else None
         if numbers is not None:
             counted = self._convert_in_graph(data if is_batched else data.batch(batch_size), numbers, class_weight)
         else:
@@ -330,7 +332,10 @@ class Inputs:
             labels = numbers(y)
             if weights:
                 weight = tf.reshape(tf.cast(weights[0], tf.float32), [-1])  # Accepts a column [B, 1] too.
-                is_valid, most = (weight >= 0) & (weight <= input_adapters.LARGEST), f"{input_adapters.LARGEST:g}"
+                is_valid, most = (
+                    (weight >= 0) & (weight <= input_adapters.MAX_MAGNITUDE),
+                    f"{input_adapters.MAX_MAGNITUDE:g}",
+                )
                 expected = f"a finite number, 0 or more, at most {most}"
                 weights = (check_values(weight, weight, is_valid, "weight", expected),)
             if by_class is not None:
@@ -354,7 +359,7 @@ class Inputs:
                 features = self._featurize(examples.items)
                 (rows,) = self._list_batch_rows(np.arange(len(features))[None])
                 batch = self._batch(features, rows, self._row_weights(features, examples), counter.epoch, first)
-                yield np.array([len(examples.items), features.cut]), *batch
+                yield np.array([len(examples.items), features.num_truncated]), *batch
                 first += len(features)
 
         return batches.make_streamed_dataset(batches_of_ids, int(data.cardinality()))
@@ -466,7 +471,9 @@ def check_split(validation_split: Any, validation_data: Any) -> float:
     if validation_split is None:
         return 0.0
     if not (isinstance(validation_split, int | float | np.number) and 0 <= validation_split < 1):
-        raise UserError(f"validation_split is {shown(validation_split)}; expected a number, at least 0 and less than 1")
+        raise UserError(
+            f"validation_split is {format_value(validation_split)}; expected a number, at least 0 and less than 1"
+        )
     if validation_split and validation_data is not None:
         raise UserError("validation_split and validation_data cannot be combined; pass one of them")
     return float(validation_split)
@@ -491,5 +498,5 @@ def check_count(value: Any, name: str, default: int | None = 1, least: int = 1) 
     if value is None:
         return default
     if not isinstance(value, int | np.integer) or not least <= value < 2**31:
-        raise UserError(f"{name} is {shown(value)}; expected an integer, at least {least} and below 2**31")
+        raise UserError(f"{name} is {format_value(value)}; expected an integer, at least {least} and below 2**31")
     return int(value)

@@ -7,9 +7,8 @@ import keras
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import NO_LABEL
-from official_bert.kinds.losses import TaggingLoss
-from official_bert.kinds.metrics import MetricOfClasses
-from official_bert.kinds.model import model_for
+from official_bert.kinds.losses import MetricOfClasses, TaggingLoss
+from official_bert.kinds.model import create_model
 from official_bert.kinds.spec import KindSpec
 
 _CROSSENTROPIES, _ACCURACIES = ("crossentropy", "ce"), ("accuracy", "acc")  # Keras resolves them by shape
@@ -30,7 +29,7 @@ def check_losses(losses: Any, head: KindSpec) -> Any:
     Raises:
         UserError: If a loss expects probabilities, or does not ignore the padding of tags.
     """
-    own = model_for(head).loss()
+    own = create_model(head).loss()
     ignores_padding = isinstance(own, TaggingLoss)
 
     def check(item: Any) -> Any:
@@ -61,7 +60,7 @@ def check_metrics(metrics: Any, head: KindSpec) -> Any:
     Raises:
         UserError: If a metric expects probabilities.
     """
-    own = next(iter(keras.tree.flatten(model_for(head).metrics())))
+    own = next(iter(keras.tree.flatten(create_model(head).metrics())))
 
     def check(item: Any) -> Any:
         if isinstance(item, str) and item in _ACCURACIES:
@@ -114,7 +113,7 @@ def _missing_argument(instance: Any, head: KindSpec) -> str | None:
 
 def _f_score(instance: Any, head: KindSpec) -> MetricOfClasses:
     """Returns F1Score or FBetaScore for logits. Keras' own expect one-hot rows and probabilities."""
-    loss = model_for(head).loss()
+    loss = create_model(head).loss()
     is_single_label = isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
     if is_single_label or isinstance(loss, keras.losses.BinaryCrossentropy):
         return MetricOfClasses(instance, is_single_label)

@@ -19,8 +19,7 @@ from official_bert.inference.fill_mask import Candidate
 from official_bert.keras_models.text_model import TextModel
 from official_bert.kinds import input_adapters, text_spec
 from official_bert.kinds.features import NO_LABEL, Array, Features
-from official_bert.kinds.losses import TaggingLoss
-from official_bert.kinds.metrics import TagAccuracy
+from official_bert.kinds.losses import TagAccuracy, TaggingLoss
 from official_bert.kinds.model import KindModel
 from official_bert.kinds.names import FILL_MASK
 from official_bert.kinds.spec import KindSpec
@@ -42,7 +41,7 @@ class MaskedLMHead(KindSpec):
 
     kind: ClassVar[str] = FILL_MASK
     needs_labels: ClassVar[bool] = False
-    weighs_examples: ClassVar[bool] = False
+    supports_sample_weight: ClassVar[bool] = False
 
     masking: DynamicMasking
 
@@ -53,12 +52,12 @@ class MaskedLMHead(KindSpec):
     def examples(self, x: Any, y: Any) -> list[TextExample]:
         if y is not None:
             raise UserError("MaskedLM masks tokens itself and takes no labels; remove y")
-        return [TextExample(str(number), text) for number, text in enumerate(input_adapters.as_texts(x))]
+        return [TextExample(str(number), text) for number, text in enumerate(input_adapters.to_texts(x))]
 
     def featurize(self, examples: Sequence[TextExample], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         return text_spec.featurize(examples, tokenizer, max_seq_length)
 
-    def drawn(self, batch: tuple[Any, ...], keys: Sequence[int]) -> tuple[Any, ...]:
+    def randomize_batch(self, batch: tuple[Any, ...], keys: Sequence[int]) -> tuple[Any, ...]:
         ids = {name: tf.constant(each) for name, each in batch[0].items()}
         masked = {name: np.asarray(each) for name, each in self.masking.mask(ids, tf.constant(keys, tf.int64)).items()}
         targets = np.where(masked["masked_lm_weights"] > 0, masked["masked_lm_ids"], NO_LABEL).astype(np.int32)
@@ -165,4 +164,4 @@ class MaskedLM(TextModel):
             return {_LOGITS: self(features, training=training)}
 
         loaded = Loaded(forward, self.bert_config, self._tokenizer)
-        return [fill_mask.fill_mask(loaded, text, top_k) for text in input_adapters.as_texts(x)]
+        return [fill_mask.fill_mask(loaded, text, top_k) for text in input_adapters.to_texts(x)]

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from official_bert.keras_models.text_model import TextModel
-from official_bert.kinds.multiple_choice.spec import MultipleChoiceSpec, chosen
+from official_bert.kinds.multiple_choice.spec import MultipleChoiceSpec, choose_endings
 from official_bert.modeling.config import BertConfig
 
 
@@ -34,4 +34,4 @@ class MultipleChoice(TextModel):
 
     def choose(self, x: Any, batch_size: int | None = None) -> list[int]:
         """Returns the index of the most probable ending of each prompt."""
-        return chosen(self.predict(x, batch_size))
+        return choose_endings(self.predict(x, batch_size))

@@ -14,10 +14,9 @@ from official_bert.errors import UserError
 from official_bert.keras_models.text_model import TextModel
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.classification.spec import NO_ANSWER, ClassificationSpec
-from official_bert.kinds.label_spec import DECISIONS, LabelSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.names import MEASURES
-from official_bert.kinds.text_spec import TextExample, TextSpec
+from official_bert.kinds.text_spec import DECISIONS, LabelSpec, TextExample, TextSpec
 from official_bert.modeling.config import BertConfig
 
 
@@ -115,7 +114,7 @@ class TextClassifier(TextModel):
             "pair": head.pair,
             "doc_stride": head.doc_stride,
             "labels": list(head.labels or ()),
-            "multi_label": not head.has_one_class,
+            "multi_label": not head.is_single_label,
             "positive_weights": list(getattr(head, "positive_weights", ())) or None,
             **{name: value for name, value in head.settings.items() if name in DECISIONS},
         }
@@ -142,7 +141,7 @@ class TextClassifier(TextModel):
         With multi_label=True, returns a list of all classes whose probability is above their threshold.
         """
         answers = self.head.named_answers(self.predict(x, batch_size), [])
-        if self.head.has_one_class:
+        if self.head.is_single_label:
             return [label if label != NO_ANSWER else None for label in answers["label"]]
         return [
             [label for label, chosen in zip(labels, row, strict=True) if chosen]
@@ -158,7 +157,7 @@ class TextClassifier(TextModel):
             batch_size: Number of texts per batch. Defaults to 32.
         """
         self.head = dataclasses.replace(self._label_head, temperature=1.0)
-        self.head = self._label_head.calibrated(*self._predictions_and_examples(x, y, batch_size))
+        self.head = self._label_head.fit_temperature(*self._predictions_and_examples(x, y, batch_size))
         return self._label_head.temperature
 
     def choose_thresholds(
@@ -180,7 +179,7 @@ class TextClassifier(TextModel):
             raise UserError("only models with multi_label=True have thresholds; set min_confidence instead")
         if measure not in MEASURES:
             raise UserError(f"measure is {measure!r}; expected one of {', '.join(MEASURES)}")
-        self.head = chosen = head.with_thresholds(*self._predictions_and_examples(x, y, batch_size), measure)
+        self.head = chosen = head.choose_thresholds(*self._predictions_and_examples(x, y, batch_size), measure)
         return dict(zip(chosen.labels, chosen.thresholds, strict=True))
 
     @property
@@ -194,9 +193,9 @@ class TextClassifier(TextModel):
 
 def _check_by_label(head: LabelSpec, name: str, values: Any) -> None:
     if not isinstance(head, MultiLabelSpec) or len(values) != len(head.labels):
+        shown = input_adapters.format_value(values)
         raise UserError(
-            f"{name} is {input_adapters.shown(values)}; expected a number for each of {len(head.labels)} labels, and "
-            "multi_label=True"
+            f"{name} is {shown}; expected a number for each of {len(head.labels)} labels, and multi_label=True"
         )
 
 
@@ -213,10 +212,10 @@ def _replace_setting(head: LabelSpec, name: str, value: Any) -> LabelSpec:
             raise UserError(f"min_confidence is {value}, but multi_label=True; pass thresholds instead")
         return head
     if name == "thresholds":
-        value = [input_adapters.as_number(each) for each in input_adapters.as_list(value, name)]
+        value = [input_adapters.to_number(each) for each in input_adapters.to_list(value, name)]
         _check_by_label(head, name, value)
     else:
-        value = input_adapters.as_number(value)
+        value = input_adapters.to_number(value)
     finetuned.check_setting(name, value)
     settings: dict[str, Any] = {name: tuple(value) if name == "thresholds" else value}
     return dataclasses.replace(head, **settings)

@@ -33,8 +33,8 @@ from official_bert.keras_models.truncation import EvaluationTruncation, Training
 from official_bert.kinds import scores
 from official_bert.kinds.constant_answers import describe_constant_answers
 from official_bert.kinds.features import check_length
-from official_bert.kinds.input_adapters import are_ids, shown
-from official_bert.kinds.model import model_for
+from official_bert.kinds.input_adapters import are_ids, format_value
+from official_bert.kinds.model import create_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -123,13 +123,13 @@ class TextModel(keras.Model):
         rematerialize: bool = False,
     ) -> None:
         if not isinstance(gradient_accumulation_steps, int | np.integer) or gradient_accumulation_steps < 1:
-            received = shown(gradient_accumulation_steps)
+            received = format_value(gradient_accumulation_steps)
             raise UserError(f"gradient_accumulation_steps is {received}; expected a whole number, 1 or more")
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
         if max_seq_length is None:
             max_seq_length = min(head.default_max_seq_length, config.max_position_embeddings)
         if not isinstance(max_seq_length, int | np.integer):
-            raise UserError(f"max_seq_length is {shown(max_seq_length)}; expected a whole number of tokens")
+            raise UserError(f"max_seq_length is {format_value(max_seq_length)}; expected a whole number of tokens")
         check_length(max_seq_length, 4 if head.pair else 3)
         if max_seq_length > config.max_position_embeddings:
             raise UserError(
@@ -153,7 +153,7 @@ class TextModel(keras.Model):
 
     def _build_core(self, dtype: str, seed: int) -> keras.Model:
         """Returns the encoder with its head."""
-        return model_for(self.head).build(build_encoder(self.bert_config, seed=seed, dtype=dtype), seed)
+        return create_model(self.head).build(build_encoder(self.bert_config, seed=seed, dtype=dtype), seed)
 
     def _get_own_config(self) -> dict[str, Any]:
         """Returns the arguments of the subclass."""
@@ -668,7 +668,7 @@ class TextModel(keras.Model):
         steps = check_count(steps, "steps", None)
         common = {"verbose": verbose, "steps": steps, "return_dict": return_dict, **settings}
         takes_ids = are_ids(x) or isinstance(x, tf.distribute.DistributedDataset)
-        if confusion_matrix and (takes_ids or not self.head.has_one_class):
+        if confusion_matrix and (takes_ids or not self.head.is_single_label):
             raise UserError(
                 "confusion_matrix=True needs texts and a TextClassifier with one class per text; remove the argument"
             )
@@ -743,14 +743,14 @@ class TextModel(keras.Model):
 
     def _answering_model(self) -> keras.Model:
         """Returns the model that computes the outputs for the head to decode."""
-        model: keras.Model = model_for(self.head).answering_model(self)
+        model: keras.Model = create_model(self.head).answering_model(self)
         return model
 
     def _answer(self, x: Any, batch_size: int) -> Any:
         """Returns the predictions for texts in the public form."""
         examples = self.head.examples(x, None)
         predictions = self._predictions(examples, batch_size)
-        if self.head.decisions or self.head.is_value:  # Vectors are not checked.
+        if self.head.discrete_outputs or self.head.is_value:  # Vectors are not checked.
             warning = describe_constant_answers(self.head.named_answers(predictions, examples))
             if warning:
                 print(f"warning: {warning}")
@@ -761,7 +761,7 @@ class TextModel(keras.Model):
         if not examples:
             raise UserError("x contains no examples")
         features = self.head.featurize(examples, self._tokenizer, self.max_seq_length)
-        note = self.head.cut_note(features.cut, len(examples), self.max_seq_length)
+        note = self.head.describe_truncation(features.num_truncated, len(examples), self.max_seq_length)
         if note and prints_truncation:
             print(f"note: {note}")
         if self._predictor is None:

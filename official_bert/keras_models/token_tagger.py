@@ -7,7 +7,7 @@ import keras
 
 from official_bert.keras_models.text_model import TextModel
 from official_bert.kinds import class_labels, input_adapters
-from official_bert.kinds.tagging.spec import Sentence, Span, TaggingSpec, joined, sentence_of
+from official_bert.kinds.tagging.spec import Sentence, Span, TaggingSpec, join_words, split_text
 from official_bert.modeling.config import BertConfig
 
 
@@ -71,12 +71,12 @@ class TokenTagger(TextModel):
         Raises:
             UserError: If texts have the wrong form, or x is empty.
         """
-        rows = input_adapters.as_list(self._create_inputs().texts_in(x))
+        rows = input_adapters.to_list(self._create_inputs().texts_in(x))
         sentences = [self._sentence(row, number) for number, row in enumerate(rows, start=1)]
         return self.head.spans(self._predictions(sentences, batch_size), sentences)
 
     def _sentence(self, row: Any, number: int) -> Sentence:
         name = f"x[{number - 1}]"
         if isinstance(row, str | bytes):
-            return sentence_of(input_adapters.as_text(row, name), self._tokenizer, number)
-        return joined(Sentence(tuple(input_adapters.as_texts(row, name)), None, number))
+            return split_text(input_adapters.to_text(row, name), self._tokenizer, number)
+        return join_words(Sentence(tuple(input_adapters.to_texts(row, name)), None, number))

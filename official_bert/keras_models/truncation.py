@@ -64,7 +64,7 @@ class TruncationCounter(keras.callbacks.Callback):
             max_seq_length: Maximum number of tokens in a sequence.
             parts: Prefixes of the note, such as "validation". Empty strings are ignored.
         """
-        if line := head.cut_note(self.truncated, self.texts, max_seq_length):
+        if line := head.describe_truncation(self.truncated, self.texts, max_seq_length):
             print(": ".join(filter(None, ["note", ", ".join(filter(None, parts)), line])))
 
 

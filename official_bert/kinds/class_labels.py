@@ -11,7 +11,7 @@ import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import Array
-from official_bert.kinds.input_adapters import as_list, as_number, check_weight, is_frame, is_row, shown, unwrap
+from official_bert.kinds.input_adapters import check_weight, format_value, is_frame, is_row, to_list, to_number, unwrap
 
 BALANCED = "balanced"  # in place of class weights: all classes have the same total weight
 _TRUTH = ("False", "True")
@@ -34,7 +34,7 @@ def order_class_columns(y: Any, labels: Sequence[str]) -> Any:
         order = list(range(len(classes)))
     else:
         raise UserError(f"y has the columns {', '.join(names)}; expected one for each of {', '.join(labels)}")
-    rows = [[as_number(row[column]) for column in order] for row in y.to_numpy()]
+    rows = [[to_number(row[column]) for column in order] for row in y.to_numpy()]
     return np.array(rows, np.float64).reshape(len(rows), len(order))
 
 
@@ -51,10 +51,10 @@ def check_label_names(labels: Any, least: int, settings: Mapping[str, Any]) -> t
     """
     counts = [f"{name}={settings[name]!r}" for name in ("num_classes", "num_labels") if name in settings]
     is_several = not counts and isinstance(labels, Iterable) and not isinstance(labels, str | bytes)
-    values = as_list(labels, "labels") if is_several else []
+    values = to_list(labels, "labels") if is_several else []
     names = tuple(str(value) for value in values if _is_name(value))
     if len(names) < max(least, len(values)) or len({class_name(name) for name in names}) < len(names):
-        received = f"{counts[0]} was given" if counts else f"labels is {shown(labels)}"
+        received = f"{counts[0]} was given" if counts else f"labels is {format_value(labels)}"
         count = "two or more" if least > 1 else "one or more"
         raise UserError(f"{received}; expected the names of {count} different classes, as labels=['no', 'yes']")
     return names
@@ -105,7 +105,9 @@ def class_numbers(values: Iterable[Any], labels: Sequence[str], name: str = "y")
             number = _find_number(unwrap(value), by_name, are_names)
         if not 0 <= number < len(labels):
             or_number = "" if are_names else f", or a number from 0 to {len(labels) - 1}"
-            raise UserError(f"{name}[{position}] is {shown(value)}; expected one of {', '.join(labels)}{or_number}")
+            raise UserError(
+                f"{name}[{position}] is {format_value(value)}; expected one of {', '.join(labels)}{or_number}"
+            )
         numbers.append(number)
     return numbers
 
@@ -118,7 +120,7 @@ def _find_number(value: Any, by_name: Mapping[str, int], are_names: bool) -> int
         return by_name.get(value, by_name.get(class_name(value), -1))
     if are_names:
         return by_name.get(str(value), by_name.get(class_name(value), -1))
-    number = as_number(value)
+    number = to_number(value)
     return int(number) if number.is_integer() else -1
 
 
@@ -146,7 +148,9 @@ def weights_by_class(class_weight: Mapping[Any, float] | str, labels: Sequence[s
         UserError: If a class is unknown, or a weight is negative or not a finite number.
     """
     if not isinstance(class_weight, Mapping):
-        raise UserError(f"class_weight is {shown(class_weight)}; expected a dict of weights by class, or {BALANCED!r}")
+        raise UserError(
+            f"class_weight is {format_value(class_weight)}; expected a dict of weights by class, or {BALANCED!r}"
+        )
     by_class = np.ones(len(labels), np.float32)
     keys = list(class_weight)
     numbers = class_numbers(keys, labels, "class_weight")

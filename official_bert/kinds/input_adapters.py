@@ -12,7 +12,7 @@ from official_bert.errors import UserError
 from official_bert.kinds.features import Array
 
 # Maximum magnitude of labels and weights. The sum of the squares of larger ones overflows float32.
-LARGEST = 1e18
+MAX_MAGNITUDE = 1e18
 
 
 def is_data_set(x: Any) -> bool:
@@ -22,35 +22,35 @@ def is_data_set(x: Any) -> bool:
 
 
 def are_ids(x: Any) -> bool:
-    """Returns whether `x` is the input of the network: a dict of ids, or a data set of dicts, maybe with labels."""
+    """Returns whether `x` is the model's own input: a dict of ids, or a data set of such dicts, maybe with labels."""
     if is_data_set(x):
         spec = x.element_spec
         return are_ids(spec[0] if isinstance(spec, tuple) else spec)
     return isinstance(x, Mapping) and "input_ids" in x
 
 
-def as_list(values: Any, name: str = "x") -> list[Any]:
+def to_list(values: Any, name: str = "x") -> list[Any]:
     """Returns the elements of a list, tuple, NumPy array, tensor, or object with to_list, such as a pandas column.
 
     For a DataFrame, returns its rows, or the values of its only column.
 
     Raises:
-        UserError: If the value is a single text, or has no order.
+        UserError: If the value is a single text or has no order.
     """
     if isinstance(values, list):
         return list(values)
     if isinstance(values, str | bytes):
-        raise UserError(f"one text was given, {shown(values)}; expected several: put it into a list")
+        raise UserError(f"one text was given, {format_value(values)}; expected several: put it into a list")
     tf = sys.modules.get("tensorflow")
     if tf is not None and tf.is_tensor(values):
         values = values.numpy()
     if is_frame(values):
         rows = values.to_numpy()
         return list(rows[:, 0] if rows.shape[1] == 1 else rows)
-    if hasattr(values, "to_list"):  # pandas; its tolist does the same
+    if hasattr(values, "to_list"):  # a pandas column
         return list(values.to_list())
     if isinstance(values, Mapping | Set) or not isinstance(values, Iterable):
-        raise UserError(f"{name} is {shown(values)}; expected several: a list, an array or a column")
+        raise UserError(f"{name} is {format_value(values)}; expected several: a list, an array or a column")
     return list(values)
 
 
@@ -59,16 +59,16 @@ def is_frame(values: Any) -> bool:
     return hasattr(values, "columns") and hasattr(values, "to_numpy")
 
 
-def as_texts(values: Any, name: str = "x") -> list[str]:
+def to_texts(values: Any, name: str = "x") -> list[str]:
     """Returns texts as str.
 
     Raises:
         UserError: If a value is not a text, or not UTF-8.
     """
-    return [as_text(value, f"{name}[{number}]") for number, value in enumerate(as_list(values, name))]
+    return [to_text(value, f"{name}[{number}]") for number, value in enumerate(to_list(values, name))]
 
 
-def as_text(value: Any, name: str) -> str:
+def to_text(value: Any, name: str) -> str:
     """Returns a text as str.
 
     Raises:
@@ -78,15 +78,15 @@ def as_text(value: Any, name: str) -> str:
         try:
             value = bytes(value).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise UserError(f"{name} is not UTF-8: {shown(value)}") from error
+            raise UserError(f"{name} is not UTF-8: {format_value(value)}") from error
     if not isinstance(value, str):
-        raise UserError(f"{name} is {shown(value)}; expected a text")
+        raise UserError(f"{name} is {format_value(value)}; expected a text")
     if re.search("[\ud800-\udfff]", value):
-        raise UserError(f"{name} has half a surrogate, which is no character: {shown(value)}; remove it")
+        raise UserError(f"{name} contains half of a surrogate pair: {format_value(value)}; remove it")
     return str(value)
 
 
-def as_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
+def to_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
     """Returns first and second texts, from two columns or from rows of two texts.
 
     Columns are a tuple, list or dict of two. Rows are tuples in a list, an array [E, 2], or a DataFrame. Lists in a
@@ -102,23 +102,23 @@ def as_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
     if isinstance(values, list):
         values = columns_as_tuple(values, 2, name)
     if not isinstance(values, tuple):
-        rows = as_list(values, name)
+        rows = to_list(values, name)
         wrong = next((number for number, row in enumerate(rows) if isinstance(row, str) or len(row) != 2), None)
         if wrong is not None:
             raise UserError(
-                f"{name}[{wrong}] is {shown(rows[wrong])}; expected a pair of texts, or a tuple of two columns"
+                f"{name}[{wrong}] is {format_value(rows[wrong])}; expected a pair of texts, or a tuple of two columns"
             )
         values = ([row[0] for row in rows], [row[1] for row in rows])
     elif len(values) != 2:
         raise UserError(f"{name} is a tuple of {len(values)} columns; expected two, of first and of second texts")
-    first, second = as_texts(values[0], f"{name}[0]"), as_texts(values[1], f"{name}[1]")
+    first, second = to_texts(values[0], f"{name}[0]"), to_texts(values[1], f"{name}[1]")
     if len(first) != len(second):
         raise UserError(f"{name} has {len(first)} first texts and {len(second)} second ones")
     return first, second
 
 
 def columns_as_tuple(values: list[Any], most: int, name: str) -> Any:
-    """Returns a list of columns as a tuple. A list of rows, which are tuples, stays unchanged.
+    """Returns a list of columns as a tuple, and a list of rows, which are tuples, unchanged.
 
     Raises:
         UserError: If there are fewer than two columns or more than `most`.
@@ -144,7 +144,7 @@ def check_same_length(examples: int, values: Sequence[Any] | Array, name: str) -
         raise UserError(f"there are {examples} examples and {len(values)} values in {name}")
 
 
-def as_number(value: Any) -> float:
+def to_number(value: Any) -> float:
     """Returns a value, or the only value of a row, as a number, or NaN if it is not a number."""
     try:
         return float(unwrap(value))
@@ -169,19 +169,21 @@ def check_weights(values: Any, name: str) -> Array:
         UserError: If a weight is negative or not a finite number.
     """
     return np.array(
-        [check_weight(value, f"{name}[{number}]") for number, value in enumerate(as_list(values, name))], np.float32
+        [check_weight(value, f"{name}[{number}]") for number, value in enumerate(to_list(values, name))], np.float32
     )
 
 
 def check_weight(value: Any, name: str) -> float:
     """Returns a weight as a number. Raises a UserError unless it is finite and 0 or more."""
-    weight = as_number(value)
-    if not 0 <= weight <= LARGEST:
-        raise UserError(f"{name} is {shown(value)}; expected a finite number, 0 or more, at most {LARGEST:g}")
+    weight = to_number(value)
+    if not 0 <= weight <= MAX_MAGNITUDE:
+        raise UserError(
+            f"{name} is {format_value(value)}; expected a finite number, 0 or more, at most {MAX_MAGNITUDE:g}"
+        )
     return weight
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Returns a value for a message, on one line of at most 60 characters."""
     text = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,4 +1,4 @@
-"""What the specs of all kinds need from Keras: the base class of their models, and the pieces that models share.
+"""The base classes of the models of all kinds, and the layers that they share.
 
 B batch, S sequence, H hidden size, C classes
 """
@@ -19,7 +19,7 @@ from official_bert.modeling import bilstm, layer_names
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.initialization import seeded_normal
 
-DROPOUT_RATE = 0.1  # the original's, before every head except the one of question_answering
+DROPOUT_RATE = 0.1  # before every head except question answering, as in the original
 
 Spec = TypeVar("Spec", bound=KindSpec)
 AnyTextSpec = TypeVar("AnyTextSpec", bound=TextSpec)
@@ -39,8 +39,8 @@ class KindModel(abc.ABC, Generic[Spec]):
         """Returns the encoder with the head of the kind.
 
         Args:
-            encoder: An encoder as `build_encoder` returns it.
-            seed: Seed of the new weights. None draws a new one.
+            encoder: An encoder from `build_encoder`.
+            seed: Seed of the new weights. None draws a random seed.
         """
         head_input = self.spec.head_input
         if not head_input.is_encoder:
@@ -49,15 +49,15 @@ class KindModel(abc.ABC, Generic[Spec]):
 
     @abc.abstractmethod
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
-        """Returns a model that continues an encoder, or the BiLSTM on it."""
+        """Returns the encoder, or the BiLSTM on it, with the head."""
 
     def answering_model(self, model: keras.Model) -> keras.Model:
-        """Returns the model that is trained and whose outputs the spec decodes, given the result of `build`."""
+        """Returns the model to train, whose outputs the spec decodes, from the result of `build`."""
         return model
 
     @abc.abstractmethod
     def loss(self) -> Any:
-        """Returns the Keras loss of logits that the original uses, or a dict of losses by output."""
+        """Returns the original's loss of logits, or a dict of losses by output."""
 
     def metrics(self) -> Any:
         """Returns the Keras metrics that `fit` shows next to the loss."""
@@ -90,8 +90,8 @@ class TextKindModel(KindModel[AnyTextSpec]):
         """Returns the probabilities or values, [B, C], of a teacher's logits, [B, C]."""
 
 
-def model_for(spec: KindSpec) -> Any:
-    """Returns the KindModel of a spec, which is the class `Model` in the module that the spec names."""
+def create_model(spec: KindSpec) -> Any:
+    """Creates the KindModel of a spec, an instance of the class `Model` in `spec.model_module()`."""
     return importlib.import_module(spec.model_module()).Model(spec)
 
 
@@ -108,7 +108,7 @@ def add_pooled(encoder: keras.Model, dropout_rate: float) -> Any:
         UserError: If the encoder has no pooler.
     """
     if "pooled_output" not in encoder.output:
-        raise UserError("the encoder has no pooled_output, since its checkpoint has no pooler; take one that has")
+        raise UserError("the encoder has no pooled_output because its checkpoint has no pooler; use one with a pooler")
     return add_dropout(encoder, encoder.output["pooled_output"], dropout_rate)
 
 
@@ -118,7 +118,7 @@ def add_dropout(encoder: keras.Model, x: Any, rate: float) -> Any:
 
 
 def add_dense(encoder: keras.Model, x: Any, units: int, name: str, seed: int | None) -> Any:
-    """Returns `x` after a dense layer that is initialized like the matrices of the encoder, with biases of zero."""
+    """Returns `x` after a dense layer that is initialized like the encoder, with biases of zero."""
     stddev = encoder.get_layer(layer_names.WORD_EMBEDDINGS).embeddings_initializer.stddev
     return keras.layers.Dense(
         units, kernel_initializer=seeded_normal(stddev, seed, name), name=name, dtype=_policy(encoder)
@@ -134,18 +134,18 @@ def _policy(encoder: keras.Model) -> Any:
     return encoder.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
 
 
-def check_values(values: Any, given: Any, is_valid: Any, name: str, expected: str) -> Any:
-    """Returns a tensor of a data set. TensorFlow raises an error unless all of `is_valid` is true.
+def check_values(values: Any, received: Any, is_valid: Any, name: str, expected: str) -> Any:
+    """Returns `values`, a tensor of a data set. The graph raises an error unless all of `is_valid` is true.
 
     Args:
-        values: Any tensor.
-        given: The tensor that `values` were made from.
-        is_valid: Which elements of `given` are valid, bool of the same shape.
-        name: What the elements are, such as "label".
+        values: The tensor to return.
+        received: The tensor that `values` was computed from.
+        is_valid: Which elements of `received` are valid, bool of the same shape.
+        name: The noun for an element, such as "label".
         expected: Description of valid elements.
     """
-    first_wrong = tf.strings.format("{}", tf.boolean_mask(given, ~is_valid)[:1])
-    shown = tf.strings.regex_replace(first_wrong, r'^\["?|"?\]$', "")
-    problem = tf.strings.join([f"a {name} of the data set is ", shown, f"; expected {expected}"])
+    first_wrong = tf.strings.format("{}", tf.boolean_mask(received, ~is_valid)[:1])
+    first_wrong = tf.strings.regex_replace(first_wrong, r'^\["?|"?\]$', "")
+    problem = tf.strings.join([f"a {name} of the data set is ", first_wrong, f"; expected {expected}"])
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_valid), [problem])]):
         return tf.identity(values)

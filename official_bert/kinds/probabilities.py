@@ -1,17 +1,164 @@
-"""Probabilities of logits, and the margins of decisions."""
+"""Turns logits into probabilities and probabilities into decisions.
+
+The temperature and the thresholds are chosen on evaluation data after training, and are stored as settings of the spec.
+
+E examples, C classes
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from official_bert.errors import UserError
 from official_bert.kinds.features import Array
+from official_bert.kinds.names import ACCURACY, BETAS
+
+_NUM_BINS = 15  # bins of the expected calibration error
+_CONFIDENCE_LIMITS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # the rows of the coverage table
+_MAX_TEMPERATURE = 20.0  # the minimum is its inverse
+_MIN_PROBABILITY = 1e-12  # the lower bound of probabilities before the logarithm
 
 
 def softmax(logits: Array) -> Array:
-    """Returns the probabilities of the last axis."""
+    """Returns the softmax over the last axis."""
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
-def margins_of_rows(rows: Array) -> list[float]:
-    """Returns the difference between the two largest numbers of each row."""
-    ordered = np.sort(rows, axis=-1)
+def compute_margins(values: Array) -> list[float]:
+    """Returns the difference between the two largest values of each row."""
+    ordered = np.sort(values, axis=-1)
     return [float(row[-1] - row[-2]) if len(row) > 1 else np.inf for row in ordered]
+
+
+def rescale_softmax(probabilities: Array, temperature: float) -> Array:
+    """Returns the softmax, [E, C], of the same logits divided by a temperature."""
+    return softmax(np.log(np.maximum(probabilities, _MIN_PROBABILITY)) / temperature)
+
+
+def rescale_sigmoid(probabilities: Array, temperature: float) -> Array:
+    """Returns the sigmoid, [E, C], of the same logits divided by a temperature."""
+    clipped = np.clip(probabilities, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
+    return np.asarray(1.0 / (1.0 + np.exp(-(np.log(clipped) - np.log1p(-clipped)) / temperature)))
+
+
+def fit_temperature(probabilities: Array, expected: Array, rescale: Callable[[Array, float], Array]) -> float:
+    """Returns the temperature with the lowest cross-entropy (Guo et al., 2017, arXiv:1706.04599).
+
+    Args:
+        probabilities: Predicted probabilities, [E, C].
+        expected: 1 for the correct classes or labels, else 0, [E, C].
+        rescale: `rescale_softmax` or `rescale_sigmoid`.
+    """
+    from scipy.optimize import minimize_scalar
+
+    def compute_loss(exponent: float) -> float:
+        rescaled = rescale(probabilities, float(np.exp(exponent)))
+        # With a softmax, only the probability of the correct class counts.
+        of_absent = 1.0 - rescaled if rescale is rescale_sigmoid else 1.0
+        return float(-np.log(np.maximum(np.where(expected > 0, rescaled, of_absent), _MIN_PROBABILITY)).sum())
+
+    bound = float(np.log(_MAX_TEMPERATURE))
+    return float(np.exp(minimize_scalar(compute_loss, bounds=(-bound, bound), method="bounded").x))
+
+
+def choose_thresholds(probabilities: Array, expected: Array, labels: Sequence[str], measure: str) -> tuple[float, ...]:
+    """Returns for each label the threshold with the best value of the measure. Labels above it are predicted.
+
+    Args:
+        probabilities: Predicted probabilities, [E, C].
+        expected: 1 for the labels of each text, else 0, [E, C].
+        labels: Names of the labels.
+        measure: One of kinds.names.MEASURES.
+
+    Raises:
+        UserError: If a label does not occur in `expected`.
+    """
+    absent = [label for label, column in zip(labels, expected.T, strict=True) if not column.any()]
+    if absent:
+        raise UserError(
+            f"the evaluation data have no text with the label {', '.join(absent)}, so that no threshold can be chosen "
+            "for it; add some, or leave out --thresholds"
+        )
+    return tuple(
+        _choose_threshold(column, is_expected > 0, measure)
+        for column, is_expected in zip(probabilities.T, expected.T, strict=True)
+    )
+
+
+def _choose_threshold(probabilities: Array, is_expected: Array, measure: str) -> float:
+    order = np.argsort(-probabilities, kind="stable")
+    ordered, hits = probabilities[order], np.cumsum(is_expected[order])
+    predicted, total = np.arange(1, len(order) + 1), int(is_expected.sum())
+    if measure == ACCURACY:
+        values = (2 * hits - predicted - total) / len(order)  # up to a constant
+        value_of_none = -total / len(order)
+    else:
+        weight = BETAS[measure] ** 2
+        values, value_of_none = (1 + weight) * hits / (weight * total + predicted), 0.0
+    # A threshold cannot separate equal probabilities.
+    is_end = np.append(ordered[1:] < ordered[:-1], True)
+    below = np.append(ordered[1:], 0.0)
+    candidates = [(value_of_none, float(ordered[0] + 1.0) / 2.0 if ordered[0] < 1.0 else 1.0)]
+    candidates += [
+        (float(value), float(high + low) / 2.0)
+        for value, high, low in zip(values[is_end], ordered[is_end], below[is_end], strict=True)
+    ]
+    return max(candidates, key=lambda each: (round(each[0], 12), -abs(each[1] - 0.5)))[1]
+
+
+def bin_confidences(confidences: Array, is_correct: Array) -> list[tuple[float, float, int]]:
+    """Returns the mean confidence, the accuracy and the number of predictions of each bin that has predictions.
+
+    Args:
+        confidences: Values from 0 to 1, of any shape.
+        is_correct: 0 or 1, of the same shape.
+    """
+    confidences, is_correct = np.ravel(confidences), np.ravel(is_correct)
+    bins = np.minimum((confidences * _NUM_BINS).astype(int), _NUM_BINS - 1)
+    return [
+        (float(confidences[bins == each].mean()), float(is_correct[bins == each].mean()), int((bins == each).sum()))
+        for each in range(_NUM_BINS)
+        if (bins == each).any()
+    ]
+
+
+def calibration_error(confidences: Array, is_correct: Array) -> float:
+    """Returns the expected calibration error: the mean difference between confidence and accuracy over the bins."""
+    points = bin_confidences(confidences, is_correct)
+    total = sum(count for *_, count in points)
+    return sum(abs(confidence - accuracy) * count for confidence, accuracy, count in points) / total if total else 0.0
+
+
+def calibration_report(
+    temperature: float, confidences: Array, is_correct: Array, uncalibrated: Array, with_coverage: bool
+) -> dict[str, Any]:
+    """Returns the temperature, the calibration error before and after calibration, and the coverage table.
+
+    Args:
+        temperature: The current temperature.
+        confidences: Calibrated confidence of each decision, of any shape.
+        is_correct: Whether each decision is correct, of the same shape.
+        uncalibrated: Confidences before calibration, of the same shape.
+        with_coverage: Whether the model may abstain, so that the coverage table makes sense.
+    """
+    return {
+        "temperature": temperature,
+        "before": calibration_error(uncalibrated, is_correct),
+        "after": calibration_error(confidences, is_correct),
+        "coverage": compute_coverage(confidences, is_correct) if with_coverage else [],
+    }
+
+
+def compute_coverage(confidences: Array, is_correct: Array) -> list[tuple[float, float, float]]:
+    """Returns (minimum confidence, share of answered texts, accuracy of these) for several minimum confidences.
+
+    Minimum confidences that no prediction reaches are omitted.
+    """
+    points = []
+    for limit in _CONFIDENCE_LIMITS:
+        is_answered = confidences >= limit
+        if is_answered.any():
+            points.append((limit, float(np.mean(is_answered)), float(np.mean(is_correct[is_answered]))))
+    return points

@@ -1,7 +1,7 @@
 """The base class of the specs of all kinds.
 
-Tasks, Keras models, exports and distillation use it without a branch on the name of a kind. Specs need neither
-TensorFlow nor Keras. The model, loss and metrics of a kind are in its model.py.
+Other packages use specs instead of branching on the name of a kind. Specs do not import TensorFlow or Keras. The model,
+loss and metrics of a kind are in its model.py.
 
 R rows, C classes
 """
@@ -12,8 +12,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
+import numpy as np
+
 from official_bert.errors import UserError
-from official_bert.kinds.features import Array, Features, Outputs, cut_note
+from official_bert.kinds.features import LABELS, Array, Features, Outputs, describe_truncation
 from official_bert.kinds.synthetic_texts import SyntheticTexts
 from official_bert.modeling.head_input import ENCODER_ITSELF, HeadInput
 from official_bert.tokenization.exact import FullTokenizer
@@ -24,17 +26,17 @@ class Outcome:
     """An example with its expected and its predicted answer, as text for the model card."""
 
     text: str
-    expected: str  # the right label or answer
-    predicted: str  # the label or answer of the model
+    expected: str
+    predicted: str
     correct: bool
     certainty: float | None = None  # the probability of the prediction, or None if the kind has no probabilities
 
 
 class Decisions(NamedTuple):
-    """The decisions to choose after training."""
+    """The settings to choose after training."""
 
     calibrate: bool = False  # whether to choose the temperature
-    thresholds: str | None = None  # the measure to choose thresholds by, or None to keep them
+    thresholds: str | None = None  # the measure that chooses thresholds, or None to keep them
     min_confidence: float | None = None  # the new min_confidence, or None to keep it
 
 
@@ -47,14 +49,14 @@ class KindSpec(abc.ABC):
     Attributes:
         kind: Name of the kind in task.json and exports.
         head_input: Input of the head: the encoder, or a BiLSTM on it.
-        labels: Names of the classes in the order of the logits, or None for kinds without classes.
-        num_choices: Number of choices, or None for kinds without choices.
-        decisions: Outputs chosen by comparing numbers (such as labels), which rounding may flip.
+        labels: Names of the classes in the order of the logits. None for kinds without classes.
+        num_choices: Number of choices per example. None for kinds without choices.
+        discrete_outputs: Outputs chosen by comparing numbers (such as labels), which rounding may flip.
         pair: Whether an example has two texts.
-        weighs_examples: Whether training supports weights of examples.
+        supports_sample_weight: Whether training supports sample weights.
         has_tokens: Whether each token has its own outputs and targets.
         best_possible_score: 1.0, or 100.0 for scores in percent.
-        has_one_class: Whether each example has exactly one label.
+        is_single_label: Whether each example has exactly one label.
         has_head: Whether the kind has weights on top of the encoder.
         answer_dtypes: NumPy dtypes of the outputs of `named_answers`, object for strings.
         required_settings: Keys of task.json that may not be null.
@@ -62,13 +64,13 @@ class KindSpec(abc.ABC):
     """
 
     kind: ClassVar[str]
-    weighs_examples: ClassVar[bool] = True
+    supports_sample_weight: ClassVar[bool] = True
     has_tokens: ClassVar[bool] = False
     best_possible_score: ClassVar[float] = 1.0
-    has_one_class: ClassVar[bool] = False
+    is_single_label: ClassVar[bool] = False
     has_head: ClassVar[bool] = True
     answer_dtypes: ClassVar[Mapping[str, Any]] = {}
-    decisions: ClassVar[tuple[str, ...]] = ()
+    discrete_outputs: ClassVar[tuple[str, ...]] = ()
     required_settings: ClassVar[tuple[str, ...]] = ()
     default_max_seq_length: ClassVar[int] = 128
 
@@ -79,7 +81,7 @@ class KindSpec(abc.ABC):
 
     @classmethod
     def model_module(cls) -> str:
-        """Returns the module whose class `Model` is the KindModel of this kind (see kinds.model.model_for)."""
+        """Returns the module whose class `Model` is the KindModel of this kind (see kinds.model.create_model)."""
         return f"official_bert.kinds.{cls.kind}.model"
 
     @property
@@ -132,7 +134,7 @@ class KindSpec(abc.ABC):
         """The names of the texts of an example."""
         return ("text", "text_pair") if self.pair else ("text",)
 
-    def examples_of(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Any]:
+    def build_examples(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Any]:
         """Returns examples without labels, given a column of texts for each of `text_inputs`."""
         columns = tuple(list(texts[name]) for name in self.text_inputs)
         return self.examples(columns if len(columns) > 1 else columns[0], None)
@@ -145,60 +147,60 @@ class KindSpec(abc.ABC):
 
     @property
     def pooling_settings(self) -> dict[str, Any]:
-        """The arguments of `pooling.build_vector_model` for models whose answers are pooled vectors."""
+        """The arguments of `pooling.build_vector_model`, for models that return pooled vectors."""
         return {}
 
-    def texts_of(self, examples: Sequence[Any]) -> dict[str, list[Any]]:
+    def collect_texts(self, examples: Sequence[Any]) -> dict[str, list[Any]]:
         """Returns the texts of examples, a column for each of `text_inputs`."""
         raise NotImplementedError
 
     def named_answers(self, predictions: Any, examples: Sequence[Any]) -> dict[str, list[Any]]:
-        """Returns predictions as exports return them: a list by output, with an element per example."""
+        """Returns predictions in the format of exports: by output, a list with an element per example."""
         raise NotImplementedError
 
     def margins(self, outputs: Outputs, features: Features, examples: Sequence[Any]) -> list[float]:
-        """Returns the margin of probability by which the `decisions` of each example were made (see `decode`)."""
+        """Returns the margin, as a probability, of the `discrete_outputs` of each example (see `decode`)."""
         return [math.inf] * len(examples)
 
     # Learning.
 
     @abc.abstractmethod
     def examples(self, x: Any, y: Any) -> list[Any]:
-        """Returns the examples of the x and y that users pass to Keras models, without labels if y is None.
+        """Returns the examples in the x and y that users pass to Keras models. If y is None, they have no labels.
 
         Raises:
             UserError: If a text or a label has the wrong form.
         """
 
     def training_examples(self, x: Any, y: Any) -> list[Any]:
-        """Returns the examples to train on or to score, if they have another form than those to predict."""
+        """Returns the examples for training and evaluation, if they differ from the examples for prediction."""
         return self.examples(x, y)
 
     @abc.abstractmethod
     def featurize(self, examples: Sequence[Any], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         """Returns the inputs of the model, with targets if all examples have labels."""
 
-    def drawn(self, batch: tuple[Any, ...], keys: Sequence[int]) -> tuple[Any, ...]:
-        """Returns a padded batch with the random changes of an epoch, such as masks, drawn from a key per row."""
+    def randomize_batch(self, batch: tuple[Any, ...], keys: Sequence[int]) -> tuple[Any, ...]:
+        """Returns a padded batch with the random changes of an epoch, such as masks. Each row has its own key."""
         return batch
 
-    def cut_note(self, cut: int, examples: int, max_seq_length: int) -> str | None:
-        """Returns a line on the number of examples that `featurize` truncated, or None if there are none."""
-        return cut_note(cut, examples, "text", max_seq_length, "max_seq_length")
+    def describe_truncation(self, num_truncated: int, num_examples: int, max_seq_length: int) -> str | None:
+        """Returns a line on the number of examples that `featurize` truncated, or None if it truncated nothing."""
+        return describe_truncation(num_truncated, num_examples, "text", max_seq_length, "max_seq_length")
 
     def loss_weights(self) -> dict[str, float] | None:
-        """Returns the weight of each output in the loss, or None for one output."""
+        """Returns the weight of each output in the loss. None for models with one output."""
         return None
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
-        """Returns the targets of a row with a number of tokens, all 0, in the format of `featurize`."""
-        raise NotImplementedError
+        """Returns targets of 0 for a row of `tokens` tokens, in the format of `featurize`."""
+        return {LABELS: np.zeros(1, np.int32)}
 
     def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
         """Returns the weight of each class, float32 [C]. The default weight is 1.
 
         Args:
-            class_weight: Weights by the name or number of a class.
+            class_weight: Weights by the name or index of a class.
 
         Raises:
             UserError: If examples do not have exactly one label.
@@ -206,10 +208,11 @@ class KindSpec(abc.ABC):
         raise UserError(f"{self.kind.replace('_', ' ')} has no classes to weigh; leave out class_weight")
 
     def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
-        """Returns the spec to train with, and the weight of each row, float32 [R], or None if all weigh the same.
+        """Returns the spec for training, and the weight of each row, float32 [R], or None for equal weights.
 
         Args:
-            class_weights: The values of --class_weights: a number for each label, in their order, or `balanced`.
+            class_weights: The values of --class_weights: a number for each label, in the order of `labels`, or
+                `balanced`.
             features: The rows to train on, with targets.
 
         Raises:
@@ -219,41 +222,41 @@ class KindSpec(abc.ABC):
             raise UserError(f"--class_weights is for classification with labels; the task is {self.kind}")
         return self, None
 
-    # Decisions that are chosen after training (see calibration).
+    # Decisions that are chosen after training (see probabilities.py).
 
     def uncalibrated(self) -> Self:
-        """Returns the spec with the temperature of the trained model, 1."""
+        """Returns the spec with a temperature of 1."""
         return self
 
     def calibrate(self, predictions: Any) -> Any:
-        """Returns the predictions of `uncalibrated` as predictions of this spec."""
+        """Converts predictions of `uncalibrated` to predictions of this spec."""
         return predictions
 
     def decide(self, predictions: Any, examples: Sequence[Any], wanted: Decisions) -> Self:
-        """Returns the spec with decisions that are chosen on labelled examples.
+        """Returns the spec with settings that are chosen on labelled examples.
 
         Args:
             predictions: Predictions of `uncalibrated`.
             examples: Labelled examples that the model was not trained on.
-            wanted: The decisions to choose.
+            wanted: The settings to choose.
 
         Raises:
-            UserError: If the kind has no such decision.
+            UserError: If the kind does not have these settings.
         """
         raise UserError(f"--calibrate, --thresholds and --min_confidence are for classes; the task is {self.kind}")
 
     def label_scores(self, predictions: Any, examples: Sequence[Any]) -> dict[str, dict[str, float]] | None:
-        """Returns precision, recall, F1 and the number of examples of each label, or None for other kinds."""
+        """Returns precision, recall, F1 and the number of examples of each label. None for single-label kinds."""
         return None
 
-    def calibration_figures(self, predictions: Any, examples: Sequence[Any]) -> dict[str, Any] | None:
-        """Returns the result of `calibration.figures` for labelled examples, or None for other kinds."""
+    def calibration_report(self, predictions: Any, examples: Sequence[Any]) -> dict[str, Any] | None:
+        """Returns `probabilities.calibration_report` of labelled examples. None for kinds without classes."""
         return None
 
     # Predictions.
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[Any]) -> Any:
-        """Returns a prediction for each example, given the outputs of the model for the features."""
+        """Returns a prediction for each example from the model's outputs for the features."""
         raise NotImplementedError
 
     def answers(self, predictions: Any) -> Any:
@@ -261,9 +264,9 @@ class KindSpec(abc.ABC):
         return predictions
 
     def scores(self, predictions: Any, examples: Sequence[Any]) -> dict[str, float]:
-        """Returns scores by name. The examples must have labels."""
+        """Returns the scores of labelled examples by name."""
         raise NotImplementedError
 
     def outcomes(self, predictions: Any, examples: Sequence[Any]) -> list[Outcome]:
-        """Returns an Outcome for each example. The examples must have labels."""
+        """Returns an Outcome for each labelled example."""
         raise NotImplementedError

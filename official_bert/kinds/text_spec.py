@@ -1,4 +1,4 @@
-"""What the kinds that answer a whole text or pair share (paper, section 4.1).
+"""The base classes of the kinds that predict one answer per text or pair (paper, section 4.1).
 
 E examples, R rows, C classes
 """
@@ -6,40 +6,42 @@ E examples, R rows, C classes
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.kinds import input_adapters
+from official_bert.kinds import input_adapters, probabilities
+from official_bert.kinds.class_labels import BALANCED
 from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length
-from official_bert.kinds.spec import KindSpec, Outcome
+from official_bert.kinds.spec import Decisions, KindSpec, Outcome
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.tokenization.truncation import build_windows, concatenate_ranges, truncate_lengths
 
-if TYPE_CHECKING:
-    pass
+# Settings that are chosen after training. Features do not depend on them.
+DECISIONS = ("temperature", "thresholds", "min_confidence")
 
 
 @dataclasses.dataclass(frozen=True)
 class TextExample:
     """A text or a pair, with its label if it is known."""
 
-    id: str  # its name in the file, or its number
-    text_a: str  # the text, or the first one
-    text_b: str | None = None  # the second one, or None
-    # The number of its class, a tuple of numbers of classes, or a value. None if it is not known.
+    id: str  # the identifier in the file, or the index
+    text_a: str
+    text_b: str | None = None
+    # The index of the class, a tuple of indices of classes, or a number. None if it is not known.
     label: Any = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextSpec(KindSpec):
-    """The base class of kinds that answer a whole text or pair.
+    """The base class of kinds that predict one answer per text or pair.
 
-    A prediction is float64, [C] or []; a label is as in TextExample.
+    A prediction is float64, [C] or []. Labels have the form of TextExample.label.
 
     Attributes:
-        doc_stride: Tokens from one window of a long text to the next, or None to truncate (see `featurize`).
+        doc_stride: Number of tokens between the starts of two windows of a long text, or None to truncate (see
+            `featurize`).
     """
 
     doc_stride: int | None = None
@@ -53,20 +55,20 @@ class TextSpec(KindSpec):
         return {"doc_stride": self.doc_stride} if self.doc_stride else {}
 
     def examples(self, x: Any, y: Any) -> list[TextExample]:
-        first, second = input_adapters.as_pairs(x) if self.pair else (input_adapters.as_texts(x), None)
-        labels = [None] * len(first) if y is None else self.labels_from(y)
+        first, second = input_adapters.to_pairs(x) if self.pair else (input_adapters.to_texts(x), None)
+        labels = [None] * len(first) if y is None else self.parse_labels(y)
         input_adapters.check_same_length(len(first), labels, "y")
         return [
-            TextExample(str(number), text, None if second is None else second[number], labels[number])
-            for number, text in enumerate(first)
+            TextExample(str(index), text, None if second is None else second[index], labels[index])
+            for index, text in enumerate(first)
         ]
 
-    def texts_of(self, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
+    def collect_texts(self, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
         columns = {"text": [example.text_a for example in examples]}
         return columns | ({"text_pair": [example.text_b or "" for example in examples]} if self.pair else {})
 
     @abc.abstractmethod
-    def labels_from(self, y: Any) -> list[Any]:
+    def parse_labels(self, y: Any) -> list[Any]:
         """Returns the labels in the y that a user passed."""
 
     def featurize(self, examples: Sequence[TextExample], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
@@ -82,10 +84,10 @@ class TextSpec(KindSpec):
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> Array:
         """Returns predictions from the mean logits of the windows of each example."""
-        return self.activated(pooled(outputs, features, len(examples)))
+        return self.apply_activation(average_windows(outputs, features, len(examples)))
 
     @abc.abstractmethod
-    def activated(self, logits: Array) -> Array:
+    def apply_activation(self, logits: Array) -> Array:
         """Returns predictions from the logits of examples."""
 
     @abc.abstractmethod
@@ -93,12 +95,12 @@ class TextSpec(KindSpec):
         """Returns the labels of predictions."""
 
     @abc.abstractmethod
-    def name_of(self, label: Any) -> str:
+    def format_label(self, label: Any) -> str:
         """Returns a label as text."""
 
     def prediction_names(self, predictions: Array) -> list[str]:
         """Returns the names of the predicted labels, for prediction files and exports."""
-        return [self.name_of(label) for label in self.predicted_labels(predictions)]
+        return [self.format_label(label) for label in self.predicted_labels(predictions)]
 
     def certainty(self, prediction: Any) -> float | None:
         """Returns the probability of the predicted label, or None for numbers."""
@@ -109,34 +111,102 @@ class TextSpec(KindSpec):
         labels = self.predicted_labels(predictions)
         for label, prediction, example in zip(labels, predictions, examples, strict=True):
             text = example.text_a if example.text_b is None else f"{example.text_a} ||| {example.text_b}"
-            expected, predicted = self.name_of(example.label), self.name_of(label)
+            expected, predicted = self.format_label(example.label), self.format_label(label)
             outcomes.append(Outcome(text, expected, predicted, expected == predicted, self.certainty(prediction)))
         return outcomes
 
-    # Distillation.
-
     @abc.abstractmethod
     def soft_targets(self, targets: Array, classes: int) -> Array:
-        """Returns the labels of rows in the format of a teacher: probabilities or values, [R, C]."""
+        """Returns targets in the format of a teacher's answers, for distillation: probabilities or values, [R, C]."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelSpec(TextSpec):
+    """The base class of kinds that predict classes of a text. Predictions are probabilities.
+
+    Attributes:
+        labels: Names of the classes.
+        temperature: Divisor of the logits before they become probabilities (see `fit_temperature`).
+    """
+
+    labels: tuple[str, ...] = ()
+    temperature: float = 1.0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | ({"temperature": self.temperature} if self.temperature != 1.0 else {})
+
+    @staticmethod
+    @abc.abstractmethod
+    def rescale(probabilities: Array, temperature: float) -> Array:
+        """Returns the probabilities for the same logits divided by a temperature."""
+
+    @abc.abstractmethod
+    def certainties(self, predictions: Array, examples: Sequence[TextExample]) -> tuple[Array, Array]:
+        """Returns the confidence of each decision and whether it is correct, in arrays of the same shape."""
+
+    def fit_temperature(self, predictions: Array, examples: Sequence[TextExample]) -> Self:
+        """Returns the spec with the temperature that maximizes the likelihood of the labels.
+
+        Args:
+            predictions: Predictions of this spec.
+            examples: Labelled examples that the model was not trained on.
+        """
+        expected = self.soft_targets(self.targets([example.label for example in examples]), len(self.labels))
+        factor = probabilities.fit_temperature(predictions, expected, self.rescale)
+        return dataclasses.replace(self, temperature=self.temperature * factor)
+
+    def calibration_report(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, Any]:
+        confidences, is_correct = self.certainties(predictions, examples)
+        uncalibrated, _ = self.certainties(self.rescale(predictions, 1.0 / self.temperature), examples)
+        return probabilities.calibration_report(
+            self.temperature, confidences, is_correct, uncalibrated, self.is_single_label
+        )
+
+    def uncalibrated(self) -> Self:
+        return dataclasses.replace(self, temperature=1.0)
+
+    def calibrate(self, predictions: Array) -> Array:
+        return self.rescale(predictions, self.temperature)
+
+    def decide(self, predictions: Array, examples: Sequence[TextExample], wanted: Decisions) -> Self:
+        return self.uncalibrated().fit_temperature(predictions, examples) if wanted.calibrate else self
+
+    def parse_class_weights(self, class_weights: Sequence[str]) -> Array:
+        """Returns the values of --class_weights as numbers, [C].
+
+        Raises:
+            UserError: If there is not one number, 0 or more, for each label.
+        """
+        try:
+            weights = np.array([float(weight) for weight in class_weights])
+        except ValueError:
+            weights = np.empty(0)
+        if len(weights) != len(self.labels) or not ((weights >= 0) & (weights <= input_adapters.MAX_MAGNITUDE)).all():
+            raise UserError(
+                f"--class_weights is {','.join(class_weights)}; expected {BALANCED}, or {len(self.labels)} numbers, "
+                f"one for each of {', '.join(self.labels)}"
+            )
+        return weights
 
 
 def featurize(
     examples: Sequence[TextExample], tokenizer: FullTokenizer, max_seq_length: int, doc_stride: int | None = None
 ) -> Features:
-    """Returns [CLS] a [SEP] or [CLS] a [SEP] b [SEP] of each example, without targets, cut as the original cuts them.
+    """Returns the sequences [CLS] a [SEP] or [CLS] a [SEP] b [SEP] of the examples, without targets.
 
-    As in the original, a second text without tokens counts as none: [CLS] a [SEP].
+    As in the original, a pair whose second text has no tokens becomes [CLS] a [SEP].
 
     Args:
-        examples: either all have two texts, or none.
-        tokenizer: for their texts.
-        max_seq_length: of a sequence, in tokens.
-        doc_stride: None cuts what is too long. A number makes windows of it, each that many tokens after the one
-            before: windows over the text, or over the second text with the first one in each window. Where a first text
-            leaves less room for the second one, its windows are that much nearer to each other.
+        examples: Single texts or pairs, not both.
+        tokenizer: The model's tokenizer.
+        max_seq_length: Maximum number of tokens of a sequence.
+        doc_stride: None truncates long texts as the original does. A number reads them in windows instead, and is the
+            number of tokens between the starts of two windows. Pairs have windows over the second text, with the first
+            text in each window. If the first text leaves less room than the stride, the stride is as long as the room.
 
     Raises:
-        UserError: there is no room for a token, or all windows would leave some out.
+        UserError: If a sequence has no room for a token, or doc_stride is longer than a window.
     """
     pair = bool(examples) and examples[0].text_b is not None
     check_length(max_seq_length, 4 if pair else 3)
@@ -145,11 +215,11 @@ def featurize(
     if pair:
         ids_b, splits_b = tokenizer.encode([example.text_b or "" for example in examples])
     lengths_a, lengths_b = np.diff(splits_a), np.diff(splits_b)
-    numbers = np.arange(len(examples))
+    texts = np.arange(len(examples))  # [R], the index of the text of each row
     starts_a, starts_b = splits_a[:-1], splits_b[:-1]
     room = max_seq_length - np.where(lengths_b > 0, 3, 2)  # [E], without [CLS] and one or two [SEP]
-    whole = lengths_a + lengths_b if doc_stride is None else lengths_a if pair else np.zeros_like(lengths_a)
-    is_cut = whole > (room if doc_stride is None else room // 2)
+    needed = lengths_a + lengths_b if doc_stride is None else lengths_a if pair else np.zeros_like(lengths_a)
+    is_truncated = needed > (room if doc_stride is None else room // 2)
     most = max_seq_length - (3 if pair else 2)
     if doc_stride is not None and doc_stride > most:
         raise UserError(f"doc_stride is {doc_stride}, but only {most} tokens of the text fit in a window; lower it")
@@ -157,13 +227,13 @@ def featurize(
         lengths_a, lengths_b = truncate_lengths(lengths_a, lengths_b, room)
     elif pair:
         lengths_a = np.minimum(lengths_a, room // 2)
-        numbers, offsets, lengths_b = build_windows(lengths_b, room - lengths_a, doc_stride)
-        starts_a, lengths_a, starts_b = starts_a[numbers], lengths_a[numbers], starts_b[numbers] + offsets
+        texts, offsets, lengths_b = build_windows(lengths_b, room - lengths_a, doc_stride)
+        starts_a, lengths_a, starts_b = starts_a[texts], lengths_a[texts], starts_b[texts] + offsets
     else:
-        numbers, offsets, lengths_a = build_windows(lengths_a, room, doc_stride)
-        starts_a, starts_b, lengths_b = starts_a[numbers] + offsets, starts_b[numbers], lengths_b[numbers]
+        texts, offsets, lengths_a = build_windows(lengths_a, room, doc_stride)
+        starts_a, starts_b, lengths_b = starts_a[texts] + offsets, starts_b[texts], lengths_b[texts]
     cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
-    ends_a = lengths_a + 2  # of [CLS] a [SEP]
+    ends_a = lengths_a + 2  # the end of [CLS] a [SEP]
     has_b = lengths_b > 0
     lengths = ends_a + lengths_b + has_b
     splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -177,16 +247,16 @@ def featurize(
     if pair:
         ids[concatenate_ranges(first + ends_a, lengths_b)] = ids_b[concatenate_ranges(starts_b, lengths_b)]
         segment_ids[concatenate_ranges(first + ends_a, lengths_b + has_b)] = 1
-    return Features(ids, segment_ids, splits, {}, {EXAMPLE: numbers}, is_cut=is_cut)
+    return Features(ids, segment_ids, splits, {}, {EXAMPLE: texts}, is_truncated=is_truncated)
 
 
-def pooled(outputs: Outputs, features: Features, examples: int) -> Array:
-    """Returns the mean of the logits of each example's windows: float64 [E, C], or [E] for regression."""
+def average_windows(outputs: Outputs, features: Features, num_examples: int) -> Array:
+    """Returns the mean logits of the windows of each example, float64 [E, C], or [E] for regression."""
     if not len(outputs):
         return np.empty(0)
     logits = np.asarray(np.stack(outputs), np.float64)
-    numbers = features.details[EXAMPLE]
-    sums = np.zeros((examples, *logits.shape[1:]))
-    np.add.at(sums, numbers, logits)
-    counts = np.bincount(numbers, minlength=examples)
+    indices = features.details[EXAMPLE]
+    sums = np.zeros((num_examples, *logits.shape[1:]))
+    np.add.at(sums, indices, logits)
+    counts = np.bincount(indices, minlength=num_examples)
     return np.asarray(sums / counts.reshape(-1, *[1] * (logits.ndim - 1)))

@@ -112,7 +112,7 @@ class EmbeddingsTask(Task):
         value = values.get(name)
         if value in (None, ""):
             return None, f"no score in {name}"
-        score, problem = self.head.scaled(_number(value) if isinstance(value, str) else value)
+        score, problem = self.head.scale_score(_number(value) if isinstance(value, str) else value)
         return score, problem and f"{problem} (in {name})"
 
     def write_predictions(

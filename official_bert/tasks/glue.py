@@ -219,7 +219,7 @@ class GlueTask(TextTask):
         if split not in self._spec.submission:
             return paths
         shown = [
-            self.head.name_of(min(max(label, 0.0), _HIGHEST_SCORE) if self.head.is_value else label)
+            self.head.format_label(min(max(label, 0.0), _HIGHEST_SCORE) if self.head.is_value else label)
             for label in self.head.predicted_labels(predictions)
         ]
         rows = [f"{example.id}\t{name}" for example, name in zip(examples, shown, strict=True)]

@@ -10,7 +10,7 @@ from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import Array
-from official_bert.kinds.multiple_choice.spec import NUM_CHOICES, Example, MultipleChoiceSpec, chosen
+from official_bert.kinds.multiple_choice.spec import NUM_CHOICES, Example, MultipleChoiceSpec, choose_endings
 from official_bert.tasks import data_files
 from official_bert.tasks.options import CODAH, SWAG, MultipleChoiceOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task
@@ -50,7 +50,7 @@ class MultipleChoiceTask(Task):
     def write_predictions(self, folder: str, split: str, predictions: Array, examples: Sequence[Example]) -> list[str]:
         """Writes the number of the chosen ending of each example, a line each: what the leaderboard takes."""
         path = os.path.join(folder, f"{split}_predictions.csv")
-        files.write_text(path, "".join(f"{choice}\n" for choice in chosen(predictions)))
+        files.write_text(path, "".join(f"{choice}\n" for choice in choose_endings(predictions)))
         return [path]
 
 

@@ -62,7 +62,7 @@ class SquadTask(Task):
     ) -> list[str]:
         """Writes the files of the original's script: answers, the best of each question and, in v2.0, null_odds."""
         prefix = "" if split == DEV else f"{split}_"
-        answers = zip(questions, self.head.final(predictions), strict=True)
+        answers = zip(questions, self.head.choose_answers(predictions), strict=True)
         contents: dict[str, Any] = {
             "predictions": {question.id: candidate.text for question, candidate in answers},
             "nbest_predictions": _n_best(predictions, questions),

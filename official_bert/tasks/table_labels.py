@@ -148,8 +148,8 @@ class ValueColumn(LabelColumn):
         if value in (None, ""):
             return None, f"no label in {self._name}"
         is_value = not isinstance(value, bool | list | dict) and is_number(str(value))
-        if not is_value or abs(float(value)) > input_adapters.LARGEST:
-            return None, f"label {value!r}; expected a number, at most {input_adapters.LARGEST:g}"
+        if not is_value or abs(float(value)) > input_adapters.MAX_MAGNITUDE:
+            return None, f"label {value!r}; expected a number, at most {input_adapters.MAX_MAGNITUDE:g}"
         return float(value), ""
 
 

@@ -26,7 +26,7 @@ class TextTask(Task):
         columns = ["id", "prediction", "expected", *(f"probability of {name}" for name in classes)]
         rows = ["\t".join(columns)]
         for example, name, row in zip(examples, head.prediction_names(predictions), predictions, strict=True):
-            expected = "" if example.label is None else head.name_of(example.label)
+            expected = "" if example.label is None else head.format_label(example.label)
             probabilities = [f"{value:.7g}" for value in row] if classes else []
             cells = [example.id, name, expected, *probabilities]
             rows.append("\t".join(" ".join(cell.split()) for cell in cells))

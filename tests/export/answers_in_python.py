@@ -34,7 +34,7 @@ TEXTS_FOR: dict[str, Texts] = {
 }
 
 
-def model_for(kind: str, config: BertConfig = CONFIG, **settings: Any) -> keras.Model:
+def create_model(kind: str, config: BertConfig = CONFIG, **settings: Any) -> keras.Model:
     """Returns the model that exported_models saves for a kind."""
     if kind not in (ENCODER, FILL_MASK):
         return build_model(kind, config, **settings)

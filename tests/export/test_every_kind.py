@@ -10,7 +10,7 @@ from official_bert.export.options import ONNX, SAVED_MODEL
 from official_bert.inference import exports, predictor, replays
 from official_bert.kinds.names import ENCODER, FILL_MASK, KINDS, TAGGING
 from official_bert.tokenization.exact import FullTokenizer
-from tests.export.answers_in_python import TEXTS_FOR, answers_in_python, assert_answers, model_for
+from tests.export.answers_in_python import TEXTS_FOR, answers_in_python, assert_answers, create_model
 from tests.export.exported_models import BILSTM, CONFIG, build_model, export, make_task_spec, save_finetuned
 from tests.make import VOCAB
 
@@ -32,7 +32,7 @@ def test_an_export_of_every_kind_answers_as_python(format_name: str, kind: str, 
     assert exports.is_onnx(path) == (format_name == ONNX)
     assert exports.find_newest_version(str(pathlib.Path(path).parent)) == path
     assert exports.read_metadata(path)["kind"] == kind
-    assert_answers_as_python(path, kind, model_for(kind))
+    assert_answers_as_python(path, kind, create_model(kind))
 
 
 @pytest.mark.slow

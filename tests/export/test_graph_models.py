@@ -37,7 +37,7 @@ from tests.export.answers_in_python import (
     answers_in_python,
     assert_answers,
     assert_words,
-    model_for,
+    create_model,
     outputs_of_rows,
     question_windows,
     tokenize_row,
@@ -52,7 +52,7 @@ def tokenizer(vocab_file: str) -> FullTokenizer:
 
 def exported(kind: str, tokenizer: FullTokenizer, **changes: Any) -> GraphModel:
     """Returns the functions that are exported of the model for a kind."""
-    model = model_for(kind)
+    model = create_model(kind)
     if kind == FILL_MASK:
         model = keras.Model(model.input, model.output["masked_lm_logits"])
     return build_graph_model(model, tokenizer, kind, make_task_spec(kind, **changes))
@@ -74,7 +74,7 @@ def test_answers_are_those_of_python(kind: str, texts: dict[str, Any], tokenizer
     settings = {"pair": "text_pair" in texts, "max_seq_length": 64 if kind == FILL_MASK else 20}
     functions = exported(kind, tokenizer, **settings)
     assert list(functions.inputs) == list(texts)
-    expected = list(answers_in_python(kind, model_for(kind), tokenizer, texts, make_task_spec(kind, **settings)))
+    expected = list(answers_in_python(kind, create_model(kind), tokenizer, texts, make_task_spec(kind, **settings)))
     assert_answers(answers(functions, texts), expected)
     assert len({str(np.round(list(answer.values())[-1], 4)) for answer in expected}) > 3  # or the test could not fail
 
@@ -99,7 +99,7 @@ def test_long_texts_are_read_in_the_windows_of_python(kind, pair, stride, tokeni
     found = answers(functions, given)
     output = "value" if kind == REGRESSION else "probabilities"
     np.testing.assert_allclose(found[output], expected, rtol=1e-5, atol=1e-6)
-    assert found["is_truncated"].sum() == features.cut
+    assert found["is_truncated"].sum() == features.num_truncated
     tokenized = to_numpy(functions.tokenize(**{name: tf.constant(each) for name, each in given.items()}))
     assert tokenized["text_index"].tolist() == features.details["example"].tolist()
     padded = zip(tokenized["input_ids"], tokenized["input_mask"], strict=True)
@@ -108,7 +108,7 @@ def test_long_texts_are_read_in_the_windows_of_python(kind, pair, stride, tokeni
 
 @pytest.mark.parametrize(("pooling", "layers"), [("mean", [-1]), ("max", [1, -1]), ("cls", [2]), ("pooled", [-1])])
 def test_vectors_are_those_of_features(pooling: str, layers: list[int], tokenizer: FullTokenizer):
-    encoder = model_for(ENCODER)
+    encoder = create_model(ENCODER)
     texts = [*TEXTS, "the cat ||| sat ||| on the mat", "a ||| ", " ||| a", "a\n ||| the cat " * 9]
     functions = build_graph_model(
         encoder, tokenizer, VECTORS, {"max_seq_length": 20, "pooling": pooling, "layers": layers}

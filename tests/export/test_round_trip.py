@@ -26,7 +26,13 @@ from official_bert.kinds.names import (
     TAGGING,
 )
 from official_bert.tokenization.exact import FullTokenizer
-from tests.export.answers_in_python import answers_in_python, assert_answers, assert_words, model_for, question_windows
+from tests.export.answers_in_python import (
+    answers_in_python,
+    assert_answers,
+    assert_words,
+    create_model,
+    question_windows,
+)
 from tests.export.exported_models import CHOICES, CONFIG, build_model, export, make_task_spec, pretraining_model
 from tests.make import write_run
 
@@ -113,7 +119,7 @@ def setting(test_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.parametrize("name", NAMES)
 def test_a_clean_process_answers_as_the_library_does(name: str, setting: Setting):
     texts, found, (kind, spec) = setting.texts[name], setting.answers[name], kind_and_spec(name)
-    expected = list(answers_in_python(kind, model_for(kind, setting.config), setting.tokenizer, texts, spec))
+    expected = list(answers_in_python(kind, create_model(kind, setting.config), setting.tokenizer, texts, spec))
     assert_answers(found, expected, rtol=1e-5, atol=1e-5)
     numbers = {str(np.round(list(answer.values())[-1], 3)) for answer in expected}
     assert len(numbers) > 10  # or the test could not fail

@@ -9,7 +9,7 @@ from official_bert.errors import UserError
 from official_bert.finetuning.loss_share import LossShare, check_losses_per_row, check_reduction
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.features import NO_LABEL
-from official_bert.kinds.model import model_for
+from official_bert.kinds.model import create_model
 from official_bert.kinds.names import KINDS
 
 ROWS, PADDING, LENGTH, CLASSES = 5, 3, 4, 4
@@ -68,7 +68,7 @@ def loss_by_hand(kind: str, labels, outputs, weights) -> float:
 def test_shares_add_up_to_the_mean_over_the_rows_that_are_there(kind: str, weighed: bool):
     inputs, labels, outputs = batch_of(kind)
     head = SPECS[kind](labels=tuple("abcd"))
-    share_of = LossShare(model_for(head).loss(), loss_weights=head.loss_weights())
+    share_of = LossShare(create_model(head).loss(), loss_weights=head.loss_weights())
     weights = np.linspace(0.5, 2.0, ROWS + PADDING).astype(np.float32)
     count = share_of.count(inputs, labels)
     assert float(count) == (np.sum(labels >= 0) if kind == "tagging" else ROWS)
@@ -89,7 +89,7 @@ def test_shares_add_up_to_the_mean_over_the_rows_that_are_there(kind: str, weigh
 def test_padding_is_not_learned(kind: str):
     inputs, labels, outputs = batch_of(kind)
     head = SPECS[kind](labels=tuple("abcd"))
-    share_of = LossShare(model_for(head).loss(), loss_weights=head.loss_weights())
+    share_of = LossShare(create_model(head).loss(), loss_weights=head.loss_weights())
     variables = tf.nest.map_structure(tf.Variable, outputs)
     with tf.GradientTape() as tape:
         loss = share_of.share(inputs, labels, variables, None, share_of.count(inputs, labels))
@@ -101,7 +101,7 @@ def test_padding_is_not_learned(kind: str):
 def test_tags_of_padding_count_in_nothing_whatever_they_are():
     """Rows of zeros, with which micro-batches are filled up, have tags of number 0."""
     inputs, labels, outputs = batch_of("tagging")
-    share_of = LossShare(model_for(SPECS["tagging"](labels=tuple("abcd"))).loss())
+    share_of = LossShare(create_model(SPECS["tagging"](labels=tuple("abcd"))).loss())
     expected = share_of.share(inputs, labels, outputs, None, share_of.count(inputs, labels))
     labels[ROWS:] = 0
     assert float(share_of.count(inputs, labels)) == np.sum(labels[:ROWS] >= 0)
@@ -128,7 +128,7 @@ def test_a_user_s_own_loss_is_shared_out_as_keras_would_take_it():
 
 def test_a_batch_without_a_row_has_no_loss():
     inputs, labels, outputs = batch_of("classification")
-    share_of = LossShare(model_for(SPECS["classification"](labels=tuple("abcd"))).loss())
+    share_of = LossShare(create_model(SPECS["classification"](labels=tuple("abcd"))).loss())
     inputs = {"input_mask": 0 * inputs["input_mask"]}
     assert float(share_of.share(inputs, labels, outputs, None, share_of.count(inputs, labels))) == 0.0
 

@@ -12,7 +12,7 @@ from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.kinds.features import Features, from_rows
-from official_bert.kinds.model import model_for
+from official_bert.kinds.model import create_model
 from official_bert.modeling.encoder import build_encoder
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
@@ -91,7 +91,7 @@ def test_dropout_s_seed_is_of_the_run_the_step_and_the_replica(replica: int, see
 def test_a_classifier_fits_under_a_strategy():
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         model = build_classifier(build_encoder(tiny_config(), seed=1), 2, seed=1)
-        model.compile("sgd", model_for(SST_2.head).loss(), metrics=["accuracy"], jit_compile=False)
+        model.compile("sgd", create_model(SST_2.head).loss(), metrics=["accuracy"], jit_compile=False)
     before, features = model.get_weights(), rows(5)
     ids = batches.padded_inputs(features, np.arange(5), 16)
     history = model.fit(ids, features.targets["labels"], batch_size=4, epochs=1, verbose=0).history

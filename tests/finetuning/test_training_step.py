@@ -10,7 +10,7 @@ from official_bert.finetuning import batches
 from official_bert.finetuning.loss_share import LossShare
 from official_bert.finetuning.training_step import TrainingStep
 from official_bert.kinds.all_kinds import SPECS
-from official_bert.kinds.model import model_for
+from official_bert.kinds.model import create_model
 from official_bert.kinds.names import KINDS
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
@@ -25,7 +25,7 @@ def stepped(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=N
     rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     config = tiny_config(initializer_range=0.2, **rates)
     head = SPECS[kind](labels=tuple("abcd"))
-    model = model_for(head).build(build_encoder(config, seed=1, dtype=dtype), seed=1)
+    model = create_model(head).build(build_encoder(config, seed=1, dtype=dtype), seed=1)
     for layer in model._flatten_layers():
         if layer.name == "head_dropout":
             layer.rate = dropout
@@ -36,7 +36,7 @@ def stepped(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=N
             # The bias of choices has no gradient but rounding, which the correction would make a large step.
             adam_bias_correction=False,
         )  # fmt: skip
-    share = LossShare(model_for(head).loss(), loss_weights=head.loss_weights())
+    share = LossShare(create_model(head).loss(), loss_weights=head.loss_weights())
     step = TrainingStep(model, optimizer, share, seed=3, **settings)
     padded = batches.pad_batch(random_features(kind, ROWS, LENGTH), np.arange(ROWS), LENGTH)
     inputs, targets = tf.nest.map_structure(tf.constant, padded)
@@ -79,11 +79,11 @@ def test_float16_learns_by_a_scaled_loss():
 def test_a_step_that_overflows_leaves_the_weights_and_halves_the_factor():
     head = SPECS["regression"]()
     encoder = build_encoder(tiny_config(num_hidden_layers=1), seed=1, dtype="mixed_float16")
-    model = model_for(head).build(encoder, seed=1)
+    model = create_model(head).build(encoder, seed=1)
     optimizer, _ = create_bert_optimizer(
         model, 1, num_steps=10, learning_rate=1e-3, warmup_proportion=0.0, layer_decay=1.0, scales_loss=True
     )
-    step = TrainingStep(model, optimizer, LossShare(model_for(head).loss()), seed=0)
+    step = TrainingStep(model, optimizer, LossShare(create_model(head).loss()), seed=0)
     padded = batches.pad_batch(random_features("regression", ROWS, LENGTH), np.arange(ROWS), LENGTH)
     inputs, targets = tf.nest.map_structure(tf.constant, padded)
     before = model.get_weights()

@@ -12,7 +12,7 @@ from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.finetuning.training_step import TrainingStep
 from official_bert.kinds.features import Features, from_rows
-from official_bert.kinds.model import model_for
+from official_bert.kinds.model import create_model
 from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
@@ -45,8 +45,8 @@ def batch_of(texts: int) -> tuple:
 
 def gradients_of_step(head: VectorSpec, texts: int, dropout: float, micro_batches: int):
     """The loss of a step, what plain gradient descent at a rate of 1 subtracts, and the model."""
-    learner = model_for(head).answering_model(build_encoder(config_of(dropout), seed=1))
-    optimizer, share = keras.optimizers.SGD(1.0), make_loss_share(model_for(head).loss())
+    learner = create_model(head).answering_model(build_encoder(config_of(dropout), seed=1))
+    optimizer, share = keras.optimizers.SGD(1.0), make_loss_share(create_model(head).loss())
     step = TrainingStep(learner, optimizer, share, seed=3, micro_batches=micro_batches)
     before = [variable.numpy() for variable in learner.trainable_variables]
     inputs, targets = batch_of(texts)
@@ -69,7 +69,7 @@ def gradients_at_once(head: VectorSpec, learner: keras.Model, texts: int, micro_
             part = {name: tf.pad(each, [[0, missing], [0, 0], [0, 0]]) for name, each in part.items()}
             with dropout_seed(step_seed(3, 0, 0, number)):
                 outputs.append(make_forward_pass(learner)(part, training=True)[: rows - missing])
-        loss = tf.reduce_mean(model_for(head).loss().call(targets, tf.concat(outputs, 0)))
+        loss = tf.reduce_mean(create_model(head).loss().call(targets, tf.concat(outputs, 0)))
     return float(loss), tape.gradient(loss, learner.trainable_variables)
 
 

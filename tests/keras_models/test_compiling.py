@@ -11,7 +11,7 @@ import official_bert
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
-from official_bert.kinds.model import model_for
+from official_bert.kinds.model import create_model
 from official_bert.modeling.fast import verification
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
@@ -188,7 +188,7 @@ def test_a_weight_that_no_loss_reads_stays_as_it_is_in_micro_batches():
     model = official_bert.QuestionAnswerer(
         CONFIG, VOCAB, max_query_length=4, doc_stride=4, gradient_accumulation_steps=2
     )
-    model.compile(keras.optimizers.SGD(0.1), loss={"start_logits": model_for(model.head).loss()["start_logits"]})
+    model.compile(keras.optimizers.SGD(0.1), loss={"start_logits": create_model(model.head).loss()["start_logits"]})
     before = model.get_layer("question_answering").get_weights()[0]
     model.fit((["who sat"] * 4, ["the cat sat"] * 4), ["cat"] * 4, verbose=0)
     after = model.get_layer("question_answering").get_weights()[0]

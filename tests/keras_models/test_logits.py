@@ -9,8 +9,7 @@ import pytest
 import official_bert
 from official_bert.keras_models.logits import check_losses, check_metrics
 from official_bert.kinds.classification.spec import ClassificationSpec
-from official_bert.kinds.losses import TaggingLoss
-from official_bert.kinds.metrics import TagAccuracy
+from official_bert.kinds.losses import TagAccuracy, TaggingLoss
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.tagging.spec import TaggingSpec

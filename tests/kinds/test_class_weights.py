@@ -37,7 +37,7 @@ def test_labels_that_do_not_exclude_each_other_weigh_more_where_they_are_rare():
     assert head.weigh_classes([], features)[0].positive_weights == ()
     features.targets["labels"][1, 1] = 0
     message = refusal(head.weigh_classes, ["balanced"], features)
-    assert "no text to train on has the label b" in message
+    assert "no training text has the label b" in message
     message = refusal(head.weigh_classes, ["2"], features)
     assert "expected balanced, or 2 numbers, one for each of a, b" in message
 

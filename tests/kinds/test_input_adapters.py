@@ -9,7 +9,7 @@ import tensorflow as tf
 from official_bert.errors import UserError
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.classification.spec import ClassificationSpec
-from official_bert.kinds.model import model_for
+from official_bert.kinds.model import create_model
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
 from official_bert.kinds.regression.spec import RegressionSpec
@@ -35,25 +35,25 @@ class Frame:
 
 
 def test_a_frame_is_its_rows_and_of_one_column_its_values():
-    assert input_adapters.as_texts(Frame(text=["a", "b"])) == ["a", "b"]
-    assert input_adapters.as_pairs(Frame(text=["a", "b"], other=["c", "d"])) == (["a", "b"], ["c", "d"])
+    assert input_adapters.to_texts(Frame(text=["a", "b"])) == ["a", "b"]
+    assert input_adapters.to_pairs(Frame(text=["a", "b"], other=["c", "d"])) == (["a", "b"], ["c", "d"])
     head = ClassificationSpec(labels=("no", "yes"))
-    assert head.labels_from(Frame(label=["yes", "no"])) == [1, 0]
-    assert head.labels_from(Frame(no=[0, 1], yes=[1, 0])) == [1, 0]
+    assert head.parse_labels(Frame(label=["yes", "no"])) == [1, 0]
+    assert head.parse_labels(Frame(no=[0, 1], yes=[1, 0])) == [1, 0]
 
 
 def test_the_columns_of_a_frame_are_known_by_their_names():
     head, several = ClassificationSpec(labels=("no", "yes", "3")), MultiLabelSpec(labels=("no", "yes", "3"))
     y = {"yes": [0, 1], "3": [1, 0], "no": [0, 0]}
-    assert head.labels_from(Frame(**y)) == [2, 1]
-    assert several.labels_from(Frame(**y)) == [(2,), (1,)]
+    assert head.parse_labels(Frame(**y)) == [2, 1]
+    assert several.parse_labels(Frame(**y)) == [(2,), (1,)]
     without_names = Frame(**dict(zip("012", y.values(), strict=True)))
     without_names.columns = [0, 1, 2]
-    assert several.labels_from(without_names) == [(1,), (0,)]
+    assert several.parse_labels(without_names) == [(1,), (0,)]
     for either in (head, several):
-        told = refusal(either.labels_from, Frame(yes=[1], **{"3": [0]}))
+        told = refusal(either.parse_labels, Frame(yes=[1], **{"3": [0]}))
         assert "y has the columns yes, 3; expected one for each of no, yes, 3" in told
-    assert input_adapters.as_pairs(Frame(text_pair=["c", "d"], text=["a", "b"])) == (["a", "b"], ["c", "d"])
+    assert input_adapters.to_pairs(Frame(text_pair=["c", "d"], text=["a", "b"])) == (["a", "b"], ["c", "d"])
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -65,7 +65,7 @@ def test_two_columns_are_a_pair_whatever_the_number_of_rows(number):
         {"text": first, "text_pair": second},
     ]  # fmt: skip
     for x in (*columns, rows, np.array(rows), Frame(one=first, other=second)):
-        assert input_adapters.as_pairs(x) == (first, second)
+        assert input_adapters.to_pairs(x) == (first, second)
         examples = ClassificationSpec(labels=("no", "yes"), pair=True).examples(x, None)
         assert [(each.text_a, each.text_b) for each in examples] == rows
     for x in columns[:4]:
@@ -77,7 +77,7 @@ def test_two_columns_are_a_pair_whatever_the_number_of_rows(number):
 
 @pytest.mark.parametrize("rows", [[["a", "b"]], [["a", "b"]] * 3, [np.array(["a", "b"])] * 4])
 def test_rows_of_pairs_that_might_be_columns_are_refused(rows):
-    for read in (input_adapters.as_pairs, lambda x: QuestionAnsweringSpec().examples(x, None)):
+    for read in (input_adapters.to_pairs, lambda x: QuestionAnsweringSpec().examples(x, None)):
         assert re.search(rf"x is a list of {len(rows)} lists, .*columns; give rows as tuples", refusal(read, rows))
 
 
@@ -86,14 +86,14 @@ def test_rows_of_pairs_that_might_be_columns_are_refused(rows):
 ])  # fmt: skip
 def test_what_is_no_row_of_several_classes_is_refused(row):
     with pytest.raises(UserError, match=r"y\[0\] is [^\n]*expected") as caught:
-        MultiLabelSpec(labels=("no", "yes", "maybe")).labels_from([row])
+        MultiLabelSpec(labels=("no", "yes", "maybe")).parse_labels([row])
     assert "\n" not in str(caught.value)
 
 
 def test_a_gap_in_a_frame_of_several_classes_is_named():
     gap = Frame(no=[1, 0], yes=[0, None])  # NumPy makes objects of it, as of pandas' own integers
-    assert MultiLabelSpec(labels=("no", "yes")).labels_from(Frame(no=[1, True], yes=[0, False])) == [(0,), (0,)]
-    assert "y[1] is array([ 0., nan]); expected" in refusal(MultiLabelSpec(labels=("no", "yes")).labels_from, gap)
+    assert MultiLabelSpec(labels=("no", "yes")).parse_labels(Frame(no=[1, True], yes=[0, False])) == [(0,), (0,)]
+    assert "y[1] is array([ 0., nan]); expected" in refusal(MultiLabelSpec(labels=("no", "yes")).parse_labels, gap)
 
 
 @pytest.mark.parametrize("y", [
@@ -101,8 +101,8 @@ def test_a_gap_in_a_frame_of_several_classes_is_named():
     np.eye(2)[[1, 0]], tf.constant([[1], [0]]), tf.one_hot([1, 0], 2), np.array([1.0, 0.0]), [True, False],
 ])  # fmt: skip
 def test_labels_in_a_column_of_their_own_or_one_hot_are_classes(y):
-    assert ClassificationSpec(labels=("no", "yes")).labels_from(y) == [1, 0]
-    assert RegressionSpec().labels_from([[1.5], [2]]) == [1.5, 2.0]
+    assert ClassificationSpec(labels=("no", "yes")).parse_labels(y) == [1, 0]
+    assert RegressionSpec().parse_labels([[1.5], [2]]) == [1.5, 2.0]
 
 
 def test_a_whole_number_with_a_point_is_the_class_of_the_number():
@@ -136,18 +136,18 @@ def test_a_number_is_refused_where_classes_are_called_by_others(labels, value):
 ])  # fmt: skip
 def test_a_value_that_is_no_class_is_named(value):
     with pytest.raises(UserError, match=r"y\[1\] is .*; expected one of no, yes, or a number from 0 to 1"):
-        ClassificationSpec(labels=("no", "yes")).labels_from([0, value])
+        ClassificationSpec(labels=("no", "yes")).parse_labels([0, value])
 
 
 @pytest.mark.parametrize("text", ["a\ud800", "\udc80"])
 def test_half_a_surrogate_is_no_text(text: str):
-    with pytest.raises(UserError, match=r"^x\[1\] has half a surrogate, which is no character: '.*'; remove it$"):
-        input_adapters.as_texts(["a \U0001f600", text])
+    with pytest.raises(UserError, match=r"^x\[1\] contains half of a surrogate pair: '.*'; remove it$"):
+        input_adapters.to_texts(["a \U0001f600", text])
 
 
 @pytest.mark.parametrize("value", [None, float("inf"), float("nan"), "a", [1.0, 2.0]])
 def test_a_value_that_is_no_number_is_named(value):
-    assert re.search(r"y\[1\] is .*; expected a finite number", refusal(RegressionSpec().labels_from, [0.5, value]))
+    assert re.search(r"y\[1\] is .*; expected a finite number", refusal(RegressionSpec().parse_labels, [0.5, value]))
 
 
 @pytest.mark.parametrize(("values", "message"), [
@@ -158,7 +158,7 @@ def test_a_value_that_is_no_number_is_named(value):
     ("a text", "one text was given"),
 ])  # fmt: skip
 def test_what_is_no_list_is_refused(values, message: str):
-    assert re.search(message, refusal(input_adapters.as_texts, values))
+    assert re.search(message, refusal(input_adapters.to_texts, values))
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), -1.0, float("inf"), None, "a"])
@@ -184,7 +184,7 @@ def test_numbers_are_names_where_the_classes_are_called_by_numbers():
     assert class_labels.class_numbers([1, 0], ("1", "0")) == [0, 1]
     assert class_labels.class_numbers([1, 0, "b"], ("a", "b")) == [1, 0, 1]
     spec = tf.TensorSpec([None], tf.float32)
-    lookup = model_for(ClassificationSpec(labels=stars)).graph_labels(spec, True)
+    lookup = create_model(ClassificationSpec(labels=stars)).graph_labels(spec, True)
     assert lookup is not None
     assert lookup(tf.constant([3.0, 1.0])).numpy().tolist() == [2, 0]
     for wrong in (0.0, 1.5, np.nan):
@@ -203,8 +203,8 @@ def test_what_are_no_names_of_different_classes_is_refused(labels):
 def test_names_in_a_data_set_are_those_of_lists():
     names = ["1.0", "3", "b", "-2.00"]
     head, spec = ClassificationSpec(labels=("1", "3.0", "b", "-2")), tf.TensorSpec([None], tf.string)
-    lookup = model_for(head).graph_labels(spec, True)
+    lookup = create_model(head).graph_labels(spec, True)
     assert lookup is not None
-    assert lookup(tf.constant(names)).numpy().tolist() == head.labels_from(names) == [0, 1, 2, 3]
+    assert lookup(tf.constant(names)).numpy().tolist() == head.parse_labels(names) == [0, 1, 2, 3]
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected one of 1, 3.0, b, -2"):
         lookup(tf.constant(["1.5"]))

@@ -26,7 +26,7 @@ def test_features_are_those_of_one_example_at_a_time(pair, vocab_file):
     for number, example in enumerate(examples):
         a = tokenizer.tokenize(example.text_a)
         b = tokenizer.tokenize(example.text_b) if pair else []
-        assert features.is_cut[number] == (len(a) + len(b) > 12 - (3 if b else 2))
+        assert features.is_truncated[number] == (len(a) + len(b) > 12 - (3 if b else 2))
         a, b = truncation.truncate_pair(a, b, 12 - (3 if b else 2))
         tokens, segment_ids = pairs.join("[CLS]", "[SEP]", a, b or None)
         row = slice(features.splits[number], features.splits[number + 1])
@@ -79,11 +79,11 @@ def test_windows_cover_a_long_text_and_are_pooled(vocab_file):
     )
     rows = np.split(crowded.input_ids, crowded.splits[1:-1])
     texts = ["".join(tokenizer.convert_ids_to_tokens(row.tolist())) for row in rows]
-    assert crowded.is_cut.tolist() == [True, False]  # a first text that leaves no half to the second
+    assert crowded.is_truncated.tolist() == [True, False]  # a first text that leaves no half to the second
     exact = ClassificationSpec(labels=LABELS[:2], doc_stride=6).featurize(
         [TextExample("0", "k l m", long, 1)], tokenizer, 9
     )
-    assert exact.is_cut.tolist() == [False]
+    assert exact.is_truncated.tolist() == [False]
     assert [text.split("[SEP]")[1] for text in texts] == ["abc", "def", "ghi", "j", "abcde", "fghij"]
     with pytest.raises(UserError, match="doc_stride is 7, but only 6 tokens"):
         ClassificationSpec(labels=LABELS[:2], doc_stride=7).featurize(long_pairs, tokenizer, 9)

@@ -136,8 +136,8 @@ def test_choices_keep_their_four_sequences_together(tokenizer: FastTokenizer, tm
 def test_each_ending_is_packed_with_the_prompt(vocab_file: str):
     tokenizer = FullTokenizer(vocab_file)
     example = Example("the cat sat", ("on the mat", "in sun", "ran", "walked"), 0)
-    packed, is_cut = head.pack(example, tokenizer, 7)
-    assert is_cut
+    packed, is_truncated = head.pack(example, tokenizer, 7)
+    assert is_truncated
     assert head.pack(example, tokenizer, 8)[1]  # the first ending, not the last
     assert not head.pack(example, tokenizer, 9)[1]
     tokens = [" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids, _ in packed]
@@ -151,7 +151,7 @@ def test_each_ending_is_packed_with_the_prompt(vocab_file: str):
 
 
 def test_the_highest_score_is_the_choice():
-    choices = head.chosen(np.array([[0, 3, 1, 2.0], [9, 3, 1, 2.0]]))
+    choices = head.choose_endings(np.array([[0, 3, 1, 2.0], [9, 3, 1, 2.0]]))
     assert choices == [1, 0]
     examples = [Example("p", ENDINGS, label) for label in (1, 2)]
     assert head.accuracy(choices, examples) == 0.5

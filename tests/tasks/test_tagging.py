@@ -221,9 +221,9 @@ def test_windows_begin_a_stride_apart_at_whole_words(tokenizer: FullTokenizer):
 
 def test_a_word_that_just_fits_is_not_cut(vocab_file: str):
     sentences = [Sentence(("unaffable",), None, 1), Sentence(("the", "cat", "sat"), None, 2)]
-    for length, is_cut in ((5, False), (4, True)):  # un ##aff ##able between [CLS] and [SEP]
+    for length, is_truncated in ((5, False), (4, True)):  # un ##aff ##able between [CLS] and [SEP]
         features = TaggingSpec().featurize(sentences, FastTokenizer(vocab_file), length)
-        assert features.is_cut.tolist() == [is_cut, False]
+        assert features.is_truncated.tolist() == [is_truncated, False]
 
 
 def test_the_margin_of_a_sentence_is_the_least_of_all_its_windows(tokenizer: FullTokenizer):

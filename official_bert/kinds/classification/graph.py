@@ -1,4 +1,4 @@
-"""Classes of texts, computed in a TensorFlow graph."""
+"""Classification in a TensorFlow graph."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The model of classification: a dense layer on the pooled output.
+"""The model for classification: a dense layer on the pooled output.
 
 B batch, C classes
 """
@@ -17,16 +17,16 @@ from official_bert.kinds.classification.spec import ClassificationSpec
 def build_classifier(
     encoder: keras.Model, num_labels: int, dropout_rate: float = model.DROPOUT_RATE, seed: int | None = None
 ) -> keras.Model:
-    """Returns a model of texts or pairs: dropout and a dense layer on the pooled output give logits, [B, C].
+    """Returns a model for texts or pairs: dropout and a dense layer on the pooled output compute logits, [B, C].
 
-    For one class per text take the softmax of the logits, for any number of labels per text (multi-label) the sigmoid.
-    The model continues the graph of the encoder and shares its weights.
+    Probabilities are the softmax of the logits with one label per text, and the sigmoid with any number of labels. The
+    model extends the encoder and shares its weights.
 
     Args:
-        encoder: An encoder with pooled_output, as `official_bert.load` or `build_encoder` returns it.
-        num_labels: C.
+        encoder: An encoder with pooled_output, from `official_bert.load` or `build_encoder`.
+        num_labels: Number of classes, C.
         dropout_rate: Dropout rate of the pooled output in training.
-        seed: Seed of the new weights. None draws a new one.
+        seed: Seed of the new weights. None draws a random seed.
     """
     pooled = model.add_pooled(encoder, dropout_rate)
     logits = model.add_dense(encoder, pooled, num_labels, "sequence_classifier", seed)
@@ -54,33 +54,33 @@ class Model(model.TextKindModel[ClassificationSpec]):
         labels, is_text = self.spec.labels, element_spec.dtype == tf.string
         are_whole_numbers = class_labels.are_whole_numbers(labels)
         if not is_text and class_labels.are_values(labels) and not are_whole_numbers:
-            return None  # Python compares a value with names
+            return None  # Python code compares values with names
         expected = f"one of {', '.join(labels)}"
         names = [class_labels.class_name(label) for label in labels]
         if not is_text and are_whole_numbers:
-            return self._looked_up(tf.constant([int(name) for name in names], tf.int64), expected)
+            return self._build_lookup(tf.constant([int(name) for name in names], tf.int64), expected)
         if not is_text:
             classes = len(labels)
 
-            def checked(y: Any) -> Any:
+            def check_class(y: Any) -> Any:
                 number = tf.cast(y, tf.float32)
                 is_class = (number >= 0) & (number < classes) & (tf.math.floor(number) == number)
                 return model.check_values(y, y, is_class, "label", f"{expected}, or a number from 0 to {classes - 1}")
 
-            return checked
-        by_name = self._looked_up(tf.constant(names), expected)
-        # As class_labels.class_name.
+            return check_class
+        by_name = self._build_lookup(tf.constant(names), expected)
+        # The same as class_labels.class_name.
         return lambda y: by_name(tf.strings.regex_replace(y, r"^(-?[0-9]+)\.0+$", r"\1"))
 
-    def _looked_up(self, names: tf.Tensor, expected: str) -> Callable[[Any], Any]:
-        """Returns a function from the names of classes, strings or whole numbers, to the numbers of classes."""
+    def _build_lookup(self, names: tf.Tensor, expected: str) -> Callable[[Any], Any]:
+        """Returns a function from the names of classes, strings or whole numbers, to the indices of classes."""
         initializer = tf.lookup.KeyValueTensorInitializer(names, tf.range(len(self.spec.labels)))
         table = tf.lookup.StaticHashTable(initializer, default_value=-1)
 
         def lookup(y: Any) -> Any:
             keys = tf.cast(y, names.dtype)
-            numbers = table.lookup(keys)
-            is_name = (numbers >= 0) & (True if y.dtype == tf.string else tf.cast(keys, y.dtype) == y)
-            return model.check_values(numbers, y, is_name, "label", expected)
+            indices = table.lookup(keys)
+            is_name = (indices >= 0) & (True if y.dtype == tf.string else tf.cast(keys, y.dtype) == y)
+            return model.check_values(indices, y, is_name, "label", expected)
 
         return lookup

@@ -1,6 +1,6 @@
-"""One of several classes for each text or pair.
+"""Classification: one of several classes for each text or pair.
 
-E examples, R rows, C classes
+C classes
 """
 
 import dataclasses
@@ -10,31 +10,29 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.kinds import calibration, class_labels, input_adapters, scores
+from official_bert.kinds import class_labels, input_adapters, probabilities, scores
 from official_bert.kinds.class_labels import BALANCED, balanced_weights
 from official_bert.kinds.features import LABELS, Array, Features, Outputs
-from official_bert.kinds.label_spec import LabelSpec
 from official_bert.kinds.names import CLASSIFICATION
-from official_bert.kinds.probabilities import margins_of_rows, softmax
 from official_bert.kinds.spec import Decisions
-from official_bert.kinds.text_spec import TextExample
+from official_bert.kinds.text_spec import LabelSpec, TextExample
 
-NO_ANSWER = ""  # in place of a class that is not probable enough
+NO_ANSWER = ""  # the label of predictions below min_confidence
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationSpec(LabelSpec):
-    """One class of several. A label is a number.
+    """One of several classes. A label is the index of a class.
 
     Attributes:
-        min_confidence: a class that is less probable than this is no answer.
+        min_confidence: Minimum probability of a predicted class. Less probable predictions become NO_ANSWER.
     """
 
     kind: ClassVar[str] = CLASSIFICATION
     required_settings: ClassVar[tuple[str, ...]] = ("labels",)
     best_metric: ClassVar[str] = "accuracy"
-    decisions: ClassVar[tuple[str, ...]] = ("label",)
-    has_one_class: ClassVar[bool] = True
+    discrete_outputs: ClassVar[tuple[str, ...]] = ("label",)
+    is_single_label: ClassVar[bool] = True
     answer_dtypes: ClassVar[Mapping[str, Any]] = {
         "label": object,
         "probability": np.float32,
@@ -48,26 +46,23 @@ class ClassificationSpec(LabelSpec):
     def settings(self) -> dict[str, Any]:
         return super().settings | ({"min_confidence": self.min_confidence} if self.min_confidence else {})
 
-    rescaled = staticmethod(calibration.rescaled_classes)
+    rescale = staticmethod(probabilities.rescale_softmax)
 
     def certainties(self, predictions: Array, examples: Sequence[TextExample]) -> tuple[Array, Array]:
         expected = np.array([example.label for example in examples])
         return predictions.max(axis=-1), np.argmax(predictions, axis=-1) == expected
 
-    def labels_from(self, y: Any) -> list[int]:
+    def parse_labels(self, y: Any) -> list[int]:
         return class_labels.class_numbers(
-            input_adapters.as_list(class_labels.order_class_columns(y, self.labels), "y"), self.labels
+            input_adapters.to_list(class_labels.order_class_columns(y, self.labels), "y"), self.labels
         )
 
     def targets(self, labels: Sequence[int]) -> Array:
         return np.array(labels, np.int32)
 
-    def blank_targets(self, tokens: int) -> dict[str, Array]:
-        return {LABELS: np.zeros(1, np.int32)}
-
     def decide(self, predictions: Array, examples: Sequence[TextExample], wanted: Decisions) -> Self:
         if wanted.thresholds is not None:
-            raise UserError("--thresholds is for several labels; with one class of several take --min_confidence")
+            raise UserError("--thresholds is for several labels per text; with one label, use --min_confidence")
         spec = super().decide(predictions, examples, wanted)
         if wanted.min_confidence is None:
             return spec
@@ -76,23 +71,23 @@ class ClassificationSpec(LabelSpec):
     def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
         if not class_weights or not features.targets:
             return super().weigh_classes(class_weights, features)
-        numbers = features.targets[LABELS]
+        classes = features.targets[LABELS]
         if list(class_weights) == [BALANCED]:
-            weights = balanced_weights(numbers, len(self.labels))
+            weights = balanced_weights(classes, len(self.labels))
         else:
             weights = self.parse_class_weights(class_weights)
-        return self, np.asarray(weights[numbers], np.float32)
+        return self, np.asarray(weights[classes], np.float32)
 
     def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
         return class_labels.weights_by_class(class_weight, self.labels)
 
-    def activated(self, logits: Array) -> Array:
-        return softmax(logits / self.temperature)
+    def apply_activation(self, logits: Array) -> Array:
+        return probabilities.softmax(logits / self.temperature)
 
     def predicted_labels(self, predictions: Array) -> list[int]:
-        return [int(number) for number in np.argmax(predictions, axis=-1)]
+        return np.argmax(predictions, axis=-1).tolist()
 
-    def name_of(self, label: int) -> str:
+    def format_label(self, label: int) -> str:
         return self.labels[label]
 
     def prediction_names(self, predictions: Array) -> list[str]:
@@ -111,8 +106,10 @@ class ClassificationSpec(LabelSpec):
 
     def margins(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> list[float]:
         rows = self.decode(outputs, features, examples)
-        to_least = np.abs(rows.max(axis=-1) - self.min_confidence) if self.min_confidence else [np.inf] * len(rows)
-        return [float(min(pair)) for pair in zip(margins_of_rows(rows), to_least, strict=True)]
+        margins = np.array(probabilities.compute_margins(rows))
+        if self.min_confidence:
+            margins = np.minimum(margins, np.abs(rows.max(axis=-1) - self.min_confidence))
+        return margins.tolist()
 
     def scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
         predicted, expected = self.predicted_labels(predictions), [example.label for example in examples]
@@ -122,10 +119,10 @@ class ClassificationSpec(LabelSpec):
             "matthews_correlation": scores.matthews(predicted, expected),
         }
         if self.min_confidence:
-            confidences, is_right = self.certainties(predictions, examples)
+            confidences, is_correct = self.certainties(predictions, examples)
             answered = confidences >= self.min_confidence
             values["coverage"] = float(np.mean(answered))
-            values["accuracy_of_answered"] = float(np.mean(is_right[answered])) if answered.any() else 0.0
+            values["accuracy_of_answered"] = float(np.mean(is_correct[answered])) if answered.any() else 0.0
         return values
 
     def soft_targets(self, targets: Array, classes: int) -> Array:

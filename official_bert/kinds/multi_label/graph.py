@@ -1,4 +1,4 @@
-"""Sets of labels of texts, computed in a TensorFlow graph."""
+"""Multi-label classification in a TensorFlow graph."""
 
 from typing import Any
 

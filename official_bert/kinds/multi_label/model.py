@@ -1,4 +1,4 @@
-"""The model of multi_label: that of classification, with a loss for each label by itself.
+"""The model for multi-label classification: the classifier with an independent loss per label.
 
 B batch, C classes
 """
@@ -17,13 +17,13 @@ from official_bert.kinds.multi_label.spec import MultiLabelSpec
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class WeightedBinaryCrossentropy(keras.losses.Loss):
-    """The cross-entropy of labels by themselves, where to miss one costs so many times as much; the mean over labels.
+    """The mean binary cross-entropy over labels, with a weight for the positive examples of each label.
 
-    y_true is 0 or 1 and y_pred logits, both [B, C]; `call` returns [B].
+    y_true is 0 or 1 and y_pred logits, both [B, C]. `call` returns [B].
 
     Args:
-        positive_weights: of each label, [C].
-        settings: of keras.losses.Loss.
+        positive_weights: Weight of the positive examples of each label, [C].
+        settings: Arguments of keras.losses.Loss.
     """
 
     def __init__(self, positive_weights: Sequence[float], **settings: Any) -> None:
@@ -33,8 +33,8 @@ class WeightedBinaryCrossentropy(keras.losses.Loss):
     def call(self, y_true: Any, y_pred: Any) -> Any:
         expected = keras.ops.cast(y_true, y_pred.dtype)
         weights = keras.ops.convert_to_tensor(self.positive_weights, y_pred.dtype)
-        missed, found_wrongly = keras.ops.softplus(-y_pred), keras.ops.softplus(y_pred)
-        return keras.ops.mean(weights * expected * missed + (1 - expected) * found_wrongly, axis=-1)
+        missing, wrong = keras.ops.softplus(-y_pred), keras.ops.softplus(y_pred)
+        return keras.ops.mean(weights * expected * missing + (1 - expected) * wrong, axis=-1)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "positive_weights": list(self.positive_weights)}

@@ -1,4 +1,4 @@
-"""Choices of endings, computed in a TensorFlow graph.
+"""Multiple choice in a TensorFlow graph.
 
 B examples, N choices, S sequence
 """

@@ -1,4 +1,4 @@
-"""The model of multiple_choice: a score for each choice.
+"""The model for multiple choice: a score for each choice.
 
 B batch, S sequence, N choices
 """
@@ -16,7 +16,7 @@ from official_bert.modeling.encoder import sequence_inputs
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class FoldChoices(keras.layers.Layer):
-    """Makes a row of each choice: [B, N, S] to [B * N, S]."""
+    """Makes each choice a row: [B, N, S] to [B * N, S]."""
 
     def call(self, inputs: Any) -> Any:
         return ops.reshape(inputs, (-1, ops.shape(inputs)[-1]))
@@ -27,7 +27,7 @@ class FoldChoices(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class UnfoldChoices(keras.layers.Layer):
-    """Puts the choices of an example beside each other: [B * N, 1] to [B, N]; N is `num_choices`."""
+    """Puts the choices of an example into one row: [B * N, 1] to [B, N]. N is `num_choices`."""
 
     def __init__(self, num_choices: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -45,8 +45,8 @@ def build_multiple_choice_model(
 ) -> keras.Model:
     """Returns a model that scores the choices of an example: inputs [B, N, S] to logits [B, N].
 
-    Each choice is a sequence of its own. One dense layer, the same for all choices, scores its pooled output.
-    num_choices is N. The other arguments are those of `build_classifier`.
+    Each choice is a separate sequence. A dense layer, shared by all choices, scores its pooled output. `num_choices` is
+    N. For the other arguments see `build_classifier`.
     """
     shape = (num_choices, None)
     inputs = {name: keras.Input(shape, dtype="int32", name=name) for name in sequence_inputs()}  # [B, N, S]

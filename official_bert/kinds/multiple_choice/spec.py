@@ -15,7 +15,7 @@ from official_bert.errors import UserError
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length, from_rows
 from official_bert.kinds.names import MULTIPLE_CHOICE
-from official_bert.kinds.probabilities import margins_of_rows, softmax
+from official_bert.kinds.probabilities import compute_margins, softmax
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.synthetic_texts import SyntheticTexts
 from official_bert.tokenization import pairs, truncation
@@ -41,7 +41,7 @@ class MultipleChoiceSpec(KindSpec):
 
     kind: ClassVar[str] = MULTIPLE_CHOICE
     best_metric: ClassVar[str] = "accuracy"
-    decisions: ClassVar[tuple[str, ...]] = ("choice",)
+    discrete_outputs: ClassVar[tuple[str, ...]] = ("choice",)
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"choice": np.int32, "probabilities": np.float32}
     required_settings: ClassVar[tuple[str, ...]] = ("num_choices",)
 
@@ -51,28 +51,29 @@ class MultipleChoiceSpec(KindSpec):
     def examples(self, x: Any, y: Any) -> list[Example]:
         is_columns = isinstance(x, tuple) and len(x) == 2 and not isinstance(x[0], tuple)  # and not rows of both
         if is_columns:
-            columns = [input_adapters.as_list(each, f"x[{number}]") for number, each in enumerate(x)]
+            columns = [input_adapters.to_list(each, f"x[{number}]") for number, each in enumerate(x)]
             input_adapters.check_same_length(len(columns[0]), columns[1], "x[1]")
             rows: list[Any] = list(zip(*columns, strict=True))
         else:
-            rows = input_adapters.as_list(x)
+            rows = input_adapters.to_list(x)
         for number, row in enumerate(rows):
             if not isinstance(row, list | tuple | np.ndarray) or len(row) != 2:
                 raise UserError(
-                    f"x[{number}] is {input_adapters.shown(row)}; expected a prompt and its {self.num_choices} endings"
+                    f"x[{number}] is {input_adapters.format_value(row)}; expected a prompt and its {self.num_choices} "
+                    "endings"
                 )
         numbers: list[Any] = [None] * len(rows)
         if y is not None:
             numbers = class_labels.class_numbers(
-                input_adapters.as_list(y, "y"), [str(number) for number in range(self.num_choices)]
+                input_adapters.to_list(y, "y"), [str(number) for number in range(self.num_choices)]
             )
         input_adapters.check_same_length(len(rows), numbers, "y")
         examples = []
         for number, ((prompt, endings), label) in enumerate(zip(rows, numbers, strict=True)):
-            texts = input_adapters.as_texts(endings, f"x[{number}]")
+            texts = input_adapters.to_texts(endings, f"x[{number}]")
             if len(texts) != self.num_choices:
                 raise UserError(f"x[{number}] has {len(texts)} endings; expected {self.num_choices}")
-            examples.append(Example(input_adapters.as_texts([prompt], f"x[{number}]")[0], tuple(texts), label))
+            examples.append(Example(input_adapters.to_texts([prompt], f"x[{number}]")[0], tuple(texts), label))
         return examples
 
     @property
@@ -85,15 +86,15 @@ class MultipleChoiceSpec(KindSpec):
         endings = [[seconds[(row + choice) % count] for choice in range(self.num_choices)] for row in range(count)]
         return {"prompt": list(prompts), "endings": endings}
 
-    def texts_of(self, examples: Sequence[Example]) -> dict[str, list[Any]]:
+    def collect_texts(self, examples: Sequence[Example]) -> dict[str, list[Any]]:
         prompts, endings = [example.prompt for example in examples], [list(example.endings) for example in examples]
         return {"prompt": prompts, "endings": endings}
 
     def named_answers(self, predictions: Array, examples: Sequence[Example]) -> dict[str, list[Any]]:
-        return {"choice": chosen(predictions), "probabilities": [row.tolist() for row in predictions]}
+        return {"choice": choose_endings(predictions), "probabilities": [row.tolist() for row in predictions]}
 
     def margins(self, outputs: Outputs, features: Features, examples: Sequence[Example]) -> list[float]:
-        return margins_of_rows(self.decode(outputs, features, examples))
+        return compute_margins(self.decode(outputs, features, examples))
 
     def featurize(self, examples: Sequence[Example], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         """Returns a sequence for each choice; without targets if a label is not known."""
@@ -107,7 +108,7 @@ class MultipleChoiceSpec(KindSpec):
             {} if None in labels else {LABELS: np.array(labels, np.int32)},
             {EXAMPLE: np.arange(len(examples))},
             self.num_choices,
-            [is_cut for _, is_cut in packed],
+            [is_truncated for _, is_truncated in packed],
         )
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
@@ -117,14 +118,14 @@ class MultipleChoiceSpec(KindSpec):
         return softmax(np.asarray(outputs, np.float64).reshape(-1, self.num_choices))
 
     def scores(self, predictions: Array, examples: Sequence[Example]) -> dict[str, float]:
-        return {"accuracy": accuracy(chosen(predictions), examples)}
+        return {"accuracy": accuracy(choose_endings(predictions), examples)}
 
     def outcomes(self, predictions: Array, examples: Sequence[Example]) -> list[Outcome]:
         return [
             Outcome(
                 example.prompt, example.endings[example.label or 0], example.endings[choice], example.label == choice
             )
-            for example, choice in zip(examples, chosen(predictions), strict=True)
+            for example, choice in zip(examples, choose_endings(predictions), strict=True)
         ]
 
 
@@ -137,15 +138,15 @@ def pack(
     """
     cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
     prompt = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(example.prompt))
-    sequences, is_cut = [], False
+    sequences, is_truncated = [], False
     for text in example.endings:
         a, b = prompt, tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
-        is_cut |= len(a) + len(b) > max_seq_length - 3
+        is_truncated |= len(a) + len(b) > max_seq_length - 3
         sequences.append(pairs.join(cls, sep, *truncation.truncate_pair(a, b, max_seq_length - 3)))
-    return sequences, is_cut
+    return sequences, is_truncated
 
 
-def chosen(predictions: Array) -> list[int]:
+def choose_endings(predictions: Array) -> list[int]:
     """Returns the number of the likeliest ending of each example."""
     return [int(np.argmax(row)) for row in predictions]
 

@@ -1,4 +1,4 @@
-"""The model of question_answering: scores of each position as the start and the end of the answer.
+"""The model for question answering: scores of each position as the start and the end of the answer.
 
 B batch, S sequence
 """
@@ -18,10 +18,9 @@ _PADDING = -1e9  # the logit of a position without a token
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class SpanLogits(keras.layers.Layer):
-    """Splits scores into those of starts and ends: [B, S, 2] and [B, S] int32 to two of [B, S] float32.
+    """Splits scores into start and end logits: [B, S, 2] and the input mask, int32 [B, S], to two of float32 [B, S].
 
-    Padding gets a logit of -1e9, so that it takes no part whatever length a batch is padded to. The original leaves
-    padding in.
+    Padding gets a logit of -1e9, so that the length of the padding has no effect. The original does not mask padding.
     """
 
     def call(self, inputs: Any) -> Any:
@@ -33,7 +32,8 @@ class SpanLogits(keras.layers.Layer):
 def build_span_predictor(encoder: keras.Model, seed: int | None = None) -> keras.Model:
     """Returns a model of questions and contexts: {"start_logits", "end_logits"}, each [B, S].
 
-    As in the original, there is no dropout before the head. `seed` is the seed of the new weights; None draws one.
+    Like the original, it has no dropout before the head. `seed` is the seed of the new weights. None draws a random
+    seed.
     """
     scores = model.add_dense(encoder, encoder.output["sequence_output"], 2, "question_answering", seed)
     logits = SpanLogits(name="span_logits", dtype="float32")([scores, encoder.input["input_mask"]])

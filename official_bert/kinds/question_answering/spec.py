@@ -8,7 +8,7 @@ import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds import input_adapters
-from official_bert.kinds.features import Array, Features, Outputs, cut_note
+from official_bert.kinds.features import Array, Features, Outputs, describe_truncation
 from official_bert.kinds.names import QUESTION_ANSWERING
 from official_bert.kinds.question_answering import candidates, squad_scores
 from official_bert.kinds.question_answering.candidates import Candidate, Prediction
@@ -48,7 +48,7 @@ class QuestionAnsweringSpec(KindSpec):
     kind: ClassVar[str] = QUESTION_ANSWERING
     best_possible_score: ClassVar[float] = 100.0
     default_max_seq_length: ClassVar[int] = 384
-    decisions: ClassVar[tuple[str, ...]] = ("answer", "start", "end", "probability")
+    discrete_outputs: ClassVar[tuple[str, ...]] = ("answer", "start", "end", "probability")
     answer_dtypes: ClassVar[Mapping[str, Any]] = {
         "answer": object,
         "start": np.int32,
@@ -89,15 +89,15 @@ class QuestionAnsweringSpec(KindSpec):
         }
 
     def examples(self, x: Any, y: Any) -> list[Question]:
-        texts, contexts = input_adapters.as_pairs(x)
-        rows: list[Any] = [None] * len(texts) if y is None else input_adapters.as_list(y, "y")
+        texts, contexts = input_adapters.to_pairs(x)
+        rows: list[Any] = [None] * len(texts) if y is None else input_adapters.to_list(y, "y")
         input_adapters.check_same_length(len(texts), rows, "y")
         return [
-            Question(str(number), text, context, None if y is None else self._answers_from(row, number, context))
+            Question(str(number), text, context, None if y is None else self._parse_answers(row, number, context))
             for number, (text, context, row) in enumerate(zip(texts, contexts, rows, strict=True))
         ]
 
-    def _answers_from(self, answer: Any, number: int, context: str) -> tuple[Answer, ...]:
+    def _parse_answers(self, answer: Any, number: int, context: str) -> tuple[Answer, ...]:
         if answer is None or answer in ("", b""):
             if not self.version_2:
                 raise UserError(f"y[{number}] is no answer; pass no_answer=True to the model to learn from such")
@@ -105,14 +105,14 @@ class QuestionAnsweringSpec(KindSpec):
         is_pair = isinstance(answer, list | tuple | np.ndarray) and len(answer) == 2
         if not is_pair and not isinstance(answer, str | bytes):
             raise UserError(
-                f"y[{number}] is {input_adapters.shown(answer)}; expected a text, or a tuple of it and the place of "
-                "its first character"
+                f"y[{number}] is {input_adapters.format_value(answer)}; expected a text, or a tuple of it and the "
+                "position of its first character"
             )
         if not is_pair:
-            text = input_adapters.as_text(answer, f"y[{number}]")
+            text = input_adapters.to_text(answer, f"y[{number}]")
             start = context.find(text)
         else:
-            text, place = input_adapters.as_text(answer[0], f"y[{number}]"), input_adapters.as_number(answer[1])
+            text, place = input_adapters.to_text(answer[0], f"y[{number}]"), input_adapters.to_number(answer[1])
             start = int(place) if place.is_integer() else -1
         if start < 0 or context[start : start + len(text)] != text:
             raise UserError(f"y[{number}] is {answer!r}, which the context does not have there")
@@ -126,12 +126,12 @@ class QuestionAnsweringSpec(KindSpec):
         rows = texts.questions(max_seq_length - 3, self.max_query_length)
         return {"question": [question for question, _ in rows], "context": [context for _, context in rows]}
 
-    def texts_of(self, examples: Sequence[Question]) -> dict[str, list[Any]]:
+    def collect_texts(self, examples: Sequence[Question]) -> dict[str, list[Any]]:
         questions, contexts = [example.text for example in examples], [example.context for example in examples]
         return {"question": questions, "context": contexts}
 
     def named_answers(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> dict[str, list[Any]]:
-        final = self.final(predictions)
+        final = self.choose_answers(predictions)
         return {
             "answer": [each.text for each in final],
             "start": [each.start for each in final],
@@ -154,10 +154,10 @@ class QuestionAnsweringSpec(KindSpec):
         limits = Limits(max_seq_length, self.doc_stride, self.max_query_length)
         features = features_of(cut_into_windows(examples, tokenizer, limits), examples)
         lengths = np.diff(tokenizer.encode([example.text for example in examples])[1])
-        return dataclasses.replace(features, is_cut=lengths > self.max_query_length)
+        return dataclasses.replace(features, is_truncated=lengths > self.max_query_length)
 
-    def cut_note(self, cut: int, examples: int, max_seq_length: int) -> str | None:
-        return cut_note(cut, examples, "question", self.max_query_length, "max_query_length")
+    def describe_truncation(self, cut: int, examples: int, max_seq_length: int) -> str | None:
+        return describe_truncation(cut, examples, "question", self.max_query_length, "max_query_length")
 
     def loss_weights(self) -> dict[str, float]:
         """Returns weights that make the loss the mean of the starts' and the ends', as in the original."""
@@ -173,14 +173,18 @@ class QuestionAnsweringSpec(KindSpec):
         )  # fmt: skip
 
     def answers(self, predictions: Sequence[Prediction]) -> list[TextAnswer]:
-        return [TextAnswer(each.text, each.start, each.end, each.probability) for each in self.final(predictions)]
+        return [
+            TextAnswer(each.text, each.start, each.end, each.probability) for each in self.choose_answers(predictions)
+        ]
 
-    def final(self, predictions: Sequence[Prediction]) -> list[Candidate]:
+    def choose_answers(self, predictions: Sequence[Prediction]) -> list[Candidate]:
         """Returns what is answered to each question: the best candidate, or the empty one."""
         return [each.answer(self.version_2, self.null_score_diff_threshold) for each in predictions]
 
     def scores(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> dict[str, float]:
-        texts = {question.id: each.text for question, each in zip(examples, self.final(predictions), strict=True)}
+        texts = {
+            question.id: each.text for question, each in zip(examples, self.choose_answers(predictions), strict=True)
+        }
         if not self.version_2:
             return squad_scores.score_version_1(examples, texts)
         best = {question.id: each.best.text for question, each in zip(examples, predictions, strict=True)}
@@ -188,7 +192,7 @@ class QuestionAnsweringSpec(KindSpec):
 
     def outcomes(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> list[Outcome]:
         outcomes = []
-        for question, candidate in zip(examples, self.final(predictions), strict=True):
+        for question, candidate in zip(examples, self.choose_answers(predictions), strict=True):
             expected = list(dict.fromkeys(answer.text for answer in question.answers or ())) or [""]
             correct = any(squad_scores.exact_match(candidate.text, each) for each in expected)
             shown = [each or "(no answer)" for each in (*expected, candidate.text)]

@@ -1,4 +1,4 @@
-"""Values of texts, computed in a TensorFlow graph."""
+"""Regression in a TensorFlow graph."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""The model of regression: a number from the pooled output.
+"""The model for regression: a number from the pooled output.
 
 B batch
 """
@@ -12,13 +12,13 @@ from keras import ops
 
 from official_bert.errors import UserError
 from official_bert.kinds import model
-from official_bert.kinds.input_adapters import LARGEST
+from official_bert.kinds.input_adapters import MAX_MAGNITUDE
 from official_bert.kinds.regression.spec import RegressionSpec
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class WithoutAxis(keras.layers.Layer):
-    """Takes the last axis, of size 1, away: [..., 1] to [...]."""
+    """Removes the last axis, of size 1: [..., 1] to [...]."""
 
     def call(self, inputs: Any) -> Any:
         return inputs[..., 0]
@@ -26,7 +26,7 @@ class WithoutAxis(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class SquaredError(keras.losses.Loss):
-    """The squared errors of values, [B] and [B], one by one: Keras' own loss averages them before it weighs rows."""
+    """The squared error of each number, [B]. Keras' own loss averages before it applies sample weights."""
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         return keras.ops.square(y_pred - keras.ops.cast(y_true, y_pred.dtype))
@@ -34,7 +34,7 @@ class SquaredError(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class AbsoluteError(keras.metrics.Mean):
-    """The mean of absolute errors over all rows: Keras' own metric takes that of the batches', however small."""
+    """The mean absolute error over all rows. Keras' own metric averages over batches, whatever their sizes."""
 
     def __init__(self, name: str = "mean_absolute_error", **settings: Any) -> None:
         super().__init__(name=name, **settings)
@@ -47,7 +47,7 @@ class AbsoluteError(keras.metrics.Mean):
 def build_regressor(
     encoder: keras.Model, dropout_rate: float = model.DROPOUT_RATE, seed: int | None = None
 ) -> keras.Model:
-    """Returns a model of texts or pairs that gives a number, [B]. The arguments are those of `build_classifier`."""
+    """Returns a model for texts or pairs with one output, [B]. For the arguments see `build_classifier`."""
     value = model.add_dense(encoder, model.add_pooled(encoder, dropout_rate), 1, "sequence_classifier", seed)
     value = WithoutAxis(name="value", dtype="float32")(model.add_float32(value))
     return keras.Model(encoder.input, value, name="regressor")
@@ -76,5 +76,5 @@ class Model(model.TextKindModel[RegressionSpec]):
             return None
         if element_spec.dtype == tf.string:
             raise UserError("the data set's labels are strings; expected numbers")
-        expected = f"a finite number, at most {LARGEST:g}"
-        return lambda y: model.check_values(y, y, tf.abs(tf.cast(y, tf.float32)) <= LARGEST, "label", expected)
+        expected = f"a finite number, at most {MAX_MAGNITUDE:g}"
+        return lambda y: model.check_values(y, y, tf.abs(tf.cast(y, tf.float32)) <= MAX_MAGNITUDE, "label", expected)

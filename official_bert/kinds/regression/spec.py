@@ -1,4 +1,4 @@
-"""A number for each text or pair (paper, section 4.1)."""
+"""Regression: a number for each text or pair (paper, section 4.1)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,27 +9,29 @@ import numpy as np
 from official_bert.errors import UserError
 from official_bert.kinds import input_adapters, scores
 from official_bert.kinds.features import LABELS, Array
+from official_bert.kinds.input_adapters import MAX_MAGNITUDE
 from official_bert.kinds.names import REGRESSION
 from official_bert.kinds.text_spec import TextExample, TextSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegressionSpec(TextSpec):
-    """A number, such as STS-B's: label and prediction."""
+    """A number, such as the similarity in STS-B. Labels and predictions are numbers."""
 
     kind: ClassVar[str] = REGRESSION
     best_metric: ClassVar[str] = "pearson"
     is_value: ClassVar[bool] = True
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"value": np.float32}
 
-    def labels_from(self, y: Any) -> list[float]:
-        given = input_adapters.as_list(y, "y")
-        values = [input_adapters.as_number(value) for value in given]
-        wrong = next((number for number, value in enumerate(values) if not abs(value) <= input_adapters.LARGEST), None)
-        if wrong is not None:
-            shown, most = input_adapters.shown(given[wrong]), input_adapters.LARGEST
-            raise UserError(f"y[{wrong}] is {shown}; expected a finite number, at most {most:g}")
-        return values
+    def parse_labels(self, y: Any) -> list[float]:
+        labels = []
+        for index, value in enumerate(input_adapters.to_list(y, "y")):
+            number = input_adapters.to_number(value)
+            if not abs(number) <= MAX_MAGNITUDE:
+                value = input_adapters.format_value(value)
+                raise UserError(f"y[{index}] is {value}; expected a finite number, at most {MAX_MAGNITUDE:g}")
+            labels.append(number)
+        return labels
 
     def targets(self, labels: Sequence[float]) -> Array:
         return np.array(labels, np.float32)
@@ -37,13 +39,13 @@ class RegressionSpec(TextSpec):
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {LABELS: np.zeros(1, np.float32)}
 
-    def activated(self, logits: Array) -> Array:
+    def apply_activation(self, logits: Array) -> Array:
         return logits
 
     def predicted_labels(self, predictions: Array) -> list[float]:
         return [float(value) for value in predictions]
 
-    def name_of(self, label: float) -> str:
+    def format_label(self, label: float) -> str:
         return f"{label:.7g}"
 
     def named_answers(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, list[Any]]:

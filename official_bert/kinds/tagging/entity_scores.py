@@ -45,7 +45,7 @@ class Scheme(NamedTuple):
 _DASHED = Scheme("BIOES")
 
 
-def scheme_of(tags: Iterable[str]) -> Scheme | None:
+def detect_scheme(tags: Iterable[str]) -> Scheme | None:
     """Returns the scheme of entities that uses the tags, or None if the tags are classes of words.
 
     IOB1 and IOB2 have the same tags; how entities are counted does not depend on which one it is.

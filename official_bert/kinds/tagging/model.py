@@ -1,4 +1,4 @@
-"""The model of tagging: a dense layer on each position.
+"""The model for tagging: a dense layer on each position.
 
 B batch, S sequence, C classes
 """
@@ -8,15 +8,14 @@ from typing import Any
 import keras
 
 from official_bert.kinds import model
-from official_bert.kinds.losses import TaggingLoss
-from official_bert.kinds.metrics import TagAccuracy
+from official_bert.kinds.losses import TagAccuracy, TaggingLoss
 from official_bert.kinds.tagging.spec import TaggingSpec
 
 
 def build_token_tagger(
     encoder: keras.Model, num_labels: int, dropout_rate: float = model.DROPOUT_RATE, seed: int | None = None
 ) -> keras.Model:
-    """Returns a model that gives every position logits, [B, S, C]. The arguments are those of `build_classifier`."""
+    """Returns a model that computes logits for each position, [B, S, C]. For the arguments see `build_classifier`."""
     x = model.add_dropout(encoder, encoder.output["sequence_output"], dropout_rate)
     logits = model.add_dense(encoder, x, num_labels, "token_classifier", seed)
     return keras.Model(encoder.input, model.add_float32(logits), name="token_tagger")

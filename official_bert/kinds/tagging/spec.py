@@ -21,7 +21,7 @@ from official_bert.errors import UserError
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.features import EXAMPLE, LABELS, NO_LABEL, Array, Features, Outputs, from_rows
 from official_bert.kinds.names import TAGGING
-from official_bert.kinds.probabilities import margins_of_rows, softmax
+from official_bert.kinds.probabilities import compute_margins, softmax
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.tagging import entity_scores
 from official_bert.tokenization import pairs, truncation
@@ -88,7 +88,7 @@ class TaggingSpec(KindSpec):
     kind: ClassVar[str] = TAGGING
     required_settings: ClassVar[tuple[str, ...]] = ("labels",)
     has_tokens: ClassVar[bool] = True
-    decisions: ClassVar[tuple[str, ...]] = ("tags",)
+    discrete_outputs: ClassVar[tuple[str, ...]] = ("tags",)
     answer_dtypes: ClassVar[Mapping[str, Any]] = {
         "words": object,
         "tags": object,
@@ -103,7 +103,7 @@ class TaggingSpec(KindSpec):
     @property
     def scheme(self) -> entity_scores.Scheme | None:
         """The scheme of the entities that the tags mark, or None for other tags."""
-        return entity_scores.scheme_of(self.labels)
+        return entity_scores.detect_scheme(self.labels)
 
     @property
     def best_metric(self) -> str:
@@ -122,23 +122,23 @@ class TaggingSpec(KindSpec):
         return {"doc_stride": self.doc_stride} if self.doc_stride else {}
 
     def examples(self, x: Any, y: Any) -> list[Sentence]:
-        rows = input_adapters.as_list(x)
+        rows = input_adapters.to_list(x)
         words = [
             tuple(
-                input_adapters.as_texts([row])[0].split()
+                input_adapters.to_texts([row])[0].split()
                 if isinstance(row, str | bytes)
-                else input_adapters.as_texts(row)
+                else input_adapters.to_texts(row)
             )
             for row in rows
         ]
         if y is None:
             return [Sentence(each, None, number) for number, each in enumerate(words, start=1)]
-        tags = input_adapters.as_list(y, "y")
+        tags = input_adapters.to_list(y, "y")
         input_adapters.check_same_length(len(words), tags, "y")
         sentences = []
         for number, (each, row) in enumerate(zip(words, tags, strict=True)):
             is_text = isinstance(row, str | bytes)
-            names = input_adapters.as_text(row, "y").split() if is_text else input_adapters.as_list(row, f"y[{number}]")
+            names = input_adapters.to_text(row, "y").split() if is_text else input_adapters.to_list(row, f"y[{number}]")
             if len(names) != len(each):
                 raise UserError(f"x[{number}] has {len(each)} words and y[{number}] {len(names)} tags")
             numbers = class_labels.class_numbers(names, self.labels, f"y[{number}]")
@@ -148,7 +148,7 @@ class TaggingSpec(KindSpec):
     def spans(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> list[list[Span]]:
         """Returns the entities of each text, in order; its words, where the tags are not those of entities.
 
-        The examples have the characters that their words are (see `sentence_of` and `joined`).
+        The examples have the characters that their words are (see `split_text` and `join_words`).
         """
         scheme = self.scheme
         return [
@@ -169,12 +169,12 @@ class TaggingSpec(KindSpec):
             for (tags, certainties), sentence in zip(predictions, examples, strict=True)
         ]
 
-    def examples_of(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Sentence]:
+    def build_examples(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Sentence]:
         return [
-            sentence_of(text, tokenizer, line) for line, text in enumerate(input_adapters.as_texts(texts["text"]), 1)
+            split_text(text, tokenizer, line) for line, text in enumerate(input_adapters.to_texts(texts["text"]), 1)
         ]
 
-    def texts_of(self, examples: Sequence[Sentence]) -> dict[str, list[Any]]:
+    def collect_texts(self, examples: Sequence[Sentence]) -> dict[str, list[Any]]:
         return {"text": [" ".join(example.words) if example.text is None else example.text for example in examples]}
 
     def named_answers(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> dict[str, list[Any]]:
@@ -190,7 +190,7 @@ class TaggingSpec(KindSpec):
         margins = [math.inf] * len(examples)
         for window, logits in zip(windows_of(features), outputs, strict=True):
             rows = softmax(logits[window.positions].astype(np.float64))
-            margins[window.sentence] = min([margins[window.sentence], *margins_of_rows(rows)])
+            margins[window.sentence] = min([margins[window.sentence], *compute_margins(rows)])
         return margins
 
     def featurize(self, examples: Sequence[Sentence], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
@@ -198,10 +198,12 @@ class TaggingSpec(KindSpec):
         windows = cut_into_windows(words, tokenizer, max_seq_length, self.doc_stride)
         features = features_of(windows, examples, {label: number for number, label in enumerate(self.labels)})
         room = max_seq_length - 2
-        is_cut = [any(len(word) > room and len(tokenizer.tokenize(word)) > room for word in each) for each in words]
-        return dataclasses.replace(features, is_cut=np.array(is_cut, bool))
+        is_truncated = [
+            any(len(word) > room and len(tokenizer.tokenize(word)) > room for word in each) for each in words
+        ]
+        return dataclasses.replace(features, is_truncated=np.array(is_truncated, bool))
 
-    def cut_note(self, cut: int, examples: int, max_seq_length: int) -> str | None:
+    def describe_truncation(self, cut: int, examples: int, max_seq_length: int) -> str | None:
         if not cut:
             return None
         return (
@@ -236,7 +238,7 @@ class TaggingSpec(KindSpec):
         ]
 
 
-def sentence_of(text: str, tokenizer: FullTokenizer, line: int = 1) -> Sentence:
+def split_text(text: str, tokenizer: FullTokenizer, line: int = 1) -> Sentence:
     """Returns a text's words, cut as exports cut them: at white space, and punctuation and ideographs by themselves."""
     pieces = tokenizer.tokenize_with_offsets(text)
     first = [number for number, piece in enumerate(pieces) if not piece.token.startswith(CONTINUATION)]
@@ -246,7 +248,7 @@ def sentence_of(text: str, tokenizer: FullTokenizer, line: int = 1) -> Sentence:
     return Sentence(words, None, line, text, starts, ends)
 
 
-def joined(sentence: Sentence) -> Sentence:
+def join_words(sentence: Sentence) -> Sentence:
     """Returns a sentence of words with the text that they are with one space between them."""
     lengths = [len(word) for word in sentence.words]
     starts = tuple(itertools.accumulate((length + 1 for length in lengths), initial=0))[:-1]

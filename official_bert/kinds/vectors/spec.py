@@ -51,7 +51,7 @@ class VectorSpec(KindSpec):
     """
 
     kind: ClassVar[str] = VECTORS
-    weighs_examples: ClassVar[bool] = False
+    supports_sample_weight: ClassVar[bool] = False
     has_head: ClassVar[bool] = False
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"vector": np.float32}
 
@@ -82,14 +82,14 @@ class VectorSpec(KindSpec):
             shown = ", ".join(f"{value:g}" for value in self.score_range)
             raise UserError(f"score_range is {shown}; expected the least and the greatest score, such as 0,5")
 
-    def scaled(self, score: Any) -> tuple[float | None, str]:
+    def scale_score(self, score: Any) -> tuple[float | None, str]:
         """Returns a score scaled to 0 to 1, and a description of the problem, or an empty string."""
         least, greatest = self.score_range
-        value = input_adapters.as_number(score)
+        value = input_adapters.to_number(score)
         if not least <= value <= greatest:
             return None, (
-                f"score {input_adapters.shown(score)}; expected {least:g} to {greatest:g}; other scales are named by "
-                "score_range, such as 0,5"
+                f"score {input_adapters.format_value(score)}; expected {least:g} to {greatest:g}; set score_range "
+                "for another scale, such as 0,5"
             )
         return (value - least) / (greatest - least), ""
 
@@ -120,7 +120,7 @@ class VectorSpec(KindSpec):
             "dimensions": list(self.dimensions), "score_range": list(self.score_range),
         }  # fmt: skip
 
-    def texts_of(self, examples: Sequence[VectorExample]) -> dict[str, list[Any]]:
+    def collect_texts(self, examples: Sequence[VectorExample]) -> dict[str, list[Any]]:
         return {"text": [example.texts[0] for example in examples]}
 
     def named_answers(self, predictions: Array, examples: Sequence[VectorExample]) -> dict[str, list[Any]]:
@@ -129,7 +129,7 @@ class VectorSpec(KindSpec):
     # Learning.
 
     def examples(self, x: Any, y: Any) -> list[VectorExample]:
-        return [VectorExample(str(number), (text,)) for number, text in enumerate(input_adapters.as_texts(x))]
+        return [VectorExample(str(number), (text,)) for number, text in enumerate(input_adapters.to_texts(x))]
 
     def training_examples(self, x: Any, y: Any) -> list[VectorExample]:
         """Returns examples of pairs or, for TRIPLET, and for RANKING where they are given, of triplets.
@@ -144,10 +144,10 @@ class VectorSpec(KindSpec):
                 raise UserError(f"text {empty} of column {place} of x is empty; expected a text on each side")
         scores: list[float | None] = [None] * len(columns[0])
         if y is not None:
-            given = input_adapters.as_list(y, "y")
+            given = input_adapters.to_list(y, "y")
             input_adapters.check_same_length(len(columns[0]), given, "y")
             for number, value in enumerate(given):
-                scores[number], problem = self.scaled(value)
+                scores[number], problem = self.scale_score(value)
                 if problem:
                     raise UserError(f"y[{number}] is the {problem}")
         rows = zip(zip(*columns, strict=True), scores, strict=True)
@@ -162,12 +162,12 @@ class VectorSpec(KindSpec):
         if isinstance(x, tuple):
             columns = x
         else:
-            rows = [row if isinstance(row, str) else tuple(row) for row in input_adapters.as_list(x)]
+            rows = [row if isinstance(row, str) else tuple(row) for row in input_adapters.to_list(x)]
             sizes = {1 if isinstance(row, str) else len(row) for row in rows}
             if len(sizes) > 1 or 1 in sizes:
                 raise UserError(f"x has rows of {', '.join(map(str, sorted(sizes)))} texts; expected {expected}")
             columns = zip(*rows, strict=True)
-        found = [input_adapters.as_texts(column, f"x[{number}]") for number, column in enumerate(columns)]
+        found = [input_adapters.to_texts(column, f"x[{number}]") for number, column in enumerate(columns)]
         if not fewest <= len(found) <= most or len({len(column) for column in found}) > 1:
             sizes_shown = ", ".join(str(len(column)) for column in found) or "none"
             raise UserError(
@@ -199,7 +199,7 @@ class VectorSpec(KindSpec):
             targets=targets,
             details=details,
             choices=number,
-            is_cut=np.any(features.is_cut.reshape(-1, number), axis=1),
+            is_truncated=np.any(features.is_truncated.reshape(-1, number), axis=1),
         )
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:

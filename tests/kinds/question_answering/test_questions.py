@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.kinds.model import model_for
+from official_bert.kinds.model import create_model
 from official_bert.kinds.question_answering import candidates
 from official_bert.kinds.question_answering import questions as head
 from official_bert.kinds.question_answering.questions import Answer, Limits, Question, Window
@@ -105,7 +105,7 @@ def test_the_loss_of_questions_is_the_mean_of_starts_and_ends():
     }
     model = keras.Model(inputs, outputs)
     head = QuestionAnsweringSpec()
-    model.compile("sgd", model_for(head).loss(), head.loss_weights())
+    model.compile("sgd", create_model(head).loss(), head.loss_weights())
     rng = np.random.default_rng(0)
     logits = {name: rng.normal(size=(2, 3)).astype(np.float32) for name in names}
     labels = {"start_logits": np.array([0, 2], np.int32), "end_logits": np.array([1, 2], np.int32)}

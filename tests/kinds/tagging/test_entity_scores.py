@@ -65,7 +65,7 @@ def test_an_entity_does_not_cross_sentences():
     ("O B-", None),
 ])  # fmt: skip
 def test_schemes_of_entities_are_told_from_classes(tags: str, scheme: str | None):
-    found = entity_scores.scheme_of(tags.split())
+    found = entity_scores.detect_scheme(tags.split())
     assert (found and found.name) == scheme
 
 
@@ -76,7 +76,7 @@ def test_schemes_of_entities_are_told_from_classes(tags: str, scheme: str | None
     "X-B X-I X-I O Y-B Y-B Y-I Y-B",
 ])  # fmt: skip
 def test_every_way_to_write_tags_gives_the_same_entities(tags: str):
-    scheme = entity_scores.scheme_of(tags.split())
+    scheme = entity_scores.detect_scheme(tags.split())
     assert scheme is not None
     right = [("X", 0, 2), ("Y", 4, 4), ("Y", 5, 6), ("Y", 7, 7)]
     assert entity_scores.entities(tags.split(), scheme) == right

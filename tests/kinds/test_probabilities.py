@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.kinds import calibration
+from official_bert.kinds import probabilities
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.text_spec import TextExample
@@ -21,9 +21,9 @@ def drawn_classes(rng: np.random.Generator, probabilities: np.ndarray) -> np.nda
 
 def test_probabilities_are_rescaled_as_if_their_logits_were_divided():
     logits = np.random.default_rng(0).normal(0, 3, (50, 4))
-    np.testing.assert_allclose(calibration.rescaled_classes(softmax(logits), 2.5), softmax(logits / 2.5), rtol=1e-6)
+    np.testing.assert_allclose(probabilities.rescale_softmax(softmax(logits), 2.5), softmax(logits / 2.5), rtol=1e-6)
     sigmoid = 1 / (1 + np.exp(-logits))
-    np.testing.assert_allclose(calibration.rescaled_labels(sigmoid, 2.5), 1 / (1 + np.exp(-logits / 2.5)), rtol=1e-6)
+    np.testing.assert_allclose(probabilities.rescale_sigmoid(sigmoid, 2.5), 1 / (1 + np.exp(-logits / 2.5)), rtol=1e-6)
 
 
 def test_the_temperature_that_made_a_model_too_sure_is_found():
@@ -33,16 +33,16 @@ def test_the_temperature_that_made_a_model_too_sure_is_found():
     head = ClassificationSpec(labels=("a", "b", "c"))
     examples = [TextExample("", "", None, int(label)) for label in labels]
     too_sure = softmax(logits * 3)
-    calibrated = head.calibrated(too_sure, examples)
+    calibrated = head.fit_temperature(too_sure, examples)
     assert calibrated.temperature == pytest.approx(3, rel=0.05)
     rescaled = calibrated.calibrate(too_sure)
     np.testing.assert_allclose(rescaled, softmax(logits), atol=0.02)
-    figures = calibrated.calibration_figures(rescaled, examples)
+    figures = calibrated.calibration_report(rescaled, examples)
     assert figures["before"] > 0.1 > 0.02 > figures["after"]
     (_, _, accuracy_of_all), *_, (_, _, accuracy_of_surest) = figures["coverage"]
     assert accuracy_of_all == np.mean(np.argmax(rescaled, axis=-1) == labels) < accuracy_of_surest
     # Calibrated once more, nothing changes.
-    again = calibrated.calibrated(rescaled, examples)
+    again = calibrated.fit_temperature(rescaled, examples)
     assert again.temperature == pytest.approx(calibrated.temperature, rel=0.01)
 
 
@@ -53,17 +53,17 @@ def test_labels_by_themselves_are_calibrated_too():
     examples = [TextExample("", "", None, tuple(np.flatnonzero(row))) for row in rng.random(chances.shape) < chances]
     head = MultiLabelSpec(labels=("a", "b"))
     unsure = 1 / (1 + np.exp(-logits / 2))
-    assert head.calibrated(unsure, examples).temperature == pytest.approx(0.5, rel=0.05)
+    assert head.fit_temperature(unsure, examples).temperature == pytest.approx(0.5, rel=0.05)
 
 
 def test_the_calibration_error_is_what_its_definition_says():
     confidences = np.array([0.95, 0.95, 0.95, 0.95, 0.65, 0.65])
     is_right = np.array([1, 1, 1, 0, 0, 1])
-    assert calibration.calibration_error(confidences, is_right) == pytest.approx((0.2 * 4 + 0.15 * 2) / 6)
-    assert calibration.reliability(confidences, is_right) == [
+    assert probabilities.calibration_error(confidences, is_right) == pytest.approx((0.2 * 4 + 0.15 * 2) / 6)
+    assert probabilities.bin_confidences(confidences, is_right) == [
         (pytest.approx(0.65), 0.5, 2), (pytest.approx(0.95), 0.75, 4)
     ]  # fmt: skip
-    assert calibration.calibration_error(np.ones(3), np.ones(3)) == 0.0
+    assert probabilities.calibration_error(np.ones(3), np.ones(3)) == 0.0
 
 
 def f_score(predicted: np.ndarray, right: np.ndarray, beta: float) -> float:
@@ -77,15 +77,15 @@ def test_no_threshold_is_better_than_the_chosen_one(measure: str, seed: int):
     rng = np.random.default_rng(seed)
     right = rng.random(30) < 0.3
     right[0] = True
-    probabilities = np.round(np.clip(rng.normal(0.3 + 0.2 * right, 0.2), 0, 1), 2)  # with equal ones among them
+    values = np.round(np.clip(rng.normal(0.3 + 0.2 * right, 0.2), 0, 1), 2)  # with equal ones among them
 
     def value(threshold: float) -> float:
-        predicted = probabilities > threshold
+        predicted = values > threshold
         if measure == "accuracy":
             return float((predicted == right).mean())
         return f_score(predicted, right, {"f1": 1.0, "f0.5": 0.5, "f2": 2.0}[measure])
 
-    (chosen,) = calibration.thresholds(probabilities[:, None], right[:, None].astype(float), ["a"], measure)
+    (chosen,) = probabilities.choose_thresholds(values[:, None], right[:, None].astype(float), ["a"], measure)
     best = max(value(threshold) for threshold in np.linspace(-0.005, 1.005, 1011))
     assert value(chosen) == pytest.approx(best)
 
@@ -93,20 +93,20 @@ def test_no_threshold_is_better_than_the_chosen_one(measure: str, seed: int):
 def test_a_label_that_never_occurs_has_no_threshold():
     rows = np.array([[1.0, 0.0], [0.0, 0.0]])
     with pytest.raises(UserError, match="no text with the label b, so that no threshold"):
-        calibration.thresholds(rows, rows, ["a", "b"], "f1")
+        probabilities.choose_thresholds(rows, rows, ["a", "b"], "f1")
 
 
 def test_a_threshold_is_a_label_s_own():
     examples = [TextExample("", "", None, label) for label in ((0,), (0, 1), (1,), ())]
-    probabilities = np.array([[0.9, 0.1], [0.8, 0.3], [0.7, 0.35], [0.2, 0.05]])
-    head = MultiLabelSpec(labels=("a", "b")).with_thresholds(probabilities, examples, "f1")
+    predictions = np.array([[0.9, 0.1], [0.8, 0.3], [0.7, 0.35], [0.2, 0.05]])
+    head = MultiLabelSpec(labels=("a", "b")).choose_thresholds(predictions, examples, "f1")
     np.testing.assert_allclose(head.thresholds, [0.75, 0.2])
-    assert head.predicted_labels(probabilities) == [(0,), (0, 1), (1,), ()]
-    assert head.named_answers(probabilities, examples)["predicted"] == [
+    assert head.predicted_labels(predictions) == [(0,), (0, 1), (1,), ()]
+    assert head.named_answers(predictions, examples)["predicted"] == [
         [True, False], [True, True], [False, True], [False, False]
     ]  # fmt: skip
     perfect = {"precision": 1.0, "recall": 1.0, "f1": 1.0, "examples": 2}
-    assert head.label_scores(probabilities, examples) == {"a": perfect, "b": perfect}
+    assert head.label_scores(predictions, examples) == {"a": perfect, "b": perfect}
     assert head.settings == {"thresholds": list(head.thresholds)}
 
 
@@ -123,7 +123,7 @@ def test_an_answer_that_is_not_sure_enough_is_none():
 
 
 def test_coverage_is_what_each_limit_costs_and_gains():
-    points = calibration.coverage(np.array([0.6, 0.9, 0.8]), np.array([0, 1, 1]))
+    points = probabilities.compute_coverage(np.array([0.6, 0.9, 0.8]), np.array([0, 1, 1]))
     two_thirds = pytest.approx(2 / 3)
     assert points == [
         (0.0, 1.0, two_thirds), (0.5, 1.0, two_thirds), (0.6, 1.0, two_thirds), (0.7, two_thirds, 1.0),
