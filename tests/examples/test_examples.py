@@ -63,7 +63,7 @@ def read_notebook() -> Any:
     return nbformat.read(NOTEBOOK, as_version=4)
 
 
-def format_value(notebook: Any) -> list[list[str]]:
+def shown(notebook: Any) -> list[list[str]]:
     """What each cell with code shows: pictures by their kind, text without numbers and spaces.
 
     Of a cell tagged "varies", whose words depend on the version of Python that the text is from, the number of lines.
@@ -88,12 +88,12 @@ def test_the_notebook_shows_what_it_gives(installed: pathlib.Path, monkeypatch: 
     (installed / "bin" / "python").symlink_to(sys.executable)
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)  # which readers have not set
     notebook = read_notebook()
-    stored = format_value(notebook)
+    stored = shown(notebook)
     import nbclient
 
     # Raises at the first cell that fails.
     nbclient.NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(installed)}}).execute()
-    assert format_value(notebook) == stored
+    assert shown(notebook) == stored
 
 
 @pytest.mark.slow
@@ -101,9 +101,9 @@ def test_the_notebook_has_its_outputs_and_no_remarks_of_tensorflow():
     notebook = read_notebook()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    pictures = [part for cell in format_value(notebook) for part in cell if part == "image/png"]
+    pictures = [part for cell in shown(notebook) for part in cell if part == "image/png"]
     assert len(pictures) >= 2
-    assert all(any(cell) for cell in format_value(notebook))
+    assert all(any(cell) for cell in shown(notebook))
     for remark in ("oneDNN", "cuInit", "0000 00:00", "cuda", "Warning", "WARNING", str(pathlib.Path.home()), "/tmp/"):
         assert remark not in json.dumps([cell.outputs for cell in cells]), remark
 
