@@ -128,6 +128,13 @@ def test_dependencies_point_down_only(path: pathlib.Path):
         assert first not in LAYERS or (is_ours(name) and package_of(name) in allowed), f"{path} imports {name}"
 
 
+def test_no_modules_import_each_other():
+    graph = {name: ours_among(imports_of(path)) - {name} for name, path in NAMES.items()}
+    while leaves := {name for name, imports in graph.items() if not imports}:
+        graph = {name: imports - leaves for name, imports in graph.items() if name not in leaves}
+    assert not graph, f"these modules are in an import cycle, or import one: {', '.join(sorted(graph))}"
+
+
 def test_a_module_that_a_string_names_counts_as_imported(tmp_path: pathlib.Path):
     (tmp_path / "a.py").write_text('"""Of data_gen.text."""\nTABLE = {"x": ("data_gen.commands", "data_gen")}\n')
     assert imports_of(tmp_path / "a.py") == {"data_gen.commands"}

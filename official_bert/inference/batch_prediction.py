@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.inference import exports, predictor
+from official_bert.inference import exports, loading
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.inference.predictor import Predictor
 from official_bert.inference.shards import ALL_ROWS, Shard
@@ -102,7 +102,7 @@ def load_model(folder: str, verify: bool = True) -> Predictor:
     """
     if not exports.is_onnx(folder):
         import_tensorflow()
-    return predictor.load(folder, threads=1, num_workers=len(os.sched_getaffinity(0)), verify=verify)
+    return loading.load(folder, threads=1, num_workers=len(os.sched_getaffinity(0)), verify=verify)
 
 
 def _predict(options: BatchPredictionOptions, shard: Shard) -> str:

@@ -23,7 +23,6 @@ from official_bert.kinds.features import Features, Outputs, gather_rows, row_len
 from official_bert.kinds.names import DEFAULT_SIGNATURE, IS_TRUNCATED
 from official_bert.kinds.spec import KindSpec
 from official_bert.tokenization.exact import FullTokenizer
-from official_bert.utils import extras
 
 STRING, BOOL = "string", "bool"  # TensorFlow's names
 
@@ -293,29 +292,6 @@ class SpecPredictor(Predictor):
     def _decode(self, examples: Sequence[Any], features: Features, outputs: Outputs) -> dict[str, list[Any]]:
         answers = self.spec.named_answers(self.spec.decode(outputs, features, examples), examples)
         return {**answers, IS_TRUNCATED: features.is_truncated.tolist()}
-
-
-def load(folder: str, threads: int | None = None, num_workers: int = 1, verify: bool = True) -> Predictor:
-    """Loads one version of an export. TensorFlow is imported only for a SavedModel.
-
-    Args:
-        folder: The version's folder.
-        threads: Number of threads that compute a batch in ONNX Runtime. Defaults to the number of cores.
-        num_workers: Number of batches that `run` computes at a time in ONNX Runtime.
-        verify: Whether to compare the files with their checksums.
-
-    Raises:
-        UserError: If the export is damaged, or a package is missing.
-    """
-    if exports.is_onnx(folder):
-        from official_bert.inference.onnx_model import OnnxPredictor
-
-        return OnnxPredictor(folder, threads, num_workers, verify)
-    try:
-        from official_bert.inference.saved_model import SavedModelPredictor
-    except ModuleNotFoundError as error:
-        raise extras.explain_missing_package(error, "serve") or error from error
-    return SavedModelPredictor(folder, verify)
 
 
 def count_bytes(texts: np.ndarray) -> np.ndarray:

@@ -9,14 +9,11 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.utils import files
-
-if TYPE_CHECKING:
-    from official_bert.inference.predictor import Predictor
 
 TOGETHER = 12  # Number of texts that are also answered in one batch.
 # Maximum number of characters of a stored answer. Longer ones, such as vectors of long texts, are only compared.
@@ -121,7 +118,16 @@ def read(folder: str) -> Replay:
     return replay
 
 
-def ask(model: "Predictor", rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
+class Model(Protocol):
+    """The part of a predictor that replays use."""
+
+    @property
+    def inputs(self) -> Any: ...
+
+    def run(self, columns: exports.Columns) -> exports.Columns: ...
+
+
+def ask(model: Model, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
     """Returns a model's answers to each row, and to the first `TOGETHER` rows in one batch, as JSON values."""
 
     def answer(some_rows: Sequence[dict[str, Any]]) -> Answers:
@@ -132,7 +138,7 @@ def ask(model: "Predictor", rows: Sequence[dict[str, Any]]) -> tuple[Answers, An
     return [answers for row in rows for answers in answer([row])], answer(rows[:TOGETHER])
 
 
-def check(folder: str, model: "Predictor") -> None:
+def check(folder: str, model: Model) -> None:
     """Compares a model's answers with the replay file of its export, if the export has one.
 
     Raises:

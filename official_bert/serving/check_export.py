@@ -9,7 +9,7 @@ from typing import Any
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.inference import exports, predictor, replays
+from official_bert.inference import exports, loading, replays
 from official_bert.serving.options import TOKEN_VARIABLE, CheckOptions
 from official_bert.utils.progress import Progress
 
@@ -56,7 +56,7 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
 def _ask_folder(folder: str, texts: replays.Replay) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
     """The answers to each text alone, and to the first ones together."""
     if exports.is_onnx(folder):
-        return replays.ask(predictor.load(folder), texts.rows())
+        return replays.ask(loading.load(folder), texts.rows())
     from official_bert.export import plain_answers
 
     return plain_answers.answer_without_package(folder, texts.rows())

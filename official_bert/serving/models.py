@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.inference import exports, predictor
+from official_bert.inference import exports, loading
 from official_bert.inference.predictor import PARALLEL_BATCHES, Predictor
 from official_bert.serving import logs
 from official_bert.serving.batching import Batcher
@@ -271,7 +271,7 @@ class Models:
 
 
 def _loaded(folder: str, options: Options) -> Predictor:
-    model = predictor.load(folder, options.threads)
+    model = loading.load(folder, options.threads)
     model.warm_up(options.max_batch_size)
     return model
 

@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from official_bert.inference import predictor
+from official_bert.inference import loading
 from official_bert.keras_models.text_classifier import TextClassifier
 from official_bert.kinds.names import CLASSIFICATION
 from official_bert.modeling.config import BertConfig
@@ -143,7 +143,7 @@ def test_an_export_that_was_killed_in_mid_write_is_none_and_made_anew(
     assert len(files.read_text(f"{bucket}/answers.jsonl").splitlines()) == 1
     served = versions_in(f"{bucket}/exports")
     assert [*served] == [1]
-    model = predictor.load(f"{bucket}/exports/1", threads=1)
+    model = loading.load(f"{bucket}/exports/1", threads=1)
     model.warm_up(1)
     assert model.kind == CLASSIFICATION
 

@@ -7,7 +7,7 @@ import keras
 import pytest
 
 from official_bert.export.options import ONNX, SAVED_MODEL
-from official_bert.inference import exports, predictor, replays
+from official_bert.inference import exports, loading, replays
 from official_bert.kinds.names import ENCODER, FILL_MASK, KINDS, TAGGING
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.answers_in_python import TEXTS_FOR, answers_in_python, assert_answers, create_model
@@ -18,7 +18,7 @@ from tests.make import VOCAB
 def assert_answers_as_python(path: str, kind: str, model: keras.Model) -> None:
     spec = make_task_spec(kind, max_seq_length=64 if kind in (ENCODER, FILL_MASK) else 20)
     expected = answers_in_python(kind, model, FullTokenizer.from_vocab(VOCAB), TEXTS_FOR[kind], spec)
-    assert_answers(predictor.load(path).run(exports.to_columns(TEXTS_FOR[kind])), list(expected))
+    assert_answers(loading.load(path).run(exports.to_columns(TEXTS_FOR[kind])), list(expected))
 
 
 IN_ONNX = [(ONNX, kind) for kind in KINDS]

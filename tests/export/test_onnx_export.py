@@ -16,7 +16,7 @@ from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.export.options import DYNAMIC_INT8, ONNX, SAVED_MODEL
-from official_bert.inference import exports, predictor
+from official_bert.inference import exports, loading
 from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.kinds.names import CLASSIFICATION, QUESTION_ANSWERING, TAGGING
 from official_bert.tokenization.casing import UNCASED
@@ -177,7 +177,7 @@ def test_exports_keep_accents_if_the_model_does(format_name: str, tmp_path: path
     for name in ("accented", "plain"):
         path = export(tmp_path / name, tmp_path / "to" / name, format_name)
         assert exports.read_metadata(path).get("strip_accents") == (False if name == "accented" else None)
-        loaded = predictor.load(path)
+        loaded = loading.load(path)
         answers[name] = loaded.run(exports.to_columns({"text": ["SÜN", "SUN", "sün"]}))["probabilities"].tolist()
     first, second, third = answers["accented"]
     assert first == pytest.approx(third)

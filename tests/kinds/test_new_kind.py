@@ -17,7 +17,7 @@ import sys
 import keras
 import numpy as np
 import official_bert
-from official_bert.inference import predictor
+from official_bert.inference import loading
 from official_bert.kinds.all_kinds import create_spec
 
 config = official_bert.BertConfig(len(sys.argv[1].splitlines()), 8, 1, 2, 16, max_position_embeddings=16)
@@ -33,7 +33,7 @@ print(model.head.task_spec("stars", 8)["kind"], create_spec(model.head.task_spec
 model.save("model.keras")
 print((keras.saving.load_model("model.keras").predict(texts) == predictions).all())
 model.export("export")
-answers = predictor.load("export/1").run({"text": np.array(texts, object)})
+answers = loading.load("export/1").run({"text": np.array(texts, object)})
 print(np.abs(answers["probabilities"] - predictions).max() < 1e-6)
 """
 

@@ -16,7 +16,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.export.options import ONNX, SAVED_MODEL
-from official_bert.inference import exports, predictor
+from official_bert.inference import exports, loading
 from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.inference.predictor import Predictor, Row
 from official_bert.kinds.names import DEFAULT_SIGNATURE, MULTIPLE_CHOICE, TAGGING
@@ -91,7 +91,7 @@ def test_neither_the_server_nor_predict_imports_tensorflow_or_keras(tagger: path
 def test_it_has_the_answers_and_the_signature_of_a_saved_model(tmp_path: pathlib.Path):
     model_dir = save_finetuned(tmp_path / "model", MULTIPLE_CHOICE)
     folders = [export(model_dir, tmp_path / format_name, format_name) for format_name in (ONNX, SAVED_MODEL)]
-    onnx, tensorflow = (predictor.load(folder, None) for folder in folders)
+    onnx, tensorflow = (loading.load(folder, None) for folder in folders)
     assert (onnx.parallel_batches, tensorflow.parallel_batches) == (1, 2)  # each takes all cores
     name = DEFAULT_SIGNATURE
     prompts, endings = np.array(["the cat", "a dog"], object), np.array([["sat", "ran", "a", ""]] * 2, object)
@@ -150,7 +150,7 @@ def test_a_new_version_that_is_damaged_leaves_the_last_one(tagger: pathlib.Path,
 
 
 def test_a_runtime_that_answers_batches_wrongly_is_refused(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    model = predictor.load(str(tagger / "1"), None)
+    model = loading.load(str(tagger / "1"), None)
     model.warm_up(8)
     run = OnnxPredictor.run
 
@@ -165,7 +165,7 @@ def test_a_runtime_that_answers_batches_wrongly_is_refused(tagger: pathlib.Path,
 def test_without_onnxruntime_the_extra_is_named(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"onnxruntime is not installed; .* '.*\[serve-onnx\]'"):
-        predictor.load(str(tagger / "1"), None)
+        loading.load(str(tagger / "1"), None)
 
 
 LONG = "the cat sat on a mat , and the dog ran . " * 20  # in dozens of windows
