@@ -14,8 +14,8 @@ from official_bert.errors import UserError
     ({"output_file": []}, "--output_file is empty"),
     ({"output_file": ["x", "x"]}, "--output_file contains the same file twice: x and x"),
     ({"vocab_file": "none.txt"}, "there is no file none.txt"),
-    ({"input_file": ["/proc"]}, r"--input_file: /proc is a folder; for all files in it give /proc/\*"),
-    ({"output_file": ["/proc/none/x"]}, "cannot make the folder /proc/none"),
+    ({"input_file": ["/proc"]}, r"--input_file: /proc is a folder; for all files in it pass /proc/\*"),
+    ({"output_file": ["/proc/none/x"]}, "cannot create the folder /proc/none"),
 ])  # fmt: skip
 def test_bad_options_are_refused(changes: dict[str, object], message: str, short_options: Callable[..., RecordOptions]):
     with pytest.raises(UserError, match=message):

@@ -274,7 +274,7 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
     ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, "there is no nowhere/test.tsv"),
     ({"freeze": ["nothing"]}, "'nothing' matches no whole layer name"),
     ({"calibrate": True, "do_eval": False}, "--calibrate, --thresholds and --min_confidence need --do_eval"),
-    ({"thresholds": "f1"}, "--thresholds is for several labels; with one class of several take --min_confidence"),
+    ({"thresholds": "f1"}, "--thresholds is for several labels per text; with one label, use --min_confidence"),
     ({"calibrate": True, "eval_file": None}, "need evaluation data, and table has none; a table needs --eval_file"),
     ({"balanced_sampling": True, "label_kind": "multi_label"}, "--balanced_sampling needs a classification task"),
 ])  # fmt: skip
@@ -330,7 +330,9 @@ def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(opt
 
 
 def test_a_model_that_predicts_one_class_for_every_row_is_named(options, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(ClassificationSpec, "activated", lambda self, logits: np.tile([0.9, 0.1], (len(logits), 1)))
+    monkeypatch.setattr(
+        ClassificationSpec, "apply_activation", lambda self, logits: np.tile([0.9, 0.1], (len(logits), 1))
+    )
     runner.run(dataclasses.replace(options, num_train_epochs=0.2))
     label = json.loads((tmp_path / "run" / "task.json").read_text())["labels"][0]
     warnings = json.loads((tmp_path / "run" / "results.json").read_text())["warnings"]

@@ -183,7 +183,7 @@ INPUT = "--output_file would write .*, which is an input"
         ("out.jsonl.part", "out.jsonl", INPUT),
         ("out.jsonl.part.json", "out.jsonl", INPUT),
         ("in.jsonl", "", "--output_file would write .*, which is a folder"),
-        ("in.jsonl", "in.jsonl/out", "cannot make the folder"),
+        ("in.jsonl", "in.jsonl/out", "cannot create the folder"),
     ],
 )
 def test_unwritable_output_is_rejected(name: str, output: str, message: str, export_dir: str, tmp_path: pathlib.Path):
@@ -237,7 +237,7 @@ def test_a_note_about_the_file_is_printed_once(
     (tmp_path / "in.csv").write_text("text,label\na,x\nb,y\n")
     run(str(export), tmp_path, "in.csv")
     assert [answer["text"] for answer in read_answers(tmp_path / "out.jsonl")] == ["a", "b"]
-    assert capsys.readouterr().out.count("in.csv, line 1 has the names of the columns") == 1
+    assert capsys.readouterr().out.count("in.csv, line 1 has the column names") == 1
 
 
 def test_columns_named_like_inputs_are_read_as_in_training(tmp_path: pathlib.Path):
@@ -284,11 +284,11 @@ def test_run_is_not_resumed_from_answers_of_another_run(export_dir: str, tmp_pat
     ("in.jsonl", '{"text": "a"\n', "line 1: not valid JSON"),
     ("in.jsonl", '{"text": null}\n', "line 1: text is null; expected a text"),
     ("in.csv", "txt,Text\na,b\n", "line 1: no column text among txt, Text; rename the columns$"),
-    ("in.csv", "text;id\na;1\n", "line 1: there is one column, 'text;id'; are the columns separated by semicolons"),
+    ("in.csv", "text;id\na;1\n", "line 1: there is only one column, 'text;id'. Are the columns separated by semicolons"),
     ("in.csv", "text,id\na\n", "line 2: 1 column; expected 2: text, id$"),
     ("in.csv", "text,text\na,b\n", "two columns are named text"),
     ("in.csv", 'text\n"a\n', "line 2: .* quote"),
-    ("in.jsonl", '{"text": "a\\ud800"}\n', r"line 1: text has half a surrogate, .ud800"),
+    ("in.jsonl", '{"text": "a\\ud800"}\n', r"line 1: text contains the lone surrogate .ud800"),
 ])  # fmt: skip
 def test_rows_without_an_input_are_reported_before_writing(
     name: str, content: str, message: str, export_dir: str, tmp_path: pathlib.Path

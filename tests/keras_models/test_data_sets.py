@@ -220,7 +220,7 @@ def test_labels_of_a_data_set_that_are_no_lists_are_named():
     assert "y[0] is b'a'; expected a list of names or numbers" in message
     assert "an array of 0 and 1 for each of a, b, c" in refusal(model.fit, TEXTS[:1], np.array([[1, 0]]))
     message = refusal(model.fit, slices((TEXTS[:1], [[1, 0, 0]])), class_weight={"a": 2.0})
-    assert "a text has no one class to weigh" in message
+    assert "class_weight is for models with one label per text" in message
 
 
 def test_nothing_to_predict_is_said(classifier):

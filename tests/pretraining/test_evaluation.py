@@ -81,7 +81,7 @@ def test_a_run_from_weights_is_evaluated_before_the_first_step_and_on_general_te
     assert "general text, step 2" in (tmp_path / "run" / "MODEL_CARD.md").read_text()
     pretrain(options)  # which evaluates at the end once more, and not before the first step again
     assert [line["step"] for line in read_log(options.output_dir, "general")] == [0, 2, 2, 2]
-    with pytest.raises(UserError, match="--general_eval_file goes with --eval_input_file"):
+    with pytest.raises(UserError, match="--general_eval_file needs --eval_input_file"):
         make_options(tmp_path / "run", general_eval_file=record_files)
 
 

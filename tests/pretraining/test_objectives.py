@@ -24,7 +24,7 @@ def test_without_next_sentences_the_pooler_stays_as_it_was(
 ):
     write_manifest(record_files, vocab_file, sentence_objective="none", masking_rates="100/0/0")
     run = {"num_train_steps": 2, "random_seed": 1, "do_eval": True, "vocab_file": vocab_file}
-    with pytest.raises(UserError, match="they have no second segment to predict; give --nonext_sentence_prediction"):
+    with pytest.raises(UserError, match="without sentence labels; pass --nonext_sentence_prediction"):
         pretrain(make_options(tmp_path / "run", **run))
     run["next_sentence_prediction"] = False
     pretrain(make_options(tmp_path / "run", **run))

@@ -146,7 +146,7 @@ def test_two_workers_equal_one(tiny_config: BertConfig, record_files, tmp_path, 
     processes[1].kill()
     outputs = [process.communicate(timeout=120)[0] for process in processes]
     assert processes[0].returncode == 1
-    assert "error: another worker was lost, or cannot be reached" in outputs[0]
+    assert "error: another worker stopped or cannot be reached" in outputs[0]
     step = int(tf.train.latest_checkpoint(f"{tmp_path}/two").rpartition("-")[2])
 
     # Both go on from that save, with the step and the records that follow it.
