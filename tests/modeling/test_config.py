@@ -137,7 +137,7 @@ def test_activations_are_read_as_the_original_reads_them(act: str | None, expect
 
 @pytest.mark.parametrize(("content", "message"), [
     ("{", "is not valid JSON"),
-    ("[]", "holds list; expected a JSON object"),
+    ("[]", "contains list; expected a JSON object"),
     ("{}", "has no vocab_size"),
     ('{"vocab_size": 5, "layers": 2}', "unknown key 'layers'"),
 ])  # fmt: skip
