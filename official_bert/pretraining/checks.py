@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from official_bert.checkpoints import run_checkpoints
-from official_bert.checkpoints.checkpoint import TOKENIZER_FILE, LoadedModel
+from official_bert.checkpoints.checkpoint import TOKENIZER_FILE, VOCAB_FILE, LoadedModel
 from official_bert.checkpoints.model_files import check_model_files, format_model_files, read_casing
 from official_bert.checkpoints.vocabulary import check_vocabulary, split_vocab
 from official_bert.data import manifest
@@ -159,6 +159,8 @@ def _check_vocabulary_casing(options: Options, casing: Casing | None, has_manife
         UserError: If the vocabulary contradicts the casing.
     """
     if not options.vocab_file:
+        if options.do_train and not files.exists(os.path.join(options.output_dir, VOCAB_FILE)):
+            print("note: the model will have no vocabulary; pass --vocab_file, so that it can read text", flush=True)
         return casing
     tokens = split_vocab(files.read_text(options.vocab_file))
     if casing is None:

@@ -142,6 +142,14 @@ def test_the_records_manifest_decides_whether_the_model_is_cased(
     assert json.loads((folder / "tokenizer_config.json").read_text()) == {"do_lower_case": False}
 
 
+def test_a_run_without_a_vocabulary_says_so_before_the_first_step(make_options, vocab_file, tmp_path, capsys):
+    strategy = distribution.get_strategy("one_device")
+    run.set_up(make_options(tmp_path / "a", vocab_file=None), strategy)
+    assert "no vocabulary; pass --vocab_file" in capsys.readouterr().out
+    run.set_up(make_options(tmp_path / "b", vocab_file=vocab_file), strategy)
+    assert "no vocabulary" not in capsys.readouterr().out
+
+
 def test_a_vocabulary_smaller_than_the_model_is_a_warning_or_decides_the_size(
     make_options, tiny_config, vocab_file, tmp_path, capsys
 ):
