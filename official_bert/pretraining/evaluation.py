@@ -9,8 +9,9 @@ import keras
 from official_bert.checkpoints import bundle, run_checkpoints
 from official_bert.checkpoints.model_files import write_model_files
 from official_bert.errors import UserError
+from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.losses import pretraining_metrics
-from official_bert.pretraining.monitor import next_sentence_part
+from official_bert.pretraining.monitor import format_losses
 from official_bert.pretraining.options import Options
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
@@ -29,13 +30,15 @@ class HeldOutEvaluation:
     def __init__(
         self,
         options: Options,
+        config: BertConfig,
         pretrainer: Pretrainer,
         records: RunRecords,
         model_files: dict[str, str],
         log: TrainingLog,
         is_chief: bool,
     ) -> None:
-        self._options, self._pretrainer, self._records = options, pretrainer, records
+        self._options, self._config = options, config
+        self._pretrainer, self._records = pretrainer, records
         self._model_files, self._log, self._is_chief = model_files, log, is_chief
         self._folder = os.path.join(options.output_dir, "best")
 
@@ -47,9 +50,8 @@ class HeldOutEvaluation:
         step = self._pretrainer.step
         for kind, (metrics, _) in results.items():
             print(
-                f"evaluation at step {step:,}{' on general text' * (kind == GENERAL)}: masked LM loss "
-                f"{metrics['masked_lm_loss']:.4f} ({100 * metrics['masked_lm_accuracy']:.1f} % right)"
-                f"{next_sentence_part(metrics, ', ')}",
+                f"evaluation at step {step:,}{' on general text' * (kind == GENERAL)}: "
+                f"{format_losses(metrics, self._config, ', ', noun=' loss')}",
                 flush=True,
             )
         metrics, _ = results[EVAL]

@@ -58,7 +58,7 @@ class Monitor:
         if self._sums["nonfinite_steps"] < step - self._first_step:  # else all were skipped; the notices say so
             values = self._measurements(step, phase)
             self._log.write(TRAIN, step, values)
-            print(progress_line(step, self._options.total_steps, values), flush=True)
+            print(progress_line(step, self._options.total_steps, values, self._config), flush=True)
             if self._checks_unigram_level and phase.number == 1 and step >= CHECKED_STEP:
                 self._checks_unigram_level = False
                 warn_at_unigram_level(self._options.output_dir, self._records.training(phase), self._log, step, phase)
@@ -160,22 +160,23 @@ class Profile:
             print(f"profile written to {self._folder}; see it in TensorBoard", flush=True)
 
 
-def next_sentence_part(values: Mapping[str, float], before: str) -> str:
-    """Formats the loss and accuracy of next sentence prediction after `before`. Returns "" if there is no such loss."""
+def format_losses(values: Mapping[str, float], config: BertConfig, separator: str, noun: str = "") -> str:
+    """Formats the loss and accuracy of masked or next tokens and, if it is trained, of next sentences."""
+    objective = "masked LM" if config.predicts_masked_tokens else "next token"
+    text = f"{objective}{noun} {values['masked_lm_loss']:.4f} ({100 * values['masked_lm_accuracy']:.1f} % right)"
     if "next_sentence_loss" not in values:
-        return ""
+        return text
     accuracy = 100 * values["next_sentence_accuracy"]
-    return f"{before}next sentence {values['next_sentence_loss']:.4f} ({accuracy:.1f} %)"
+    return f"{text}{separator}next sentence {values['next_sentence_loss']:.4f} ({accuracy:.1f} %)"
 
 
-def progress_line(step: int, total_steps: int, values: Mapping[str, float]) -> str:
+def progress_line(step: int, total_steps: int, values: Mapping[str, float], config: BertConfig) -> str:
     """Formats the logged measurements of the steps up to `step` for the terminal."""
     remaining_time = format_duration((total_steps - step) / values["steps_per_second"])
     return (
         f"step {step:,} of {total_steps:,}"
         f"  loss {values['loss']:.4f}"
-        f"  masked LM {values['masked_lm_loss']:.4f} ({100 * values['masked_lm_accuracy']:.1f} % right)"
-        f"{next_sentence_part(values, '  ')}"
+        f"  {format_losses(values, config, '  ')}"
         f"  rate {values['learning_rate']:.2e}"
         f"  gradient {values['gradient_norm']:.2f}"
         f"  {values['examples_per_second']:,.0f} examples/s {values['tokens_per_second']:,.0f} tokens/s"

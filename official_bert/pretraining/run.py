@@ -61,7 +61,9 @@ def pretrain(options: Options) -> int:
                 run_metadata.write_run_metadata(options.output_dir, parts.metadata)
         first_step = parts.pretrainer.step if options.do_train else None
         log = TrainingLog(options.output_dir if parts.is_chief else None, first_step)
-        evaluation = HeldOutEvaluation(options, parts.pretrainer, parts.records, parts.model_files, log, parts.is_chief)
+        evaluation = HeldOutEvaluation(
+            options, parts.config, parts.pretrainer, parts.records, parts.model_files, log, parts.is_chief
+        )
         if options.do_train and (exit_code := train(parts, log, evaluation)):
             return exit_code
         if options.do_eval:

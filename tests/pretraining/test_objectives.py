@@ -51,10 +51,13 @@ def test_without_next_sentences_the_pooler_stays_as_it_was(
 
 
 @pytest.mark.slow
-def test_a_left_to_right_run_keeps_its_attention_in_the_configuration(make_options, vocab_file, tmp_path):
+def test_a_left_to_right_run_keeps_its_attention_in_the_configuration(make_options, vocab_file, tmp_path, capsys):
     folder = tmp_path / "run"
     run = {"num_train_steps": 2, "left_to_right": True, "vocab_file": vocab_file}
     pretrain(make_options(folder, **run))
+    log = capsys.readouterr().out
+    assert "  next token 4." in log
+    assert "masked LM" not in log
     assert json.loads((folder / "bert_config.json").read_text())["causal_attention"] is True
     assert "each token from the tokens before it and next sentences" in (folder / "MODEL_CARD.md").read_text()
     # Many more predictions than masked ones: the loss is near that of a uniform guess, over all of the text.
