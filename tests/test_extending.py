@@ -19,8 +19,6 @@ _PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 _PATCHES = dict(re.findall(r"\*\*(.*?)\.\*\*.*?```diff\n(.*?)```", _PAGE, re.DOTALL))
 _SIZES = ["--max_seq_length=32", "--max_predictions_per_seq=6"]
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
@@ -75,11 +73,17 @@ def pretrain(tree: pathlib.Path, corpus: pathlib.Path, output: pathlib.Path) -> 
     return run(tree, "pretrain", *flags), read_log(str(output), TRAIN)
 
 
+@pytest.mark.parametrize("title", _PATCHES)
+def test_patches_apply(title: str):
+    subprocess.run(["git", "apply", "--check", "-"], cwd=ROOT, input=_PATCHES[title], text=True, check=True)
+
+
 @pytest.fixture(scope="module")
 def unchanged(corpus: pathlib.Path) -> tuple[str, list[dict[str, Any]]]:
     return pretrain(ROOT, corpus, corpus / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patched", ["The attention"], indirect=True)
 def test_another_attention_is_trained(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
     told, log = pretrain(patched, corpus, patched / "run")
@@ -97,6 +101,7 @@ def test_another_attention_is_trained(patched: pathlib.Path, corpus: pathlib.Pat
     assert max(weights) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patched", ["The masking"], indirect=True)
 def test_spans_are_masked(patched: pathlib.Path, corpus: pathlib.Path):
     def share_of_neighbors(records: list[list[int]]) -> float:
@@ -109,6 +114,7 @@ def test_spans_are_masked(patched: pathlib.Path, corpus: pathlib.Path):
     assert share_of_neighbors(spans) > 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patched", ["The loss"], indirect=True)
 def test_another_loss_is_trained(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
     _, log = pretrain(patched, corpus, patched / "run")
@@ -116,6 +122,7 @@ def test_another_loss_is_trained(patched: pathlib.Path, corpus: pathlib.Path, un
     assert abs(log[2]["gradient_norm"] - unchanged[1][2]["gradient_norm"]) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patched", ["The learning rate"], indirect=True)
 def test_another_rate_is_used(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
     _, log = pretrain(patched, corpus, patched / "run")
