@@ -58,12 +58,16 @@ def check_metrics(metrics: Any, head: KindSpec) -> Any:
         head: The head that outputs the logits.
 
     Raises:
-        UserError: If a metric expects probabilities.
+        UserError: If a metric expects probabilities, or is an accuracy and the head has none.
     """
-    own = next(iter(keras.tree.flatten(create_model(head).metrics())))
+    own = next(iter(keras.tree.flatten(create_model(head).metrics())), None)
 
     def check(item: Any) -> Any:
         if isinstance(item, str) and item in _ACCURACIES:
+            if own is None:
+                raise UserError(
+                    f"{item!r} is not defined for {head.kind}, which have no classes; remove it from metrics"
+                )
             # Keras resolves the name to this metric by itself.
             is_keras_choice = isinstance(own, keras.metrics.SparseCategoricalAccuracy)
             return item if is_keras_choice or own.name != "accuracy" else own

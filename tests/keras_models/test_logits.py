@@ -13,6 +13,7 @@ from official_bert.kinds.losses import TagAccuracy, TaggingLoss
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.tagging.spec import TaggingSpec
+from official_bert.kinds.vectors.spec import VectorSpec
 from tests.make import VOCAB, refusal, tiny_config
 
 CONFIG = tiny_config(num_hidden_layers=1)
@@ -100,6 +101,13 @@ def test_losses_and_metrics_of_logits_are_unchanged():
     assert check_metrics([keras.metrics.Precision()], VALUE)  # a value is not a logit
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
     assert check_losses(loss, TAGS) is loss
+
+
+def test_vectors_are_compiled_without_metrics_and_reject_accuracy():
+    vectors = VectorSpec()
+    assert check_metrics([], vectors) == []
+    with refusal("accuracy.*vectors.*remove it from metrics"):
+        check_metrics(["accuracy"], vectors)
 
 
 def test_accuracy_is_that_of_the_head():
