@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.data import record_codec, record_damage, record_reader, record_schema
-from official_bert.data.dataset_options import dataset_options
+from official_bert.data.dataset_options import make_dataset_options
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -72,9 +72,9 @@ def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int
     Raises:
         UserError: If a record is damaged or differs from the schema. All records before it are yielded first.
     """
-    compression = record_reader.compression([path])
+    compression = record_reader.get_compression([path])
     data = tf.data.TFRecordDataset(files.local_copy(path), compression).batch(_RECORDS_AT_ONCE).prefetch(1)
-    data = data.with_options(dataset_options())
+    data = data.with_options(make_dataset_options())
     done, unread = 0, files.size(path)
     try:
         for serialized in data.as_numpy_iterator():
@@ -104,14 +104,14 @@ def read_together(paths: Sequence[str], schema: record_schema.Schema) -> Iterato
         UserError: If a file is missing, or only some of the files are compressed.
         tensorflow.errors.OpError: If a record is damaged or differs from the schema. `read_batches` names the record.
     """
-    kind = record_reader.compression(paths)
+    kind = record_reader.get_compression(paths)
 
     def read_numbered(number: tf.Tensor, path: tf.Tensor) -> tf.data.Dataset:
         return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(number).repeat(), tf.data.TFRecordDataset(path, kind)))
 
     numbered_paths = tf.data.Dataset.from_tensor_slices(list(map(files.local_copy, paths))).enumerate()
     data = numbered_paths.flat_map(read_numbered).batch(_RECORDS_AT_ONCE).prefetch(1)
-    for numbers, serialized in data.with_options(dataset_options()).as_numpy_iterator():
+    for numbers, serialized in data.with_options(make_dataset_options()).as_numpy_iterator():
         yield numbers, _parse(serialized, schema)
 
 

@@ -7,8 +7,8 @@ from data_gen.inspection.samples import Sample, read_sample
 from data_gen.inspection.statistics import Statistics
 from data_gen.options import InspectionOptions
 from official_bert.data import manifest
-from official_bert.data.record_reader import reading_progress
-from official_bert.data.sentence_objectives import objective_of
+from official_bert.data.record_reader import track_reading
+from official_bert.data.sentence_objectives import get_objective
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
 from official_bert.utils import files
@@ -31,7 +31,7 @@ def inspect(options: InspectionOptions) -> None:
         files.check_writable(options.report)
     schema = batches.infer_schema(paths, max(vocab.values()) + 1)
     statistics = Statistics(schema, vocab)
-    progress = reading_progress("reading", paths)
+    progress = track_reading("reading", paths)
     samples: list[Sample] = []
     for path in paths:
         number = 0
@@ -59,10 +59,10 @@ def inspect(options: InspectionOptions) -> None:
 
 def _read_objective(path: str) -> str:
     try:
-        described = manifest.of_files([path])
+        described = manifest.find_shards([path])
     except UserError:  # The file does not match the manifest. It is shown without it.
         described = {}
-    return objective_of(described[path][0].source["flags"] if path in described else {})
+    return get_objective(described[path][0].source["flags"] if path in described else {})
 
 
 def _format_sample(sample: Sample) -> str:

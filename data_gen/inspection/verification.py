@@ -14,7 +14,7 @@ from data_gen.inspection import batches, validation
 from data_gen.options import VerificationOptions
 from official_bert.data import manifest, record_reader, record_schema
 from official_bert.data.manifest import Manifest, Shard
-from official_bert.data.sentence_objectives import NONE, objective_of
+from official_bert.data.sentence_objectives import NONE, get_objective
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
@@ -77,7 +77,7 @@ def verify(options: VerificationOptions) -> Findings:
     _check_model(options, vocab, config, findings)
     # Files with a manifest are read twice, the second time for their hash.
     paths = [path for each in file_sets for path, shard in each.entries.items() for _ in range(2 if shard else 1)]
-    progress = record_reader.reading_progress("verifying", paths)
+    progress = record_reader.track_reading("verifying", paths)
     for each in file_sets:
         _check_file_set(each, options, vocab, config, progress, findings)
     return findings
@@ -91,7 +91,7 @@ def _read_file_set(path: str, findings: Findings) -> _FileSet:
     present = set(files.glob(os.path.join(glob.escape(folder), "*")))
     missing = {each for each in listed if each not in present and not files.exists(each)}
     findings.problems.extend(f"{each} is missing; {path} lists it" for each in listed if each in missing)
-    stem = glob.escape(path.removesuffix(manifest.manifest_path("")))
+    stem = glob.escape(path.removesuffix(manifest.get_manifest_path("")))
     number = "[0-9]" * 5
     for ending in dict.fromkeys(os.path.splitext(each)[1] for each in listed):
         for found in [*files.glob(stem + ending), *files.glob(f"{stem}-{number}-of-{number}{ending}")]:
@@ -126,7 +126,7 @@ def _find_file_sets(paths: list[str], findings: Findings) -> list[_FileSet]:
 def _find_manifest_sets(folder: str, unlisted: dict[str, None], findings: Findings) -> list[_FileSet]:
     """Returns the files of `unlisted` that the folder's manifests list, and removes them from `unlisted`."""
     file_sets = []
-    for manifest_file in manifest.beside(folder):
+    for manifest_file in manifest.list_manifests(folder):
         contents = Manifest.read(manifest_file)
         listed = {os.path.join(folder, shard.file): shard for shard in contents.shards}
         requested = {path: shard for path, shard in listed.items() if path in unlisted}
@@ -183,7 +183,7 @@ def _check_file_set(
 ) -> None:
     max_seq_length, max_predictions_per_seq = _read_lengths(file_set)
     if file_set.source and options.vocab_file:
-        expected, actual = file_set.source.source.get("vocabulary"), manifest.sha256(options.vocab_file)
+        expected, actual = file_set.source.source.get("vocabulary"), files.sha256(options.vocab_file)
         if actual != expected:
             findings.problems.append(
                 f"{options.vocab_file} is not the vocabulary that the records were made with: its sha256 is {actual}, "
@@ -209,7 +209,7 @@ def _check_file_set(
     flags = file_set.source.source["flags"] if file_set.source else {}
     pieces = validation.WordPieces(vocab) if vocab else None
     check = functools.partial(
-        validation.find_first_violation, word_pieces=pieces, one_segment=objective_of(flags) == NONE
+        validation.find_first_violation, word_pieces=pieces, one_segment=get_objective(flags) == NONE
     )
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
         check_group = functools.partial(_check_group, schema=schema, check=check, advance=advance)
@@ -285,7 +285,11 @@ def _count_valid_records(group: list[_Entry], schema: record_schema.Schema, chec
                 return None
             counts += np.bincount(numbers, minlength=len(group))
         for (path, shard), count in zip(group, counts.tolist(), strict=True):
-            if shard and (files.size(path), count, manifest.sha256(path)) != (shard.bytes, shard.records, shard.sha256):
+            if shard and (files.size(path), count, files.sha256(path)) != (
+                shard.bytes,
+                shard.records,
+                shard.sha256,
+            ):
                 return None
     except (UserError, OSError, tf.errors.OpError):
         return None
@@ -307,7 +311,7 @@ def _check_file(
         return count, problem
     if count != shard.records:
         return count, f"{path} has {count:,} records; expected {shard.records:,} by its manifest"
-    digest = manifest.sha256(path, advance)
+    digest = files.sha256(path, advance)
     if digest != shard.sha256:
         return count, (
             f"{path}: all records are valid, but the file differs from its manifest: sha256 {digest}, expected "

@@ -109,9 +109,9 @@ def create_records(
         if empty:
             print(f"warning: {empty:,} of {len(shards):,} files are empty; write fewer files", file=sys.stderr)
         statistics = {f"text_{name}": value for name, value in corpus.items()}
-        statistics |= manifest.total(counts)
+        statistics |= manifest.sum_counts(counts)
         description = manifest.Manifest(source, [manifest.Shard(**shard) for shard in shards], statistics)
-        manifest.write(plan.outputs, options.stem, description)
+        manifest.write_manifests(plan.outputs, options.stem, description)
         shutil.rmtree(options.work_folder)
         return description
 

@@ -27,7 +27,7 @@ def make_shard_names(options: RecordOptions, size: float) -> list[str]:
 
 def list_manifests(options: RecordOptions) -> list[str]:
     """Returns the manifests of the run, one in each folder that records are written to."""
-    return list(manifest.manifests_of(options.output_file, options.stem))
+    return list(manifest.plan_manifests(options.output_file, options.stem))
 
 
 @contextlib.contextmanager

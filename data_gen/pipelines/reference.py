@@ -62,8 +62,8 @@ def create_records(
     shards = []
     for number, path in enumerate(options.output_file):
         count = len(range(number, len(instances), len(options.output_file)))
-        shards.append(manifest.Shard(os.path.basename(path), count, files.size(path), manifest.sha256(path)))
-    manifest.write(options.output_file, options.stem, manifest.Manifest(source, shards, summary.counts))
+        shards.append(manifest.Shard(os.path.basename(path), count, files.size(path), files.sha256(path)))
+    manifest.write_manifests(options.output_file, options.stem, manifest.Manifest(source, shards, summary.counts))
     return summary
 
 

@@ -36,7 +36,6 @@ from data_gen.text.exclusion import ExcludedTexts
 from data_gen.text.token_store import TokenStore
 from data_gen.text.word_boundaries import MarkingTokenizer
 from official_bert.data import record_codec
-from official_bert.data.manifest import sha256
 from official_bert.errors import UserError
 from official_bert.tokenization.exact import load_vocab
 from official_bert.tokenization.fast import FastTokenizer
@@ -170,7 +169,12 @@ class Worker:
                 count += len(rows)
                 for content in self._encode_frames(rows):
                     shard.write(content)
-        return {"file": os.path.basename(path), "records": count, "bytes": files.size(path), "sha256": sha256(path)}
+        return {
+            "file": os.path.basename(path),
+            "records": count,
+            "bytes": files.size(path),
+            "sha256": files.sha256(path),
+        }
 
     def _encode_frames(self, rows: np.ndarray) -> Iterator[bytes]:
         """Yields batches of rows, encoded as TFRecord frames."""

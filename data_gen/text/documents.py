@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from official_bert.data.record_reader import reading_progress
+from official_bert.data.record_reader import track_reading
 from official_bert.errors import UserError
 from official_bert.utils import files, row_files, streams
 
@@ -23,7 +23,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
     Raises:
         UserError: If a file is compressed, or a line is not UTF-8.
     """
-    progress = reading_progress("reading", paths)
+    progress = track_reading("reading", paths)
 
     def read_undecoded(path: str) -> Iterator[bytes]:
         with files.explain_read_errors(path), files.open_bytes(path) as reader:

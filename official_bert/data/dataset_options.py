@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def dataset_options(shard_policy: "tf.data.experimental.AutoShardPolicy | None" = None) -> "tf.data.Options":
+def make_dataset_options(shard_policy: "tf.data.experimental.AutoShardPolicy | None" = None) -> "tf.data.Options":
     """Returns the options of a data set; where several workers share it, with the policy by which they do.
 
     TensorFlow's thread that tunes a data set while it is read is left out. It waits by the time of day, and is woken a

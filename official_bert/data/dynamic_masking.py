@@ -37,7 +37,7 @@ class DynamicMasking:
 
         Args:
             features: of unmasked records (see record_schema.unmasked_schema).
-            keys: [B] int64, the source of each record's random numbers (see `record_keys`).
+            keys: [B] int64, the source of each record's random numbers (see `make_record_keys`).
         """
         ids = features["input_ids"]  # [B, S]
         width, limit = ids.shape[1], self.max_predictions_per_seq
@@ -99,7 +99,7 @@ class DynamicMasking:
         return candidate & (tf.gather(taken, tf.maximum(word, 0), batch_dims=1) > 0)
 
 
-def record_keys(seed: int, epoch: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+def make_record_keys(seed: int, epoch: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
     """Returns a key for each record: [B] int64, from a seed, the epoch [B] int64 and the record's id [B] int64."""
     key = _mixed(tf.bitwise.bitwise_xor(_mixed(tf.constant(seed, tf.int64)), epoch))
     return _mixed(tf.bitwise.bitwise_xor(key, number))

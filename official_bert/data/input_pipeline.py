@@ -6,10 +6,10 @@ B batch, W records of a window
 import tensorflow as tf
 
 from official_bert.data import record_codec, record_reader
-from official_bert.data.dataset_options import dataset_options
-from official_bert.data.dynamic_masking import DynamicMasking, record_keys
+from official_bert.data.dataset_options import make_dataset_options
+from official_bert.data.dynamic_masking import DynamicMasking, make_record_keys
 from official_bert.data.next_token_targets import NextTokenTargets
-from official_bert.data.packing import Packing, choose_packing, group_size, pack, rows_needed
+from official_bert.data.packing import Packing, choose_packing, count_rows, group_size, pack
 from official_bert.data.record_damage import RecordRanges
 from official_bert.data.record_schema import Schema
 
@@ -47,7 +47,7 @@ def training_batches(
         masking: masks the tokens of records that were written without masks, differently in each epoch; or makes
             predictions of all tokens, from left to right.
         packing: the shapes of packed batches; None for a record in each row.
-        compression: of all files, as `record_reader.compression` returns it; None to look at each.
+        compression: of all files, as `record_reader.get_compression` returns it; None to look at each.
     """
     batches = _training_batches(paths, batch_size, schema, seed, skipped_records, record_ranges, masking, compression)
     if packing:
@@ -57,7 +57,7 @@ def training_batches(
     return _for_replicas(batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
 
 
-def packed_shapes(
+def estimate_packing(
     paths: list[str],
     batch_size: int,
     schema: Schema,
@@ -75,8 +75,8 @@ def packed_shapes(
     """
     size = group_size(batch_size)
     groups = _training_batches(paths, size, schema, seed, 0, record_ranges, masking, compression)
-    rows = groups.map(rows_needed, num_parallel_calls=tf.data.AUTOTUNE).take(-(-_MEASURED // size))
-    rows = rows.with_options(dataset_options())
+    rows = groups.map(count_rows, num_parallel_calls=tf.data.AUTOTUNE).take(-(-_MEASURED // size))
+    rows = rows.with_options(make_dataset_options())
     return choose_packing(list(rows.as_numpy_iterator()), batch_size, replicas, micro_batches)
 
 
@@ -91,7 +91,7 @@ def record_locations(
     """Returns the file, and the number in it (from 0), of the `number` records after the skipped ones."""
     locations: list[tuple[str, int]] = []
     records = _shuffled_records(paths, seed, skipped_records, record_ranges, compression)
-    for _, record_ids, _ in records.with_options(dataset_options()):
+    for _, record_ids, _ in records.with_options(make_dataset_options()):
         some = record_ids.numpy()[: number - len(locations)].tolist()
         locations += [(paths[record_id >> _FILE_BITS], record_id & (1 << _FILE_BITS) - 1) for record_id in some]
         if len(locations) == number:
@@ -116,7 +116,7 @@ def evaluation_batches(
     def parse(serialized: tf.Tensor, record_id: tf.Tensor) -> dict[str, tf.Tensor]:
         parsed = record_codec.parse(serialized, schema)
         if masking:
-            parsed = masking.mask(parsed, record_keys(0, tf.zeros_like(record_id), record_id))
+            parsed = masking.mask(parsed, make_record_keys(0, tf.zeros_like(record_id), record_id))
         filled = {}
         for name, values in parsed.items():
             missing = batch_size - tf.shape(values)[0]
@@ -143,7 +143,7 @@ def _training_batches(
 
     def parse(serialized: tf.Tensor, record_id: tf.Tensor, epoch: tf.Tensor) -> dict[str, tf.Tensor]:
         parsed = record_codec.parse(serialized, schema)
-        return masking.mask(parsed, record_keys(seed, epoch, record_id)) if masking else parsed
+        return masking.mask(parsed, make_record_keys(seed, epoch, record_id)) if masking else parsed
 
     records = _shuffled_records(paths, seed, skipped_records, record_ranges, compression)
     batches = records.rebatch(batch_size, drop_remainder=True)
@@ -151,7 +151,7 @@ def _training_batches(
 
 
 def _known(compression: str | None, paths: list[str]) -> str:
-    return record_reader.compression(paths) if compression is None else compression
+    return record_reader.get_compression(paths) if compression is None else compression
 
 
 def _shuffled_records(
@@ -183,7 +183,7 @@ def _shuffled_records(
 
     if not skipped_records:
         return tf.data.Dataset.range(tf.int64.max).flat_map(one_epoch)
-    record_ranges = record_ranges or [[(0, record_reader.count(path))] for path in paths]
+    record_ranges = record_ranges or [[(0, record_reader.count_records(path))] for path in paths]
     number_of_epoch, rest = divmod(skipped_records, sum(map(_count, record_ranges)))
     epoch = tf.constant(number_of_epoch, tf.int64)
     window = rest // _WINDOW
@@ -269,5 +269,5 @@ def _of_files(
 
 def _for_replicas(batches: tf.data.Dataset) -> tf.data.Dataset:
     # Several workers share the records one by one; by files, the default, would need a file for each.
-    options = dataset_options(tf.data.experimental.AutoShardPolicy.DATA)
+    options = make_dataset_options(tf.data.experimental.AutoShardPolicy.DATA)
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)

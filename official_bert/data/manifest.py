@@ -4,18 +4,15 @@ import collections
 import dataclasses
 import fnmatch
 import glob
-import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from official_bert.data.record_reader import reading_progress
+from official_bert.data.record_reader import track_reading
 from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.version import __version__
-
-_CHUNK = 1 << 22
 
 # The version of the algorithm's output. Raise it when the same flags give other bytes.
 FORMAT = 1
@@ -81,24 +78,24 @@ class Manifest:
         return None
 
 
-def read_beside(paths: list[str]) -> dict[str, Manifest]:
+def read_manifests(paths: list[str]) -> dict[str, Manifest]:
     """Returns the manifests that lie beside record files, by their paths.
 
     Raises:
         UserError: one cannot be understood.
     """
     folders = dict.fromkeys(os.path.dirname(files.normalize_path(path)) for path in paths)
-    return {path: Manifest.read(path) for folder in folders for path in beside(folder)}
+    return {path: Manifest.read(path) for folder in folders for path in list_manifests(folder)}
 
 
-def of_files(paths: list[str], manifests: dict[str, Manifest] | None = None) -> dict[str, tuple[Manifest, Shard]]:
+def find_shards(paths: list[str], manifests: dict[str, Manifest] | None = None) -> dict[str, tuple[Manifest, Shard]]:
     """Returns the manifest, and the entry in it, of each record file that a manifest beside it names.
 
     The keys of the result are the paths as they were received, in any spelling.
 
     Args:
         paths: the record files.
-        manifests: those of `read_beside`; None to read them.
+        manifests: those of `read_manifests`; None to read them.
 
     Raises:
         UserError: a manifest cannot be understood, or a file has not the length that its manifest says.
@@ -107,7 +104,7 @@ def of_files(paths: list[str], manifests: dict[str, Manifest] | None = None) -> 
     for path in paths:
         spellings.setdefault(files.normalize_path(path), []).append(path)
     described_files = {}
-    for described, manifest in (read_beside(paths) if manifests is None else manifests).items():
+    for described, manifest in (read_manifests(paths) if manifests is None else manifests).items():
         for shard in manifest.shards:
             for path in spellings.get(os.path.join(os.path.dirname(described), shard.file), []):
                 if (size := files.size(path)) != shard.bytes:
@@ -120,12 +117,12 @@ def of_files(paths: list[str], manifests: dict[str, Manifest] | None = None) -> 
     return described_files
 
 
-def beside(folder: str) -> list[str]:
+def list_manifests(folder: str) -> list[str]:
     """Returns the manifests in a folder, by the folder's normal spelling."""
-    return files.glob(os.path.join(glob.escape(folder), manifest_path("*")))
+    return files.glob(os.path.join(glob.escape(folder), get_manifest_path("*")))
 
 
-def manifests_of(paths: list[str], stem: str) -> dict[str, list[int]]:
+def plan_manifests(paths: list[str], stem: str) -> dict[str, list[int]]:
     """Returns the manifests of record files: in each of their folders one, with the indices of the folder's files.
 
     Args:
@@ -138,40 +135,29 @@ def manifests_of(paths: list[str], stem: str) -> dict[str, list[int]]:
         folders.setdefault(os.path.dirname(files.make_absolute(path)), []).append(index)
     first, *others = folders.values()
     stems = {stem: first} | {os.path.splitext(paths[indices[0]])[0]: indices for indices in others}
-    return {manifest_path(stem): indices for stem, indices in stems.items()}
+    return {get_manifest_path(stem): indices for stem, indices in stems.items()}
 
 
-def write(paths: list[str], stem: str, manifest: Manifest) -> None:
-    """Writes the `manifests_of` record files, which are in the order of the manifest's shards."""
-    for path, indices in manifests_of(paths, stem).items():
+def write_manifests(paths: list[str], stem: str, manifest: Manifest) -> None:
+    """Writes the `plan_manifests` record files, which are in the order of the manifest's shards."""
+    for path, indices in plan_manifests(paths, stem).items():
         shards = [manifest.shards[index] for index in indices]
         files.write_text(path, dataclasses.replace(manifest, shards=shards).to_json())
 
 
-def manifest_path(stem: str) -> str:
+def get_manifest_path(stem: str) -> str:
     """Returns the path of the manifest of shards that are named after `stem`, a path without an ending."""
     return f"{stem}.manifest.json"
 
 
-def sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
-    """Returns the hash of a file's content; `progress` is called with the number of bytes of each piece."""
-    digest = hashlib.sha256()
-    with files.explain_read_errors(path), files.open_bytes(path) as reader:
-        while chunk := reader.read(_CHUNK):
-            digest.update(chunk)
-            if progress:
-                progress(len(chunk))
-    return digest.hexdigest()
-
-
 def describe_source(flags: dict[str, Any], vocabulary: str, inputs: list[str]) -> dict[str, Any]:
     """Returns all that decides the records' bytes: flags, the vocabulary's hash, and hashes of the text files."""
-    progress = reading_progress("checking the text", inputs)
-    described = [{"file": os.path.basename(path), "sha256": sha256(path, progress)} for path in inputs]
+    progress = track_reading("checking the text", inputs)
+    described = [{"file": os.path.basename(path), "sha256": files.sha256(path, progress)} for path in inputs]
     return {"format": FORMAT, "flags": flags, "vocabulary": vocabulary, "inputs": described}
 
 
-def total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+def sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     """Returns the sums of counts of the same name."""
     sums: collections.Counter[str] = collections.Counter()
     for each in counts:
@@ -179,10 +165,10 @@ def total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     return dict(sums)
 
 
-def missing_files(patterns: list[str], paths: list[str], manifests: dict[str, Manifest]) -> dict[str, str]:
+def find_missing_files(patterns: list[str], paths: list[str], manifests: dict[str, Manifest]) -> dict[str, str]:
     """Returns the record files that manifests name and patterns ask for, but that are not there, with the manifest.
 
-    The manifests are those of `read_beside(paths)`, the files that match the patterns.
+    The manifests are those of `read_manifests(paths)`, the files that match the patterns.
     """
     received = set(map(files.normalize_path, paths))
     wanted = [files.normalize_path(pattern.strip()) for pattern in patterns if glob.has_magic(pattern)]

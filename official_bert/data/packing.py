@@ -65,7 +65,7 @@ def group_size(batch_size: int) -> int:
     return math.ceil(batch_size / math.ceil(batch_size / _GROUP))
 
 
-def rows_needed(features: dict[str, tf.Tensor]) -> tf.Tensor:
+def count_rows(features: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns how many rows the records of a batch need: [] int32."""
     return tf.reduce_max(_assign(features)[0]) + 1
 
@@ -129,7 +129,7 @@ def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tenso
     }
 
 
-def one_record_a_row(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def spread_over_rows(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Returns an unpacked batch, as in evaluation, as a packed model takes it: every record in a row of its own."""
     input_mask, labels = features["input_mask"], features["next_sentence_labels"]
     return {

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 from official_bert.data import record_codec, record_reader
-from official_bert.data.dataset_options import dataset_options
+from official_bert.data.dataset_options import make_dataset_options
 from official_bert.data.record_schema import INT64, Schema
 from official_bert.errors import UserError
 from official_bert.utils import files
@@ -24,7 +24,7 @@ def find_readable_ranges(paths: Sequence[str], schema: Schema) -> tuple[RecordRa
     """
     ranges: RecordRanges = []
     number = 0
-    progress = record_reader.reading_progress("looking for damaged records", paths)
+    progress = record_reader.track_reading("looking for damaged records", paths)
     for path in paths:
         damaged, end = _damaged_records(path, schema)
         progress(files.size(path))
@@ -42,9 +42,9 @@ def _damaged_records(path: str, schema: Schema) -> tuple[list[int], int]:
     """Returns the numbers of damaged records, ascending, and the number of the first that is missing or unreachable."""
     import tensorflow as tf
 
-    record_reader.check_records(path)
-    data = tf.data.TFRecordDataset(path, record_reader.compression([path]))
-    data = data.with_options(dataset_options())
+    record_reader.check_is_tfrecord(path)
+    data = tf.data.TFRecordDataset(path, record_reader.get_compression([path]))
+    data = data.with_options(make_dataset_options())
     damaged: list[int] = []
     start, previous_error = 0, None
     while True:

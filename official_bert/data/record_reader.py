@@ -8,7 +8,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from official_bert.data.dataset_options import dataset_options
+from official_bert.data.dataset_options import make_dataset_options
 from official_bert.errors import UserError
 from official_bert.utils import file_kinds, files
 from official_bert.utils.progress import Progress
@@ -19,7 +19,7 @@ _BYTES_AT_ONCE = 1 << 14
 REPAIR_HINT = "remove it and run the command that made it again, or restore it from a copy"
 
 
-def reading_progress(what: str, paths: Iterable[str]) -> Callable[[int], None]:
+def track_reading(what: str, paths: Iterable[str]) -> Callable[[int], None]:
     """Returns what takes the number of bytes of each piece that was read, and shows progress through the files.
 
     Threads may share it.
@@ -35,7 +35,7 @@ def reading_progress(what: str, paths: Iterable[str]) -> Callable[[int], None]:
     return advance
 
 
-def compression(paths: Sequence[str]) -> str:
+def get_compression(paths: Sequence[str]) -> str:
     """Returns how all of these files are compressed, as TensorFlow names it: "GZIP", or "" for not at all.
 
     Raises:
@@ -60,9 +60,9 @@ def read_file(path: str) -> Iterator[bytes]:
     """
     import tensorflow as tf
 
-    options = dataset_options()
+    options = make_dataset_options()
     number, near = 0, ""
-    kind = compression([path])
+    kind = get_compression([path])
     try:
         for record in tf.data.TFRecordDataset(files.local_copy(path), kind).with_options(options).as_numpy_iterator():
             yield record
@@ -85,14 +85,14 @@ def read_file(path: str) -> Iterator[bytes]:
                 yield record
                 number += 1
     if not number:
-        check_records(path)
+        check_is_tfrecord(path)
     raise UserError(f"{path}: record {number} (from 0){near} is damaged; {REPAIR_HINT}")
 
 
-def check_records(path: str) -> None:
+def check_is_tfrecord(path: str) -> None:
     """Raises a UserError if a file, by its first bytes, is no TFRecord file at all, whole or damaged."""
     with files.explain_read_errors(path), files.open_bytes(path) as reader:
-        start = next(_decompressed(path), b"") if compression([path]) else reader.read(file_kinds.START)
+        start = next(_decompressed(path), b"") if get_compression([path]) else reader.read(file_kinds.START)
     kind = file_kinds.describe(start)
     if kind != file_kinds.TFRECORD and (kind or b"\0" not in start):
         raise UserError(
@@ -118,13 +118,13 @@ def _decompressed(path: str) -> Iterator[bytes]:
             return
 
 
-def count(path: str) -> int:
+def count_records(path: str) -> int:
     """Returns the number of records in a TFRecord file; unless it is compressed, only the lengths are read.
 
     Raises:
         UserError: the file ends within a record.
     """
-    if compression([path]):
+    if get_compression([path]):
         return sum(1 for _ in read_file(path))
     total, offset, end = 0, 0, files.size(path)
     with files.open_bytes(path) as reader:
@@ -135,7 +135,7 @@ def count(path: str) -> int:
             length = struct.unpack("<Q", header)[0] if len(header) == 8 else end
             offset += 8 + 4 + length + 4
             if offset > end:
-                check_records(path)
+                check_is_tfrecord(path)
                 raise UserError(f"{path} ends within record {total} (from 0); {REPAIR_HINT}")
             total += 1
     return total

@@ -16,6 +16,6 @@ LABELS = {
 }
 
 
-def objective_of(flags: Mapping[str, Any]) -> str:
+def get_objective(flags: Mapping[str, Any]) -> str:
     """Returns the objective that a manifest's flags record. Records without a manifest are of next sentences."""
     return str(flags.get("sentence_objective", NEXT_SENTENCE))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.data.dataset_options import dataset_options
+from official_bert.data.dataset_options import make_dataset_options
 from official_bert.errors import UserError
 from official_bert.kinds.features import LABELS, NO_LABEL, Array, Features, sequence_positions
 from official_bert.kinds.features import MULTIPLE as MULTIPLE
@@ -249,7 +249,7 @@ def _build_dataset(
         one = make_any_length_spec(values)
         return tf.TensorSpec((size, *one.shape[1:]), one.dtype)
 
-    options = dataset_options(tf.data.experimental.AutoShardPolicy.OFF)
+    options = make_dataset_options(tf.data.experimental.AutoShardPolicy.OFF)
     signature = tf.nest.map_structure(spec, first)
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     if cardinality != tf.data.UNKNOWN_CARDINALITY:

@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import tensor_pb2
 
-from official_bert.data.dataset_options import dataset_options
+from official_bert.data.dataset_options import make_dataset_options
 from official_bert.errors import UserError
 from official_bert.kinds.names import DEFAULT_SIGNATURE
 from official_bert.tokenization.exact import MASK
@@ -80,7 +80,7 @@ def read_requests(path: str) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         UserError: If the file is truncated or damaged.
     """
     try:
-        records = tf.data.TFRecordDataset(files.local_copy(path)).with_options(dataset_options())
+        records = tf.data.TFRecordDataset(files.local_copy(path)).with_options(make_dataset_options())
         for record in records.as_numpy_iterator():
             log = _CLASSES["PredictionLog"].FromString(record)
             if log.HasField("predict_log"):

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.data.dataset_options import dataset_options
+from official_bert.data.dataset_options import make_dataset_options
 from official_bert.errors import UserError
 from official_bert.finetuning import batches
 from official_bert.keras_models.preprocessor import Preprocessor
@@ -346,7 +346,7 @@ class Inputs:
             return counts, inputs, labels, *weights
 
         data = data.map(to_ids, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-        return data.with_options(dataset_options())
+        return data.with_options(make_dataset_options())
 
     def _convert_in_python(
         self, data: tf.data.Dataset, counter: EpochCounter, class_weight: ClassWeight
@@ -370,7 +370,7 @@ class Inputs:
 
     def _iterate_examples(self, data: tf.data.Dataset, class_weight: ClassWeight = None) -> Iterator[Examples]:
         """Yields the examples of each batch."""
-        for element in data.with_options(dataset_options()):
+        for element in data.with_options(make_dataset_options()):
             x, y, weights = (*(element if self.head.needs_labels else (element,)), None, None)[:3]
             x, y, weights = tf.nest.map_structure(_to_array, (x, y, weights))
             if isinstance(y, tuple):
@@ -402,7 +402,7 @@ class Inputs:
             spec = data.element_spec
         if _is_batched(data, spec):
             data = data.unbatch()
-        rows = list(data.with_options(dataset_options()).as_numpy_iterator())
+        rows = list(data.with_options(make_dataset_options()).as_numpy_iterator())
         if isinstance(spec, Mapping):
             return {name: [row[name] for row in rows] for name in spec}
         if isinstance(spec, tuple):

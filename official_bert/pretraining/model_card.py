@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_bert.data.sentence_objectives import NONE, objective_of
+from official_bert.data.sentence_objectives import NONE, get_objective
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import summary
 from official_bert.pretraining.summary import LENGTH, LoggedRun, read_logged_run, split_phases
@@ -98,7 +98,7 @@ def _introduction(metadata: Mapping[str, Any]) -> str:
     if config and not BertConfig.from_dict(config).predicts_masked_tokens:
         learned, can = ["each token from the tokens before it"], ["predicts the next token"]
     data = metadata.get("data", ())
-    objective = objective_of(data[0].get("source", {}).get("flags", {}) if data else {})
+    objective = get_objective(data[0].get("source", {}).get("flags", {}) if data else {})
     if flags.get("next_sentence_prediction", True) and objective != NONE:
         learned.append("next sentences")
         can.append("judges whether one sentence follows another")

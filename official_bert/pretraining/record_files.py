@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from official_bert.data import manifest, record_damage, record_reader, record_schema
 from official_bert.data.dynamic_masking import DynamicMasking
-from official_bert.data.input_pipeline import evaluation_batches, packed_shapes, record_locations, training_batches
+from official_bert.data.input_pipeline import estimate_packing, evaluation_batches, record_locations, training_batches
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.next_token_targets import NextTokenTargets
 from official_bert.data.packing import Packing
 from official_bert.data.record_damage import RecordRanges
-from official_bert.data.sentence_objectives import objective_of
+from official_bert.data.sentence_objectives import get_objective
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import Casing, make_casing
@@ -42,7 +42,7 @@ class RecordFiles:
     readable: RecordRanges | None  # of each file; None for all
     manifests: list[manifest.Manifest]
     shards: dict[str, manifest.Shard]  # the manifest's entry of each file that has one
-    compression: str  # of all files (see record_reader.compression)
+    compression: str  # of all files (see record_reader.get_compression)
     damaged: int = 0  # how many records are left out because they cannot be read
 
     @classmethod
@@ -76,15 +76,15 @@ class RecordFiles:
             UserError: there is no file, or something does not fit.
         """
         all_paths = files.expand(patterns, flag)
-        read = manifest.read_beside(all_paths)
-        for path, manifest_file in manifest.missing_files(patterns, all_paths, read).items():
+        read = manifest.read_manifests(all_paths)
+        for path, manifest_file in manifest.find_missing_files(patterns, all_paths, read).items():
             raise UserError(
                 f"--{flag}: {path} is missing, which {manifest_file} names; restore it by running the command that "
                 "made it again, or from a copy; or name the files to be used without a pattern"
             )
         # What TensorFlow cannot read where it is, is copied to this machine before the first step.
         here = {path: files.local_copy(path) for path in all_paths}
-        described = {here[path]: found for path, found in manifest.of_files(all_paths, read).items()}
+        described = {here[path]: found for path, found in manifest.find_shards(all_paths, read).items()}
         shards = {path: shard for path, (_, shard) in described.items()}
         paths = _without_empty_files([here[path] for path in all_paths], shards)
         # A run whose records are in several folders has a manifest in each, of the same source.
@@ -131,8 +131,8 @@ class RecordFiles:
         )
 
     def packing(self, batch_size: int, seed: int, replicas: int, micro_batches: int) -> Packing:
-        """Returns how `training` packs batches: see input_pipeline.packed_shapes."""
-        return packed_shapes(
+        """Returns how `training` packs batches: see input_pipeline.estimate_packing."""
+        return estimate_packing(
             self.paths, batch_size, self.schema, seed, self.readable, self.masking, self.compression,
             replicas=replicas, micro_batches=micro_batches,
         )  # fmt: skip
@@ -181,7 +181,7 @@ class RecordFiles:
     @property
     def sentence_objective(self) -> str:
         """What the records' labels are about: one of sentence_objectives.SENTENCE_OBJECTIVES."""
-        return objective_of(self.manifests[0].source["flags"] if self.manifests else {})
+        return get_objective(self.manifests[0].source["flags"] if self.manifests else {})
 
     @property
     def masking_rates(self) -> str:
@@ -198,7 +198,7 @@ class RecordFiles:
         if self.readable is not None or not skipped_records:
             return self.readable
         shards = ((path, self.shards.get(path)) for path in self.paths)
-        return [[(0, shard.records if shard else record_reader.count(path))] for path, shard in shards]
+        return [[(0, shard.records if shard else record_reader.count_records(path))] for path, shard in shards]
 
 
 def _size(path: str, shard: manifest.Shard | None) -> int:
@@ -223,7 +223,7 @@ def _compression(paths: list[str], described: Mapping[str, tuple[manifest.Manife
     looked_at: dict[int | str, str] = {}
     for path in paths:
         looked_at.setdefault(id(described[path][0]) if path in described else path, path)
-    return record_reader.compression(list(looked_at.values()))
+    return record_reader.get_compression(list(looked_at.values()))
 
 
 def _check_manifest(
@@ -238,7 +238,7 @@ def _check_manifest(
                 f"--{prefix}{name} is {value}, but the manifest says that the records of --{flag} were made with "
                 f"{flags[name]}; give that"
             )
-    if vocab_file and manifest.sha256(vocab_file) != described.source["vocabulary"]:
+    if vocab_file and files.sha256(vocab_file) != described.source["vocabulary"]:
         raise UserError(
             f"{vocab_file} is not the vocabulary that the records of --{flag} were made with (their manifest has "
             "another hash of it); give that one"
@@ -266,7 +266,7 @@ def _check_casing(manifests: list[manifest.Manifest], flag: str, given: Mapping[
 
 
 def _check_one_kind(manifests: list[manifest.Manifest], flag: str) -> None:
-    for name, value_of in (("sentence_objective", objective_of), ("masking_rates", _masking_rates)):
+    for name, value_of in (("sentence_objective", get_objective), ("masking_rates", _masking_rates)):
         values = sorted({value_of(each.source["flags"]) for each in manifests})
         if len(values) > 1:
             raise UserError(
@@ -302,7 +302,7 @@ def _check_first_records(paths: list[str], schema: record_schema.Schema, damaged
         try:
             sample = list(itertools.islice(record_reader.read_file(path), _RECORDS_CHECKED))
         except UserError as error:
-            record_reader.check_records(path)
+            record_reader.check_is_tfrecord(path)
             if damaged_are_left_out:
                 continue
             raise UserError(f"{error}; --on_corrupt_record=skip leaves damaged records out") from error

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.data.packing import one_record_a_row
+from official_bert.data.packing import spread_over_rows
 from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed, step_seed
@@ -192,7 +192,7 @@ class Pretrainer:
 
     def _sums(self, features: dict[str, tf.Tensor], training: bool) -> dict[str, tf.Tensor]:
         if self._packed and "record_ids" not in features:  # in evaluation
-            features = one_record_a_row(features)
+            features = spread_over_rows(features)
         # Labels are left out: Keras wants the model's inputs and nothing else.
         inputs = {name: features[name] for name in self.model.input}
         outputs = self._call(inputs, training=training)

@@ -140,13 +140,20 @@ def read_bytes(path: str) -> bytes:
         return bytes(reader.read())
 
 
-def sha256(path: str) -> str:
-    """Returns the SHA-256 hash of a file. Raises a UserError if it is missing or unreadable."""
+def sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
+    """Returns the SHA-256 hash of a file. Raises a UserError if it is missing or unreadable.
+
+    Args:
+        path: The file.
+        progress: Called with the number of bytes after each piece that is read.
+    """
     check_regular(path)
     with explain_read_errors(path), open_bytes(path) as reader:
         digest = hashlib.sha256()
         while chunk := reader.read(1 << 20):
             digest.update(chunk)
+            if progress:
+                progress(len(chunk))
         return digest.hexdigest()
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from data_gen.inspection.batches import read_batches, read_together
 from data_gen.pipelines import writer
 from official_bert.data import input_pipeline, manifest, record_codec, record_damage, record_reader, record_schema
-from official_bert.data.dynamic_masking import DynamicMasking, record_keys
+from official_bert.data.dynamic_masking import DynamicMasking, make_record_keys
 from official_bert.data.input_pipeline import evaluation_batches, training_batches
 from official_bert.errors import UserError
 from official_bert.pretraining import record_files
@@ -77,11 +77,11 @@ def write_manifest(path: str, counts: dict[str, int], vocab_file: str, **flags: 
     """Describes files of unmasked records, given the number of records of each."""
     flags = {"masking": "dynamic", "masked_lm_prob": 0.15, "do_whole_word_mask": False, **flags}
     shards = [
-        manifest.Shard(os.path.basename(name), count, files.size(name), manifest.sha256(name))
+        manifest.Shard(os.path.basename(name), count, files.size(name), files.sha256(name))
         for name, count in counts.items()
     ]
-    source = {"flags": flags, "vocabulary": manifest.sha256(vocab_file)}
-    manifest.write(list(counts), path, manifest.Manifest(source, shards, {}))
+    source = {"flags": flags, "vocabulary": files.sha256(vocab_file)}
+    manifest.write_manifests(list(counts), path, manifest.Manifest(source, shards, {}))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_dynamic_masks_are_those_of_masked_records(tmp_path: pathlib.Path, whole
     position_counts = np.zeros(LENGTH)
     word_keys = np.arange(400, dtype=np.int64)
     for epoch in range(10):
-        keys = record_keys(1, tf.fill([400], tf.constant(epoch, tf.int64)), tf.constant(word_keys))
+        keys = make_record_keys(1, tf.fill([400], tf.constant(epoch, tf.int64)), tf.constant(word_keys))
         batch = {name: value.numpy() for name, value in masking(whole_words).mask(plain, keys).items()}
         values = [batch[name] for name in (*MASKED, "input_mask")]
         for ids, row, positions, labels, weights, mask in zip(plain_ids, *values, strict=True):
@@ -354,7 +354,7 @@ def test_no_thread_tunes_the_data_by_the_time_of_day(
     next(iter(training_batches(shards, 4, SCHEMA, 1)))
     next(iter(evaluation_batches(shards, 4, SCHEMA)))
     input_pipeline.record_locations(shards, 5, 0, 3)
-    input_pipeline.packed_shapes(shards, 4, SCHEMA, 1, None, None, replicas=1, micro_batches=1)
+    input_pipeline.estimate_packing(shards, 4, SCHEMA, 1, None, None, replicas=1, micro_batches=1)
     assert len(list(record_reader.read_file(shards[0]))) == 7
     record_damage.find_readable_ranges(shards, SCHEMA)
     damaged = bytearray(pathlib.Path(shards[0]).read_bytes())

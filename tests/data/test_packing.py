@@ -98,8 +98,8 @@ def test_records_fill_the_fullest_row_that_has_room_for_tokens_and_predictions()
     assert start.numpy().tolist()[:5] == [12, 0, 0, 10, 0]
     assert first_prediction.numpy().tolist()[:5] == [1, 0, 0, 1, 0]
     assert number.numpy().tolist()[:5] == [1, 0, 0, 1, 0]
-    assert int(packing.rows_needed(lengths_batch([8, 8, 8, 8]))) == 2
-    assert int(packing.rows_needed(lengths_batch([8, 8, 8, 8], predictions=LIMIT // 2 + 1))) == 4
+    assert int(packing.count_rows(lengths_batch([8, 8, 8, 8]))) == 2
+    assert int(packing.count_rows(lengths_batch([8, 8, 8, 8], predictions=LIMIT // 2 + 1))) == 4
 
 
 def test_shapes_are_those_that_compute_the_fewest_rows():

@@ -12,16 +12,18 @@ from tests.make import assert_refused, write_text
 
 
 def test_records_are_counted_without_reading_them(shards: list[str]):
-    assert [record_reader.count(path) for path in shards] == [7, 8, 9, 10, 11]
+    assert [record_reader.count_records(path) for path in shards] == [7, 8, 9, 10, 11]
 
 
 def test_compressed_files_are_read_alike(shards: list[str]):
     zipped = [write_text(pathlib.Path(f"{path}.gz"), gzip.compress(pathlib.Path(path).read_bytes())) for path in shards]
-    assert [record_reader.count(path) for path in zipped] == [record_reader.count(path) for path in shards]
+    assert [record_reader.count_records(path) for path in zipped] == [
+        record_reader.count_records(path) for path in shards
+    ]
     for batches in (training_batches(zipped, 5, SCHEMA, 1), evaluation_batches(zipped, 5, SCHEMA)):
         assert sorted(number for batch in first_ids(batches, 9) for number in batch) == ALL
     with pytest.raises(UserError, match="0.tfrecord.gz is compressed and .*1.tfrecord is not"):
-        record_reader.compression([zipped[0], shards[1]])
+        record_reader.get_compression([zipped[0], shards[1]])
 
 
 def test_any_cut_is_found(shards: list[str]):
@@ -34,7 +36,7 @@ def test_any_cut_is_found(shards: list[str]):
         if cut in ends:
             continue
         path.write_bytes(content[:cut])
-        assert_refused(r"ends within record \d \(from 0\)", record_reader.count, str(path))
+        assert_refused(r"ends within record \d \(from 0\)", record_reader.count_records, str(path))
         assert_refused("is damaged", list, record_reader.read_file(str(path)))
 
 

@@ -44,7 +44,7 @@ def contents(folder: pathlib.Path) -> dict[str, bytes]:
 
 def parsed(paths: list[pathlib.Path]) -> dict[str, np.ndarray]:
     schema = record_schema.pretraining_schema(LENGTH, PREDICTIONS)
-    data = tf.data.TFRecordDataset([str(path) for path in paths], record_reader.compression(list(map(str, paths))))
+    data = tf.data.TFRecordDataset([str(path) for path in paths], record_reader.get_compression(list(map(str, paths))))
     batch = record_codec.parse(next(iter(data.batch(10**6))), schema)
     return {name: value.numpy() for name, value in batch.items()}
 

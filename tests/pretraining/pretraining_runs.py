@@ -16,6 +16,7 @@ from official_bert.optimization import distribution
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining.options import Options
 from official_bert.pretraining.train_step import Pretrainer
+from official_bert.utils import files
 from tests.conftest import WORDS
 
 LENGTH, PREDICTIONS = 12, 3
@@ -154,9 +155,9 @@ def assert_same_to_the_bit(first: dict[str, np.ndarray], second: dict[str, np.nd
 def write_manifest(record_files: list[str], vocab_file: str, **flags: object) -> None:
     """Writes beside the records what says how they were made."""
     shards = [
-        manifest.Shard(pathlib.Path(path).name, 50, pathlib.Path(path).stat().st_size, manifest.sha256(path))
+        manifest.Shard(pathlib.Path(path).name, 50, pathlib.Path(path).stat().st_size, files.sha256(path))
         for path in record_files
     ]
-    source = {"format": manifest.FORMAT, "flags": flags, "vocabulary": manifest.sha256(vocab_file), "inputs": []}
+    source = {"format": manifest.FORMAT, "flags": flags, "vocabulary": files.sha256(vocab_file), "inputs": []}
     path = pathlib.Path(record_files[0]).parent / "records.manifest.json"
     path.write_text(manifest.Manifest(source, shards, {}).to_json())

@@ -54,7 +54,7 @@ def generate(corpus: str, vocab_file: str, options: Options, workers: int) -> me
         *measuring.COMMAND, "make-records", f"--input_file={corpus}", f"--output_file={output}",
         f"--vocab_file={vocab_file}", f"--dupe_factor={options.dupe_factor}", f"--num_workers={workers}",
     ], watch_memory=True)  # fmt: skip
-    instances = manifest.Manifest.read(manifest.manifest_path(str(output.with_suffix("")))).statistics["instances"]
+    instances = manifest.Manifest.read(manifest.get_manifest_path(str(output.with_suffix("")))).statistics["instances"]
     shutil.rmtree(folder)
     return {
         "instances": instances,

@@ -80,7 +80,7 @@ def measure_speed(arguments: dict[str, Any]) -> dict[str, float]:
     import numpy as np
     import tensorflow as tf
 
-    from official_bert.data.dataset_options import dataset_options
+    from official_bert.data.dataset_options import make_dataset_options
     from official_bert.data.record_schema import pretraining_schema
     from official_bert.modeling.config import BertConfig
     from official_bert.optimization import distribution
@@ -105,7 +105,7 @@ def measure_speed(arguments: dict[str, Any]) -> dict[str, float]:
         for name, feature in schema.items()
     }
     batch["input_mask"] = np.ones_like(batch["input_mask"])
-    data = tf.data.Dataset.from_tensors(batch).repeat().with_options(dataset_options())
+    data = tf.data.Dataset.from_tensors(batch).repeat().with_options(make_dataset_options())
     batches = iter(strategy.experimental_distribute_dataset(data))
 
     def time_step(steps: int) -> float:

@@ -27,12 +27,12 @@ from tests.make import flip_bits, refusal, run_python, write_text, write_vocab
 def described(folder: pathlib.Path, names: list[str], vocab_file: str, *counts: int, **changes: object) -> None:
     """Writes the files' manifest, given the number of records in each."""
     shards = [
-        manifest.Shard(name, count, files.size(str(folder / name)), manifest.sha256(str(folder / name)))
+        manifest.Shard(name, count, files.size(str(folder / name)), files.sha256(str(folder / name)))
         for name, count in zip(names, counts, strict=True)
     ]
     flags = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, **changes}
-    contents = manifest.Manifest({"flags": flags, "vocabulary": manifest.sha256(vocab_file)}, shards, {})
-    manifest.write([str(folder / name) for name in names], str(folder / "out"), contents)
+    contents = manifest.Manifest({"flags": flags, "vocabulary": files.sha256(vocab_file)}, shards, {})
+    manifest.write_manifests([str(folder / name) for name in names], str(folder / "out"), contents)
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_manifests_are_found_however_the_files_are_spelled(
     described(folder, ["a.tfrecord"], vocab_file, 1)
     monkeypatch.chdir(tmp_path)
     spelled = [f"{name}//a.tfrecord", f"./{name}/a.tfrecord", f"{folder}/../{name}/a.tfrecord"]
-    assert list(manifest.of_files(spelled)) == spelled
+    assert list(manifest.find_shards(spelled)) == spelled
     for path in spelled:
         assert any("sha256 as in" in told for told in verify(VerificationOptions(input_file=[path])).checked)
 
@@ -227,7 +227,7 @@ def test_different_vocabulary_is_reported_and_not_used(shards: list[str], vocab_
     other = write_vocab(tmp_path / "other.txt", WORDS[:5])
     (told,) = problems(input_file=shards, vocab_file=other)
     assert f"{other} is not the vocabulary that the records were made with" in told
-    assert manifest.sha256(vocab_file) in told
+    assert files.sha256(vocab_file) in told
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -272,7 +272,7 @@ def test_lengths_that_differ_from_the_manifest_are_reported(shards: list[str], t
 def test_invalid_manifest_is_rejected(change: dict[str, object], words: str, shards: list[str], tmp_path: pathlib.Path):
     path = tmp_path / "out.manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    for told in (refusal(manifest.of_files, shards), refusal(problems, manifest=str(path))):
+    for told in (refusal(manifest.find_shards, shards), refusal(problems, manifest=str(path))):
         assert re.search(f"out.manifest.json is not a manifest of records, or is damaged: .*{words}", told)
 
 

@@ -11,7 +11,7 @@ import pytest
 from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine, run_plan
 from data_gen.text import formats
-from official_bert.data import manifest
+from official_bert.utils import files
 from tests.data_gen.samples import Corpus, contents, make_options
 from tests.make import refusal, write_text
 
@@ -60,7 +60,7 @@ def test_records_are_those_of_the_other_documents(
     assert summary.text_excluded == len(documents) - len(others)
     assert f"{summary.text_excluded} others left out because of --exclude_texts" in str(summary)
     described = json.loads((tmp_path / "all" / "out" / "out.manifest.json").read_text())
-    digest = manifest.sha256(excluding)
+    digest = files.sha256(excluding)
     assert described["source"]["flags"]["exclude_texts"] == [{"file": "dev.csv", "sha256": digest}]
     assert described["statistics"]["text_excluded"] == summary.text_excluded
     assert "exclude_texts" not in (tmp_path / "others" / "out" / "out.manifest.json").read_text()

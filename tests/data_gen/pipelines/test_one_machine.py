@@ -49,7 +49,7 @@ def test_manifest_describes_what_was_made(corpus: Corpus, tmp_path: pathlib.Path
     for shard in described["shards"]:
         content = (tmp_path / shard["file"]).read_bytes()
         assert len(content) == shard["bytes"]
-        assert record_reader.count(str(tmp_path / shard["file"])) == shard["records"]
+        assert record_reader.count_records(str(tmp_path / shard["file"])) == shard["records"]
     lines = outputs.describe_outputs(make_options(corpus, tmp_path)).splitlines()
     assert lines == [f"records: {tmp_path}/out-*-of-00003.tfrecord", f"manifest: {tmp_path}/out.manifest.json"]
     batch = parsed(sorted(tmp_path.glob("*.tfrecord")))

@@ -81,7 +81,7 @@ def test_records_in_several_folders_have_a_manifest_in_each(
     outputs = [str(tmp_path / name) for name in ("one/a.tfrecord", "two/b.tfrecord", "one/c.tfrecord")]
     options = short_options(output_file=outputs, algorithm=algorithm, num_workers=1)
     first = create_pretraining_data(options)
-    described = manifest.of_files(outputs)
+    described = manifest.find_shards(outputs)
     assert [shard.file for _, shard in described.values()] == ["a.tfrecord", "c.tfrecord", "b.tfrecord"]
     assert sum(shard.records for _, shard in described.values()) == first.instances
     findings = verification.verify(VerificationOptions(input_file=outputs))

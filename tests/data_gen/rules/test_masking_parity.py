@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from data_gen.rules import masking, vectorized_masking
 from data_gen.rules.random_numbers import Random
-from official_bert.data.dynamic_masking import DynamicMasking, record_keys
+from official_bert.data.dynamic_masking import DynamicMasking, make_record_keys
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.data_gen.distributions import assert_alike, histogram
@@ -68,7 +68,7 @@ def fast(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingR
 def while_training(ids: np.ndarray, length: np.ndarray, whole_words: bool, rates: MaskingRates = BERT_RATES) -> Masked:
     mask = (np.arange(LENGTH)[None, :] < length[:, None]).astype(np.int32)
     numbers = tf.range(len(ids), dtype=tf.int64)
-    keys = record_keys(3, tf.zeros_like(numbers), numbers)
+    keys = make_record_keys(3, tf.zeros_like(numbers), numbers)
     features = {"input_ids": tf.constant(ids, tf.int32), "input_mask": tf.constant(mask)}
     batch = DynamicMasking(VOCAB, LIMIT, PROBABILITY, whole_words, rates).mask(features, keys)
     chosen = np.zeros(ids.shape, bool)
@@ -143,6 +143,6 @@ def test_the_rates_of_appendix_c2_are_kept_by_all_three(rates: str):
 def test_the_shortest_record_has_one_prediction_while_training(whole_words: bool):
     ids = tf.constant([[CLS, VOCAB["w1"], SEP, VOCAB["w2"], SEP, 0, 0, 0]])
     features = {"input_ids": ids, "input_mask": tf.cast(ids > 0, tf.int32)}
-    keys = record_keys(3, tf.zeros([1], tf.int64), tf.zeros([1], tf.int64))
+    keys = make_record_keys(3, tf.zeros([1], tf.int64), tf.zeros([1], tf.int64))
     batch = DynamicMasking(VOCAB, 4, 0.05, whole_words).mask(features, keys)
     assert batch["masked_lm_weights"].numpy().sum() == masking.number_to_predict(5, 0.05, 4) == 1

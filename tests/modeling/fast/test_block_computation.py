@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.data.packing import one_record_a_row
+from official_bert.data.packing import spread_over_rows
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.kinds.multiple_choice.model import build_multiple_choice_model
 from official_bert.kinds.names import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
@@ -187,7 +187,7 @@ def test_compiled_blocks_have_the_losses_and_gradients_of_the_model_with_dropout
         "next_sentence_labels": np.array([[0], [1], [1]], "int32"),
     }
     if kind == "packed":
-        batch = {name: np.array(values) for name, values in one_record_a_row(batch).items()}
+        batch = {name: np.array(values) for name, values in spread_over_rows(batch).items()}
     expected_sums, expected = sums_and_gradients(model, model, batch, masked_lm_losses)
     sums, gradients = sums_and_gradients(model, compile_blocks(model), batch, factored_masked_lm_losses)
     for name, value in expected_sums.items():
