@@ -129,6 +129,9 @@ class FsspecFiles:
             if not described:
                 return path
             root = self._store._strip_protocol(path).rstrip("/")
+            for name in described:
+                if ".." in name.removeprefix(root).split("/"):  # it would leave the folder of the copy
+                    raise UserError(f"cannot download {path}: the file name {name!r} contains a folder ..; rename it")
             # Size, time, hash and so on: a changed file is downloaded again.
             return _download(self._store, root, tuple(sorted((name, str(described[name])) for name in described)))
 
@@ -209,8 +212,5 @@ def _download(store: Any, root: str, versions: tuple[tuple[str, str], ...]) -> s
     """Downloads a file or a folder and returns the local path. `versions` has the names of all files."""
     target = os.path.join(tempfile.mkdtemp(dir=_download_folder().name), posixpath.basename(root))
     names = [name for name, _ in versions]
-    relative = [name[len(root) :] for name in names]
-    if any(".." in name.split("/") for name in relative):  # storage accepts any name
-        raise UserError(f"{root} contains a file with .. in its name, which is not downloaded")
-    store.get(names, [target + name for name in relative])
+    store.get(names, [target + name.removeprefix(root) for name in names])
     return target
