@@ -1,6 +1,6 @@
-# Each target makes the virtual environment .venv on first use, with any Python 3.11 to 3.13; tpu-check, test-clean and
-# test-tf-2.19 make one of their own.
-.PHONY: quickstart test test-all test-slow test-core mutations attack test-clean test-tf-2.19 tpu-check tpu-check-recipes test-install lint bench bench-growth bench-pretraining clean
+# Each target makes the virtual environment .venv on first use, with any Python 3.11 to 3.13; tpu-check, test-clean,
+# test-tf-2.19 and docs make one of their own.
+.PHONY: quickstart test test-all test-slow test-core mutations attack test-clean test-tf-2.19 tpu-check tpu-check-recipes test-install docs docs-serve lint bench bench-growth bench-pretraining clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -120,6 +120,21 @@ test-install: .venv/bin/python
 		rm -rf $I/environment; \
 	done; [ -n "$$found" ] || { echo "error: no Python of $(VERSIONS) was found" >&2; exit 1; }
 
+# The documentation site, in docs/_build/html. Its environment has the site's packages alone and finds those that the
+# pages import, such as TensorFlow, in .venv.
+.venv-docs/ready: requirements-docs.txt .venv/runtime | .venv-docs/bin/python
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	path='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+		$(BIN)/python -c "$$path" > "$$(.venv-docs/bin/python -c "$$path")/runtime.pth"
+	@touch $@
+
+docs: .venv-docs/ready
+	TF_CPP_MIN_LOG_LEVEL=3 .venv-docs/bin/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
+	@echo "the site is in docs/_build/html; make docs-serve shows it"
+
+docs-serve: docs
+	.venv-docs/bin/python -m http.server --bind 127.0.0.1 --directory docs/_build/html 8000
+
 lint: .venv/development
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -145,4 +160,4 @@ bench-pretraining: .venv/development
 	$(BIN)/python -m tools.benchmarks.pretraining --size=base --batch_size=8
 
 clean:
-	rm -rf .venv .install build *.egg-info .venv-clean .venv-tf-2.19 .venv-tpu-check $Q
+	rm -rf .venv .install build *.egg-info .venv-clean .venv-tf-2.19 .venv-tpu-check .venv-docs docs/_build $Q

@@ -20,7 +20,7 @@ from official_bert.tasks.options import SQUAD, TASK_OPTIONS, SquadOptions, TaskO
 from official_bert.utils.allocator import tune_allocator
 from official_bert.utils.command_line import Command, Variant
 
-# Replacements for flags of the original's scripts. docs/migration.md has the complete table.
+# Replacements for flags of the original's scripts. docs/reference/migration.md has the complete table.
 _CONFIGURATION = (
     "remove it, because --init includes the configuration (for random weights, pass --init=bert_config.json)"
 )

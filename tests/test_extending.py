@@ -1,4 +1,4 @@
-"""The patches of docs/extending.md change what they say, in a copy of the tree."""
+"""The patches of docs/guides/extending.md change what they say, in a copy of the tree."""
 
 import itertools
 import pathlib
@@ -15,7 +15,7 @@ from official_bert.runs.training_log import TRAIN, read_log
 from tests.conftest import ROOT, WORDS
 from tests.make import run_python, tiny_config, write_text
 
-_PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+_PAGE = (ROOT / "docs" / "guides" / "extending.md").read_text(encoding="utf-8")
 _PATCHES = dict(re.findall(r"\*\*(.*?)\.\*\*.*?```diff\n(.*?)```", _PAGE, re.DOTALL))
 _SIZES = ["--max_seq_length=32", "--max_predictions_per_seq=6"]
 

@@ -216,7 +216,7 @@ def test_official_bert_runs_the_command_that_it_is_given(
 
 
 def test_the_page_on_installing_names_every_extra():
-    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "start" / "install.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == {*OF_EXTRA, "all"}
     assert f"official_bert-{__version__}-py3-none-any.whl" in page
 

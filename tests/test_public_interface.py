@@ -20,7 +20,7 @@ def test_every_public_name_is_there_and_documented(name: str):
     assert value.__name__ == name
     assert value.__doc__, name
     assert name in dir(official_bert)
-    assert f"`{name}" in (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    assert f"`{name}" in (ROOT / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
 
 
 def test_the_public_names_take_the_stored_arguments():

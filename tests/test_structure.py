@@ -204,13 +204,18 @@ def test_flags_are_read_in_scripts_alone():
 
 
 def test_the_levels_of_the_architecture_page_are_those_that_are_tested():
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \d+ \| (.+) \|$", page, re.MULTILINE)
     tested = [sorted(packages) for layers in LAYERS.values() for packages in layers]
     assert [sorted(re.findall(r"`(\w+)`", row)) for row in rows] == tested
 
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
+
+
+def page_name(page: pathlib.Path) -> str:
+    """The page's path from the checkout: docs/guides/data.md."""
+    return page.relative_to(ROOT).as_posix()
 
 
 def anchors_of(page: pathlib.Path) -> set[str]:
@@ -220,22 +225,24 @@ def anchors_of(page: pathlib.Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_links_within_the_documents_lead_somewhere(page: pathlib.Path):
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if re.match(r"https?://", target):
             continue
         name, _, anchor = target.partition("#")
         file = (page.parent / name).resolve() if name else page
-        assert file.exists(), f"{page.name} links to {target}, which is not there"
-        assert not anchor or anchor in anchors_of(file), f"{page.name} links to {target}; there is no such heading"
+        assert file.exists(), f"{page_name(page)} links to {target}, which is not there"
+        assert not anchor or anchor in anchors_of(file), (
+            f"{page_name(page)} links to {target}; there is no such heading"
+        )
 
 
 def test_the_documents_name_files_that_are_there():
     folders = "official_bert|data_gen|configs|tests|tools|examples|docs"
     for page in PAGES:
         for name in re.findall(rf"`((?:{folders})/[\w./*-]+)`", page.read_text(encoding="utf-8")):
-            assert list(ROOT.glob(name.rstrip("/"))), f"{page.name} names {name}, which is not there"
+            assert list(ROOT.glob(name.rstrip("/"))), f"{page_name(page)} names {name}, which is not there"
 
 
 def test_comments_name_modules_that_are_there():
@@ -250,7 +257,7 @@ def test_the_documents_name_tests_that_are_there():
     for page in PAGES:
         for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8")):
             there = (ROOT / file).exists() and f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")
-            assert there, f"{page.name} names {file}::{name}, which is not there"
+            assert there, f"{page_name(page)} names {file}::{name}, which is not there"
 
 
 def test_the_readme_is_short():
@@ -281,7 +288,7 @@ def shell_commands(page: pathlib.Path) -> list[list[str]]:
             if "-m" in words[:2] and words[0].endswith("python"):
                 found.append(words[2:])
             elif words[:1] == ["official-bert"] and words[1:] != ["--help"]:
-                assert words[1] in COMMANDS, f"{page.name}: official-bert has no command {words[1]}"
+                assert words[1] in COMMANDS, f"{page_name(page)}: official-bert has no command {words[1]}"
                 found.append(words[1:])
             words = []
     return found
@@ -299,7 +306,7 @@ def flags_taken_by(name: str, task: str | None = None) -> set[str]:
     return {flag.name for flag in flags} | {f"no{flag.name}" for flag in flags if flag.kind is bool}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_commands_in_the_documents_are_accepted(page: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)  # as their paths say
     for name, *arguments in shell_commands(page):
@@ -309,7 +316,7 @@ def test_commands_in_the_documents_are_accepted(page: pathlib.Path, monkeypatch:
             folder = ROOT.joinpath(*name.split(".")[:2])  # tools.benchmarks.serving: tools/benchmarks
             source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
             for flag in flags_in(" ".join(arguments)):
-                assert f"    {flag}: " in source, f"{page.name}: {name} has no --{flag}"
+                assert f"    {flag}: " in source, f"{page_name(page)}: {name} has no --{flag}"
 
 
 def test_flags_that_the_documents_name_exist():
@@ -324,15 +331,15 @@ def test_flags_that_the_documents_name_exist():
                 unknown = (
                     set() if code.startswith(("pytest ", "pip ", "dask ", "tensorboard ")) else flags_in(code) - known
                 )
-                assert not unknown, f"{page.name} names --{', --'.join(unknown)} in `{code}`; no command has it"
+                assert not unknown, f"{page_name(page)} names --{', --'.join(unknown)} in `{code}`; no command has it"
 
 
 def test_every_old_flag_of_the_migration_page_has_a_new_one_that_exists():
-    page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "migration.md").read_text(encoding="utf-8")
     left = re.findall(r"^\| (.*?) \| ", page, re.MULTILINE)
     commands = [load(name) for name in SCRIPTS.values()]
     for flag in [flag for command in commands for flag in [*command.aliases, *command.refused]]:
-        assert any(flag in flags_in(old) for old in left), f"docs/migration.md has no row for --{flag}"
+        assert any(flag in flags_in(old) for old in left), f"docs/reference/migration.md has no row for --{flag}"
     for old in left:
         if old.endswith("(taken)"):
             assert flags_in(old) <= {name for command in commands for name in command.aliases}, old
@@ -348,7 +355,7 @@ def test_every_old_flag_of_the_migration_page_has_a_new_one_that_exists():
             task_of_row = re.search(r"--task=([\w-]+)", new)
             unknown = (flags_in(new) | same) - flags_taken_by(script, task_of_row[1] if task_of_row else task or None)
             assert not unknown, (
-                f"docs/migration.md: {script} has no --{', --'.join(unknown)}, which stands beside {old}"
+                f"docs/reference/migration.md: {script} has no --{', --'.join(unknown)}, which stands beside {old}"
             )
 
 

@@ -39,7 +39,7 @@ def run(folder: pathlib.Path, script: str, *arguments: str) -> str:
 @pytest.mark.slow
 def test_text_becomes_a_model_that_is_fine_tuned_and_served(installed: pathlib.Path):
     (installed / "text.txt").write_text(
-        "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")), encoding="utf-8"
+        "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")), encoding="utf-8"
     )
     answers = run(installed, "pretrain.py", "text.txt").split("the [MASK] of a record .\n")[1]
     assert len(re.findall(r"^ +\d+\.\d %  \S+$", answers, re.MULTILINE)) == 5

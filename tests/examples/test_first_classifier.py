@@ -1,4 +1,4 @@
-"""docs/first_classifier.md: its commands and programs, run as they stand, with a small model in place of BERT-Mini."""
+"""Runs the commands and programs of docs/tutorials/first_classifier.md, with a small model in place of BERT-Mini."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-PAGE = ROOT / "docs" / "first_classifier.md"
+PAGE = ROOT / "docs" / "tutorials" / "first_classifier.md"
 # What would take long; everything else is run as the page has it.
 SHORTER = (
     ("--init=bert-mini --input_file=text.txt", "--init=small --input_file=heldout.txt"),

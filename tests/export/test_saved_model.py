@@ -128,14 +128,14 @@ def test_the_export_answers_the_requests_in_its_warm_up_file(exported: pathlib.P
 
 
 def blocks_of_the_page(word: str) -> list[str]:
-    """Returns the Python blocks of docs/serving.md that contain a word."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "serving.md").read_text(), re.DOTALL)
+    """Returns the Python blocks of docs/guides/serving.md that contain a word."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "serving.md").read_text(), re.DOTALL)
     return [block for block in blocks if word in block]
 
 
 @pytest.fixture(scope="module")
 def sst2(classifier: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The export that docs/serving.md uses: a classifier of one text."""
+    """The export that docs/guides/serving.md uses: a classifier of one text."""
     folder = tmp_path_factory.mktemp("docs")
     export(classifier, str(folder / "exports" / "sst2"))
     return folder

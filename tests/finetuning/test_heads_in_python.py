@@ -1,4 +1,4 @@
-"""The examples of docs/python.md, run as they stand, one after the other."""
+"""The examples of docs/guides/python.md, run as they stand, one after the other."""
 
 import pathlib
 import re
@@ -31,7 +31,7 @@ def blocks_of(page: str) -> list[str]:
 @pytest.mark.usefixtures("folder")
 def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[str]):
     names: dict = {}
-    blocks = blocks_of("docs/python.md")
+    blocks = blocks_of("docs/guides/python.md")
     assert len(blocks) == 15
     for block in blocks:
         exec(block, names)
