@@ -89,7 +89,11 @@ class Options(ValidatedOptions):
         "alternative to --class_weights.",
         group=TRAINING,
     )
-    freeze: list[str] = option([], "Regular expressions of encoder layers to freeze.", group=TRAINING)
+    freeze: list[str] = option(
+        [],
+        "Regular expressions of encoder layers to freeze, or all for the whole encoder: then only the head is trained.",
+        group=TRAINING,
+    )
     layer_decay: float = option(
         1.0,
         "Factor that reduces the learning rate from each layer to the layer below.",

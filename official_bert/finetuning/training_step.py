@@ -12,6 +12,7 @@ import tensorflow as tf
 from official_bert.finetuning.loss_share import BatchLossShare, LossShare
 from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
+from official_bert.optimization.freezing import check_trainable
 from official_bert.training.forward_pass import make_forward_pass
 from official_bert.training.replica_step import (
     accumulate_gradients,
@@ -36,6 +37,9 @@ class TrainingStep:
         micro_batches: Number of micro-batches that a replica's rows are split into. Their gradients are added up.
         rematerialize: Whether the backward pass computes encoder blocks again, to save memory.
         is_compiled: Whether XLA compiles the step, and TensorFlow's own kernels are not used.
+
+    Raises:
+        UserError: If all weights are frozen.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class TrainingStep:
         rematerialize: bool = False,
         is_compiled: bool = False,
     ) -> None:
+        check_trainable(model)
         self.model, self.optimizer, self._loss, self._seed = model, optimizer, loss, seed
         self._micro_batches = micro_batches
         self._call = make_forward_pass(model, rematerialize)

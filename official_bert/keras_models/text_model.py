@@ -39,7 +39,7 @@ from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
-from official_bert.optimization.freezing import freeze
+from official_bert.optimization.freezing import ALL, freeze
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.tokenization.casing import Casing, make_casing, resolve_casing
 from official_bert.tokenization.exact import parse_vocab
@@ -198,10 +198,12 @@ class TextModel(keras.Model):
     def freeze(self, *patterns: str) -> list[str]:
         """Freezes the layers whose names match a regular expression, and returns their names.
 
+        Without a pattern, freezes the encoder with its pooler, so that `fit` trains the head alone (a linear probe).
+
         Raises:
             UserError: If a pattern matches no layer.
         """
-        return freeze(self, patterns)
+        return freeze(self, patterns or [ALL])
 
     def quantize(self, *arguments: Any, **settings: Any) -> None:
         """Quantizes dense layers like keras.Model.quantize. Layers without a matrix do not change."""

@@ -30,3 +30,8 @@ def find_block_index(name: str) -> int | None:
     """Returns the number of the block that a layer belongs to; None for layers outside of the blocks."""
     match = re.match(r"layer_(\d+)_", name)
     return int(match[1]) if match else None
+
+
+def is_in_encoder(name: str) -> bool:
+    """Returns whether a layer with weights belongs to the encoder, rather than to a head."""
+    return name in EMBEDDINGS or name in (POOLER, CHOICE_ENCODER) or find_block_index(name) is not None

@@ -21,7 +21,7 @@ from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.modeling.fast.compiled_blocks import compile_blocks
 from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.optimization.freezing import freeze
+from official_bert.optimization.freezing import check_trainable, freeze
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import get_optimizer
 from official_bert.pretraining import losses
@@ -97,6 +97,7 @@ class Pretrainer:
             self.model = build_pretraining_model(config, seed=seed, dtype=dtype, packed=packed)
             if frozen:
                 freeze(self.model, frozen)
+                check_trainable(self.model)
             settings = {"adam_bias_correction": adam_bias_correction} if optimizer == "adamw" else {}
             self.optimizer = get_optimizer(optimizer, schedule, **settings)
             self.optimizer.build(self.model.trainable_variables)

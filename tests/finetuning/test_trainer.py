@@ -13,12 +13,13 @@ from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.kinds.features import Features, from_rows
 from official_bert.kinds.model import create_model
+from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.encoder import build_encoder
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.casing import UNCASED
 from tests.conftest import WORDS
-from tests.make import VOCAB, tiny_config
+from tests.make import VOCAB, refusal, tiny_config
 
 SST_2 = GlueTask("sst-2", GlueOptions())
 
@@ -62,6 +63,22 @@ def test_layers_move_by_their_rate_and_frozen_ones_stay():
         factor = {"layer_1": 0.5, "layer_0": 0.25}.get(layer[:7], 0.125 if "embeddings" in layer else 1.0)
         np.testing.assert_allclose(decayed[path], factor * move, rtol=1e-3, atol=1e-7, err_msg=path)
         assert np.any(frozen[path]) == (not layer.startswith("layer_0_") and not layer.endswith("embeddings")), path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", ["all", ".*"])
+def test_a_frozen_encoder_trains_the_head_alone(pattern: str):
+    trained = make(freeze=(pattern,), warmup_proportion=0.0)
+    before = {each.path: each.numpy() for each in trained.model.variables}
+    trained.train(rows(4), 0, 1, lambda done, loss: False)
+    moved = {each.path for each in trained.model.variables if np.any(each.numpy() != before[each.path])}
+    assert moved == {"sequence_classifier/kernel", "sequence_classifier/bias"}
+
+
+def test_a_frozen_encoder_without_a_head_is_refused():
+    initial_model = LoadedModel(tiny_config(), {}, VOCAB, UNCASED)
+    config = dataclasses.replace(CONFIG, freeze=("all",))
+    assert "nothing to train" in refusal(Trainer, VectorSpec(), initial_model, config)
 
 
 @pytest.mark.parametrize(("replica", "seed"), [(0, 7), (1, 7), (0, 8)])

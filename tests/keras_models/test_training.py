@@ -351,6 +351,19 @@ def test_layers_can_be_frozen_and_learn_at_rates_of_their_own(classifier):
 
 
 @pytest.mark.slow
+def test_fit_of_a_frozen_encoder_trains_the_head_and_of_frozen_layers_only_is_refused(classifier):
+    classifier.freeze()
+    before = {variable.path: variable.numpy() for variable in classifier.variables}
+    classifier.fit(TEXTS, LABELS, verbose=0)
+    moved = {each.path for each in classifier.variables if not np.array_equal(each, before[each.path])}
+    assert moved == {"sequence_classifier/kernel", "sequence_classifier/bias"}
+    classifier.freeze(".*")
+    assert "nothing to train" in refusal(classifier.fit, TEXTS, LABELS, verbose=0)
+    classifier.compile("sgd")
+    assert "nothing to train" in refusal(classifier.fit, TEXTS, LABELS, verbose=0)
+
+
+@pytest.mark.slow
 @pytest.mark.core
 def test_two_devices():
     run_marked_tests(2, __file__)
