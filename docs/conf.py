@@ -7,7 +7,9 @@ import sys
 from sphinx.application import Sphinx
 
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+from command_pages import describe_command  # noqa: E402
 
 from official_bert.version import __version__  # noqa: E402
 
@@ -18,20 +20,23 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"official-bert {release}"
 html_show_copyright = False
+smartquotes = False  # which would make dashes of flags
 
 # Pages link to headings with the anchors that code hosts make.
 myst_heading_anchors = 4
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["deflist", "dollarmath"]
 nb_execution_mode = "off"
 
+default_role = "literal"  # of single backticks in docstrings
+autodoc_inherit_docstrings = False  # hides what overrides a hook of Keras
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 napoleon_numpy_docstring = False
 
 nitpicky = True
-# Types of Python and of other packages, which have no page here.
-nitpick_ignore_regex = [("py:.*", r"(?!official_bert).*")]
+# Types in signatures, most of which belong to Python or other packages, or are private.
+nitpick_ignore_regex = [("py:.*", ".*")]
 
 
 # Pages that show a file from outside docs/. As Markdown they are a link to it.
@@ -44,7 +49,7 @@ FILES_SHOWN = {
 
 
 def prepare_page(_: Sphinx, name: str, source: list[str]) -> None:
-    """Fills in the pages of FILES_SHOWN, makes links to those files stay on the site, and adds the navigation."""
+    """Fills in files and commands, makes links to FILES_SHOWN stay on the site, and adds the navigation."""
     file = ROOT / FILES_SHOWN.get(name, f"docs/{name}.md")
     page_of = {ROOT / shown: ROOT / f"docs/{page}.md" for page, shown in FILES_SHOWN.items()}
 
@@ -55,11 +60,19 @@ def prepare_page(_: Sphinx, name: str, source: list[str]) -> None:
 
     if file.is_file():  # not for notebooks
         source[0] = re.sub(r"\]\((?!https?:)([\w./-]+)(?=[#)])", to_site, file.read_text(encoding="utf-8"))
+    source[0] = re.sub(r"```\{command\} ([\w-]+)\n```", lambda found: describe_command(found[1]), source[0])
     if name.endswith("index"):  # the pages that it links to, in the order of the links
-        pages = dict.fromkeys(re.findall(rf"\]\((/{name.removesuffix('index')}[\w/]+\.(?:md|ipynb))\)", source[0]))
+        page = r"[\w-]+\.(?:md|ipynb)|[\w-]+/index\.md"
+        pages = dict.fromkeys(re.findall(rf"\]\((/{name.removesuffix('index')}(?:{page}))\)", source[0]))
         source[0] += "\n".join(["\n\n```{toctree}", ":hidden:", "", *pages, "```", ""])
 
 
+def mark_code_blocks(app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
+    """Makes indented blocks after a colon code, as in Markdown, unless they are lists."""
+    lines[:] = re.sub(r":\n\n(?= {4} *[^ -])", "::\n\n", "\n".join(lines)).split("\n")
+
+
 def setup(app: Sphinx) -> None:
-    """Connects prepare_page."""
+    """Connects the functions above."""
     app.connect("source-read", prepare_page)
+    app.connect("autodoc-process-docstring", mark_code_blocks, priority=400)  # before napoleon

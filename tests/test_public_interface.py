@@ -20,7 +20,8 @@ def test_every_public_name_is_there_and_documented(name: str):
     assert value.__name__ == name
     assert value.__doc__, name
     assert name in dir(official_bert)
-    assert f"`{name}" in (ROOT / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference" / "api").glob("*.md")]
+    assert sum(f":: official_bert.{name}\n" in page for page in pages) == 1
 
 
 def test_the_public_names_take_the_stored_arguments():
@@ -103,13 +104,13 @@ def test_from_checkpoint_lists_the_arguments_of_every_class():
     listed = inspect.getdoc(TextModel.from_checkpoint) or ""
     common = inspect.signature(TextModel.__init__).parameters
     for name in common.keys() - {"self", "head", "config", "vocab", "do_lower_case"}:
-        assert re.search(rf"^ +(\w+, )?{name}(, \w+)?: ", listed, re.MULTILINE), name
+        assert re.search(rf"^ +(- )?{name}: ", listed, re.MULTILINE), name
     classes = [getattr(official_bert, name) for name in official_bert.__all__]
     classes = [each for each in classes if inspect.isclass(each) and issubclass(each, TextModel)]
     assert len(classes) == 7
     for each in classes:
         own = inspect.signature(each.__init__).parameters
-        line = (re.search(rf"^ +{each.__name__}: ((?:.|\n)*?)\.\n", listed, re.MULTILINE) or [""] * 2)[1]
+        line = (re.search(rf"^ +- {each.__name__}: ((?:.|\n)*?)\.\n", listed, re.MULTILINE) or [""] * 2)[1]
         for name in own.keys() - {"self", "config", "vocab", "settings"}:
             default = own[name].default
             shown = name if default is inspect.Parameter.empty else f"{name}={default!r}".replace("'", '"')

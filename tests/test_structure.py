@@ -294,6 +294,12 @@ def shell_commands(page: pathlib.Path) -> list[list[str]]:
     return found
 
 
+def test_every_command_has_a_page():
+    pages = (ROOT / "docs" / "reference" / "commands").glob("*.md")
+    described = {page.stem for page in pages if f"```{{command}} {page.stem}\n" in page.read_text(encoding="utf-8")}
+    assert described == set(COMMANDS)
+
+
 def flags_in(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w-])--(\w+)", text))
 

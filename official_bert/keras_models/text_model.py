@@ -235,26 +235,29 @@ class TextModel(keras.Model):
             strip_accents: Whether to remove accents, if `source` does not specify it. Defaults to do_lower_case.
             settings: Other arguments of the class. A fine-tuned model of this kind supplies the defaults of labels and
                 of the settings of its head. Arguments of all classes:
-                max_seq_length: Maximum number of tokens in a sequence. Longer texts are truncated or split into
-                    windows. Defaults to the value of the fine-tuned model, otherwise to 128 (QuestionAnswerer: 384).
-                seed: Random seed for new weights, dropout and shuffling. Defaults to 0.
-                dtype: Keras dtype policy, such as "mixed_bfloat16". Defaults to Keras' global policy.
-                name: Name of the model.
-                trainable: Whether the weights are trainable. Defaults to True.
-                frozen: Names of the layers that are not trained.
-                quantization: "int8" for weights with 8 bits.
-                gradient_accumulation_steps: Number of micro-batches per step in fit. Defaults to 1.
-                rematerialize: Whether fit recomputes encoder blocks to save memory. Defaults to False.
+
+                - max_seq_length: Maximum number of tokens in a sequence. Longer texts are truncated or split into
+                  windows. Defaults to the value of the fine-tuned model, otherwise to 128 (QuestionAnswerer: 384).
+                - seed: Random seed for new weights, dropout and shuffling. Defaults to 0.
+                - dtype: Keras dtype policy, such as "mixed_bfloat16". Defaults to Keras' global policy.
+                - name: Name of the model.
+                - trainable: Whether the weights are trainable. Defaults to True.
+                - frozen: Names of the layers that are not trained.
+                - quantization: "int8" for weights with 8 bits.
+                - gradient_accumulation_steps: Number of micro-batches per step in fit. Defaults to 1.
+                - rematerialize: Whether fit recomputes encoder blocks to save memory. Defaults to False.
+
                 Arguments of one class and their defaults:
-                TextClassifier: labels, multi_label=False, pair=False, doc_stride=None, temperature=1.0,
-                    thresholds=None, positive_weights=None, min_confidence=0.0.
-                TextRegressor: pair=False, doc_stride=None.
-                TokenTagger: labels, doc_stride=None.
-                QuestionAnswerer: no_answer=False, null_score_diff_threshold=0.0, doc_stride=128, max_query_length=64,
-                    max_answer_length=30, n_best_size=20.
-                MaskedLM: masked_lm_prob=0.15, max_predictions_per_seq=20, do_whole_word_mask=False.
-                TextEncoder: pooling="mean", layers=(-1,), normalize=False, objective="ranking", dimensions=(),
-                    score_range=(0.0, 1.0), scale=20.0, margin=5.0.
+
+                - TextClassifier: labels, multi_label=False, pair=False, doc_stride=None, temperature=1.0,
+                  thresholds=None, positive_weights=None, min_confidence=0.0.
+                - TextRegressor: pair=False, doc_stride=None.
+                - TokenTagger: labels, doc_stride=None.
+                - QuestionAnswerer: no_answer=False, null_score_diff_threshold=0.0, doc_stride=128, max_query_length=64,
+                  max_answer_length=30, n_best_size=20.
+                - MaskedLM: masked_lm_prob=0.15, max_predictions_per_seq=20, do_whole_word_mask=False.
+                - TextEncoder: pooling="mean", layers=(-1,), normalize=False, objective="ranking", dimensions=(),
+                  score_range=(0.0, 1.0), scale=20.0, margin=5.0.
 
         Raises:
             UserError: If a file is missing or damaged, or an argument contradicts the checkpoint.

@@ -192,7 +192,7 @@ class Lamb(BertAdamW):
         u = m / (1 - beta_1 ** t) / (sqrt(v / (1 - beta_2 ** t)) + epsilon) + weight_decay_rate * w
         w = w - rate * |w| / |u| * u
 
-    Each variable is a layer in the sense of the paper, as in other implementations. The trust ratio |w| / |u| is 1 if
+    Each variable is a layer in the sense of the paper, as in other implementations. The trust ratio `|w| / |u|` is 1 if
     one of the norms is 0. Variables named in `NOT_DECAYED` have no weight decay and no trust ratio, as in the
     TensorFlow Model Garden and MLPerf. (NVIDIA's implementation applies the trust ratio to them.) The paper does not
     clip gradients; pass `clip_norm=None` for that. Skipped steps count in t.
