@@ -59,7 +59,7 @@ INPUTS = [
     ("serve", "model", [], "export"),
 ]  # fmt: skip
 # What an error about a whole file of another kind may not advise.
-MISLEADING = ("is damaged; ", "iconv", "LATIN1", "Error(", "--on_", "Traceback")
+MISLEADING = ("is corrupted; ", "iconv", "LATIN1", "Error(", "--on_", "Traceback")
 
 
 @pytest.fixture(scope="module")

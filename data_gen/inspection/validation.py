@@ -76,7 +76,7 @@ def _check_rules(batch: Batch, word_pieces: WordPieces | None, one_segment: bool
     yield mask != text, mask, "input_mask is {value} at position {at}; expected 1 for each token, then 0 for padding"
     for name in ("input_ids", "segment_ids"):
         wrong = ~text & (batch[name] != 0)
-        yield wrong, batch[name], name + " holds {value} at position {at}, which is padding; expected 0"
+        yield wrong, batch[name], name + " contains {value} at position {at}, which is padding; expected 0"
     wrong = text & (segments != (position >= first))
     yield wrong, segments, "segment_ids is {value} at position {at}; expected 0 for [CLS] a [SEP], then 1 for b [SEP]"
     yield first < 3, first, "segment 0 has {value} tokens; expected 3 or more, [CLS] a [SEP]"
@@ -98,19 +98,19 @@ def _check_predictions(batch: Batch) -> Iterator[_Check]:
     yield weights != used, weights, message
     for name in ("masked_lm_positions", "masked_lm_ids"):
         wrong = ~used & (batch[name] != 0)
-        yield wrong, batch[name], name + " holds {value} in slot {at}, where the weight is 0; expected 0"
+        yield wrong, batch[name], name + " contains {value} in slot {at}, where the weight is 0; expected 0"
     text = np.take_along_axis(batches.is_text(batch), positions, axis=1)
     yield (
         used & ~text,
         positions,
-        "masked_lm_positions holds {value} in slot {at}: [CLS], [SEP] or padding; expected a token of text",
+        "masked_lm_positions contains {value} in slot {at}: [CLS], [SEP] or padding; expected a token of text",
     )
     wrong = np.zeros_like(used)
     wrong[:, 1:] = used[:, 1:] & (positions[:, 1:] <= positions[:, :-1])
     yield (
         wrong,
         positions,
-        "masked_lm_positions holds {value} in slot {at}, which is not ascending; expected ascending positions",
+        "masked_lm_positions contains {value} in slot {at}, which is not ascending; expected ascending positions",
     )
 
 
@@ -122,11 +122,11 @@ def _check_special_tokens(batch: Batch, vocab: Mapping[str, int], one_segment: b
     ends[:, 0] = False
     yield ids[:, :1] != cls, ids, f"the first id is {{value}}; expected [CLS], {cls}"
     wrong = ends & (ids != sep)
-    yield wrong, ids, f"position {{at}}, the end of a segment, holds id {{value}}; expected [SEP], {sep}"
+    yield wrong, ids, f"position {{at}}, the end of a segment, contains id {{value}}; expected [SEP], {sep}"
     # Text yields no special token other than [UNK]. Masking may insert any token.
     for token in (exact.PAD, exact.CLS, exact.MASK) if one_segment else (exact.PAD, exact.CLS, exact.SEP, exact.MASK):
         wrong = text & (ids == vocab[token])
-        yield wrong, ids, f"position {{at}}, in the text, holds {token} (before masking), which no text yields"
+        yield wrong, ids, f"position {{at}}, in the text, contains {token} (before masking), which no text yields"
 
 
 def _check_word_pieces(batch: Batch, word_pieces: WordPieces) -> _Check:
@@ -134,5 +134,5 @@ def _check_word_pieces(batch: Batch, word_pieces: WordPieces) -> _Check:
     word_pieces.has_seen_capitals |= word_pieces.has_capital[ids[text]].any()
     wrong = np.zeros_like(text)
     wrong[:, 1:] = text[:, :-1] & text[:, 1:] & word_pieces.find_impossible_pairs(ids[:, :-1], ids[:, 1:])
-    message = "position {at} holds id {value}, which WordPiece with this vocabulary never yields after the id before: "
+    message = "position {at} contains id {value}, which WordPiece with this vocabulary never yields after the id before: "
     return wrong, ids, message + "the record was made with another vocabulary or tokenizer"

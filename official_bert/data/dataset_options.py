@@ -1,4 +1,4 @@
-"""The options of every tf.data.Dataset that is read."""
+"""The options of every tf.data.Dataset of the project."""
 
 from typing import TYPE_CHECKING
 
@@ -7,11 +7,14 @@ if TYPE_CHECKING:
 
 
 def make_dataset_options(shard_policy: "tf.data.experimental.AutoShardPolicy | None" = None) -> "tf.data.Options":
-    """Returns the options of a data set; where several workers share it, with the policy by which they do.
+    """Returns the options of a dataset.
 
-    TensorFlow's thread that tunes a data set while it is read is left out. It waits by the time of day, and is woken a
-    moment before it can see that the data set has ended: where the clock was set back by an hour, a run would end an
-    hour late. Without it, as many calls run in parallel as there are processors, at most 16.
+    The options turn off autotuning. TensorFlow's autotuning thread waits by wall-clock time, so a run would end an
+    hour late if the clock were set back by an hour. Without autotuning, the number of parallel calls equals the number
+    of processors, up to 16.
+
+    Args:
+        shard_policy: How several workers share the dataset.
     """
     import tensorflow as tf
 

@@ -1,7 +1,9 @@
-"""TFRecord files to batches: shuffled and endless for training, in order and finite for evaluation.
+"""Reads batches from TFRecord files: shuffled and endless for training, in order and finite for evaluation.
 
-B batch, W records of a window
+B batch, W records per window
 """
+
+import itertools
 
 import tensorflow as tf
 
@@ -9,14 +11,14 @@ from official_bert.data import record_codec, record_reader
 from official_bert.data.dataset_options import make_dataset_options
 from official_bert.data.dynamic_masking import DynamicMasking, make_record_keys
 from official_bert.data.next_token_targets import NextTokenTargets
-from official_bert.data.packing import Packing, choose_packing, count_rows, group_size, pack
+from official_bert.data.packing import Packing, choose_packing, count_rows, get_group_size, pack
 from official_bert.data.record_damage import RecordRanges
 from official_bert.data.record_schema import Schema
 
-_FILES_AT_ONCE = 4
-_WINDOW = 10_000  # records shuffled with each other; the original's buffer was 100; a record takes about a kilobyte
-_MEASURED = 10_000  # records whose packing is tried before the first step
-_FILE_BITS = 40  # a record's id is the file's number, shifted by these bits, plus the record's number in the file
+_CYCLE_LENGTH = 4  # Files that are read at the same time.
+_WINDOW = 10_000  # Records that are shuffled together, about a kilobyte each. The original's buffer holds 100.
+_PACKING_SAMPLE = 10_000  # Records that are packed before the first step to choose the shapes.
+_FILE_BITS = 40  # The id of a record is the index of its file, shifted by these bits, plus its index in the file.
 
 
 def training_batches(
@@ -30,31 +32,30 @@ def training_batches(
     packing: Packing | None = None,
     compression: str | None = None,
 ) -> tf.data.Dataset:
-    """Returns an endless data set of batches, features by name as [B, *shape].
+    """Returns an endless dataset of batches. An element maps feature names to [B, *shape].
 
-    Each epoch reads every record once. The order depends on the seed and the epoch alone: the files are read in a
-    random order, four at a time with their records in turn, and each window of 10,000 records is shuffled. A run that
-    stopped therefore continues exactly, with `skipped_records`. Skipping is cheap: it reads the records' lengths in at
-    most four files and the records of one window (compressed files are decompressed up to that point).
+    Each epoch reads every record once. The order depends only on the seed and the epoch: files are read in random
+    order, four at a time with one record of each in turn, and each window of 10,000 records is shuffled. A resumed run
+    therefore continues exactly, with `skipped_records`. Skipping reads only the lengths of the records in at most four
+    files and the records of one window. Compressed files are decompressed up to that point.
 
     Args:
         paths: TFRecord files.
         batch_size: B, over all replicas.
-        schema: of the records in the files.
-        seed: of the order.
-        skipped_records: how many records to leave out at the beginning of the endless sequence.
-        record_ranges: the records to read of each file; None for all of them, which are counted if some are skipped.
-        masking: masks the tokens of records that were written without masks, differently in each epoch; or makes
-            predictions of all tokens, from left to right.
-        packing: the shapes of packed batches; None for a record in each row.
-        compression: of all files, as `record_reader.get_compression` returns it; None to look at each.
+        schema: Schema of the records in the files.
+        seed: Random seed of the order.
+        skipped_records: Number of records to skip at the start of the endless sequence.
+        record_ranges: Records to read of each file. None for all records, which are counted if some are skipped.
+        masking: Masks the tokens of unmasked records, differently in each epoch, or adds next-token targets.
+        packing: Shapes of packed batches. None for one record per row.
+        compression: Compression of all files (see `record_reader.get_compression`). None to detect it.
     """
     batches = _training_batches(paths, batch_size, schema, seed, skipped_records, record_ranges, masking, compression)
     if packing:
         batches = batches.map(lambda batch: pack(batch, packing), num_parallel_calls=tf.data.AUTOTUNE)
-    # TensorFlow cannot infer that this data set is endless. Without the assertion, several workers would ask each other
-    # before each step whether there is another batch, and the static batch size would be lost.
-    return _for_replicas(batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
+    # TensorFlow cannot infer that this dataset is endless. Without the assertion, several workers would synchronize
+    # before each step to find out whether there is another batch, and the static batch size would be lost.
+    return _distribute(batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
 
 
 def estimate_packing(
@@ -69,13 +70,15 @@ def estimate_packing(
     replicas: int,
     micro_batches: int,
 ) -> Packing:
-    """Returns how batches of `training_batches` are packed, from trying the first 10,000 records of the first epoch.
+    """Chooses the shapes of packed batches by packing the first 10,000 records of the first epoch.
 
-    Each batch is shared by some replicas, and each replica cuts its share into some micro-batches.
+    Args are as for `training_batches`, and:
+        replicas: Number of replicas that share a batch.
+        micro_batches: Gradient accumulation steps.
     """
-    size = group_size(batch_size)
+    size = get_group_size(batch_size)
     groups = _training_batches(paths, size, schema, seed, 0, record_ranges, masking, compression)
-    rows = groups.map(count_rows, num_parallel_calls=tf.data.AUTOTUNE).take(-(-_MEASURED // size))
+    rows = groups.map(count_rows, num_parallel_calls=tf.data.AUTOTUNE).take(-(-_PACKING_SAMPLE // size))
     rows = rows.with_options(make_dataset_options())
     return choose_packing(list(rows.as_numpy_iterator()), batch_size, replicas, micro_batches)
 
@@ -88,12 +91,12 @@ def record_locations(
     record_ranges: RecordRanges | None = None,
     compression: str | None = None,
 ) -> list[tuple[str, int]]:
-    """Returns the file, and the number in it (from 0), of the `number` records after the skipped ones."""
+    """Returns the file of the `number` records after the skipped ones, and their index in the file, from 0."""
     locations: list[tuple[str, int]] = []
     records = _shuffled_records(paths, seed, skipped_records, record_ranges, compression)
     for _, record_ids, _ in records.with_options(make_dataset_options()):
-        some = record_ids.numpy()[: number - len(locations)].tolist()
-        locations += [(paths[record_id >> _FILE_BITS], record_id & (1 << _FILE_BITS) - 1) for record_id in some]
+        needed = record_ids.numpy()[: number - len(locations)].tolist()
+        locations += [(paths[record_id >> _FILE_BITS], record_id & (1 << _FILE_BITS) - 1) for record_id in needed]
         if len(locations) == number:
             break
     return locations
@@ -107,26 +110,27 @@ def evaluation_batches(
     masking: DynamicMasking | NextTokenTargets | None = None,
     compression: str | None = None,
 ) -> tf.data.Dataset:
-    """Returns each record once, in the files' order; the last batch is filled up with records of zeros.
+    """Returns each record once, in the order of the files. The last batch is padded with records of zeros.
 
-    (The original repeats the records endlessly and drops what does not fill a batch.) Arguments are as for
-    `training_batches`, but that tokens are masked the same way each time.
+    The original instead repeats the records endlessly and drops an incomplete batch. The arguments are the same as for
+    `training_batches`, but tokens are masked the same way each time.
     """
 
     def parse(serialized: tf.Tensor, record_id: tf.Tensor) -> dict[str, tf.Tensor]:
         parsed = record_codec.parse(serialized, schema)
         if masking:
             parsed = masking.mask(parsed, make_record_keys(0, tf.zeros_like(record_id), record_id))
-        filled = {}
+        padded = {}
         for name, values in parsed.items():
             missing = batch_size - tf.shape(values)[0]
-            filled[name] = tf.pad(values, [[0, missing]] + [[0, 0]] * (values.shape.rank - 1))
-            filled[name] = tf.ensure_shape(filled[name], (batch_size, *values.shape[1:]))
-        return filled
+            padded[name] = tf.pad(values, [[0, missing]] + [[0, 0]] * (values.shape.rank - 1))
+            padded[name] = tf.ensure_shape(padded[name], (batch_size, *values.shape[1:]))
+        return padded
 
     order = tf.range(len(paths), dtype=tf.int64)
-    data = _of_files(paths, _known(compression, paths), order, record_ranges, at_once=1)
-    return _for_replicas(data.batch(batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE))
+    compression = record_reader.get_compression(paths) if compression is None else compression
+    data = _read_files(paths, compression, order, record_ranges, cycle_length=1)
+    return _distribute(data.batch(batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE))
 
 
 def _training_batches(
@@ -139,7 +143,7 @@ def _training_batches(
     masking: DynamicMasking | NextTokenTargets | None,
     compression: str | None,
 ) -> tf.data.Dataset:
-    """What `training_batches` returns, unpacked, on this machine."""
+    """Returns the batches of `training_batches` before packing and distribution."""
 
     def parse(serialized: tf.Tensor, record_id: tf.Tensor, epoch: tf.Tensor) -> dict[str, tf.Tensor]:
         parsed = record_codec.parse(serialized, schema)
@@ -150,10 +154,6 @@ def _training_batches(
     return batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _known(compression: str | None, paths: list[str]) -> str:
-    return record_reader.get_compression(paths) if compression is None else compression
-
-
 def _shuffled_records(
     paths: list[str],
     seed: int,
@@ -162,36 +162,37 @@ def _shuffled_records(
     compression: str | None,
 ) -> tf.data.Dataset:
     """Returns endless windows of shuffled records: serialized [W], record id [W] int64 and epoch [W] int64."""
-    compression = _known(compression, paths)
+    compression = record_reader.get_compression(paths) if compression is None else compression
 
     def order(epoch: tf.Tensor) -> tf.Tensor:
         key = tf.stack([tf.constant(seed, tf.int64), epoch])
         return tf.random.experimental.stateless_shuffle(tf.range(len(paths), dtype=tf.int64), seed=key)
 
-    def in_windows(data: tf.data.Dataset, epoch: tf.Tensor, first: int) -> tf.data.Dataset:
-        def shuffled(window: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
+    def shuffle_windows(data: tf.data.Dataset, epoch: tf.Tensor, first: int) -> tf.data.Dataset:
+        def shuffle(window: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
             serialized, record_id = batch
             key = tf.stack([seed + epoch * 2**32, window])
             permutation = tf.random.experimental.stateless_shuffle(tf.range(tf.shape(record_id)[0]), seed=key)
             epochs = tf.fill(tf.shape(record_id), epoch)
             return tf.gather(serialized, permutation), tf.gather(record_id, permutation), epochs
 
-        return data.batch(_WINDOW).enumerate(first).map(shuffled)
+        return data.batch(_WINDOW).enumerate(first).map(shuffle)
 
-    def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        return in_windows(_of_files(paths, compression, order(epoch), record_ranges, _FILES_AT_ONCE), epoch, 0)
+    def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+        return shuffle_windows(_read_files(paths, compression, order(epoch), record_ranges, _CYCLE_LENGTH), epoch, 0)
 
     if not skipped_records:
-        return tf.data.Dataset.range(tf.int64.max).flat_map(one_epoch)
+        return tf.data.Dataset.range(tf.int64.max).flat_map(read_epoch)
     record_ranges = record_ranges or [[(0, record_reader.count_records(path))] for path in paths]
-    number_of_epoch, rest = divmod(skipped_records, sum(map(_count, record_ranges)))
-    epoch = tf.constant(number_of_epoch, tf.int64)
+    epoch_index, rest = divmod(skipped_records, sum(map(_count, record_ranges)))
+    epoch = tf.constant(epoch_index, tf.int64)
     window = rest // _WINDOW
-    in_order = order(epoch).numpy().tolist()
-    data = in_windows(_skipped(paths, compression, in_order, record_ranges, window * _WINDOW), epoch, window)
+    file_order = order(epoch).numpy().tolist()
+    data = _skip_records(paths, compression, file_order, record_ranges, window * _WINDOW)
+    data = shuffle_windows(data, epoch, window)
     skipped = rest - window * _WINDOW
     first = data.take(1).map(lambda *values: tuple(value[skipped:] for value in values))
-    later = tf.data.Dataset.range(number_of_epoch + 1, tf.int64.max).flat_map(one_epoch)
+    later = tf.data.Dataset.range(epoch_index + 1, tf.int64.max).flat_map(read_epoch)
     return first.concatenate(data.skip(1)).concatenate(later)
 
 
@@ -199,18 +200,18 @@ def _count(ranges: list[tuple[int, int]]) -> int:
     return sum(number for _, number in ranges)
 
 
-def _skipped(
+def _skip_records(
     paths: list[str], compression: str, order: list[int], record_ranges: RecordRanges, skipped: int
 ) -> tf.data.Dataset:
     """Returns the records of the files in this order, without the first `skipped` ones."""
     counts = list(map(_count, record_ranges))
     start = 0
-    while skipped >= (of_group := sum(counts[file] for file in order[start : start + _FILES_AT_ONCE])):
-        skipped -= of_group
-        start += _FILES_AT_ONCE
-    group = order[start : start + _FILES_AT_ONCE]
-    # The files of a group yield a record each in turn. After r whole rounds, a file has yielded r records, or all of
-    # its records if it has fewer. Search for the most rounds that lie within the records to skip.
+    while skipped >= (group_count := sum(counts[file] for file in order[start : start + _CYCLE_LENGTH])):
+        skipped -= group_count
+        start += _CYCLE_LENGTH
+    group = order[start : start + _CYCLE_LENGTH]
+    # The files of a group yield one record each in turn. After r full rounds, a file has yielded r records, or all of
+    # its records if it has fewer. Find the largest number of rounds within the records to skip.
     low, high = 0, max(counts[file] for file in group)
     while low < high:
         rounds = (low + high + 1) // 2
@@ -220,14 +221,14 @@ def _skipped(
     for file in group:
         yielded = min(low, counts[file])
         skipped -= yielded
-        remaining[file] = _without_first(record_ranges[file], yielded)
-    first_group, later = (tf.constant(part, tf.int64) for part in (group, order[start + _FILES_AT_ONCE :]))
-    first = _of_files(paths, compression, first_group, remaining, _FILES_AT_ONCE)
-    return first.skip(skipped).concatenate(_of_files(paths, compression, later, record_ranges, _FILES_AT_ONCE))
+        remaining[file] = _drop_records(record_ranges[file], yielded)
+    first_group, later = (tf.constant(part, tf.int64) for part in (group, order[start + _CYCLE_LENGTH :]))
+    first = _read_files(paths, compression, first_group, remaining, _CYCLE_LENGTH)
+    return first.skip(skipped).concatenate(_read_files(paths, compression, later, record_ranges, _CYCLE_LENGTH))
 
 
-def _without_first(ranges: list[tuple[int, int]], number: int) -> list[tuple[int, int]]:
-    """Returns the ranges without their first `number` records."""
+def _drop_records(ranges: list[tuple[int, int]], number: int) -> list[tuple[int, int]]:
+    """Removes the first `number` records from the ranges."""
     remaining = []
     for first, count in ranges:
         dropped = min(number, count)
@@ -237,37 +238,42 @@ def _without_first(ranges: list[tuple[int, int]], number: int) -> list[tuple[int
     return remaining
 
 
-def _of_files(
-    paths: list[str], compression: str, order: tf.Tensor, record_ranges: RecordRanges | None, at_once: int
+def _read_files(
+    paths: list[str], compression: str, order: tf.Tensor, record_ranges: RecordRanges | None, cycle_length: int
 ) -> tf.data.Dataset:
-    """Returns records and their ids: groups of files one after the other, the records of a group's files in turn.
+    """Returns records and their ids. Groups of files are read one after the other, one record of each file in turn.
 
-    The files are those numbered in `order`; a group has `at_once` of them.
+    Args:
+        paths: TFRecord files.
+        compression: Compression of all files.
+        order: Indices of the files to read, in order.
+        record_ranges: Records to read of each file. None for all.
+        cycle_length: Number of files per group.
     """
-    record_ranges = record_ranges or [[(0, -1)]] * len(paths)  # take(-1) takes all
-    all_ranges = [each for of_file in record_ranges for each in of_file]
-    with tf.init_scope():  # as constants of the graph, the names of many files would cost seconds
+    record_ranges = record_ranges or [[(0, -1)]] * len(paths)  # take(-1) takes all records.
+    all_ranges = list(itertools.chain.from_iterable(record_ranges))
+    with tf.init_scope():  # As constants of the graph, the names of many files would cost seconds.
         names = tf.constant(paths)
         table = tf.constant(all_ranges, tf.int64, (len(all_ranges), 2))
         ends = tf.cumsum(tf.constant([0, *map(len, record_ranges)], tf.int64))
 
-    def records_of(file: tf.Tensor) -> tf.data.Dataset:
-        def records_of_range(first_and_count: tf.Tensor) -> tf.data.Dataset:
+    def read_file(file: tf.Tensor) -> tf.data.Dataset:
+        def read_range(first_and_count: tf.Tensor) -> tf.data.Dataset:
             first, count = first_and_count[0], first_and_count[1]
             data = tf.data.TFRecordDataset(names[file], compression).skip(first).take(count)
             return tf.data.Dataset.zip((data, tf.data.Dataset.range(file * 2**_FILE_BITS + first, tf.int64.max)))
 
-        return tf.data.Dataset.from_tensor_slices(table[ends[file] : ends[file + 1]]).flat_map(records_of_range)
+        return tf.data.Dataset.from_tensor_slices(table[ends[file] : ends[file + 1]]).flat_map(read_range)
 
-    def group_from(start: tf.Tensor) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(order[start : start + at_once]).interleave(
-            records_of, cycle_length=at_once, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    def read_group(start: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(order[start : start + cycle_length]).interleave(
+            read_file, cycle_length=cycle_length, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
 
-    return tf.data.Dataset.range(0, tf.cast(tf.shape(order)[0], tf.int64), at_once).flat_map(group_from)
+    return tf.data.Dataset.range(0, tf.cast(tf.shape(order)[0], tf.int64), cycle_length).flat_map(read_group)
 
 
-def _for_replicas(batches: tf.data.Dataset) -> tf.data.Dataset:
-    # Several workers share the records one by one; by files, the default, would need a file for each.
+def _distribute(batches: tf.data.Dataset) -> tf.data.Dataset:
+    # Several workers share the records. Sharing by file, the default, would need a file for each worker.
     options = make_dataset_options(tf.data.experimental.AutoShardPolicy.DATA)
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)

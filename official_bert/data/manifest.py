@@ -1,4 +1,4 @@
-"""The manifest: a file beside the shards that describes them and what they were made from."""
+"""The manifest: a file that describes the shards in its folder and their sources."""
 
 import collections
 import dataclasses
@@ -14,121 +14,136 @@ from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.version import __version__
 
-# The version of the algorithm's output. Raise it when the same flags give other bytes.
+# Version of the algorithm's output. Increase it when the same flags give different bytes.
 FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of records, its length and the hash of its content."""
+    """A file of records.
 
-    file: str  # without a folder
-    records: int  # how many it holds
+    Attributes:
+        file: Name, without the folder.
+        records: Number of records.
+        bytes: Size in bytes.
+        sha256: Hash of the content.
+    """
+
+    file: str
+    records: int
     bytes: int
     sha256: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """Describes a set of shards."""
+    """A description of a set of shards.
 
-    source: dict[str, Any]  # all that decides their bytes (see `describe_source`)
-    shards: list[Shard]  # in order
-    statistics: dict[str, int]  # counts over all records
+    Attributes:
+        source: Everything that determines the bytes of the shards (see `describe_source`).
+        shards: The shards, in order.
+        statistics: Counts over all records.
+    """
+
+    source: dict[str, Any]
+    shards: list[Shard]
+    statistics: dict[str, int]
 
     def to_json(self) -> str:
-        """Returns the file's text."""
+        """Returns the content of the file."""
         return json.dumps(self.to_values(), indent=1)
 
     def to_values(self) -> dict[str, Any]:
-        """Returns the file's JSON object; it shares its parts with this one."""
-        # dataclasses.asdict, which copies each value, takes seconds where there are many shards.
+        """Returns the JSON object of the file. It shares its values with the manifest."""
+        # dataclasses.asdict copies each value, which takes seconds for many shards.
         shards = [vars(shard) for shard in self.shards]
         made_by = f"official_bert {__version__}"
         return {"made_by": made_by, "source": self.source, "shards": shards, "statistics": self.statistics}
 
     @classmethod
     def read(cls, path: str) -> "Manifest":
-        """Reads a manifest; a file that is not one is a UserError."""
+        """Reads a manifest.
+
+        Raises:
+            UserError: If the file is missing or not a manifest.
+        """
         values = files.read_json_object(path)
         try:
             manifest = cls(values["source"], [Shard(**shard) for shard in values["shards"]], values["statistics"])
         except (KeyError, TypeError) as error:
             problem = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise UserError(f"{path} is not a manifest of records, or is damaged: {problem}") from error
-        if defect := manifest._problem():
+            raise UserError(f"{path} is not a manifest of records, or is corrupted: {problem}") from error
+        if problem := manifest._find_problem():
             raise UserError(
-                f"{path} is not a manifest of records, or is damaged: {defect}; restore it from a copy, or remove it "
-                "to use the records without"
+                f"{path} is not a manifest of records, or is corrupted: {problem}; restore it from a copy, or remove "
+                "it to use the records without a manifest"
             )
         return manifest
 
-    def _problem(self) -> str | None:
-        """Returns what is missing or of a wrong type, or None."""
+    def _find_problem(self) -> str | None:
+        """Returns what is missing or has the wrong type, or None if the manifest is valid."""
         if not isinstance(self.source, dict) or not isinstance(self.source.get("flags"), dict):
             return "it has no flags in its source"
         if not isinstance(self.source.get("vocabulary"), str):
             return "it has no hash of a vocabulary in its source"
         if not isinstance(self.statistics, dict):
-            return "its statistics are not counts"
+            return "its statistics are not an object"
         for shard in self.shards:
             types = {"file": str, "records": int, "bytes": int, "sha256": str}
             if not all(isinstance(getattr(shard, name), type) for name, type in types.items()):
-                return f"it describes a file as {dataclasses.asdict(shard)}"
+                return f"the entry {dataclasses.asdict(shard)} has a value of the wrong type"
         return None
 
 
 def read_manifests(paths: list[str]) -> dict[str, Manifest]:
-    """Returns the manifests that lie beside record files, by their paths.
+    """Returns the manifests in the folders of record files, by path.
 
     Raises:
-        UserError: one cannot be understood.
+        UserError: If a manifest is invalid.
     """
     folders = dict.fromkeys(os.path.dirname(files.normalize_path(path)) for path in paths)
     return {path: Manifest.read(path) for folder in folders for path in list_manifests(folder)}
 
 
 def find_shards(paths: list[str], manifests: dict[str, Manifest] | None = None) -> dict[str, tuple[Manifest, Shard]]:
-    """Returns the manifest, and the entry in it, of each record file that a manifest beside it names.
-
-    The keys of the result are the paths as they were received, in any spelling.
+    """Returns the manifest and the shard of each record file that a manifest in its folder lists.
 
     Args:
-        paths: the record files.
-        manifests: those of `read_manifests`; None to read them.
+        paths: The record files. They are the keys of the result.
+        manifests: Result of `read_manifests`. None to read them.
 
     Raises:
-        UserError: a manifest cannot be understood, or a file has not the length that its manifest says.
+        UserError: If a manifest is invalid, or the size of a file differs from its manifest.
     """
-    spellings: dict[str, list[str]] = {}
+    spellings: dict[str, list[str]] = {}  # Normalized path to the paths that were passed.
     for path in paths:
         spellings.setdefault(files.normalize_path(path), []).append(path)
-    described_files = {}
+    found = {}
     for described, manifest in (read_manifests(paths) if manifests is None else manifests).items():
         for shard in manifest.shards:
             for path in spellings.get(os.path.join(os.path.dirname(described), shard.file), []):
                 if (size := files.size(path)) != shard.bytes:
                     raise UserError(
-                        f"{path} has {size:,} bytes, but {described} says {shard.bytes:,}: it is not whole or was "
-                        "changed; remove it and run the command that made it again, or remove the manifest if the file "
-                        "is right"
+                        f"{path} has {size:,} bytes, but its manifest {described} lists {shard.bytes:,}: the file is "
+                        "incomplete or was changed; remove it and rerun the command that made it, or remove the "
+                        "manifest if the file is right"
                     )
-                described_files[path] = manifest, shard
-    return described_files
+                found[path] = manifest, shard
+    return found
 
 
 def list_manifests(folder: str) -> list[str]:
-    """Returns the manifests in a folder, by the folder's normal spelling."""
+    """Returns the paths of the manifests in a folder."""
     return files.glob(os.path.join(glob.escape(folder), get_manifest_path("*")))
 
 
 def plan_manifests(paths: list[str], stem: str) -> dict[str, list[int]]:
-    """Returns the manifests of record files: in each of their folders one, with the indices of the folder's files.
+    """Returns one manifest path for each folder of the record files, with the indices of the folder's files.
 
     Args:
-        paths: the record files, in order.
-        stem: the path without an ending that the manifest in the first folder is named after; in other folders it is
-            named after the first file.
+        paths: The record files, in order.
+        stem: Path without an extension, after which the manifest in the first folder is named. In other folders it is
+            named after the folder's first file.
     """
     folders: dict[str, list[int]] = {}
     for index, path in enumerate(paths):
@@ -139,26 +154,26 @@ def plan_manifests(paths: list[str], stem: str) -> dict[str, list[int]]:
 
 
 def write_manifests(paths: list[str], stem: str, manifest: Manifest) -> None:
-    """Writes the `plan_manifests` record files, which are in the order of the manifest's shards."""
+    """Writes the manifest of each folder of the record files, which are in the order of the manifest's shards."""
     for path, indices in plan_manifests(paths, stem).items():
         shards = [manifest.shards[index] for index in indices]
         files.write_text(path, dataclasses.replace(manifest, shards=shards).to_json())
 
 
 def get_manifest_path(stem: str) -> str:
-    """Returns the path of the manifest of shards that are named after `stem`, a path without an ending."""
+    """Returns the path of the manifest for shards named after `stem`, a path without an extension."""
     return f"{stem}.manifest.json"
 
 
 def describe_source(flags: dict[str, Any], vocabulary: str, inputs: list[str]) -> dict[str, Any]:
-    """Returns all that decides the records' bytes: flags, the vocabulary's hash, and hashes of the text files."""
-    progress = track_reading("checking the text", inputs)
+    """Returns everything that determines the bytes of the records: the flags and the hashes of vocabulary and text."""
+    progress = track_reading("hashing the text", inputs)
     described = [{"file": os.path.basename(path), "sha256": files.sha256(path, progress)} for path in inputs]
     return {"format": FORMAT, "flags": flags, "vocabulary": vocabulary, "inputs": described}
 
 
 def sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Returns the sums of counts of the same name."""
+    """Adds up the counts of each name."""
     sums: collections.Counter[str] = collections.Counter()
     for each in counts:
         sums.update(each)
@@ -166,9 +181,12 @@ def sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def find_missing_files(patterns: list[str], paths: list[str], manifests: dict[str, Manifest]) -> dict[str, str]:
-    """Returns the record files that manifests name and patterns ask for, but that are not there, with the manifest.
+    """Returns the missing record files: those that a manifest lists and a pattern matches. Each maps to its manifest.
 
-    The manifests are those of `read_manifests(paths)`, the files that match the patterns.
+    Args:
+        patterns: Glob patterns that the user passed.
+        paths: The existing files that match the patterns.
+        manifests: Result of `read_manifests(paths)`.
     """
     received = set(map(files.normalize_path, paths))
     wanted = [files.normalize_path(pattern.strip()) for pattern in patterns if glob.has_magic(pattern)]

@@ -1,8 +1,7 @@
-"""What stands in the place of tokens that are to be predicted: [MASK], the token itself, or a random one.
+"""Masking rates: how often a token to predict becomes [MASK], stays, or becomes a random token.
 
-The one home of these rates. Three implementations draw by them, each in an order of its own: the original's algorithm
-and the one for many instances at once, which mask records, and dynamic_masking.py, which masks while training.
-tests/data_gen/rules/test_masking_parity.py compares the three.
+Three implementations use these rates: the original's algorithm and its vectorized form in data_gen/rules, and
+dynamic_masking.py. tests/data_gen/rules/test_masking_parity.py compares the three.
 """
 
 import dataclasses
@@ -13,23 +12,29 @@ from official_bert.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class MaskingRates:
-    """Percentages of the tokens to be predicted (paper, section 3.1, task 1, and appendix C.2); they add up to 100."""
+    """Percentages of the tokens to predict (paper, section 3.1, task 1, and appendix C.2). They add up to 100.
 
-    mask: int = 80  # become [MASK]
-    same: int = 10  # stay as they are
-    random: int = 10  # become a token that is drawn from the whole vocabulary
+    Attributes:
+        mask: Tokens replaced by [MASK].
+        same: Tokens left unchanged.
+        random: Tokens replaced by a random token of the whole vocabulary.
+    """
+
+    mask: int = 80
+    same: int = 10
+    random: int = 10
 
     @classmethod
     def parse(cls, text: str) -> "MaskingRates":
-        """Reads the rates of [MASK], the same token and a random one, as in "80/10/10" (appendix C.2's order).
+        """Parses rates in the order of appendix C.2: [MASK], unchanged, random, such as "80/10/10".
 
         Raises:
-            UserError: these are not three percentages that add up to 100.
+            UserError: If `text` is not three percentages that add up to 100.
         """
         if not re.fullmatch(r"\d{1,3}/\d{1,3}/\d{1,3}", text) or sum(map(int, text.split("/"))) != 100:
             raise UserError(
-                f"--masking_rates is {text!r}; expected the percentages of [MASK], the same and a random token, whole "
-                "numbers that add up to 100, as in 80/10/10"
+                f"--masking_rates is {text!r}; expected three whole percentages that add up to 100 (tokens that become "
+                "[MASK], stay unchanged, become a random token), such as 80/10/10"
             )
         return cls(*map(int, text.split("/")))
 
@@ -38,17 +43,17 @@ class MaskingRates:
 
     @property
     def mask_probability(self) -> float:
-        """The probability of [MASK]."""
+        """Probability of [MASK]."""
         return self.mask / 100
 
     @property
     def mask_or_same_probability(self) -> float:
-        """The probability of [MASK] or the token itself."""
+        """Probability of [MASK] or the unchanged token."""
         return (self.mask + self.same) / 100
 
     @property
     def same_probability_of_rest(self) -> float:
-        """The probability of the token itself where [MASK] was not drawn."""
+        """Probability of the unchanged token, given that [MASK] was not drawn."""
         rest = self.same + self.random
         return self.same / rest if rest else 1.0
 

@@ -1,4 +1,4 @@
-"""Targets of language modelling: each token is predicted from those before it (paper, appendix C.1, LTR).
+"""Targets of left-to-right language modeling: each token is predicted from the tokens before it (appendix C.1, LTR).
 
 B batch, S sequence, P predictions of a masked record
 """
@@ -10,24 +10,24 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class NextTokenTargets:
-    """Adds targets for all tokens to batches, instead of DynamicMasking, for models that predict next tokens.
+    """Adds next-token targets to batches. It takes the place of DynamicMasking in left-to-right models.
 
-    At each position the next token is to be predicted, unless that is the [SEP] at the end of a segment: what is never
-    masked is not predicted here either. Records may have masks, which are taken away, or none.
+    Each position predicts the next token, except the [SEP] at the end of a segment, which masked models never predict
+    either. Records may be masked or not; masks are removed.
     """
 
     def mask(self, features: dict[str, tf.Tensor], keys: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the features of masked records, with S - 1 predictions and the text as it was before masking.
+        """Returns the features of masked records, with S - 1 predictions and the unmasked text.
 
         Args:
-            features: of records with or without masks (see record_schema).
-            keys: not used, since nothing is drawn.
+            features: Features of masked or unmasked records (see record_schema).
+            keys: Unused: nothing is random.
         """
-        ids = _unmasked(features)  # [B, S]
+        ids = _remove_masks(features)  # [B, S]
         mask, segments = features["input_mask"], features["segment_ids"]
         following = tf.pad(mask[:, 1:], [[0, 0], [0, 1]])
         next_segment = tf.pad(segments[:, 1:], [[0, 0], [0, 1]])
-        ends_segment = (following == 0) | (next_segment != segments)  # [B, S]: [SEP], or padding
+        ends_segment = (following == 0) | (next_segment != segments)  # [B, S]; true for [SEP] and padding.
         positions = tf.tile(tf.range(ids.shape[1] - 1)[None, :], [tf.shape(ids)[0], 1])
         predicted = (mask[:, 1:] > 0) & ~ends_segment[:, 1:]  # [B, S - 1]
         return {
@@ -39,12 +39,12 @@ class NextTokenTargets:
         }
 
 
-def _unmasked(features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """The ids before masking, [B, S]."""
+def _remove_masks(features: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns the ids before masking, [B, S]."""
     ids = features["input_ids"]
     if "masked_lm_ids" not in features:
         return ids
-    # Slots without a prediction are written into a column of their own, which is cut off again.
+    # Unused prediction slots are written into an additional column, which is then removed.
     used = features["masked_lm_weights"] > 0  # [B, P]
     columns = tf.where(used, features["masked_lm_positions"], ids.shape[1])
     rows = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, None], tf.shape(columns))

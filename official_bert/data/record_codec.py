@@ -1,6 +1,6 @@
-"""Records as bytes: serialized tf.train.Examples, written and read.
+"""Encodes records as serialized tf.train.Examples and parses them.
 
-Writing needs NumPy alone. TensorFlow is imported where records are parsed: processes that only write do without it.
+Encoding needs only NumPy. TensorFlow is imported by `parse`, so that processes that only write start quickly.
 """
 
 import functools
@@ -19,43 +19,43 @@ def encode(values: Mapping[str, np.ndarray], schema: Schema) -> list[bytes]:
     """Returns a batch of records as serialized tf.train.Examples.
 
     Args:
-        values: feature by name, [B, *shape].
-        schema: which features, and their types.
+        values: Features by name, [B, *shape].
+        schema: The features and their types.
 
     Raises:
-        ValueError: a feature has another shape than the schema says.
+        ValueError: If the shape of a feature differs from the schema.
     """
-    columns: list[list[bytes]] = []  # pieces of the records, by record
-    alike: list[np.ndarray] = []  # the fields since, of as many bytes in all records, [B, bytes] each
+    columns: list[list[bytes]] = []  # Each holds one piece of every record.
+    same_size: list[np.ndarray] = []  # Pending fields that have the same size in all records, each [B, bytes].
     for name, feature in schema.items():
         array = np.asarray(values[name])
         if array.shape[1:] != feature.shape:
             raise ValueError(f"{name} has shape {array.shape[1:]}; the schema says {feature.shape}")
         flat = array.reshape(len(array), -1)
-        packed = _packed_integers(flat) if feature.dtype == INT64 else np.ascontiguousarray(flat, "<f4").view(np.uint8)
+        packed = _encode_integers(flat) if feature.dtype == INT64 else np.ascontiguousarray(flat, "<f4").view(np.uint8)
         if isinstance(packed, np.ndarray):
-            start = np.frombuffer(_field_start(name, feature.dtype, packed.shape[1]), np.uint8)
-            alike += [np.broadcast_to(start, (len(array), len(start))), packed]
+            start = np.frombuffer(_encode_field_start(name, feature.dtype, packed.shape[1]), np.uint8)
+            same_size += [np.broadcast_to(start, (len(array), len(start))), packed]
             continue
-        if alike:
-            columns.append(_rows(np.concatenate(alike, axis=1)))
-            alike = []
-        columns.append([_field_start(name, feature.dtype, len(data)) + data for data in packed])
-    if alike:
-        columns.append(_rows(np.concatenate(alike, axis=1)))
-    return [_tagged(1, len(body)) + body for body in map(b"".join, zip(*columns, strict=True))]
+        if same_size:
+            columns.append(_split_rows(np.concatenate(same_size, axis=1)))
+            same_size = []
+        columns.append([_encode_field_start(name, feature.dtype, len(data)) + data for data in packed])
+    if same_size:
+        columns.append(_split_rows(np.concatenate(same_size, axis=1)))
+    return [_encode_tag(1, len(body)) + body for body in map(b"".join, zip(*columns, strict=True))]
 
 
-def _rows(array: np.ndarray) -> list[bytes]:
+def _split_rows(array: np.ndarray) -> list[bytes]:
     count, width = array.shape
     data = array.tobytes()
     return [data[row * width : (row + 1) * width] for row in range(count)]
 
 
-def _packed_integers(values: np.ndarray) -> np.ndarray | list[bytes]:
-    """Each row of [B, numbers] as varints: seven bits a byte, the lowest first, the eighth bit set on all but the last.
+def _encode_integers(values: np.ndarray) -> np.ndarray | list[bytes]:
+    """Encodes each row of [B, numbers] as varints: seven bits per byte, lowest first, the eighth bit marks "more".
 
-    Rows of numbers that take a byte each are an array, [B, bytes].
+    Returns an array, [B, bytes], if every number needs only one byte.
     """
     if values.dtype.kind != "u":
         values = values.astype(np.int64).view(np.uint64)
@@ -63,22 +63,22 @@ def _packed_integers(values: np.ndarray) -> np.ndarray | list[bytes]:
     if largest < 1 << 7:
         return values.astype(np.uint8)
     if largest < 1 << 16:
-        # By table: this is the most frequent work of all.
-        table, presence = _varints_below_65536()
+        # A table, because encoding takes more time here than anywhere else.
+        table, presence = _make_varint_table()
         bits, present = table.take(values).view(np.uint8), presence.take(values).view(bool)
         present = present.reshape(len(values), -1)
         lengths = present.sum(axis=1)
         data = bits.reshape(present.shape)[present].tobytes()
     else:
-        all_bits, all_present = _varints(values, -(-largest.bit_length() // 7))
+        all_bits, all_present = _encode_varints(values, -(-largest.bit_length() // 7))
         lengths = all_present.sum(axis=(1, 2))
         data = all_bits[all_present].tobytes()
     ends = np.cumsum(lengths).tolist()
     return [data[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def _varints(values: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the bytes of varints, of as many bytes as the largest has, and which of them there are: [..., groups]."""
+def _encode_varints(values: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns `groups` bytes for each number, and which of these bytes belong to its varint: [..., groups] each."""
     bits = np.empty((*values.shape, groups), np.uint8)
     present = np.empty((*values.shape, groups), bool)
     for group in range(groups):
@@ -89,27 +89,27 @@ def _varints(values: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def _varints_below_65536() -> tuple[np.ndarray, np.ndarray]:
-    """`_varints` of these numbers, each one's four bytes (at most three are used) as one number."""
-    bits, present = _varints(np.arange(1 << 16, dtype=np.uint64), 4)
+def _make_varint_table() -> tuple[np.ndarray, np.ndarray]:
+    """Returns `_encode_varints` of all numbers below 65,536, with the four bytes of each as one integer."""
+    bits, present = _encode_varints(np.arange(1 << 16, dtype=np.uint64), 4)
     return bits.view("<u4")[:, 0], present.view("<u4")[:, 0]
 
 
 @functools.cache
-def _field_start(name: str, dtype: str, length: int) -> bytes:
-    """What stands before the numbers of a feature: the nested messages' tags and lengths, and its name."""
+def _encode_field_start(name: str, dtype: str, length: int) -> bytes:
+    """Returns the bytes before the numbers of a feature: tags and lengths of the nested messages, and the name."""
     # Features.feature is a map: each entry holds the name (1) and a Feature (2); that holds a FloatList (2) or an
     # Int64List (3), and the list its packed values (1).
-    values = _tagged(1, length)
-    kind = _tagged(3 if dtype == INT64 else 2, len(values) + length)
-    key = _tagged(1, len(name.encode())) + name.encode()
-    value = _tagged(2, len(kind) + len(values) + length)
-    return _tagged(1, len(key) + len(value) + len(kind) + len(values) + length) + key + value + kind + values
+    values = _encode_tag(1, length)
+    kind = _encode_tag(3 if dtype == INT64 else 2, len(values) + length)
+    key = _encode_tag(1, len(name.encode())) + name.encode()
+    value = _encode_tag(2, len(kind) + len(values) + length)
+    return _encode_tag(1, len(key) + len(value) + len(kind) + len(values) + length) + key + value + kind + values
 
 
 @functools.cache
-def _tagged(number: int, length: int) -> bytes:
-    """The start of a length-delimited field of a protocol buffer."""
+def _encode_tag(number: int, length: int) -> bytes:
+    """Returns the start of a length-delimited field of a protocol buffer."""
     tag = bytes([number << 3 | 2])
     while length > 0x7F:
         tag += bytes([length & 0x7F | 0x80])
@@ -118,14 +118,14 @@ def _tagged(number: int, length: int) -> bytes:
 
 
 def parse(serialized: "tf.Tensor", schema: Schema) -> dict[str, "tf.Tensor"]:
-    """Returns the features of a batch of serialized records, [B, *shape], integers as int32: TPUs have no int64."""
+    """Returns the features of a batch of serialized records, [B, *shape]. Integers are int32: TPUs have no int64."""
     import tensorflow as tf
 
     spec = {name: tf.io.FixedLenFeature(feature.shape, feature.dtype) for name, feature in schema.items()}
     parsed = tf.io.parse_example(serialized, spec)
     for name, feature in schema.items():
         if feature.limit is not None:
-            # Here, since a GPU or TPU would read another row, silently, for an id that is out of range.
+            # GPUs and TPUs do not report an id that is out of range; they read some other row.
             tf.debugging.assert_non_negative(parsed[name], name)
             tf.debugging.assert_less(parsed[name], tf.constant(feature.limit, tf.int64), name)
     return {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value for name, value in parsed.items()}

@@ -1,4 +1,4 @@
-"""Which records of a file are damaged, or differ from the schema."""
+"""Finds records that are corrupted or differ from the schema."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,37 +9,37 @@ from official_bert.data.record_schema import INT64, Schema
 from official_bert.errors import UserError
 from official_bert.utils import files
 
-_RECORDS_AT_ONCE = 1000
-_MOST_NAMED = 20
+_BATCH_SIZE = 1000
+_MAX_LISTED = 20
 
-# Of each file, the records to read: the first of each range (from 0) and how many.
+# The records to read of each file: pairs of the first record (from 0) and the number of records.
 RecordRanges = list[list[tuple[int, int]]]
 
 
 def find_readable_ranges(paths: Sequence[str], schema: Schema) -> tuple[RecordRanges, int]:
-    """Reads all files through and returns the ranges of whole records of each file, and the number of damaged records.
+    """Reads all files. Returns the ranges of intact records of each file, and the number of corrupted records.
 
-    A warning names the records that are left out. Where the length of a record is damaged, the rest of its file cannot
-    be found.
+    A warning lists the records that are skipped. If the length of a record is corrupted, the rest of its file cannot be
+    read.
     """
     ranges: RecordRanges = []
     number = 0
-    progress = record_reader.track_reading("looking for damaged records", paths)
+    progress = record_reader.track_reading("looking for corrupted records", paths)
     for path in paths:
-        damaged, end = _damaged_records(path, schema)
+        damaged, end = _find_damaged_records(path, schema)
         progress(files.size(path))
         edges = [-1, *damaged, end]
         ranges.append([(low + 1, high - low - 1) for low, high in itertools.pairwise(edges) if high - low > 1])
         number += len(damaged)
         if damaged:
-            some = ", ".join(map(str, damaged[:_MOST_NAMED])) + ", ..." * (len(damaged) > _MOST_NAMED)
+            listed = ", ".join(map(str, damaged[:_MAX_LISTED])) + ", ..." * (len(damaged) > _MAX_LISTED)
             rest = " (and all after it)" if damaged[-1] == end else ""
-            print(f"warning: {path}: {len(damaged)} damaged records are left out: {some}{rest}")
+            print(f"warning: {path}: {len(damaged)} corrupted records are skipped: {listed}{rest}")
     return ranges, number
 
 
-def _damaged_records(path: str, schema: Schema) -> tuple[list[int], int]:
-    """Returns the numbers of damaged records, ascending, and the number of the first that is missing or unreachable."""
+def _find_damaged_records(path: str, schema: Schema) -> tuple[list[int], int]:
+    """Returns the indices of corrupted records, ascending, and the first index that is missing or unreachable."""
     import tensorflow as tf
 
     record_reader.check_is_tfrecord(path)
@@ -49,29 +49,29 @@ def _damaged_records(path: str, schema: Schema) -> tuple[list[int], int]:
     start, previous_error = 0, None
     while True:
         try:
-            for batch in data.skip(start).batch(_RECORDS_AT_ONCE).as_numpy_iterator():
-                damaged += _mismatched_records(batch, schema, start)
+            for batch in data.skip(start).batch(_BATCH_SIZE).as_numpy_iterator():
+                damaged += _find_mismatches(batch, schema, start)
                 start += len(batch)
             return damaged, start
         except tf.errors.DataLossError:
-            # A batch that holds a damaged record is lost as a whole: its whole records are read one by one.
-            whole, error_message = [], None
+            # TensorFlow drops a whole batch if one of its records is corrupted, so read its records one by one.
+            intact, error_message = [], None
             try:
-                for record in data.skip(start).take(_RECORDS_AT_ONCE).as_numpy_iterator():
-                    whole.append(record)
+                for record in data.skip(start).take(_BATCH_SIZE).as_numpy_iterator():
+                    intact.append(record)
             except tf.errors.DataLossError as error:
                 error_message = error.message
-            damaged += _mismatched_records(whole, schema, start)
-            start += len(whole)
+            damaged += _find_mismatches(intact, schema, start)
+            start += len(intact)
             if error_message is None:
                 continue
-            if error_message == previous_error:  # the damaged record could not be skipped: its length is damaged
+            if error_message == previous_error:  # The record could not be skipped: its length is corrupted.
                 return damaged, start - 1
             damaged.append(start)
             start, previous_error = start + 1, error_message
 
 
-def _mismatched_records(batch: Sequence[bytes], schema: Schema, start: int) -> list[int]:
+def _find_mismatches(batch: Sequence[bytes], schema: Schema, start: int) -> list[int]:
     import tensorflow as tf
 
     if not len(batch):
@@ -84,7 +84,7 @@ def _mismatched_records(batch: Sequence[bytes], schema: Schema, start: int) -> l
 
 
 def describe_first_damage(paths: Sequence[str], schema: Schema) -> str | None:
-    """Reads all records and returns what is wrong with the first bad one, or None."""
+    """Reads all records. Returns a description of the first bad record, or None if all are valid."""
     for path in paths:
         try:
             for number, record in enumerate(record_reader.read_file(path)):
@@ -96,18 +96,18 @@ def describe_first_damage(paths: Sequence[str], schema: Schema) -> str | None:
 
 
 def describe_mismatch(serialized: bytes, schema: Schema) -> str | None:
-    """Returns how a serialized record differs from the schema, in words, or None if it does not."""
+    """Returns how a serialized record differs from the schema, or None if it matches."""
     import tensorflow as tf
 
     example = tf.train.Example()
     try:
         example.ParseFromString(serialized)
-    except Exception:  # protobuf's DecodeError moves between its releases
+    except Exception:  # The module of protobuf's DecodeError depends on its release.
         return "it is not a tf.train.Example"
     for name, feature in schema.items():
         if name not in example.features.feature:
-            held = ", ".join(sorted(example.features.feature)) or "nothing"
-            return f"it has no feature {name}; it holds {held}"
+            found = ", ".join(sorted(example.features.feature)) or "none"
+            return f"it has no feature {name} (its features: {found})"
         kind = "int64_list" if feature.dtype == INT64 else "float_list"
         value = example.features.feature[name]
         if value.WhichOneof("kind") != kind:
@@ -117,5 +117,5 @@ def describe_mismatch(serialized: bytes, schema: Schema) -> str | None:
             return f"{name} has {len(values)} values; expected {feature.shape[0]}"
         if feature.limit is not None and not 0 <= min(values) <= max(values) < feature.limit:
             outside = next(value for value in values if not 0 <= value < feature.limit)
-            return f"{name} holds {outside}; expected 0 to {feature.limit - 1}"
+            return f"{name} contains {outside}; expected 0 to {feature.limit - 1}"
     return None

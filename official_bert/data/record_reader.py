@@ -1,4 +1,4 @@
-"""TFRecord files, read in order and counted."""
+"""Reads and counts the records of TFRecord files."""
 
 import contextlib
 import re
@@ -13,18 +13,18 @@ from official_bert.errors import UserError
 from official_bert.utils import file_kinds, files
 from official_bert.utils.progress import Progress
 
-_BYTES_AT_ONCE = 1 << 14
+_CHUNK = 1 << 14
 
-# A command that finds all its files, at their full length, does not make them again.
-REPAIR_HINT = "remove it and run the command that made it again, or restore it from a copy"
+# A command does not make a file again if all its files exist with their full length.
+REPAIR_HINT = "remove it and rerun the command that made it, or restore it from a copy"
 
 
-def track_reading(what: str, paths: Iterable[str]) -> Callable[[int], None]:
-    """Returns what takes the number of bytes of each piece that was read, and shows progress through the files.
+def track_reading(description: str, paths: Iterable[str]) -> Callable[[int], None]:
+    """Returns a callback that shows progress through files. Call it with the number of bytes of each piece read.
 
-    Threads may share it.
+    The callback is thread-safe.
     """
-    progress, read, lock = Progress(what, sum(map(files.size, paths)) / 1e6, "MB"), 0, threading.Lock()
+    progress, read, lock = Progress(description, sum(map(files.size, paths)) / 1e6, "MB"), 0, threading.Lock()
 
     def advance(size: int) -> None:
         nonlocal read
@@ -36,27 +36,29 @@ def track_reading(what: str, paths: Iterable[str]) -> Callable[[int], None]:
 
 
 def get_compression(paths: Sequence[str]) -> str:
-    """Returns how all of these files are compressed, as TensorFlow names it: "GZIP", or "" for not at all.
+    """Returns the compression of all files under TensorFlow's name: "GZIP", or "" for none.
 
     Raises:
-        UserError: one is missing, or some are compressed and others are not.
+        UserError: If a file is missing, or only some of the files are compressed.
     """
-    first_of: dict[str, str] = {}  # the first file of each kind
+    first_files: dict[str, str] = {}  # Compression to the first file that has it.
     for path in paths:
         with files.explain_read_errors(path), files.open_bytes(path) as reader:
-            # A record of 559,903 bytes would begin alike; those of BERT are far smaller.
-            first_of.setdefault("GZIP" if reader.read(3) == b"\x1f\x8b\x08" else "", path)
-    if len(first_of) > 1:
-        raise UserError(f"{first_of['GZIP']} is compressed and {first_of['']} is not; give files of one kind")
-    return next(iter(first_of), "")
+            # A plain file could start with these bytes only if its first record had 559,903 bytes.
+            first_files.setdefault("GZIP" if reader.read(3) == b"\x1f\x8b\x08" else "", path)
+    if len(first_files) > 1:
+        raise UserError(
+            f"{first_files['GZIP']} is compressed but {first_files['']} is not; compress all of the files, or none"
+        )
+    return next(iter(first_files), "")
 
 
 def read_file(path: str) -> Iterator[bytes]:
-    """Yields the records of a TFRecord file, checking their checksums.
+    """Yields the records of a TFRecord file and verifies their checksums.
 
     Raises:
-        UserError: the file is missing, of another kind, cut short or damaged; of damage the message gives the
-            record's number and byte offset.
+        UserError: If the file is missing, truncated, corrupted, or not a TFRecord file. The message gives the index
+            and byte offset of a corrupted record.
     """
     import tensorflow as tf
 
@@ -75,9 +77,9 @@ def read_file(path: str) -> Iterator[bytes]:
         if offset and not kind:
             near = f", near byte {offset.group(1)},"
     if kind:
-        # TensorFlow decompresses much at once, and then has lost the good records before the damage as well.
+        # TensorFlow decompresses large blocks and so also loses the intact records before the damage.
         with tempfile.NamedTemporaryFile() as plain, contextlib.suppress(tf.errors.DataLossError):
-            for piece in _decompressed(path):
+            for piece in _decompress(path):
                 plain.write(piece)
             plain.flush()
             rest = tf.data.TFRecordDataset(plain.name).skip(number)
@@ -86,13 +88,13 @@ def read_file(path: str) -> Iterator[bytes]:
                 number += 1
     if not number:
         check_is_tfrecord(path)
-    raise UserError(f"{path}: record {number} (from 0){near} is damaged; {REPAIR_HINT}")
+    raise UserError(f"{path}: record {number} (from 0){near} is corrupted; {REPAIR_HINT}")
 
 
 def check_is_tfrecord(path: str) -> None:
-    """Raises a UserError if a file, by its first bytes, is no TFRecord file at all, whole or damaged."""
+    """Raises a UserError if the first bytes of a file show that it never was a TFRecord file."""
     with files.explain_read_errors(path), files.open_bytes(path) as reader:
-        start = next(_decompressed(path), b"") if get_compression([path]) else reader.read(file_kinds.START)
+        start = next(_decompress(path), b"") if get_compression([path]) else reader.read(file_kinds.START)
     kind = file_kinds.describe(start)
     if kind != file_kinds.TFRECORD and (kind or b"\0" not in start):
         raise UserError(
@@ -101,17 +103,17 @@ def check_is_tfrecord(path: str) -> None:
         )
 
 
-def _decompressed(path: str) -> Iterator[bytes]:
-    """Yields what a gzip file holds, up to where it is damaged or ends."""
+def _decompress(path: str) -> Iterator[bytes]:
+    """Yields the content of a gzip file, up to its end or its first corrupted byte."""
     reading = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     with files.open_bytes(path) as reader:
-        while piece := reader.read(_BYTES_AT_ONCE):
+        while piece := reader.read(_CHUNK):
             before = reading.copy()
             try:
                 yield reading.decompress(piece)
                 continue
             except zlib.error:
-                pass  # what there is before the damage, byte by byte
+                pass  # Decompress up to the damage, byte by byte.
             with contextlib.suppress(zlib.error):
                 for byte in piece:
                     yield before.decompress(bytes([byte]))
@@ -119,10 +121,10 @@ def _decompressed(path: str) -> Iterator[bytes]:
 
 
 def count_records(path: str) -> int:
-    """Returns the number of records in a TFRecord file; unless it is compressed, only the lengths are read.
+    """Returns the number of records in a TFRecord file. Reads only the lengths of records if it is not compressed.
 
     Raises:
-        UserError: the file ends within a record.
+        UserError: If the file ends within a record.
     """
     if get_compression([path]):
         return sum(1 for _ in read_file(path))
@@ -131,7 +133,7 @@ def count_records(path: str) -> int:
         while offset < end:
             reader.seek(offset)
             header = reader.read(8)
-            # A frame: length (8 bytes), its checksum (4), the record, its checksum (4).
+            # A frame consists of the length (8 bytes), its checksum (4), the record and its checksum (4).
             length = struct.unpack("<Q", header)[0] if len(header) == 8 else end
             offset += 8 + 4 + length + 4
             if offset > end:

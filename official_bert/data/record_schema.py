@@ -1,4 +1,4 @@
-"""The schema of the TFRecord files: name, shape, type and range of each feature, for writing and for reading."""
+"""The schema of the TFRecord files: the name, shape, type and range of each feature."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,11 +8,17 @@ INT64, FLOAT = "int64", "float32"
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """A feature's shape, its type in the file, and its range."""
+    """The shape, type and range of a feature.
 
-    shape: tuple[int, ...]  # of one record, without the batch
-    dtype: str  # in the file, INT64 or FLOAT; the format has no other numbers
-    limit: int | None = None  # integers are from 0 up to, not including, this; None where it is not known
+    Attributes:
+        shape: Shape in one record, without the batch dimension.
+        dtype: Type in the file, INT64 or FLOAT. The format has no other numeric types.
+        limit: Exclusive upper limit of the integers, which start at 0. None if it is unknown.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    limit: int | None = None
 
 
 Schema = Mapping[str, Feature]
@@ -21,22 +27,22 @@ Schema = Mapping[str, Feature]
 def pretraining_schema(
     max_seq_length: int, max_predictions_per_seq: int, vocab_size: int | None = None, type_vocab_size: int | None = None
 ) -> dict[str, Feature]:
-    """Returns the features of a pre-training record, the original's.
+    """Returns the features of a pre-training record, which are the original's.
 
-    - input_ids: ids after masking, padded with 0.
+    - input_ids: Token ids after masking, padded with 0.
     - input_mask: 1 for a token, 0 for padding.
     - segment_ids: 0 for [CLS] a [SEP], 1 for b [SEP], 0 for padding.
-    - masked_lm_positions: where a token is to be predicted, ascending, padded with 0.
-    - masked_lm_ids: the ids that stood there before masking, padded with 0.
+    - masked_lm_positions: Positions of the tokens to predict, ascending, padded with 0.
+    - masked_lm_ids: Ids at these positions before masking, padded with 0.
     - masked_lm_weights: 1.0 for a prediction, 0.0 for padding.
-    - next_sentence_labels: 0 where b follows a in the text, 1 where it comes from elsewhere (other objectives:
-      sentence_objectives.py).
+    - next_sentence_labels: 0 if b follows a in the text, 1 if it comes from elsewhere. sentence_objectives.py has the
+      other objectives.
 
     Args:
-        max_seq_length: positions of a record.
-        max_predictions_per_seq: predictions of a record.
-        vocab_size: the number of ids, if known.
-        type_vocab_size: the number of segment ids, if known.
+        max_seq_length: Number of positions per record.
+        max_predictions_per_seq: Maximum number of predictions per record.
+        vocab_size: Number of token ids, if known.
+        type_vocab_size: Number of segment ids, if known.
     """
     sequence, predictions = (max_seq_length,), (max_predictions_per_seq,)
     return {
@@ -53,6 +59,6 @@ def pretraining_schema(
 def unmasked_schema(
     max_seq_length: int, vocab_size: int | None = None, type_vocab_size: int | None = None
 ) -> dict[str, Feature]:
-    """Returns the features of a record whose tokens are to be hidden while training: those that are not about that."""
+    """Returns the features of an unmasked record, for dynamic masking: all except masked_lm_*."""
     masked = pretraining_schema(max_seq_length, 0, vocab_size, type_vocab_size)
     return {name: feature for name, feature in masked.items() if not name.startswith("masked_lm_")}

@@ -11,10 +11,10 @@ from tests.make import flip_bits
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"input_ids": [1] * 7}, "input_ids has 7 values; expected 8"),
-    ({"input_ids": [100] * 8}, "input_ids holds 100; expected 0 to 99"),
-    ({"masked_lm_ids": [-1, 0]}, "masked_lm_ids holds -1; expected 0 to 99"),
-    ({"segment_ids": [2] * 8}, "segment_ids holds 2; expected 0 to 1"),
-    ({"masked_lm_positions": [8, 0]}, "masked_lm_positions holds 8; expected 0 to 7"),
+    ({"input_ids": [100] * 8}, "input_ids contains 100; expected 0 to 99"),
+    ({"masked_lm_ids": [-1, 0]}, "masked_lm_ids contains -1; expected 0 to 99"),
+    ({"segment_ids": [2] * 8}, "segment_ids contains 2; expected 0 to 1"),
+    ({"masked_lm_positions": [8, 0]}, "masked_lm_positions contains 8; expected 0 to 7"),
 ])  # fmt: skip
 def test_bad_records_are_described(change: dict[str, list[int]], message: str):
     wide = {name: record_schema.Feature((len({**values(0), **change}[name]),), f.dtype) for name, f in SCHEMA.items()}
@@ -27,7 +27,7 @@ def test_other_data_are_described():
     example = tf.train.Example()
     example.features.feature["text"].bytes_list.value.append(b"x")
     told = record_damage.describe_mismatch(example.SerializeToString(), SCHEMA)
-    assert told == "it has no feature input_ids; it holds text"
+    assert "no feature input_ids" in told and "text" in told
     for name in SCHEMA:
         example.features.feature[name].float_list.value.append(1.0)
     told = record_damage.describe_mismatch(example.SerializeToString(), SCHEMA)
@@ -40,4 +40,4 @@ def test_flipped_byte_is_found_and_placed(shards: list[str]):
     damage = record_damage.describe_first_damage(shards, SCHEMA)
     assert damage is not None
     frame = 16 + length
-    assert f"{shards[2]}: record 1 (from 0), near byte {frame + 12}, is damaged" in damage
+    assert f"{shards[2]}: record 1 (from 0), near byte {frame + 12}, is corrupted" in damage

@@ -226,12 +226,12 @@ def test_damaged_records_are_skipped_and_counted_if_asked(make_options, record_f
     damage(record_files[1], 8)
     damage(record_files[1], 30)
     changes = {"num_train_steps": 30, "eval_input_file": [record_files[1]], "do_eval": True}
-    with pytest.raises(UserError, match=r"1.tfrecord: record 7 .* is damaged.*--on_corrupt_record=skip leaves"):
+    with pytest.raises(UserError, match=r"1.tfrecord: record 7 .* is corrupted.*--on_corrupt_record=skip leaves"):
         pretrain(make_options(tmp_path / "stop", **changes))
     folder = tmp_path / "run"
     pretrain(make_options(folder, on_corrupt_record="skip", **changes))
     output = capsys.readouterr().out
-    assert f"warning: {record_files[1]}: 3 damaged records are left out: 7, 8, 30" in output
+    assert f"warning: {record_files[1]}: 3 corrupted records are skipped: 7, 8, 30" in output
     assert "evaluated 47 records" in output
     # An id out of range is damage too, and a file that is cut short ends early.
     content = pathlib.Path(record_files[0]).read_bytes()

@@ -250,7 +250,7 @@ def test_damaged_record_stops_the_run_and_is_named(make_options, record_files, t
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"1.tfrecord: record \d+ \(from 0\), near byte \d+, is damaged"):
+    with pytest.raises(UserError, match=r"1.tfrecord: record \d+ \(from 0\), near byte \d+, is corrupted"):
         pretrain(make_options(tmp_path / "run"))
 
 
@@ -258,7 +258,7 @@ def test_id_outside_the_vocabulary_is_named(make_options, record_files, tmp_path
     records = [random_record(random.Random(number)) for number in range(20)]
     records[7]["input_ids"][1] = len(WORDS)
     paths = [*record_files, write_records(tmp_path / "2.tfrecord", records, ANY_IDS)]
-    with pytest.raises(UserError, match=r"2.tfrecord: record 7 \(from 0\): input_ids holds 78; expected 0 to 77"):
+    with pytest.raises(UserError, match=r"2.tfrecord: record 7 \(from 0\): input_ids contains 78; expected 0 to 77"):
         pretrain(make_options(tmp_path / "run", input_file=paths))
 
 
@@ -268,7 +268,7 @@ def test_bad_value_is_named_whatever_the_device_would_make_of_it(make_options: O
         records[5][name][0] = value
         path = write_records(tmp_path / f"{name}.tfrecord", records, ANY_IDS)
         with pytest.raises(
-            UserError, match=rf"{name}.tfrecord: record 5 \(from 0\): {name} holds {value}; expected 0 to"
+            UserError, match=rf"{name}.tfrecord: record 5 \(from 0\): {name} contains {value}; expected 0 to"
         ):
             pretrain(make_options(tmp_path / name, input_file=[path]))
 

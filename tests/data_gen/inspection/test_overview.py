@@ -74,10 +74,10 @@ def test_unmasked_records_are_printed(vocab_file: str, tmp_path: pathlib.Path, c
 def test_damaged_records_and_a_different_vocabulary_are_reported(tmp_path: pathlib.Path, vocab_file: str):
     (tmp_path / "small.txt").write_text("\n".join(WORDS[:DOG]), encoding="utf-8")
     path = write(tmp_path / "x", [good()])
-    with pytest.raises(UserError, match=rf"x: record 0 \(from 0\): input_ids holds {DOG}.*another --vocab_file"):
+    with pytest.raises(UserError, match=rf"x: record 0 \(from 0\): input_ids contains {DOG}.*another --vocab_file"):
         inspect(InspectionOptions([path], str(tmp_path / "small.txt")))
     flip_bits(path, 100)
-    assert "x: record 0 (from 0), near byte 12, is damaged" in refusal(inspect, InspectionOptions([path], vocab_file))
+    assert "x: record 0 (from 0), near byte 12, is corrupted" in refusal(inspect, InspectionOptions([path], vocab_file))
 
 
 def test_a_report_over_an_input_is_refused(vocab_file: str, tmp_path: pathlib.Path):
