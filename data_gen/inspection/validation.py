@@ -122,11 +122,11 @@ def _check_special_tokens(batch: Batch, vocab: Mapping[str, int], one_segment: b
     ends[:, 0] = False
     yield ids[:, :1] != cls, ids, f"the first id is {{value}}; expected [CLS], {cls}"
     wrong = ends & (ids != sep)
-    yield wrong, ids, f"position {{at}}, the end of a segment, contains id {{value}}; expected [SEP], {sep}"
+    yield wrong, ids, f"position {{at}}, the end of a segment, has id {{value}}; expected [SEP], {sep}"
     # Text yields no special token other than [UNK]. Masking may insert any token.
     for token in (exact.PAD, exact.CLS, exact.MASK) if one_segment else (exact.PAD, exact.CLS, exact.SEP, exact.MASK):
         wrong = text & (ids == vocab[token])
-        yield wrong, ids, f"position {{at}}, in the text, contains {token} (before masking), which no text yields"
+        yield wrong, ids, f"position {{at}}, in the text, has {token} (before masking), which no text yields"
 
 
 def _check_word_pieces(batch: Batch, word_pieces: WordPieces) -> _Check:
@@ -134,5 +134,5 @@ def _check_word_pieces(batch: Batch, word_pieces: WordPieces) -> _Check:
     word_pieces.has_seen_capitals |= word_pieces.has_capital[ids[text]].any()
     wrong = np.zeros_like(text)
     wrong[:, 1:] = text[:, :-1] & text[:, 1:] & word_pieces.find_impossible_pairs(ids[:, :-1], ids[:, 1:])
-    message = "position {at} contains id {value}, which WordPiece with this vocabulary never yields after the id before: "
+    message = "position {at} has id {value}, which WordPiece with this vocabulary never yields after the id before: "
     return wrong, ids, message + "the record was made with another vocabulary or tokenizer"

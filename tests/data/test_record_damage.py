@@ -27,7 +27,8 @@ def test_other_data_are_described():
     example = tf.train.Example()
     example.features.feature["text"].bytes_list.value.append(b"x")
     told = record_damage.describe_mismatch(example.SerializeToString(), SCHEMA)
-    assert "no feature input_ids" in told and "text" in told
+    assert "no feature input_ids" in told
+    assert "text" in told
     for name in SCHEMA:
         example.features.feature[name].float_list.value.append(1.0)
     told = record_damage.describe_mismatch(example.SerializeToString(), SCHEMA)

@@ -45,15 +45,15 @@ from tests.make import write_text
     ("masked_lm_positions", 0, 5, "masked_lm_positions contains 4 in slot 1, which is not ascending"),
     ("masked_lm_positions", 0, 4, "masked_lm_positions contains 4 in slot 1, which is not ascending"),
     ("masked_lm_positions", 0, 10, "masked_lm_positions contains 10; expected 0 to 9"),
-    ("masked_lm_ids", 0, MASK, "position 2, in the text, holds [MASK] (before masking)"),
+    ("masked_lm_ids", 0, MASK, "position 2, in the text, has [MASK] (before masking)"),
     ("masked_lm_ids", 0, len(WORDS), f"masked_lm_ids contains {len(WORDS)}; expected 0 to {len(WORDS) - 1}"),
     ("input_ids", 1, -1, f"input_ids contains -1; expected 0 to {len(WORDS) - 1}"),
     ("input_ids", 1, 2**32 + 1, f"input_ids contains {2**32 + 1}; expected"),
     ("input_ids", 0, THE, f"the first id is {THE}; expected [CLS], {CLS}"),
-    ("input_ids", 3, THE, f"position 3, the end of a segment, holds id {THE}; expected [SEP], {SEP}"),
-    ("input_ids", 6, CLS, f"position 6, the end of a segment, holds id {CLS}; expected [SEP], {SEP}"),
-    ("input_ids", 5, SEP, "position 5, in the text, holds [SEP]"),
-    ("input_ids", 5, 0, "position 5, in the text, holds [PAD]"),
+    ("input_ids", 3, THE, f"position 3, the end of a segment, has id {THE}; expected [SEP], {SEP}"),
+    ("input_ids", 6, CLS, f"position 6, the end of a segment, has id {CLS}; expected [SEP], {SEP}"),
+    ("input_ids", 5, SEP, "position 5, in the text, has [SEP]"),
+    ("input_ids", 5, 0, "position 5, in the text, has [PAD]"),
     ("next_sentence_labels", 0, 2, "next_sentence_labels contains 2; expected 0 to 1"),
 ])  # fmt: skip
 def test_violated_rule_is_reported_with_its_record(
@@ -98,7 +98,7 @@ def test_unmasked_records_are_checked(vocab_file: str, tmp_path: pathlib.Path):
     assert "not masked: masking happens during training" in found.checked[0]
     write(tmp_path / "x", [unmasked, {**unmasked, "input_ids": good()["input_ids"]}], UNMASKED)
     (told,) = problems(input_file=[path], vocab_file=vocab_file)
-    assert "record 1 (from 0): position 2, in the text, holds [MASK]" in told
+    assert "record 1 (from 0): position 2, in the text, has [MASK]" in told
 
 
 def test_records_of_real_text_obey_the_rules(test_data: pathlib.Path, tmp_path: pathlib.Path):
