@@ -24,6 +24,7 @@ from official_bert.utils import extras, files
 
 # Maximum number of tokens in a batch, with padding: larger batches are not faster, and need more memory and padding.
 _MAX_TOKENS = 512
+_QUICK_BYTES = 512
 
 
 class OnnxPredictor(SpecPredictor):
@@ -40,7 +41,6 @@ class OnnxPredictor(SpecPredictor):
     """
 
     has_even_speed = True
-    quick_bytes = 512
 
     def __init__(self, folder: str, threads: int | None = None, num_workers: int = 1, verify: bool = True) -> None:
         if verify:
@@ -56,6 +56,7 @@ class OnnxPredictor(SpecPredictor):
             ) from error
         tokenizer = FastTokenizer(os.path.join(folder, exports.VOCAB_FILE), *casing)
         super().__init__(spec, tokenizer, length)
+        self.quick_bytes = min(_QUICK_BYTES, length) if spec.reads_windows else _QUICK_BYTES
         self._pool = ThreadPoolExecutor(num_workers) if num_workers > 1 else None
         self._session = _start_session(os.path.join(folder, exports.ONNX_FILE), threads)
         self._inputs = [each.name for each in self._session.get_inputs()]

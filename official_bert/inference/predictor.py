@@ -121,7 +121,7 @@ class Predictor(abc.ABC):
     """Answers texts. All methods may be called from several threads.
 
     `run` answers a batch of texts. A server, which puts rows of several requests into one batch, calls `prepare`,
-    `compute`, `finish` and `join` instead.
+    `compute` and `finish` instead.
 
     Attributes:
         folder: The folder of the export's version. Empty for a model that is not exported.
@@ -182,13 +182,10 @@ class Predictor(abc.ABC):
             RefusedTextsError: If the model cannot answer one of them.
         """
 
-    @abc.abstractmethod
-    def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Any:
-        """Returns the answers to texts, given the outputs of their rows."""
-
-    @abc.abstractmethod
-    def join(self, answers: Sequence[Any]) -> Columns:
-        """Returns the columns of answers that `finish` has returned, [B, ...] each, padded to the widest answer."""
+    def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Columns:
+        """Returns the answers to texts, [B, ...] each, given the outputs of their rows."""
+        (answer,) = outputs
+        return dict(answer)
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -243,7 +240,7 @@ class SpecPredictor(Predictor):
         return {DEFAULT_SIGNATURE: Signature(inputs, outputs)}
 
     def run(self, columns: Columns, batch_size: int | None = None) -> Columns:
-        return self.join([self.answer(columns, batch_size)[0]])
+        return self._to_columns(self.answer(columns, batch_size)[0])
 
     def answer(self, columns: Columns, batch_size: int | None = None) -> tuple[dict[str, list[Any]], list[float]]:
         """Returns the answers to texts as lists, and the margin of each decision (see KindSpec.margins)."""
@@ -252,29 +249,30 @@ class SpecPredictor(Predictor):
         return self._decode(examples, features, outputs), self.spec.margins(outputs, features, examples)
 
     def prepare(self, signature: str, columns: Columns) -> list[Prepared]:
+        num_bytes = count_row_bytes(columns)
+        if sum(num_bytes) <= self.quick_bytes:
+            # Short texts are tokenized and decoded by `compute`: for a batch that costs hardly more than for one text.
+            return split_texts(signature, columns, bound_tokens(columns, num_bytes, self.max_seq_length))
         examples, features = self._featurize(columns)
         tokens = row_lengths(features) * features.choices
         return [Prepared(signature, len(examples), (examples, features), tokens.tolist(), signature)]
 
     def compute(self, some_rows: Sequence[Row]) -> list[Any]:
+        if isinstance(some_rows[0][0].content, dict):
+            return exports.split_rows(self.run(join_texts(some_rows)))
         features = gather_rows([(prepared.content[1], number) for prepared, number in some_rows])
         outputs = self.compute_outputs(features)
         if isinstance(outputs, dict):
             return [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
         return list(outputs)
 
-    def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> dict[str, list[Any]]:
+    def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Columns:
+        if isinstance(prepared.content, dict):
+            return super().finish(prepared, outputs)
         examples, features = prepared.content
         is_structured = isinstance(outputs[0], dict)
         joined = {name: [row[name] for row in outputs] for name in outputs[0]} if is_structured else outputs
-        return self._decode(examples, features, joined)
-
-    def join(self, answers: Sequence[dict[str, list[Any]]]) -> Columns:
-        dtypes = {**self.spec.answer_dtypes, IS_TRUNCATED: np.bool_}
-        return {
-            name: _pad_answers(name, [value for columns in answers for value in columns[name]], dtypes[name])
-            for name in sorted(answers[0])
-        }
+        return self._to_columns(self._decode(examples, features, joined))
 
     def describe(self) -> dict[str, Any]:
         signature = self.signatures[DEFAULT_SIGNATURE]
@@ -293,18 +291,48 @@ class SpecPredictor(Predictor):
         answers = self.spec.named_answers(self.spec.decode(outputs, features, examples), examples)
         return {**answers, IS_TRUNCATED: features.is_truncated.tolist()}
 
+    def _to_columns(self, answers: Mapping[str, list[Any]]) -> Columns:
+        dtypes = {**self.spec.answer_dtypes, IS_TRUNCATED: np.bool_}
+        return {name: _pad_answers(name, answers[name], dtypes[name]) for name in sorted(answers)}
 
-def count_bytes(texts: np.ndarray) -> np.ndarray:
-    """Returns the number of bytes in UTF-8 of each row's texts, int64 [B]. `texts` is [B] or [B, N]."""
-    return np.asarray(_count_each(texts), np.int64).reshape(len(texts), -1).sum(axis=1)
+
+def split_texts(signature: str, columns: Columns, tokens: Sequence[int]) -> list[Prepared]:
+    """Returns each text of a signature's inputs as a row that may share a batch with other texts.
+
+    Args:
+        signature: Name of the signature.
+        columns: The texts, [B, ...] each.
+        tokens: Number of tokens of each text.
+    """
+    group = (signature, *(value.shape[1:] for value in columns.values()))
+    rows = [{name: value[i : i + 1] for name, value in columns.items()} for i in range(len(tokens))]
+    return [Prepared(signature, 1, row, [count], group) for row, count in zip(rows, tokens, strict=True)]
+
+
+def join_texts(some_rows: Sequence[Row]) -> Columns:
+    """Returns the texts of rows that `split_texts` returned, [B, ...] each."""
+    contents = [prepared.content for prepared, _ in some_rows]
+    return {name: np.concatenate([content[name] for content in contents]) for name in contents[0]}
+
+
+def bound_tokens(columns: Columns, num_bytes: Sequence[int], max_seq_length: int) -> list[int]:
+    """Returns the maximum number of tokens of each text, which cannot have more tokens than bytes."""
+    choices = max(value.size for value in columns.values()) // len(num_bytes)
+    return [min(count, max_seq_length) * choices for count in num_bytes]
+
+
+def count_row_bytes(columns: Columns) -> list[int]:
+    """Returns the number of bytes in UTF-8 of the texts of each row, given columns [B] or [B, N]."""
+    count = len(next(iter(columns.values())))
+    texts = [value.reshape(count, -1).tolist() for value in columns.values() if value.dtype == object]
+    return [sum(count_text_bytes(text) for row in rows for text in row) for rows in zip(*texts, strict=True)] or [
+        0
+    ] * count
 
 
 def count_text_bytes(text: str | bytes) -> int:
     """Returns the number of bytes of a text in UTF-8."""
     return len(text) if text.isascii() or isinstance(text, bytes) else len(text.encode())
-
-
-_count_each = np.frompyfunc(count_text_bytes, 1, 1)
 
 
 def _pad_answers(name: str, column: Sequence[Any], dtype: Any) -> Any:

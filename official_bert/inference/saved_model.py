@@ -17,7 +17,17 @@ from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports, warmup
 from official_bert.inference.exports import Columns
-from official_bert.inference.predictor import Predictor, Prepared, Row, Signature, Tensor, count_bytes
+from official_bert.inference.predictor import (
+    Predictor,
+    Prepared,
+    Row,
+    Signature,
+    Tensor,
+    bound_tokens,
+    count_row_bytes,
+    join_texts,
+    split_texts,
+)
 from official_bert.kinds.features import batches_by_length
 from official_bert.kinds.names import DEFAULT_SIGNATURE, TOKENIZE_SIGNATURE
 from official_bert.utils import files
@@ -71,7 +81,7 @@ class SavedModelPredictor(Predictor):
             outputs = self.call(DEFAULT_SIGNATURE, {name: texts[numbers] for name, texts in columns.items()})
             for number, row in zip(numbers, exports.split_rows(outputs), strict=True):
                 answers[number] = row
-        return self.join(answers)
+        return exports.join_rows(answers)
 
     def can_divide(self, signature: str) -> bool:
         # Padding is known to have no effect only for texts of serving_default, and for numbers of one shape.
@@ -82,24 +92,12 @@ class SavedModelPredictor(Predictor):
         tokens = self._count_tokens(signature, columns)
         if not self.can_divide(signature):
             return [Prepared(signature, len(tokens), columns, [sum(tokens)], None)]
-        group = (signature, tuple(value.shape[1:] for value in columns.values()))
-        rows = [{name: value[i : i + 1] for name, value in columns.items()} for i in range(len(tokens))]
-        return [Prepared(signature, 1, row, [count], group) for row, count in zip(rows, tokens, strict=True)]
+        return split_texts(signature, columns, tokens)
 
     def compute(self, some_rows: Sequence[Row]) -> list[Any]:
         first = some_rows[0][0]
-        contents = [prepared.content for prepared, _ in some_rows]
-        outputs = self.call(
-            first.signature, {name: np.concatenate([content[name] for content in contents]) for name in first.content}
-        )
+        outputs = self.call(first.signature, join_texts(some_rows))
         return exports.split_rows(outputs) if first.group else [outputs]
-
-    def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Columns:
-        (answer,) = outputs
-        return answer
-
-    def join(self, answers: Sequence[Columns]) -> Columns:
-        return exports.join_rows(answers)
 
     def call(self, signature: str, columns: Columns) -> Columns:
         """Returns the outputs of a signature, by sorted name, for inputs of the right types and shapes.
@@ -158,19 +156,17 @@ class SavedModelPredictor(Predictor):
 
     def _count_tokens(self, signature: str, columns: Columns) -> list[int]:
         """Returns the maximum number of tokens of each text, in all windows, or 0 for a model of another tool."""
-        count = len(next(iter(columns.values())))
-        choices = max(value.size for value in columns.values()) // count
+        num_bytes = count_row_bytes(columns)
+        count = len(num_bytes)
         if not self.metadata:
             return [0] * count
         if not self._signatures[signature].takes_only_texts:
-            return [choices] * count  # ids
-        num_bytes = np.sum([count_bytes(value) for value in columns.values()], axis=0)
+            return [max(value.size for value in columns.values()) // count] * count  # ids
         if max(num_bytes) > self.quick_bytes:
             windows = self.call(TOKENIZE_SIGNATURE, columns)
             per_window = windows["input_ids"].shape[1]
             return [int(each) * per_window for each in np.bincount(windows["text_index"], minlength=count)]
-        longest = self.metadata["max_seq_length"]
-        return [min(int(each), longest) * choices for each in num_bytes]
+        return bound_tokens(columns, num_bytes, self.metadata["max_seq_length"])
 
 
 def load_saved_model(folder: str) -> Any:

@@ -1,4 +1,4 @@
-"""The server's addresses, their handlers, and the middleware that all requests pass."""
+"""The HTTP routes and their handlers."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _PAGE = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css"),
          "/page.js": ("page.js", "text/javascript"), "/answers.js": ("answers.js", "text/javascript")}  # fmt: skip
 _HEADERS = {
-    # Nothing from elsewhere, nothing inline: what a text or a model says can never run.
+    # Only files of this server, and no inline scripts: code in a text or in a model's answer never runs.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -34,44 +34,45 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "Server": SERVER_NAME,
 }
-# Handlers that answer everybody: they say nothing about the models.
+# Handlers that need no token, because they return nothing about the models.
 _PUBLIC = {"page", "healthz", "readyz"}
-# Handlers that spare connections may ask too. Their successful requests are not logged at info.
+# Handlers that spare connections may call too. Their requests are not logged, except errors.
 _PROBES = {"healthz", "readyz", "metrics"}
 STOPPING = "the server is about to stop"
-# What the log says of a request besides its address and status: model, version, instances, refusal.
+# Fields of a request's log line that handlers add: model, version, instances and refusal.
 _LOG_FIELDS = web.RequestKey("log_fields", dict[str, Any])
-_CLIENT_HAS_GONE = 499  # no client gets it; for the log and the metrics
-# JSON of more bytes than this is read by a thread, since requests of others would wait for it.
+_CLIENT_CLOSED_REQUEST = 499  # As nginx logs it. It is not sent.
+# Maximum size in bytes of JSON that the event loop parses. A thread parses larger requests.
 _SMALL_BODY = 1 << 16
 
 
 class Application:
-    """The handlers, with what they share.
+    """The handlers and their state.
 
     Attributes:
-        draining: Whether the server is about to stop. It still answers, but closes connections and is not ready.
-        requests_in_flight: Number of requests that have begun to arrive and are not answered yet.
+        draining: Whether the server is stopping. It still answers, but closes connections and is not ready.
+        requests_in_flight: Number of requests whose headers have arrived and that are not answered yet.
     """
 
     def __init__(self, models: Models, options: Options, metrics: Metrics, access: Access) -> None:
         self._models, self._options, self._metrics, self._access = models, options, metrics, access
         self.draining = False
         self.requests_in_flight = 0
+        metrics.in_flight.set_function(lambda: self.requests_in_flight)
         self._bytes_in_flight = 0
         self._public = _PUBLIC | ({"metrics"} if options.public_metrics else set())
-        self._deadlines: set[asyncio.Timeout] = set()  # of the requests in flight
+        self._deadlines: set[asyncio.Timeout] = set()  # Of the requests in flight.
         self._end: float | None = None
 
     def drain(self, end: float) -> None:
-        """Prepares for the server's stop: requests in flight get status 503 at `end`, a time of the event loop."""
+        """Starts draining. Requests that are still in flight at `end`, a time of the event loop, get status 503."""
         self.draining, self._end = True, end
         for deadline in self._deadlines:
             deadline.reschedule(end)
 
     def make(self) -> web.Application:
-        """Returns aiohttp's application of these handlers."""
-        application = web.Application(middlewares=[self._observed, self._refusals_as_json])
+        """Returns the aiohttp application."""
+        application = web.Application(middlewares=[self._handle])
         model = "/v1/models/{model:[^/:]+}"
         routes = [web.get(path, self.page) for path in _PAGE]
         for path in (model, model + "/versions/{version:[0-9]+}"):
@@ -92,14 +93,11 @@ class Application:
         application.on_response_prepare.append(_add_headers)
         return application
 
-    # Handlers of models.
-
     async def predict(self, request: web.Request) -> web.Response:
-        self._find(request)  # to refuse before the body has been read
+        model, version = self._find(request)
         self._access.check_json(request)
-        async with self._read_body(request) as body:
-            model, version = self._find(request)  # the newest may be another by now
-            with model.in_use(version) as (predictor, batcher):
+        with model.in_use(version) as (predictor, batcher):
+            async with self._read_body(request) as body:
                 predict_request = await self._parse(body, predictor)
                 request[_LOG_FIELDS]["instances"] = predict_request.instances
                 outputs = await batcher.predict(predict_request.signature, predict_request.inputs)
@@ -139,7 +137,7 @@ class Application:
         })  # fmt: skip
 
     async def models(self, _: web.Request) -> web.Response:
-        """All models, with what each is. TensorFlow Serving has no such address; the page needs it."""
+        """Returns all models with their metadata, for the page. TensorFlow Serving has no such route."""
         models = []
         for model in self._models:
             about_newest: dict[str, Any] = {}
@@ -153,8 +151,6 @@ class Application:
             versions = [str(each.number) for each in reversed(model.available)]
             models.append({"name": model.name, "versions": versions, **about_newest})
         return _json({"models": models})
-
-    # Handlers of the server.
 
     async def page(self, request: web.Request) -> web.Response:
         name, content_type = _PAGE[request.path]
@@ -178,93 +174,72 @@ class Application:
     async def openapi(self, _: web.Request) -> web.Response:
         return _json(openapi.describe(self._models, self._options, with_token=self._access.needs_token))
 
-    # Middleware.
+    # All requests.
 
     @web.middleware
-    async def _observed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        start = time.monotonic()
-        connection = request.protocol
+    async def _handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answers a request, counts and logs it, and closes its connection if necessary."""
+        start, connection, log_fields = time.monotonic(), request.protocol, dict[str, Any]()
         assert isinstance(connection, Connection)
         connection.begin_request(request)
-        request[_LOG_FIELDS] = {}
+        request[_LOG_FIELDS] = log_fields
         action = request.match_info.handler.__name__ if not request.match_info.http_exception else "unknown"
-        status = _CLIENT_HAS_GONE
-        self._count_request(1)
+        status = _CLIENT_CLOSED_REQUEST
+        self.requests_in_flight += 1
         try:
-            response = await handler(request)
+            response = await self._respond(request, handler, action, connection)
             status = response.status
-            if self.draining or connection.is_spare:
-                response.force_close()
+            if self.draining or connection.is_spare or not request.content.is_eof():
+                response.force_close()  # Also if the rest of the body has not been read.
             return response
         finally:
             seconds = time.monotonic() - start
-            self._count_request(-1)
+            self.requests_in_flight -= 1
             connection.end_request()
-            fields = request[_LOG_FIELDS]
-            model = fields.pop("model", "")
+            model = log_fields.pop("model", "")
             self._metrics.requests.labels(model, action, str(status)).inc()
             self._metrics.request_seconds.labels(model, action).observe(seconds)
-            ms = round(1000 * seconds, 2)
-            log = logs.debug if action in _PROBES and status in (200, 503) else logs.info
-            line = functools.partial(
-                log, "request", method=request.method, path=request.path, status=status, ms=ms,
-                client=request.remote, model=model, **fields,
-            )  # fmt: skip
-            asyncio.get_running_loop().call_soon(line)  # when the answer has been sent, which need not wait for it
+            if action not in _PROBES or status not in (200, 503):
+                line = functools.partial(
+                    logs.info, "request", method=request.method, path=request.path, status=status,
+                    ms=round(1000 * seconds, 2), client=request.remote, model=model, **log_fields,
+                )  # fmt: skip
+                asyncio.get_running_loop().call_soon(line)  # The response is sent first.
 
-    def _count_request(self, change: int) -> None:
-        self.requests_in_flight += change
-        self._metrics.in_flight.set(self.requests_in_flight)
-
-    @web.middleware
-    async def _refusals_as_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _respond(
+        self, request: web.Request, handler: Handler, action: str, connection: Connection
+    ) -> web.StreamResponse:
+        """Returns the handler's response, or the JSON response of an error."""
+        deadline = asyncio.timeout_at(self._end)
+        self._deadlines.add(deadline)
         try:
-            async with self._until_end():
-                name = request.match_info.handler.__name__
-                assert isinstance(request.protocol, Connection)
-                if name not in _PROBES and request.protocol.is_spare:
+            async with deadline:
+                if action not in _PROBES and connection.is_spare:
                     raise RequestError(503, TOO_MANY_CONNECTIONS, retry_after=1)
-                if name not in self._public:
+                if action not in self._public:
                     self._access.check(request)
                 return await handler(request)
-        except RequestError as refusal:
-            if refusal.status != 400:  # whose message shows what was wrong in the body
-                request[_LOG_FIELDS]["refusal"] = refusal.message
-            headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after else {}
-            if refusal.status == 401:
-                headers["WWW-Authenticate"] = "Bearer"
-            response = _json({"error": refusal.message}, refusal.status, headers)
-            if not request.content.is_eof():
-                response.force_close()  # the rest of its body is not read
-            return response
-        except web.HTTPException as error:  # the library's own: no such address, or not by this method
-            headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        except RequestError as error:
+            if error.status != 400:  # The message of status 400 could repeat the client's data.
+                request[_LOG_FIELDS]["refusal"] = error.message
+            return _error(error)
+        except TimeoutError:  # Other timeouts are RequestErrors.
+            return _error(RequestError(503, f"{STOPPING}; try again later", retry_after=1))
+        except web.HTTPException as error:  # Raised by aiohttp for an unknown path or method.
+            allowed = error.headers.get("Allow")
             message = {
                 404: f"there is nothing at {request.path}; see /openapi.json",
-                405: f"{request.method} is not for {request.path}; use {headers.get('Allow')}",
+                405: f"{request.method} is not for {request.path}; use {allowed}",
             }.get(error.status, error.reason)
-            return _json({"error": message}, error.status, headers)
+            return _json({"error": message}, error.status, {"Allow": allowed} if allowed else {})
         except Exception as error:
             logs.error("a request failed", error, path=request.path)
             return _json({"error": "the server failed; its log has more"}, 500)
-
-    @contextlib.asynccontextmanager
-    async def _until_end(self) -> AsyncIterator[None]:
-        """Raises a RequestError if the block still runs when the server has to stop."""
-        deadline = asyncio.timeout_at(self._end)
-        try:
-            async with deadline:
-                self._deadlines.add(deadline)
-                yield
-        except TimeoutError as error:
-            if not deadline.expired():
-                raise
-            raise RequestError(503, f"{STOPPING}; try again later", retry_after=1) from error
         finally:
             self._deadlines.discard(deadline)
 
     def _find(self, request: web.Request) -> tuple[Model, Version]:
-        """The model and version that a request's address names."""
+        """Returns the model and version in a request's path."""
         match = request.match_info
         model = self._models[match["model"]]
         request[_LOG_FIELDS]["model"] = model.name
@@ -274,7 +249,7 @@ class Application:
 
     @contextlib.asynccontextmanager
     async def _read_body(self, request: web.Request) -> AsyncIterator[bytes]:
-        """Yields the body; while the block runs, its bytes count among those in flight."""
+        """Yields the body. Its bytes count as in flight until the block ends."""
         body, seconds = bytearray(), self._options.timeout_seconds
         try:
             try:
@@ -300,14 +275,21 @@ class Application:
                     raise RequestError(503, "too many bytes are in flight; try again later", retry_after=1)
                 if len(body) > most:
                     raise RequestError(413, too_large.format(most))
-        except (web.RequestPayloadError, ValueError) as error:  # cut short, or its chunks are malformed
+        except (web.RequestPayloadError, ValueError) as error:
             raise RequestError(
-                400, "the request's body cannot be read: it is cut short, or not encoded as its headers say"
+                400, "the request's body cannot be read: it is incomplete, or not encoded as its headers say"
             ) from error
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
+
+
+def _error(error: RequestError) -> web.Response:
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return _json({"error": error.message}, error.status, headers)
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -19,7 +19,7 @@ import numpy as np
 
 from official_bert.inference import exports
 from official_bert.inference.exports import Columns
-from official_bert.inference.predictor import Predictor, Prepared, count_bytes
+from official_bert.inference.predictor import Predictor, Prepared, count_row_bytes
 from official_bert.kinds.names import IS_TRUNCATED
 from official_bert.serving import logs
 from official_bert.serving.json_api import RequestError
@@ -123,7 +123,7 @@ class Batcher:
             self._tokens -= _num_tokens(instances)
             for row in rows:
                 row.answer.cancel()
-        answer = self._model.join(answers)
+        answer = exports.join_rows(answers)
         self._texts_cut.inc(int(np.sum(answer.get(IS_TRUNCATED, 0))))
         return answer
 
@@ -274,7 +274,7 @@ def _parts(inputs: Columns, can_be_divided: bool) -> Iterator[Columns]:
 
 def _num_bytes(inputs: Columns) -> int:
     """Returns the number of bytes of all texts."""
-    return sum(int(count_bytes(value).sum()) for value in inputs.values() if value.dtype == object)
+    return sum(count_row_bytes(inputs))
 
 
 def _num_tokens(instances: Sequence[Prepared]) -> int:

@@ -63,7 +63,7 @@ def answers_of(model: Predictor, inputs: dict[str, Any]) -> dict[str, Any]:
     """The answers of a model whose rows are all computed together."""
     instances = model.prepare(DEFAULT_SIGNATURE, inputs)
     outputs = iter(model.compute([(each, number) for each in instances for number in range(len(each.tokens))]))
-    return model.join([model.finish(each, [next(outputs) for _ in each.tokens]) for each in instances])
+    return exports.join_rows([model.finish(each, [next(outputs) for _ in each.tokens]) for each in instances])
 
 
 @pytest.fixture(scope="module")
