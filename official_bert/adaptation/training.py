@@ -13,7 +13,7 @@ from official_bert.adaptation.records import Records, Texts
 from official_bert.adaptation.words import INITIAL, ORIGINAL, WORDS_FILE
 from official_bert.checkpoints.checkpoint import CONFIG_FILE, VOCAB_FILE
 from official_bert.checkpoints.loading import assign_weights, load_pretraining_model, open_model
-from official_bert.inference.fill_mask import fill_mask
+from official_bert.inference.fill_mask import fill_masks
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
 from official_bert.pretraining.evaluation import evaluate
@@ -238,8 +238,7 @@ def _fill_masks(heldout_file: str, work: str, output_dir: str, seed: int) -> lis
     for folder in (os.path.join(work, INITIAL), output_dir):
         loaded = load_pretraining_model(folder)
         rows = rows or _mask_words(heldout_file, loaded.tokenizer, seed)
-        for row in rows:
-            (candidates,) = fill_mask(loaded, row[0], top_k=3)
+        for row, (candidates,) in zip(rows, fill_masks(loaded, [row[0] for row in rows], top_k=3), strict=True):
             row.append(", ".join(f"{each.token} {100 * each.probability:.0f} %" for each in candidates))
     return rows
 

@@ -19,8 +19,7 @@ from official_bert.export import proof
 from official_bert.export.options import DYNAMIC_INT8, FLOAT32, LITERT, ONNX, ExportOptions
 from official_bert.export.source import Source
 from official_bert.inference import exports, replays
-from official_bert.inference.keras_model import compute_outputs
-from official_bert.inference.predictor import SpecPredictor
+from official_bert.inference.keras_model import KerasPredictor, compute_outputs
 from official_bert.kinds.features import Features, Outputs
 from official_bert.kinds.text_spec import DECISIONS
 from official_bert.modeling.head_input import HeadInput
@@ -61,7 +60,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     """
     path = os.path.join(folder, MODEL_FILE)
     files.write_bytes(path, convert(source, options.quantization == DYNAMIC_INT8))
-    predictor = _LiteRtPredictor(source, load(path))
+    predictor = _make_predictor(source, load(path))
     score = proof.compare_scores(source, options, predictor.compute_outputs, LITERT)
     if options.quantization == FLOAT32:
         replay = proof.record_answers(source, options.eval_file)
@@ -81,20 +80,19 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     files.write_text(os.path.join(folder, REPORT_FILE), json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 
 
-class _LiteRtPredictor(SpecPredictor):
-    """Answers texts with a converted model, one row at a time."""
+def _make_predictor(source: Source, run: Run) -> KerasPredictor:
+    """Returns a predictor that answers texts with a converted model, one row at a time."""
+    assert source.spec
+    max_seq_length = source.task_spec["max_seq_length"]
 
-    def __init__(self, source: Source, run: Run) -> None:
-        assert source.spec
-        super().__init__(source.spec, source.tokenizer, source.task_spec["max_seq_length"])
-        self._run = run
+    def forward(inputs: dict[str, tf.Tensor]) -> Any:
+        outputs = run({name: each.numpy() for name, each in inputs.items()})
+        return outputs.get(_LOGITS, outputs)
 
-    def compute_outputs(self, features: Features, batch_size: int | None = None) -> Outputs:
-        def forward(inputs: dict[str, tf.Tensor]) -> Any:
-            outputs = self._run({name: each.numpy() for name, each in inputs.items()})
-            return outputs.get(_LOGITS, outputs)
+    def compute(features: Features, _: int) -> Outputs:
+        return compute_outputs(forward, features, 1, max_seq_length)
 
-        return compute_outputs(forward, features, 1, self.max_seq_length)
+    return KerasPredictor(source.spec, source.tokenizer, max_seq_length, compute)
 
 
 def convert(source: Source, quantized: bool) -> bytes:

@@ -15,8 +15,7 @@ from official_bert.errors import UserError
 from official_bert.export.graph_models import TOP_K
 from official_bert.export.options import ExportOptions
 from official_bert.export.source import Source
-from official_bert.inference import exports
-from official_bert.inference.fill_mask import fill_mask
+from official_bert.inference import exports, fill_mask
 from official_bert.inference.keras_model import KerasPredictor, KerasRunner
 from official_bert.inference.replays import Replay
 from official_bert.kinds import text_spec
@@ -35,8 +34,8 @@ _EVALUATION_TEXTS = 32
 _BATCH_SIZE = 8
 _SCORING_BATCH_SIZE = 32
 
-# The answers by output, the names of the discrete outputs, and the margin of the decision for each text.
-Answers = tuple[dict[str, list[Any]], tuple[str, ...], list[float]]
+# The answers by output, and the margin of the decision for each text.
+Answers = tuple[dict[str, list[Any]], list[float]]
 
 
 def record_answers(source: Source, eval_file: str | None = None) -> Replay:
@@ -57,12 +56,13 @@ def record_answers(source: Source, eval_file: str | None = None) -> Replay:
         step = max(1, len(examples) // _EVALUATION_TEXTS)
         further = task.head.collect_texts(examples[::step][:_EVALUATION_TEXTS])
         texts = {name: column + further[name] for name, column in texts.items()}
-    if source.spec is not None:
-        answers, discrete_outputs, margins = _answer_with_head(texts, source)
-    elif source.kind == FILL_MASK:
-        answers, discrete_outputs, margins = _fill_masks(texts["text"], source)
+    discrete_outputs: tuple[str, ...] = ()
+    if source.spec is None and source.kind != FILL_MASK:
+        answers, margins = _encode(texts["text"], source)
     else:
-        answers, discrete_outputs, margins = _encode(texts["text"], source)
+        predictor = _make_predictor(source)
+        answers, margins = predictor.answer(exports.to_columns(texts), _BATCH_SIZE)
+        discrete_outputs = predictor.spec.discrete_outputs
     is_exact = all(layer.compute_dtype == "float32" for layer in source.model.layers) and not any(
         getattr(layer, "quantization_mode", None) for layer in source.model._flatten_layers()
     )
@@ -90,14 +90,6 @@ def _write_masked_texts(synthetic: SyntheticTexts, tokenizer: FullTokenizer, roo
     return [text for text in texts if len(tokenizer.tokenize(text, special_tokens=True)) <= room]
 
 
-def _answer_with_head(texts: dict[str, list[Any]], source: Source) -> Answers:
-    assert source.spec
-    model, tokenizer = create_model(source.spec).answering_model(source.model), source.tokenizer
-    predictor = KerasPredictor(source.spec, tokenizer, int(source.task_spec["max_seq_length"]), model)
-    answers, margins = predictor.answer(exports.to_columns(texts), _BATCH_SIZE)
-    return answers, source.spec.discrete_outputs, margins
-
-
 def _encode(texts: Sequence[str], source: Source) -> Answers:
     examples = [TextExample(str(number), text) for number, text in enumerate(texts)]
     max_seq_length = int(source.task_spec["max_seq_length"])
@@ -110,24 +102,20 @@ def _encode(texts: Sequence[str], source: Source) -> Answers:
         for name, column in answers.items():
             column.append(np.asarray(outputs[name], np.float32)[0].tolist())
     answers[IS_TRUNCATED] = features.is_truncated.tolist()
-    return answers, (), [math.inf] * len(examples)
+    return answers, [math.inf] * len(examples)
 
 
-def _fill_masks(texts: Sequence[str], source: Source) -> Answers:
-    def pretraining_model(inputs: Any, training: bool) -> dict[str, Any]:
-        return {"masked_lm_logits": source.model(inputs, training=training)}
+def _make_predictor(source: Source) -> KerasPredictor:
+    if source.spec is None:
 
-    loaded = Loaded(pretraining_model, source.config, source.tokenizer)
-    top_k = min(TOP_K + 1, len(source.tokenizer.vocab))  # One more, for the margin of the last one.
-    answers: dict[str, list[Any]] = {"tokens": [], "probabilities": [], IS_TRUNCATED: [False] * len(texts)}
-    margins = []
-    for text in texts:
-        masks = fill_mask(loaded, text, top_k)
-        answers["tokens"].append([[each.token for each in candidates[:TOP_K]] for candidates in masks])
-        answers["probabilities"].append([[each.probability for each in candidates[:TOP_K]] for candidates in masks])
-        pairs = [pair for candidates in masks for pair in itertools.pairwise(candidates)]
-        margins.append(min(better.probability - worse.probability for better, worse in pairs))
-    return answers, ("tokens",), margins
+        def pretraining_model(inputs: Any, training: bool) -> dict[str, Any]:
+            return {"masked_lm_logits": source.model(inputs, training=training)}
+
+        loaded = Loaded(pretraining_model, source.config, source.tokenizer)
+        return fill_mask.make_predictor(loaded, min(TOP_K, len(source.tokenizer.vocab)))
+    model, max_seq_length = create_model(source.spec).answering_model(source.model), source.task_spec["max_seq_length"]
+    runner = KerasRunner(model, None, max_seq_length)
+    return KerasPredictor(source.spec, source.tokenizer, max_seq_length, runner.compute_outputs)
 
 
 def compare(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]]) -> None:

@@ -6,6 +6,7 @@ B batch, S sequence, T tokens of a text, L chosen layers, H hidden size
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -14,13 +15,16 @@ import tensorflow as tf
 
 from official_bert.checkpoints.loading import Loaded, assign_weights
 from official_bert.errors import UserError
+from official_bert.inference import exports
+from official_bert.inference.keras_model import KerasPredictor, compute_outputs
 from official_bert.inference.options import NONE, PIECES, WORDS
-from official_bert.kinds.features import batches_by_length
+from official_bert.kinds.features import Features, Outputs, from_rows
+from official_bert.kinds.spec import KindSpec
 from official_bert.modeling import layer_names
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
 from official_bert.modeling.encoder import build_encoder
 from official_bert.tokenization import pairs, truncation
-from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, Piece
+from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, FullTokenizer, Piece
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
 _NO_OFFSET = -1
@@ -53,10 +57,9 @@ class TextFeatures:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Prepared:
+class _Example:
     text: str
     pieces: list[Piece]
-    input_ids: list[int]
     segment_ids: list[int]
     is_truncated: bool
 
@@ -109,12 +112,23 @@ class FeatureExtractor:
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}; it must be at least 1.")
         self.layers, self.hidden_size, self.max_seq_length = tuple(layers), config.hidden_size, max_seq_length
-        self._tokenizer, self._pooling, self._align, self._batch_size = loaded.tokenizer, pooling, align, batch_size
-        self._is_split_into_words = is_split_into_words
         per_text = 4 * max_seq_length * len(layers) * config.hidden_size
         self.texts_at_a_time = min(max(_BYTES_AT_A_TIME // per_text, batch_size), _BATCHES_AT_A_TIME * batch_size)
-        self._normalize = normalize
-        self._encode = _compile_encoder(loaded, layers)
+        self._batch_size = batch_size
+        spec = _FeatureSpec(
+            tokenizer=loaded.tokenizer,
+            max_seq_length=max_seq_length,
+            pooling=pooling,
+            align=align,
+            normalize=normalize,
+            is_split_into_words=is_split_into_words,
+        )
+        encode = _compile_encoder(loaded, layers)
+
+        def compute(features: Features, batch_size: int) -> Outputs:
+            return compute_outputs(encode, features, batch_size, max_seq_length)["values"]
+
+        self._predictor = KerasPredictor(spec, loaded.tokenizer, max_seq_length, compute)
 
     def extract(self, texts: Iterable[str | Sequence[str]]) -> Iterator[TextFeatures]:
         """Yields the vectors of each text, in order. Memory use does not depend on the number of texts.
@@ -125,16 +139,43 @@ class FeatureExtractor:
         """
         waiting = iter(texts)
         while some := list(itertools.islice(waiting, self.texts_at_a_time)):
-            prepared = [self._prepare(text) for text in some]
-            lengths = np.array([len(each.input_ids) for each in prepared])
-            extracted: dict[int, TextFeatures] = {}
-            for numbers in batches_by_length(lengths, self._batch_size):
-                extracted |= zip(numbers, self._extract_batch([prepared[number] for number in numbers]), strict=True)
-            for number in range(len(prepared)):
-                yield extracted.pop(number)
+            # `run` would pad the vectors of all texts to the longest text.
+            answers, _ = self._predictor.answer(exports.to_columns({"text": some}), self._batch_size)
+            yield from answers["features"]
 
-    def _prepare(self, text: str | Sequence[str]) -> _Prepared:
-        if self._is_split_into_words:
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _FeatureSpec(KindSpec):
+    """The vectors of texts. See FeatureExtractor for the attributes. A prediction is a TextFeatures."""
+
+    kind: ClassVar[str] = "features"
+
+    tokenizer: FullTokenizer
+    max_seq_length: int
+    pooling: str
+    align: str
+    normalize: bool
+    is_split_into_words: bool
+
+    def examples(self, x: Any, y: Any) -> list[_Example]:
+        return [self._tokenize_example(text) for text in x]
+
+    def featurize(self, examples: Sequence[_Example], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
+        ids = [
+            np.array(tokenizer.convert_tokens_to_ids(piece.token for piece in each.pieces), np.int32)
+            for each in examples
+        ]
+        segment_ids = [np.array(each.segment_ids, np.int32) for each in examples]
+        return from_rows(ids, segment_ids, {}, {}, is_truncated=[each.is_truncated for each in examples])
+
+    def decode(self, outputs: Outputs, features: Features, examples: Sequence[_Example]) -> list[TextFeatures]:
+        return list(map(self._extract, examples, outputs))
+
+    def named_answers(self, predictions: Sequence[TextFeatures], examples: Sequence[_Example]) -> dict[str, list[Any]]:
+        return {"features": list(predictions)}
+
+    def _tokenize_example(self, text: str | Sequence[str]) -> _Example:
+        if self.is_split_into_words:
             if isinstance(text, str):
                 raise UserError(f"is_split_into_words requires lists of words, but got the text {text[:60]!r}.")
             text, a, b = " ".join(text), self._tokenize_words(text), None
@@ -149,13 +190,12 @@ class FeatureExtractor:
         a, kept = truncation.truncate_pair(a, b or (), room)
         cls, sep = (Piece(token, _NO_OFFSET, _NO_OFFSET) for token in (CLS, SEP))
         pieces, segment_ids = pairs.join(cls, sep, a, kept if b else None)
-        ids = self._tokenizer.convert_tokens_to_ids(piece.token for piece in pieces)
-        return _Prepared(text, pieces, ids, segment_ids, is_truncated)
+        return _Example(text, pieces, segment_ids, is_truncated)
 
     def _tokenize(self, text: str, offset: int) -> list[Piece]:
-        if self._pooling != NONE:  # Offsets are not needed, and take time.
-            return [Piece(token, _NO_OFFSET, _NO_OFFSET) for token in self._tokenizer.tokenize(text)]
-        pieces = self._tokenizer.tokenize_with_offsets(text)
+        if self.pooling != NONE:  # Offsets are not needed, and take time.
+            return [Piece(token, _NO_OFFSET, _NO_OFFSET) for token in self.tokenizer.tokenize(text)]
+        pieces = self.tokenizer.tokenize_with_offsets(text)
         return [Piece(piece.token, piece.start + offset, piece.end + offset) for piece in pieces]
 
     def _tokenize_words(self, words: Sequence[str]) -> list[Piece]:
@@ -163,36 +203,26 @@ class FeatureExtractor:
         pieces, start = [], 0
         for word in words:
             end = start + len(word)
-            pieces += [Piece(token, start, end) for token in self._tokenizer.tokenize(word) or [UNK]]
+            pieces += [Piece(token, start, end) for token in self.tokenizer.tokenize(word) or [UNK]]
             start = end + 1
         return pieces
 
-    def _extract_batch(self, batch: list[_Prepared]) -> Iterator[TextFeatures]:
-        inputs = {
-            "input_ids": tf.ragged.constant([each.input_ids for each in batch], tf.int32).to_tensor(),
-            "input_mask": tf.sequence_mask([len(each.input_ids) for each in batch], dtype=tf.int32),
-            "segment_ids": tf.ragged.constant([each.segment_ids for each in batch], tf.int32).to_tensor(),
-        }
-        values = self._encode(inputs)  # [B, S, L, H]
-        for each, row in zip(batch, values.numpy(), strict=True):
-            yield self._extract_text(each, row[: len(each.input_ids)])
-
-    def _extract_text(self, text: _Prepared, values: npt.NDArray[np.float32]) -> TextFeatures:
+    def _extract(self, text: _Example, values: npt.NDArray[np.float32]) -> TextFeatures:
         pieces = text.pieces
-        if self._pooling != NONE:
-            pooled = {CLS_POOLING: values[0], MEAN: values.mean(axis=0), MAX: values.max(axis=0)}[self._pooling]
-            if self._normalize:
+        if self.pooling != NONE:
+            pooled = {CLS_POOLING: values[0], MEAN: values.mean(axis=0), MAX: values.max(axis=0)}[self.pooling]
+            if self.normalize:
                 pooled = pooled / max(float(np.linalg.norm(pooled)), _MIN_NORM)
             return TextFeatures(text.text, pooled, [], [], [], text.is_truncated)
         tokens = [piece.token for piece in pieces]
         starts, ends = [piece.start for piece in pieces], [piece.end for piece in pieces]
-        if self._align == WORDS:
+        if self.align == WORDS:
             words: list[list[int]] = []  # Positions of the pieces of each word.
             for position, piece in enumerate(pieces):
                 if piece.start == _NO_OFFSET:
                     continue
-                is_same_word = self._is_split_into_words and piece.start == pieces[position - 1].start
-                if is_same_word or (not self._is_split_into_words and piece.token.startswith(CONTINUATION)):
+                is_same_word = self.is_split_into_words and piece.start == pieces[position - 1].start
+                if is_same_word or (not self.is_split_into_words and piece.token.startswith(CONTINUATION)):
                     words[-1].append(position)
                 else:
                     words.append([position])
@@ -204,7 +234,7 @@ class FeatureExtractor:
 
 
 def _compile_encoder(loaded: Loaded, layers: Sequence[int]) -> tf.types.experimental.PolymorphicFunction:
-    """Returns a function from inputs, [B, S] each, to float32 [B, S, L, H]."""
+    """Returns a function from inputs, [B, S] each, to "values", float32 [B, S, L, H]."""
     encoder = build_encoder(
         loaded.config, return_all_layers=True, dtype=loaded.model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
     )
@@ -214,8 +244,9 @@ def _compile_encoder(loaded: Loaded, layers: Sequence[int]) -> tf.types.experime
     signature = {name: tf.TensorSpec([None, None], tf.int32) for name in encoder.input}
 
     @tf.function(input_signature=[signature])
-    def encode(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    def encode(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         outputs = model(inputs, training=False)
-        return tf.cast(tf.stack([outputs[str(layer)] for layer in layers], axis=2), tf.float32)
+        values = tf.stack([outputs[str(layer)] for layer in layers], axis=2)
+        return {"values": tf.cast(values, tf.float32)}
 
     return encode

@@ -1,19 +1,30 @@
-"""The fill-mask command, and its function: predicts the masked tokens of a text with a pre-trained model.
+"""The fill-mask command, and its function: predicts the masked tokens of texts with a pre-trained model.
 
 P masks of a text, V tokens of the vocabulary
 """
 
 import dataclasses
+import itertools
 import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
+import tensorflow as tf
 
 from official_bert.checkpoints import loading
 from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
+from official_bert.inference import exports
+from official_bert.inference.keras_model import KerasPredictor, compute_outputs
 from official_bert.inference.options import FillMaskOptions
+from official_bert.kinds.features import Array, Features, Outputs, from_rows
+from official_bert.kinds.names import FILL_MASK
+from official_bert.kinds.spec import KindSpec
 from official_bert.tokenization import pairs
-from official_bert.tokenization.exact import CLS, MASK, SEP
+from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
+
+_TEXTS_AT_A_TIME = 64  # Limits the memory for logits.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,34 +46,91 @@ def fill_mask(loaded: Loaded, text: str, top_k: int = 5) -> list[list[Candidate]
     Raises:
         UserError: If the text has no [MASK] or is too long for the model, or if the model has no masked-LM head.
     """
-    model, config, tokenizer = loaded
-    config.require_masked_lm()
-    if not 1 <= top_k <= len(tokenizer.vocab):
-        raise UserError(f"top_k is {top_k}; it must be from 1 to {len(tokenizer.vocab)}.")
-    tokens, segment_ids = pairs.join(CLS, SEP, tokenizer.tokenize(text, special_tokens=True))
-    positions = [position for position, token in enumerate(tokens) if token == MASK]
-    if not positions:
-        raise UserError(f"The text {text!r} has no {MASK}. Write {MASK} in place of the word to predict.")
-    if len(tokens) > config.max_position_embeddings:
-        raise UserError(f"The text has {len(tokens)} tokens; the model takes at most {config.max_position_embeddings}.")
-    features = {
-        "input_ids": [tokenizer.convert_tokens_to_ids(tokens)],
-        "input_mask": [[1] * len(tokens)],
-        "segment_ids": [segment_ids],
-        "masked_lm_positions": [positions],
-    }
-    outputs = model({name: np.array(values, np.int32) for name, values in features.items()}, training=False)
-    ids = sorted(tokenizer.inv_vocab)  # The embedding table may have more rows than the vocabulary has tokens.
-    logits = np.asarray(outputs["masked_lm_logits"][0], np.float64)[:, ids]  # [P, V]
-    probabilities = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    probabilities /= probabilities.sum(axis=-1, keepdims=True)
-    return [
-        [
-            Candidate(tokenizer.inv_vocab[ids[index]], float(row[index]))
-            for index in np.argsort(-row, kind="stable")[:top_k]
-        ]
-        for row in probabilities
-    ]
+    return fill_masks(loaded, [text], top_k)[0]
+
+
+def fill_masks(loaded: Loaded, texts: Iterable[str], top_k: int = 5) -> list[list[list[Candidate]]]:
+    """Does what `fill_mask` does for several texts, in batches."""
+    predictor, waiting, filled = make_predictor(loaded, top_k), iter(texts), list[list[list[Candidate]]]()
+    while some := list(itertools.islice(waiting, _TEXTS_AT_A_TIME)):
+        for row in exports.to_rows(predictor.run(exports.to_columns({"text": some}))):
+            masks = zip(row["tokens"], row["probabilities"], strict=True)
+            filled.append([list(map(Candidate, *mask)) for mask in masks])
+    return filled
+
+
+def make_predictor(loaded: Loaded, top_k: int) -> KerasPredictor:
+    """Returns a predictor of the tokens, [B, P, K], and probabilities of the masks in texts (see `fill_mask`)."""
+    loaded.config.require_masked_lm()
+    if not 1 <= top_k <= len(loaded.tokenizer.vocab):
+        raise UserError(f"top_k is {top_k}; it must be from 1 to {len(loaded.tokenizer.vocab)}.")
+    max_seq_length = loaded.config.max_position_embeddings
+    mask_id = loaded.tokenizer.vocab[MASK]
+
+    def forward(inputs: dict[str, tf.Tensor]) -> Any:
+        is_mask = inputs["input_ids"].numpy() == mask_id
+        positions = np.argsort(~is_mask, axis=-1, kind="stable")[:, : is_mask.sum(axis=-1).max()]
+        inputs = {**inputs, "masked_lm_positions": tf.constant(positions, tf.int32)}
+        return loaded.model(inputs, training=False)["masked_lm_logits"]
+
+    def compute(features: Features, batch_size: int) -> Outputs:
+        return compute_outputs(forward, features, batch_size, max_seq_length)
+
+    spec = _FillMaskSpec(tokenizer=loaded.tokenizer, top_k=top_k)
+    return KerasPredictor(spec, loaded.tokenizer, max_seq_length, compute)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _FillMaskSpec(KindSpec):
+    """Predicts the tokens of masks. A prediction is the probability of each token for each mask, float64 [P, V]."""
+
+    kind: ClassVar[str] = FILL_MASK
+    discrete_outputs: ClassVar[tuple[str, ...]] = ("tokens",)
+    answer_dtypes: ClassVar[Mapping[str, Any]] = {"tokens": object, "probabilities": np.float64}
+
+    tokenizer: FullTokenizer
+    top_k: int
+
+    def examples(self, x: Any, y: Any) -> list[str]:
+        return list(x)
+
+    def featurize(self, examples: Sequence[str], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
+        ids, segment_ids = [], []
+        for text in examples:
+            tokens, segments = pairs.join(CLS, SEP, tokenizer.tokenize(text, special_tokens=True))
+            if MASK not in tokens:
+                raise UserError(f"The text {text!r} has no {MASK}. Write {MASK} in place of the word to predict.")
+            if len(tokens) > max_seq_length:
+                raise UserError(f"The text has {len(tokens)} tokens; the model takes at most {max_seq_length}.")
+            ids.append(np.array(tokenizer.convert_tokens_to_ids(tokens), np.int32))
+            segment_ids.append(np.array(segments, np.int32))
+        return from_rows(ids, segment_ids, {}, {}, is_truncated=[False] * len(ids))
+
+    def decode(self, outputs: Outputs, features: Features, examples: Sequence[str]) -> list[Array]:
+        is_mask = features.input_ids == self.tokenizer.vocab[MASK]
+        counts = np.add.reduceat(is_mask, features.splits[:-1], dtype=int)
+        # The embedding table may have more rows than the vocabulary has tokens.
+        logits = [np.asarray(row[:count], np.float64)[:, self._ids] for row, count in zip(outputs, counts, strict=True)]
+        exponentials = [np.exp(row - row.max(axis=-1, keepdims=True)) for row in logits]
+        return [row / row.sum(axis=-1, keepdims=True) for row in exponentials]
+
+    def named_answers(self, predictions: Sequence[Array], examples: Sequence[str]) -> dict[str, list[Any]]:
+        best = [np.argsort(-row, kind="stable")[:, : self.top_k] for row in predictions]
+        tokens = np.array([self.tokenizer.inv_vocab[index] for index in self._ids], object)
+        return {
+            "tokens": [tokens[indices].tolist() for indices in best],
+            "probabilities": [
+                np.take_along_axis(row, indices, -1).tolist() for row, indices in zip(predictions, best, strict=True)
+            ],
+        }
+
+    def margins(self, outputs: Outputs, features: Features, examples: Sequence[str]) -> list[float]:
+        predictions = self.decode(outputs, features, examples)
+        return [float(-np.diff(-np.sort(-row)[:, : self.top_k + 1]).max()) for row in predictions]
+
+    @property
+    def _ids(self) -> list[int]:
+        return sorted(self.tokenizer.inv_vocab)
 
 
 def print_candidates(options: FillMaskOptions, texts: list[str]) -> None:
@@ -74,8 +142,7 @@ def print_candidates(options: FillMaskOptions, texts: list[str]) -> None:
     if not texts:
         raise UserError('Pass at least one text, in quotes: "the capital of france is [MASK] ."')
     loaded = loading.load_pretraining_model(options.model_dir)
-    for text in texts:
-        masks = fill_mask(loaded, text, options.top_k)
+    for text, masks in zip(texts, fill_masks(loaded, texts, options.top_k), strict=True):
         if options.json:
             candidates = [list(map(dataclasses.asdict, mask)) for mask in masks]
             print(json.dumps({"text": text, "masks": candidates}, ensure_ascii=False))

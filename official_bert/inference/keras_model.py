@@ -33,29 +33,23 @@ _BATCH_SIZE = 32
 
 
 class KerasPredictor(SpecPredictor):
-    """Answers texts with a Keras model.
+    """Answers texts with a Keras model, or another function of its inputs.
 
     Args:
         spec: The model's kind.
         tokenizer: The model's tokenizer.
         max_seq_length: Maximum number of tokens of a row.
-        model: Gives the outputs that the spec decodes.
-        strategy: Where to run. Defaults to TensorFlow's current strategy.
+        compute: Returns the outputs that the spec decodes, given features and a number of rows per batch.
     """
 
     def __init__(
-        self,
-        spec: KindSpec,
-        tokenizer: FullTokenizer,
-        max_seq_length: int,
-        model: keras.Model,
-        strategy: tf.distribute.Strategy | None = None,
+        self, spec: KindSpec, tokenizer: FullTokenizer, max_seq_length: int, compute: Callable[[Features, int], Outputs]
     ) -> None:
         super().__init__(spec, tokenizer, max_seq_length)
-        self._runner = KerasRunner(model, strategy, max_seq_length)
+        self._compute = compute
 
     def compute_outputs(self, features: Features, batch_size: int | None = None) -> Outputs:
-        return self._runner.compute_outputs(features, batch_size or _BATCH_SIZE)
+        return self._compute(features, min(batch_size or _BATCH_SIZE, len(features)))
 
 
 class KerasRunner:

@@ -336,10 +336,7 @@ def count_text_bytes(text: str | bytes) -> int:
 
 
 def _pad_answers(name: str, column: Sequence[Any], dtype: Any) -> Any:
-    """Returns answers as an array, [B, ...], padded if a text has several: strings with "", positions with -1."""
+    """Returns answers as an array, [B, ...], padded if a text has several (see `exports.join_rows`)."""
     if not (column and isinstance(column[0], list)):
         return np.array(column, dtype)
-    values = np.full((len(column), max(map(len, column))), exports.get_padding(name, dtype is object), dtype)
-    for row, elements in zip(values, column, strict=True):
-        row[: len(elements)] = elements
-    return values
+    return exports.join_rows([{name: np.array([elements], dtype)} for elements in column])[name]

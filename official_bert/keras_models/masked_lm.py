@@ -164,4 +164,4 @@ class MaskedLM(TextModel):
             return {_LOGITS: self(features, training=training)}
 
         loaded = Loaded(forward, self.bert_config, self._tokenizer)
-        return [fill_mask.fill_mask(loaded, text, top_k) for text in input_adapters.to_texts(x)]
+        return fill_mask.fill_masks(loaded, input_adapters.to_texts(x), top_k)
