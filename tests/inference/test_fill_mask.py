@@ -9,7 +9,7 @@ import tensorflow as tf
 from official_bert.checkpoints import loading
 from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
-from official_bert.inference.fill_mask import fill_mask, print_candidates
+from official_bert.inference.fill_mask import fill_mask, fill_masks, print_candidates
 from official_bert.inference.options import FillMaskOptions
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
@@ -85,9 +85,20 @@ def test_command_prints_json(model_dir: str, capsys: pytest.CaptureFixture[str])
     print_candidates(FillMaskOptions(model_dir, top_k=2, json=True), texts)
     loaded = loading.load_pretraining_model(model_dir)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
-        {"text": text, "masks": [[dataclasses.asdict(each) for each in mask] for mask in fill_mask(loaded, text, 2)]}
-        for text in texts
+        {"text": text, "masks": [[dataclasses.asdict(each) for each in mask] for mask in masks]}
+        for text, masks in zip(texts, fill_masks(loaded, texts, 2), strict=True)
     ]
+
+
+def test_a_text_gets_the_same_candidates_alone_and_with_others(model_dir: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("official_bert.inference.fill_mask._TEXTS_AT_A_TIME", 2)
+    loaded = loading.load_pretraining_model(model_dir)
+    texts = ["the [MASK] ran .", "[MASK] [MASK] sat on the mat with the [MASK]", "[MASK]"]
+    for text, masks in zip(texts, fill_masks(loaded, texts, 3), strict=True):
+        alone = fill_mask(loaded, text, 3)
+        assert [[each.token for each in mask] for mask in masks] == [[each.token for each in mask] for mask in alone]
+        for mask, expected in zip(masks, alone, strict=True):
+            assert [each.probability for each in mask] == pytest.approx([each.probability for each in expected])
 
 
 def test_damaged_or_incomplete_folder_is_rejected(model_dir: str, tmp_path: pathlib.Path):
