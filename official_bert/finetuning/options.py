@@ -5,7 +5,7 @@ import os
 from typing import Any, Self
 
 from official_bert.errors import UserError
-from official_bert.kinds.names import MEASURES
+from official_bert.kinds.names import MEASURES, parse_measure
 from official_bert.optimization.choices import (
     ONE_DEVICE,
     STRATEGIES,
@@ -155,9 +155,9 @@ class Options(ValidatedOptions):
     )
     thresholds: str | None = option(
         None,
-        "With --do_eval and several labels per text: the measure to maximize when choosing each label's threshold on "
-        "the evaluation data. Without it, all thresholds are 0.5.",
-        MEASURES,
+        f"With --do_eval: the measure that chooses the threshold of the rarer of two classes, or of each of several "
+        f"labels per text, on the evaluation data: {', '.join(MEASURES)}, precision=P (the best recall with at least "
+        "this precision) or recall=R. Without it, all thresholds are 0.5.",
         group=EVALUATION,
         resumable=True,
     )
@@ -226,6 +226,8 @@ class Options(ValidatedOptions):
             raise UserError(
                 "--calibrate, --thresholds and --min_confidence need --do_eval, because they use the evaluation data"
             )
+        if self.thresholds is not None:
+            parse_measure(self.thresholds, "--thresholds")
         if self.use_tpu and self.distribution_strategy not in (ONE_DEVICE, TPU):
             raise UserError(
                 f"--use_tpu cannot be combined with --distribution_strategy={self.distribution_strategy}; remove one"

@@ -4,6 +4,7 @@ B texts, C classes
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from official_bert.keras_models.text_model import TextModel
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.classification.spec import NO_ANSWER, ClassificationSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
-from official_bert.kinds.names import MEASURES
+from official_bert.kinds.names import MEASURES, parse_measure
 from official_bert.kinds.text_spec import DECISIONS, LabelSpec, TextExample, TextSpec
 from official_bert.modeling.config import BertConfig
 
@@ -37,8 +38,8 @@ class TextClassifier(TextModel):
         doc_stride: Number of tokens between the starts of two windows of a long text, whose logits are averaged.
             Defaults to None, which truncates long texts.
         temperature: Divisor of the logits before the softmax or sigmoid. `calibrate` finds the best value.
-        thresholds: Probability of each class above which `classify` returns it, for multi_label=True. Defaults to 0.5.
-            `choose_thresholds` finds better values.
+        thresholds: Probability of each class above which `classify` returns it. Defaults to 0.5. With
+            multi_label=False they add up to 1. `choose_thresholds` finds better values.
         positive_weights: Weight of each class in the loss of the texts that have it, for multi_label=True. Defaults
             to 1.
         min_confidence: Probability below which `classify` returns None, for multi_label=False.
@@ -92,8 +93,8 @@ class TextClassifier(TextModel):
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
-        """Probability of each class above which `classify` returns it, for multi_label=True. None means 0.5."""
-        return getattr(self.head, "thresholds", None) or None
+        """Probability of each class above which `classify` returns it. None means 0.5."""
+        return self._label_head.thresholds or None
 
     @thresholds.setter
     def thresholds(self, value: Sequence[float] | None) -> None:
@@ -165,22 +166,23 @@ class TextClassifier(TextModel):
     ) -> dict[str, float]:
         """Sets the threshold of each class to the value with the best score, and returns the thresholds by class.
 
+        With multi_label=False, the score is that of the rarer of two classes in y.
+
         Args:
             x: Texts that the model was not trained on.
             y: Their classes, as in `fit`.
-            measure: Score to maximize for each class: "f1", "f0.5", "f2" or "accuracy".
+            measure: Score to maximize: "f1", "f0.5", "f2", "accuracy", "balanced_accuracy", "precision=0.9" (the best
+                recall with at least this precision) or "recall=0.9".
             batch_size: Number of texts per batch. Defaults to 32.
 
         Raises:
-            UserError: If the model has multi_label=False, a class does not occur in y, or the measure is unknown.
+            UserError: If the model has three or more classes and multi_label=False, a class does not occur in y, the
+                measure is unknown, or no threshold reaches the precision.
         """
-        head = self.head
-        if not isinstance(head, MultiLabelSpec):
-            raise UserError("only models with multi_label=True have thresholds; set min_confidence instead")
-        if measure not in MEASURES:
-            raise UserError(f"measure is {measure!r}; expected one of {', '.join(MEASURES)}")
-        self.head = chosen = head.choose_thresholds(*self._predictions_and_examples(x, y, batch_size), measure)
-        return dict(zip(chosen.labels, chosen.thresholds, strict=True))
+        parse_measure(measure)
+        head = self._label_head.choose_thresholds(*self._predictions_and_examples(x, y, batch_size), measure)
+        self.head = head
+        return dict(zip(head.labels, head.thresholds, strict=True))
 
     @property
     def _label_head(self) -> LabelSpec:
@@ -192,11 +194,12 @@ class TextClassifier(TextModel):
 
 
 def _check_by_label(head: LabelSpec, name: str, values: Any) -> None:
-    if not isinstance(head, MultiLabelSpec) or len(values) != len(head.labels):
+    is_multi_label = isinstance(head, MultiLabelSpec)
+    adds_up = name == "thresholds" and math.isclose(sum(values), 1.0, abs_tol=1e-6)
+    if len(values) != len(head.labels) or not (is_multi_label or adds_up):
         shown = input_adapters.format_value(values)
-        raise UserError(
-            f"{name} is {shown}; expected a number for each of {len(head.labels)} labels, and multi_label=True"
-        )
+        rest = "" if is_multi_label else ", which add up to 1" if name == "thresholds" else ", and multi_label=True"
+        raise UserError(f"{name} is {shown}; expected a number for each of {len(head.labels)} labels{rest}")
 
 
 def _replace_setting(head: LabelSpec, name: str, value: Any) -> LabelSpec:
@@ -206,7 +209,7 @@ def _replace_setting(head: LabelSpec, name: str, value: Any) -> LabelSpec:
         UserError: If the head does not have this setting, or the value is out of range.
     """
     if name == "thresholds" and value is None:
-        return dataclasses.replace(head, thresholds=()) if isinstance(head, MultiLabelSpec) else head
+        return dataclasses.replace(head, thresholds=())
     if name == "min_confidence" and isinstance(head, MultiLabelSpec):
         if value:
             raise UserError(f"min_confidence is {value}, but multi_label=True; pass thresholds instead")

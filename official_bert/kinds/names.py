@@ -1,4 +1,8 @@
-"""The names of kinds and of their options. Importing this imports nothing, so that options can use it."""
+"""The names of kinds and of their options. Importing this imports no library, so that options can use it."""
+
+import contextlib
+
+from official_bert.errors import UserError
 
 # Kinds, as task.json names them.
 CLASSIFICATION, MULTI_LABEL, REGRESSION = "classification", "multi_label", "regression"
@@ -15,7 +19,35 @@ IS_TRUNCATED = "is_truncated"  # the output that every kind has: whether the end
 # of triplets.
 OBJECTIVES = RANKING, COSINE, TRIPLET = "ranking", "cosine", "triplet"
 
-# How the threshold of a label is chosen: F-scores by their beta (above 1 recall counts more), or accuracy.
+# Scores of which a lower one is better. "loss" is that of `fit`.
+LOWER_IS_BETTER = frozenset({"loss", "mean_absolute_error"})
+
+# The measures that choose the threshold of a label: F-scores by their beta (above 1 recall counts more), or accuracies.
 BETAS = {"f1": 1.0, "f0.5": 0.5, "f2": 2.0}
-ACCURACY = "accuracy"
-MEASURES = (*BETAS, ACCURACY)
+ACCURACY, BALANCED_ACCURACY = "accuracy", "balanced_accuracy"
+MEASURES = (*BETAS, ACCURACY, BALANCED_ACCURACY)
+# Or the best recall with at least a given precision, as in precision=0.9, or the reverse.
+PRECISION, RECALL = "precision", "recall"
+
+
+def parse_measure(measure: str, argument: str = "measure") -> tuple[str, float]:
+    """Returns the name of a measure, and the given precision or recall (0 for other measures).
+
+    Args:
+        measure: One of MEASURES, or PRECISION or RECALL with a number.
+        argument: Name of the user's argument.
+
+    Raises:
+        UserError: If the measure is unknown, or the number is not above 0 and at most 1.
+    """
+    if measure in MEASURES:
+        return measure, 0.0
+    name, _, number = measure.partition("=")
+    if name in (PRECISION, RECALL):
+        with contextlib.suppress(ValueError):
+            if 0 < float(number) <= 1:
+                return name, float(number)
+    raise UserError(
+        f"{argument} is {measure!r}; expected one of {', '.join(MEASURES)}, or {PRECISION}=P or {RECALL}=R with a "
+        "number above 0, at most 1"
+    )

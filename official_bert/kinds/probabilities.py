@@ -12,11 +12,12 @@ import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import Array
-from official_bert.kinds.names import ACCURACY, BETAS
+from official_bert.kinds.names import ACCURACY, BALANCED_ACCURACY, BETAS, PRECISION, parse_measure
 
 _NUM_BINS = 15  # bins of the expected calibration error
 _CONFIDENCE_LIMITS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # the rows of the coverage table
 _MAX_TEMPERATURE = 20.0  # the minimum is its inverse
+_NOT_REACHED = -2.0  # the value of a threshold without the given precision or recall
 _MIN_PROBABILITY = 1e-12  # the lower bound of probabilities before the logarithm
 
 
@@ -70,10 +71,10 @@ def choose_thresholds(probabilities: Array, expected: Array, labels: Sequence[st
         probabilities: Predicted probabilities, [E, C].
         expected: 1 for the labels of each text, else 0, [E, C].
         labels: Names of the labels.
-        measure: One of kinds.names.MEASURES.
+        measure: See `names.parse_measure`.
 
     Raises:
-        UserError: If a label does not occur in `expected`.
+        UserError: If a label does not occur in `expected`, or no threshold reaches a given precision.
     """
     absent = [label for label, column in zip(labels, expected.T, strict=True) if not column.any()]
     if absent:
@@ -82,30 +83,54 @@ def choose_thresholds(probabilities: Array, expected: Array, labels: Sequence[st
             "for it; add some, or leave out --thresholds"
         )
     return tuple(
-        _choose_threshold(column, is_expected > 0, measure)
-        for column, is_expected in zip(probabilities.T, expected.T, strict=True)
+        _choose_threshold(column, is_expected > 0, label, measure)
+        for column, is_expected, label in zip(probabilities.T, expected.T, labels, strict=True)
     )
 
 
-def _choose_threshold(probabilities: Array, is_expected: Array, measure: str) -> float:
+def _choose_threshold(probabilities: Array, is_expected: Array, label: str, measure: str) -> float:
     order = np.argsort(-probabilities, kind="stable")
-    ordered, hits = probabilities[order], np.cumsum(is_expected[order])
-    predicted, total = np.arange(1, len(order) + 1), int(is_expected.sum())
-    if measure == ACCURACY:
-        values = (2 * hits - predicted - total) / len(order)  # up to a constant
-        value_of_none = -total / len(order)
+    # Candidate n predicts the n texts with the highest probabilities. Its threshold is halfway to the next one.
+    bounds = np.concatenate([[1.0], probabilities[order], [0.0]])
+    hits = np.append(0, np.cumsum(is_expected[order]))
+    values = _measure_candidates(hits, int(is_expected.sum()), measure)
+    is_possible = np.append(bounds[1:-1] < bounds[:-2], True)  # a threshold cannot separate equal probabilities
+    is_possible[0] = True
+    thresholds = (bounds[:-1] + bounds[1:]) / 2.0
+    best = max(
+        np.flatnonzero(is_possible), key=lambda n: (round(float(values[n]), 12), -abs(float(thresholds[n]) - 0.5))
+    )
+    if values[best] == _NOT_REACHED:
+        raise UserError(f"no threshold gives the label {label} {measure} on the evaluation data; ask for a lower one")
+    return float(thresholds[best])
+
+
+def _measure_candidates(hits: Array, total: int, measure: str) -> Array:
+    """Returns the measure, up to a constant, of predicting the first n texts, for n from 0 to all.
+
+    Args:
+        hits: Number of texts with the label among the first n, [E + 1].
+        total: Number of texts with the label.
+        measure: See `names.parse_measure`.
+
+    Returns:
+        The values of the measure, [E + 1], or _NOT_REACHED.
+    """
+    name, target = parse_measure(measure)
+    predicted = np.arange(len(hits))
+    precision, recall = hits / np.maximum(predicted, 1), hits / total
+    if name in BETAS:
+        weight = BETAS[name] ** 2
+        values = (1 + weight) * hits / (weight * total + predicted)
+    elif name == ACCURACY:
+        values = (2 * hits - predicted - total) / max(len(hits) - 1, 1)
+    elif name == BALANCED_ACCURACY:
+        values = recall - (predicted - hits) / max(len(hits) - 1 - total, 1)
+    elif name == PRECISION:
+        values = np.where(precision >= target, recall, _NOT_REACHED)
     else:
-        weight = BETAS[measure] ** 2
-        values, value_of_none = (1 + weight) * hits / (weight * total + predicted), 0.0
-    # A threshold cannot separate equal probabilities.
-    is_end = np.append(ordered[1:] < ordered[:-1], True)
-    below = np.append(ordered[1:], 0.0)
-    candidates = [(value_of_none, float(ordered[0] + 1.0) / 2.0 if ordered[0] < 1.0 else 1.0)]
-    candidates += [
-        (float(value), float(high + low) / 2.0)
-        for value, high, low in zip(values[is_end], ordered[is_end], below[is_end], strict=True)
-    ]
-    return max(candidates, key=lambda each: (round(each[0], 12), -abs(each[1] - 0.5)))[1]
+        values = np.where(recall >= target, precision, _NOT_REACHED)
+    return np.asarray(values)
 
 
 def bin_confidences(confidences: Array, is_correct: Array) -> list[tuple[float, float, int]]:
@@ -132,20 +157,20 @@ def calibration_error(confidences: Array, is_correct: Array) -> float:
 
 
 def calibration_report(
-    temperature: float, confidences: Array, is_correct: Array, uncalibrated: Array, with_coverage: bool
+    temperature: float, before: float, confidences: Array, is_correct: Array, with_coverage: bool
 ) -> dict[str, Any]:
     """Returns the temperature, the calibration error before and after calibration, and the coverage table.
 
     Args:
         temperature: The current temperature.
+        before: Calibration error before calibration.
         confidences: Calibrated confidence of each decision, of any shape.
         is_correct: Whether each decision is correct, of the same shape.
-        uncalibrated: Confidences before calibration, of the same shape.
         with_coverage: Whether the model may abstain, so that the coverage table makes sense.
     """
     return {
         "temperature": temperature,
-        "before": calibration_error(uncalibrated, is_correct),
+        "before": before,
         "after": calibration_error(confidences, is_correct),
         "coverage": compute_coverage(confidences, is_correct) if with_coverage else [],
     }

@@ -1,4 +1,7 @@
-"""Scores by scikit-learn and SciPy, which are 0 where those libraries do not define them."""
+"""Scores by scikit-learn and SciPy, which are 0 where those libraries do not define them.
+
+E examples
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,6 +10,8 @@ import numpy as np
 
 from official_bert.kinds.features import Array
 from official_bert.kinds.spec import Outcome
+
+TWO_CLASS_SCORES = ("roc_auc", "average_precision", "f1_rare_class")
 
 
 def accuracy(predicted: Sequence[int] | Array, expected: Sequence[int] | Array) -> float:
@@ -53,6 +58,34 @@ def f1(predicted: Any, expected: Any, average: str = "binary") -> float:
     from sklearn.metrics import f1_score
 
     return float(f1_score(expected, predicted, average=average, zero_division=0.0)) if len(expected) else 0.0
+
+
+def find_rare_class(expected: Array) -> int:
+    """Returns the rarer of the classes 0 and 1, or 1 if both have equally many examples."""
+    counts = np.bincount(expected, minlength=2)
+    return int(counts[1] <= counts[0])
+
+
+def two_class_scores(probabilities: Array, predicted: Array, expected: Array) -> dict[str, float]:
+    """Returns the area under the ROC curve, and the average precision and F1 of the rarer of two classes.
+
+    The first two are 0 if all examples have the same class.
+
+    Args:
+        probabilities: Probability of each class, [E, 2].
+        predicted: Predicted class, [E].
+        expected: Class of each example, [E].
+    """
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    rare = find_rare_class(expected)
+    is_rare = expected == rare
+    has_both = 0 < is_rare.sum() < len(is_rare)
+    values = (roc_auc_score, average_precision_score)
+    roc_auc, average_precision = (
+        float(score(is_rare, probabilities[:, rare])) if has_both else 0.0 for score in values
+    )
+    return dict(zip(TWO_CLASS_SCORES, (roc_auc, average_precision, f1(predicted == rare, is_rare)), strict=True))
 
 
 def pearson(predicted: Array, expected: Array) -> float:

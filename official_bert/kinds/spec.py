@@ -86,7 +86,12 @@ class KindSpec(abc.ABC):
 
     @property
     def best_metric(self) -> str:
-        """The name of the score that selects the best model. Higher is better."""
+        """The name of the score that selects the best model by default. Higher is better."""
+        raise NotImplementedError
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """The names of the scores that can select the best model. Higher is better, except for LOWER_IS_BETTER."""
         raise NotImplementedError
 
     @property

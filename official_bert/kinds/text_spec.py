@@ -127,14 +127,17 @@ class LabelSpec(TextSpec):
     Attributes:
         labels: Names of the classes.
         temperature: Divisor of the logits before they become probabilities (see `fit_temperature`).
+        thresholds: Threshold of the probability of each class. Empty for none.
     """
 
     labels: tuple[str, ...] = ()
     temperature: float = 1.0
+    thresholds: tuple[float, ...] = ()
 
     @property
     def settings(self) -> dict[str, Any]:
-        return super().settings | ({"temperature": self.temperature} if self.temperature != 1.0 else {})
+        settings = super().settings | ({"temperature": self.temperature} if self.temperature != 1.0 else {})
+        return settings | ({"thresholds": list(self.thresholds)} if self.thresholds else {})
 
     @staticmethod
     @abc.abstractmethod
@@ -158,9 +161,13 @@ class LabelSpec(TextSpec):
 
     def calibration_report(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, Any]:
         confidences, is_correct = self.certainties(predictions, examples)
-        uncalibrated, _ = self.certainties(self.rescale(predictions, 1.0 / self.temperature), examples)
+        uncalibrated = self.certainties(self.rescale(predictions, 1.0 / self.temperature), examples)
         return probabilities.calibration_report(
-            self.temperature, confidences, is_correct, uncalibrated, self.is_single_label
+            self.temperature,
+            probabilities.calibration_error(*uncalibrated),
+            confidences,
+            is_correct,
+            with_coverage=self.is_single_label,
         )
 
     def uncalibrated(self) -> Self:
@@ -169,8 +176,25 @@ class LabelSpec(TextSpec):
     def calibrate(self, predictions: Array) -> Array:
         return self.rescale(predictions, self.temperature)
 
+    @abc.abstractmethod
+    def choose_thresholds(self, predictions: Array, examples: Sequence[TextExample], measure: str) -> Self:
+        """Returns the spec with the thresholds that maximize a measure.
+
+        Args:
+            predictions: Predictions of this spec.
+            examples: Labelled examples that the model was not trained on.
+            measure: See `names.parse_measure`.
+
+        Raises:
+            UserError: If a class has no example, no threshold reaches a given precision, or a spec with one label per
+                text does not have two classes.
+        """
+
     def decide(self, predictions: Array, examples: Sequence[TextExample], wanted: Decisions) -> Self:
-        return self.uncalibrated().fit_temperature(predictions, examples) if wanted.calibrate else self
+        spec = self.uncalibrated().fit_temperature(predictions, examples) if wanted.calibrate else self
+        if wanted.thresholds is None:
+            return spec
+        return spec.choose_thresholds(spec.calibrate(predictions), examples, wanted.thresholds)
 
     def parse_class_weights(self, class_weights: Sequence[str]) -> Array:
         """Returns the values of --class_weights as numbers, [C].

@@ -206,7 +206,10 @@ class GlueTask(TextTask):
 
     def metrics(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
         predicted = np.array(self.head.predicted_labels(predictions))
-        return self._spec.compute(predicted, np.array([example.label for example in examples]))
+        values = self._spec.compute(predicted, np.array([example.label for example in examples]))
+        if isinstance(self.head, ClassificationSpec):
+            values |= self.head.two_class_scores(predictions, examples)
+        return values
 
     def write_predictions(
         self, folder: str, split: str, predictions: Array, examples: Sequence[TextExample]

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -65,7 +66,7 @@ def run_documented_programs(folder: str, texts: list[str], kind: str) -> list[st
     (classes,) = (each for each in programs if "import tokenizers" in each)
     (tags,) = (each for each in programs if "word_to_tokens" in each)
     if kind == TAGGING:
-        classes = "\n".join(classes.rstrip().split("\n")[:-4]) + "\n" + tags
+        classes = "\n".join(classes.rstrip().split("\n")[:-5]) + "\n" + tags
     program = classes.replace("exports/sst2-onnx/1", folder)
     calls = [program.replace('"A film to see twice"', repr(text)) for text in texts]
     blocked = "import sys\nsys.modules.update(official_bert=None, data_gen=None, tensorflow=None)\n"
@@ -74,9 +75,9 @@ def run_documented_programs(folder: str, texts: list[str], kind: str) -> list[st
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.5])
-def test_documented_program_classifies_without_this_package(temperature: float, tmp_path: pathlib.Path):
-    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION, temperature=temperature)
+@pytest.mark.parametrize("decisions", [{}, {"temperature": 2.5, "thresholds": [0.1, 0.6, 0.3]}])
+def test_documented_program_classifies_without_this_package(decisions: dict[str, Any], tmp_path: pathlib.Path):
+    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION, **decisions)
     folder = export(model_dir, tmp_path / "exports", ONNX)
     texts = [*TEXTS, "a [SEP] cat [MASK]"]
     answers = OnnxPredictor(folder).run(exports.to_columns({"text": texts}))

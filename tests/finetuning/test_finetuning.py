@@ -274,7 +274,7 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
     ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, "there is no nowhere/test.tsv"),
     ({"freeze": ["nothing"]}, "'nothing' matches no whole layer name"),
     ({"calibrate": True, "do_eval": False}, "--calibrate, --thresholds and --min_confidence need --do_eval"),
-    ({"thresholds": "f1"}, "--thresholds is for several labels per text; with one label, use --min_confidence"),
+    ({"thresholds": "auc"}, "--thresholds is 'auc'; expected one of f1"),
     ({"calibrate": True, "eval_file": None}, "need evaluation data, and table has none; a table needs --eval_file"),
     ({"balanced_sampling": True, "label_kind": "multi_label"}, "--balanced_sampling needs a classification task"),
 ])  # fmt: skip

@@ -36,8 +36,9 @@ def test_run_classifier_writes_the_originals_files(tmp_path: pathlib.Path, model
     steps = ["--do_train=true", "--do_eval=true", "--do_predict=true", "--num_train_epochs=1.0"]
     run(RUN_CLASSIFIER, "--task_name=MRPC", f"--data_dir={data}", f"--output_dir={output}", *steps, *model_flags)
     scores = json.loads((output / "results.json").read_text())["dev"]
-    assert (output / "eval_results.txt").read_text() == (
-        f"eval_accuracy = {scores['accuracy']}\neval_f1 = {scores['f1']}\n"
+    assert {"accuracy", "f1", "roc_auc"} <= set(scores)
+    assert (output / "eval_results.txt").read_text() == "".join(
+        f"eval_{name} = {scores[name]}\n" for name in sorted(scores)
     )
     table = [line.split("\t") for line in (output / "predictions_test.tsv").read_text().splitlines()[1:]]
     results = [line.split("\t") for line in (output / "test_results.tsv").read_text().splitlines()]

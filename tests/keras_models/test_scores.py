@@ -207,7 +207,7 @@ def test_decisions_that_are_set_act_in_every_interface(tmp_path):
     (False, "temperature", 0, "temperature is 0.0; expected a positive number"),
     (False, "temperature", None, "temperature is nan; expected a positive number"),
     (False, "min_confidence", 1.5, "min_confidence is 1.5; expected a probability"),
-    (False, "thresholds", [0.5, 0.5], "thresholds is .*; expected a number for each of 2 labels, and multi_label=True"),
+    (False, "thresholds", [0.5, 0.6], "thresholds is .*; expected a number for each of 2 labels, which add up to 1"),
     (True, "min_confidence", 0.5, "min_confidence is 0.5.*thresholds"),
     (True, "thresholds", [0.5, 2], "thresholds is .*; expected a list of probabilities"),
     (True, "thresholds", [0.5], "thresholds is .*; expected a number for each of 2 labels"),

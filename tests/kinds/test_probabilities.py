@@ -2,12 +2,16 @@ import dataclasses
 
 import numpy as np
 import pytest
+from sklearn.metrics import balanced_accuracy_score, precision_score, recall_score
 
 from official_bert.errors import UserError
 from official_bert.kinds import probabilities
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
+from official_bert.kinds.names import parse_measure
+from official_bert.kinds.spec import Decisions
 from official_bert.kinds.text_spec import TextExample
+from tests.make import refusal
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -72,7 +76,9 @@ def f_score(predicted: np.ndarray, right: np.ndarray, beta: float) -> float:
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("measure", ["f1", "f0.5", "f2", "accuracy"])
+@pytest.mark.parametrize(
+    "measure", ["f1", "f0.5", "f2", "accuracy", "balanced_accuracy", "precision=0.4", "recall=0.7"]
+)
 def test_no_threshold_is_better_than_the_chosen_one(measure: str, seed: int):
     rng = np.random.default_rng(seed)
     right = rng.random(30) < 0.3
@@ -83,11 +89,53 @@ def test_no_threshold_is_better_than_the_chosen_one(measure: str, seed: int):
         predicted = values > threshold
         if measure == "accuracy":
             return float((predicted == right).mean())
+        if measure == "balanced_accuracy":
+            return float(balanced_accuracy_score(right, predicted))
+        name, _, target = measure.partition("=")
+        if target:
+            precision = precision_score(right, predicted, zero_division=0.0)
+            recall = recall_score(right, predicted)
+            given, other = (precision, recall) if name == "precision" else (recall, precision)
+            return other if given >= float(target) else -1.0
         return f_score(predicted, right, {"f1": 1.0, "f0.5": 0.5, "f2": 2.0}[measure])
 
     (chosen,) = probabilities.choose_thresholds(values[:, None], right[:, None].astype(float), ["a"], measure)
     best = max(value(threshold) for threshold in np.linspace(-0.005, 1.005, 1011))
     assert value(chosen) == pytest.approx(best)
+
+
+def test_a_precision_that_no_threshold_reaches_is_refused():
+    rows, expected = np.array([[0.9], [0.5]]), np.array([[0.0], [1.0]])
+    assert "precision=0.6" in refusal(probabilities.choose_thresholds, rows, expected, ["a"], "precision=0.6")
+    assert probabilities.choose_thresholds(rows, expected, ["a"], "precision=0.5") == (0.25,)
+
+
+@pytest.mark.parametrize("measure", ["auc", "precision", "precision=P", "precision=", "recall=0", "recall=1.1", "f1=1"])
+def test_an_unknown_measure_is_refused(measure: str):
+    assert repr(measure) in refusal(parse_measure, measure)
+
+
+@pytest.mark.parametrize("rare", [0, 1])
+def test_the_threshold_of_two_classes_is_that_of_the_rarer_one(rare: int):
+    head = ClassificationSpec(labels=("a", "b"))
+    of_rare = np.array([0.1, 0.2, 0.3, 0.45, 0.4])
+    predictions = np.stack([1 - of_rare, of_rare][:: 1 if rare else -1], axis=-1)
+    examples = [TextExample("", "", None, label) for label in (1 - rare, 1 - rare, 1 - rare, rare, rare)]
+    before = head.scores(predictions, examples)
+    assert (before["roc_auc"], before["average_precision"], before["f1_rare_class"]) == (1.0, 1.0, 0.0)
+    for measure in ("f1", "f2", "balanced_accuracy", "recall=1", "precision=1"):
+        chosen = head.decide(predictions, examples, Decisions(thresholds=measure))
+        assert chosen.thresholds[rare] == pytest.approx(0.35)
+        assert sum(chosen.thresholds) == 1.0
+        assert chosen.predicted_labels(predictions) == [example.label for example in examples]
+        assert chosen.scores(predictions, examples)["f1_rare_class"] == 1.0
+    answers = chosen.named_answers(predictions, examples)
+    assert answers["label"] == [head.labels[example.label] for example in examples]
+    np.testing.assert_allclose(answers["probability"], [0.9, 0.8, 0.7, 0.45, 0.4])
+    assert [outcome.certainty for outcome in chosen.outcomes(predictions, examples)] == answers["probability"]
+    with_limit = dataclasses.replace(chosen, min_confidence=0.42)
+    assert with_limit.named_answers(predictions, examples)["label"][3:] == [head.labels[rare], ""]
+    assert "two classes" in refusal(ClassificationSpec(labels=("a", "b", "c")).choose_thresholds, [], [], "f1")
 
 
 def test_a_label_that_never_occurs_has_no_threshold():

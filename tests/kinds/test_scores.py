@@ -18,3 +18,16 @@ def test_scores_are_the_known_ones_and_defined_at_the_edges():
     assert scores.pearson(constant, np.arange(3.0)) == scores.spearman(np.arange(3.0), constant) == 0.0
     assert scores.accuracy([], []) == scores.f1([], []) == scores.matthews([], []) == 0.0
     assert scores.pearson(np.ones(1), np.ones(1)) == 0.0
+
+
+def test_two_classes_are_scored_by_the_rarer_one():
+    expected, of_rare = np.array([0, 0, 0, 1, 1]), np.array([0.1, 0.6, 0.2, 0.3, 0.7])
+    # By hand: 5 of 6 pairs are in order; the precisions at the two hits are 1 and 2/3.
+    known = {"roc_auc": 5 / 6, "average_precision": 5 / 6, "f1_rare_class": 1 / 2}
+    for rare in (0, 1):
+        probabilities = np.stack([1 - of_rare, of_rare][:: 1 if rare else -1], axis=-1)
+        predicted = np.argmax(probabilities, axis=-1)
+        labels = expected if rare else 1 - expected
+        assert scores.two_class_scores(probabilities, predicted, labels) == pytest.approx(known)
+    nothing = dict.fromkeys(scores.TWO_CLASS_SCORES, 0.0)
+    assert scores.two_class_scores(probabilities, predicted, np.zeros(5, int)) == nothing

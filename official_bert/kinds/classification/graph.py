@@ -14,7 +14,8 @@ class Graph(LabelGraph):
     def answer_logits(self, logits: Any) -> dict[str, Any]:
         labels = tf.constant(self.task_spec["labels"])  # [C]
         probabilities = tf.nn.softmax(self.scale_logits(logits))
-        probability, label = tf.reduce_max(probabilities, -1), tf.gather(labels, tf.argmax(probabilities, -1))
+        predicted = tf.argmax(probabilities - tf.constant(self.task_spec.get("thresholds") or 0.0, tf.float32), -1)
+        probability, label = tf.gather(probabilities, predicted, batch_dims=1), tf.gather(labels, predicted)
         if min_confidence := self.task_spec.get("min_confidence"):
             label = tf.where(probability >= min_confidence, label, NO_ANSWER)
         return {

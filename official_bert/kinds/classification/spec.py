@@ -24,6 +24,9 @@ NO_ANSWER = ""  # the label of predictions below min_confidence
 class ClassificationSpec(LabelSpec):
     """One of several classes. A label is the index of a class.
 
+    The most probable class is predicted. With thresholds, which add up to 1, it is the class whose probability exceeds
+    its threshold the most: of two classes the one whose probability is above its threshold.
+
     Attributes:
         min_confidence: Minimum probability of a predicted class. Less probable predictions become NO_ANSWER.
     """
@@ -46,11 +49,29 @@ class ClassificationSpec(LabelSpec):
     def settings(self) -> dict[str, Any]:
         return super().settings | ({"min_confidence": self.min_confidence} if self.min_confidence else {})
 
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        two_class_scores = scores.TWO_CLASS_SCORES if len(self.labels) == 2 else ()
+        return ("accuracy", "f1_macro", "matthews_correlation", *two_class_scores)
+
     rescale = staticmethod(probabilities.rescale_softmax)
 
     def certainties(self, predictions: Array, examples: Sequence[TextExample]) -> tuple[Array, Array]:
+        predicted, expected = self.predicted_labels(predictions), [example.label for example in examples]
+        return self._take_probabilities(predictions), np.array(predicted) == np.array(expected)
+
+    def choose_thresholds(self, predictions: Array, examples: Sequence[TextExample], measure: str) -> Self:
+        if len(self.labels) != 2:
+            raise UserError(
+                f"thresholds are for two classes, or for several labels per text; the model has {len(self.labels)} "
+                "classes and one label per text; set a minimum confidence instead"
+            )
         expected = np.array([example.label for example in examples])
-        return predictions.max(axis=-1), np.argmax(predictions, axis=-1) == expected
+        rare = scores.find_rare_class(expected)
+        (threshold,) = probabilities.choose_thresholds(
+            predictions[:, [rare]], (expected == rare)[:, None], [self.labels[rare]], measure
+        )
+        return dataclasses.replace(self, thresholds=(1.0 - threshold, threshold)[:: 1 if rare else -1])
 
     def parse_labels(self, y: Any) -> list[int]:
         return class_labels.class_numbers(
@@ -61,8 +82,6 @@ class ClassificationSpec(LabelSpec):
         return np.array(labels, np.int32)
 
     def decide(self, predictions: Array, examples: Sequence[TextExample], wanted: Decisions) -> Self:
-        if wanted.thresholds is not None:
-            raise UserError("--thresholds is for several labels per text; with one label, use --min_confidence")
         spec = super().decide(predictions, examples, wanted)
         if wanted.min_confidence is None:
             return spec
@@ -85,30 +104,39 @@ class ClassificationSpec(LabelSpec):
         return probabilities.softmax(logits / self.temperature)
 
     def predicted_labels(self, predictions: Array) -> list[int]:
-        return np.argmax(predictions, axis=-1).tolist()
+        return np.argmax(predictions - np.array(self.thresholds or 0.0), axis=-1).tolist()
+
+    def _take_probabilities(self, predictions: Array) -> Array:
+        """Returns the probability of each predicted class, [E]."""
+        return np.asarray(predictions)[np.arange(len(predictions)), self.predicted_labels(predictions)]
+
+    def certainty(self, prediction: Any) -> float:
+        return float(self._take_probabilities(np.asarray(prediction)[None])[0])
 
     def format_label(self, label: int) -> str:
         return self.labels[label]
 
     def prediction_names(self, predictions: Array) -> list[str]:
         return [
-            self.labels[label] if max(row) >= self.min_confidence else NO_ANSWER
-            for label, row in zip(self.predicted_labels(predictions), predictions, strict=True)
+            self.labels[label] if probability >= self.min_confidence else NO_ANSWER
+            for label, probability in zip(
+                self.predicted_labels(predictions), self._take_probabilities(predictions), strict=True
+            )
         ]
 
     def named_answers(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
         return {
             "label": self.prediction_names(predictions),
-            "probability": [float(max(row)) for row in predictions],
+            "probability": self._take_probabilities(predictions).tolist(),
             "labels": [list(self.labels)] * len(predictions),
             "probabilities": [row.tolist() for row in predictions],
         }
 
     def margins(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> list[float]:
         rows = self.decode(outputs, features, examples)
-        margins = np.array(probabilities.compute_margins(rows))
+        margins = np.array(probabilities.compute_margins(rows - np.array(self.thresholds or 0.0)))
         if self.min_confidence:
-            margins = np.minimum(margins, np.abs(rows.max(axis=-1) - self.min_confidence))
+            margins = np.minimum(margins, np.abs(self._take_probabilities(rows) - self.min_confidence))
         return margins.tolist()
 
     def scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
@@ -118,12 +146,20 @@ class ClassificationSpec(LabelSpec):
             "f1_macro": scores.f1(predicted, expected, average="macro"),
             "matthews_correlation": scores.matthews(predicted, expected),
         }
+        values |= self.two_class_scores(predictions, examples)
         if self.min_confidence:
             confidences, is_correct = self.certainties(predictions, examples)
             answered = confidences >= self.min_confidence
             values["coverage"] = float(np.mean(answered))
             values["accuracy_of_answered"] = float(np.mean(is_correct[answered])) if answered.any() else 0.0
         return values
+
+    def two_class_scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
+        """Returns `scores.two_class_scores`, or an empty dict for three classes or more."""
+        if len(self.labels) != 2:
+            return {}
+        expected = np.array([example.label for example in examples])
+        return scores.two_class_scores(predictions, np.array(self.predicted_labels(predictions)), expected)
 
     def soft_targets(self, targets: Array, classes: int) -> Array:
         return np.asarray(np.eye(classes)[targets])

@@ -22,8 +22,9 @@ from official_bert.kinds.text_spec import LabelSpec, TextExample
 class MultiLabelSpec(LabelSpec):
     """Any number of classes. A label is a tuple of class indices. A prediction has a probability for each class.
 
+    A class is predicted if its probability is above its threshold, or above 0.5 without thresholds.
+
     Attributes:
-        thresholds: The probability above which each class is predicted. Empty for 0.5.
         positive_weights: Weight in the loss of the texts that have each class. Empty for 1. Answers do not depend on
             them.
     """
@@ -31,6 +32,7 @@ class MultiLabelSpec(LabelSpec):
     kind: ClassVar[str] = MULTI_LABEL
     required_settings: ClassVar[tuple[str, ...]] = ("labels",)
     best_metric: ClassVar[str] = "f1_micro"
+    score_names: ClassVar[tuple[str, ...]] = ("f1_micro", "f1_macro", "exact_match")
     discrete_outputs: ClassVar[tuple[str, ...]] = ("predicted",)
     answer_dtypes: ClassVar[Mapping[str, Any]] = {
         "labels": object,
@@ -38,12 +40,7 @@ class MultiLabelSpec(LabelSpec):
         "predicted": np.bool_,
     }
 
-    thresholds: tuple[float, ...] = ()
     positive_weights: tuple[float, ...] = ()
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return super().settings | ({"thresholds": list(self.thresholds)} if self.thresholds else {})
 
     rescale = staticmethod(probabilities.rescale_sigmoid)
 
@@ -51,16 +48,6 @@ class MultiLabelSpec(LabelSpec):
         return predictions, self.targets([example.label for example in examples])
 
     def choose_thresholds(self, predictions: Array, examples: Sequence[TextExample], measure: str) -> Self:
-        """Returns the spec with the thresholds that maximize a measure.
-
-        Args:
-            predictions: Predictions of this spec.
-            examples: Labelled examples that the model was not trained on.
-            measure: One of kinds.names.MEASURES.
-
-        Raises:
-            UserError: If a class has no example.
-        """
         expected = self.targets([example.label for example in examples])
         thresholds = probabilities.choose_thresholds(predictions, expected, self.labels, measure)
         return dataclasses.replace(self, thresholds=thresholds)
@@ -68,10 +55,7 @@ class MultiLabelSpec(LabelSpec):
     def decide(self, predictions: Array, examples: Sequence[TextExample], wanted: Decisions) -> Self:
         if wanted.min_confidence is not None:
             raise UserError("--min_confidence is for one label per text; with several labels, use --thresholds")
-        spec = super().decide(predictions, examples, wanted)
-        if wanted.thresholds is None:
-            return spec
-        return spec.choose_thresholds(spec.calibrate(predictions), examples, wanted.thresholds)
+        return super().decide(predictions, examples, wanted)
 
     def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
         """Returns the spec with positive_weights. If balanced, texts with and without a label have equal weights."""

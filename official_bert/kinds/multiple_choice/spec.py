@@ -41,6 +41,7 @@ class MultipleChoiceSpec(KindSpec):
 
     kind: ClassVar[str] = MULTIPLE_CHOICE
     best_metric: ClassVar[str] = "accuracy"
+    score_names: ClassVar[tuple[str, ...]] = ("accuracy",)
     discrete_outputs: ClassVar[tuple[str, ...]] = ("choice",)
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"choice": np.int32, "probabilities": np.float32}
     required_settings: ClassVar[tuple[str, ...]] = ("num_choices",)

@@ -20,6 +20,7 @@ class RegressionSpec(TextSpec):
 
     kind: ClassVar[str] = REGRESSION
     best_metric: ClassVar[str] = "pearson"
+    score_names: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_absolute_error")
     is_value: ClassVar[bool] = True
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"value": np.float32}
 

@@ -110,6 +110,10 @@ class TaggingSpec(KindSpec):
         return "f1" if self.scheme else "accuracy"
 
     @property
+    def score_names(self) -> tuple[str, ...]:
+        return ("f1", "precision", "recall", "accuracy") if self.scheme else ("accuracy",)
+
+    @property
     def has_own_scores(self) -> bool:
         return bool(self.scheme)
 
