@@ -41,7 +41,9 @@ SERVING_PAGE = pathlib.Path(__file__).parents[2] / "docs" / "guides" / "serving.
 
 def test_long_texts_are_read_in_windows_and_pairs_too(tmp_path: pathlib.Path):
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION, doc_stride=5, pair=True, **BILSTM.to_dict())
-    export(model_dir, tmp_path / "exports", ONNX)
+    folder = export(model_dir, tmp_path / "exports", ONNX)
+    answers = OnnxPredictor(folder, threads=1).run(exports.to_columns({"text": TEXTS, "text_pair": TEXTS[::-1]}))
+    assert answers["probabilities"].shape == (len(TEXTS), 3)
 
 
 @pytest.fixture

@@ -124,6 +124,13 @@ def test_more_padding_changes_no_prediction(kind, tiny_config):
     keras.tree.map_structure(compare, ours, theirs)
 
 
+@pytest.mark.parametrize("kind", names.KINDS)
+def test_a_tenth_is_dropped_before_every_head_but_that_of_questions(kind, tiny_config):
+    layers = model_of(kind, tiny_config)._flatten_layers()
+    rates = [layer.rate for layer in layers if layer.name == "head_dropout"]
+    assert rates == ([] if kind in ("question_answering", "embedding") else [0.1])
+
+
 def test_logits_are_float32_under_bfloat16(tiny_config):
     for kind in names.KINDS:
         encoder = build_encoder(tiny_config, dtype="mixed_bfloat16")

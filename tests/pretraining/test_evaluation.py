@@ -28,6 +28,7 @@ def test_best_weights_are_judged_by_what_was_saved_with_them(tiny_config: BertCo
 
     assert best(1).keep_if_better(5, 1.0)
     assert not best(1).keep_if_better(10, 2.0)
+    assert not best(1).keep_if_better(10, 1.0), "the earlier one of equal losses is kept"
     assert not best(1).keep_if_better(10, float("nan"))
     assert best(2).keep_if_better(10, 2.0), "losses on other records say nothing"
     assert best(2).keep_if_better(8, 3.0), "step 10 was taken by a run that went on from before"

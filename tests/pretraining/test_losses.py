@@ -78,7 +78,22 @@ def test_losses_are_those_of_the_reference(tiny_config: BertConfig, record_files
     assert metrics["masked_lm_loss"] == pytest.approx((-np.log(right) * weights).sum() / weights.sum(), rel=1e-5)
     assert metrics["next_sentence_loss"] == pytest.approx(-np.log(chosen).mean(), rel=1e-5)
     assert metrics["masked_lm_accuracy"] == pytest.approx(hits.sum() / weights.sum())
+    right_pairs = scores.argmax(axis=-1) == features["next_sentence_labels"][:, 0]
+    assert metrics["next_sentence_accuracy"] == pytest.approx(right_pairs.mean())
     assert metrics["loss"] == pytest.approx(metrics["masked_lm_loss"] + metrics["next_sentence_loss"])
+
+
+def test_metrics_are_means_over_predictions_and_records():
+    sums = {
+        "masked_lm_loss": 12.0, "masked_lm_correct": 3.0, "masked_lm_count": 8.0,
+        "next_sentence_loss": 1.5, "next_sentence_correct": 2.0, "next_sentence_count": 5.0,
+    }  # fmt: skip
+    expected = {"loss": 1.8, "masked_lm_loss": 1.5, "masked_lm_accuracy": 0.375}
+    assert pretraining_metrics(sums) == pytest.approx(
+        {**expected, "next_sentence_loss": 0.3, "next_sentence_accuracy": 0.4}
+    )
+    without_labels = sums | {"next_sentence_loss": 0.0, "next_sentence_correct": 0.0, "next_sentence_count": 0.0}
+    assert pretraining_metrics(without_labels) == pytest.approx(expected | {"loss": 1.5})
 
 
 def test_records_of_zeros_count_for_nothing(tiny_config: BertConfig, record_files: list[str]):

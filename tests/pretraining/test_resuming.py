@@ -307,7 +307,9 @@ def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(record_f
 
     subprocess.run(command("straight"), cwd=ROOT, capture_output=True, check=True)
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    rng = random.Random(time.time_ns())
+    seed = time.time_ns()
+    print(f"moments of the kills: random.Random({seed})")  # which pytest shows if the test fails
+    rng = random.Random(seed)
     targets = [0, *(start + rng.randrange(74) for start in range(20, 760, 74))]
     went_on = 0
     for target in targets:

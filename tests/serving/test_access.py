@@ -26,7 +26,8 @@ def client(exports: pathlib.Path):
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8501", "127.0.0.1", "127.8.9.1:1", "[::1]:8501",
-                                  "Bert.Example.com", "bert.example.com:443", "[::5]"])  # fmt: skip
+                                  "Bert.Example.com", "bert.example.com:443", "bert.example.com.", "localhost.:8501",
+                                  "[::5]"])  # fmt: skip
 def test_requests_to_this_machine_or_an_allowed_host_are_answered(client: Client, host: str):
     assert client.predict("size", BODY, Host=host).status == 200
 

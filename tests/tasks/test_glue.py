@@ -30,6 +30,15 @@ def test_every_task_of_glue_has_options():
     assert tuple(glue.SPECS) == GLUE
 
 
+def test_labels_have_the_order_of_the_original():
+    labels = {name: spec.labels for name, spec in glue.SPECS.items()}
+    binary, relations = ("0", "1"), ("contradiction", "entailment", "neutral")
+    assert labels == {
+        **dict.fromkeys(("cola", "sst-2", "mrpc", "qqp", "wnli"), binary), **dict.fromkeys(("mnli", "ax"), relations),
+        **dict.fromkeys(("qnli", "rte"), ("entailment", "not_entailment")), "sts-b": None,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_all_examples_of_the_release_are_read(name, test_data):
     folder, *counts = ROWS[name]

@@ -118,7 +118,7 @@ def test_a_users_own_head_is_ignored_and_listed(own: dict, exact_config: BertCon
 
 def test_the_kind_of_gelu_is_translated(tiny_config: BertConfig):
     base = {"model_type": "bert", "vocab_size": 9}
-    kinds = {"gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
+    kinds = {"gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "relu": "relu"}
     for theirs, ours in kinds.items():
         assert hugging_face_config.read_config({**base, "hidden_act": theirs}, "x").hidden_act == ours
     for ours, theirs in hugging_face_config.ACTIVATIONS.items():

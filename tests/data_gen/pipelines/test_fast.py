@@ -63,7 +63,9 @@ def test_bytes_are_the_same_after_kills_at_random_moments(corpus: Corpus, tmp_pa
     make_records(corpus, tmp_path / "straight", **small)
     options = make_options(corpus, tmp_path / "killed", **small)
     work = tmp_path / "killed" / "out.work"
-    rng = random.Random(time.time_ns())
+    seed = time.time_ns()
+    print(f"moments of the kills: random.Random({seed})")  # which pytest shows if the test fails
+    rng = random.Random(seed)
     found = []
 
     def entries() -> list[str]:  # of the work folder; os.walk passes over what is removed meanwhile

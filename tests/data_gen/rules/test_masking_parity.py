@@ -137,6 +137,8 @@ def test_the_rates_of_appendix_c2_are_kept_by_all_three(rates: str):
         for part, percent in zip(became, expected, strict=True):
             assert percent > 0 or part == 0, name
         assert_alike(became, np.array(expected) * 10_000, name)
+        if wanted.random == 100:
+            assert set(masked[chosen].tolist()) == set(VOCAB.values()), f"{name} draws every token"
 
 
 @pytest.mark.parametrize("whole_words", [False, True])

@@ -61,11 +61,15 @@ def test_every_run_is_a_command_and_has_a_folder_of_its_own(table: str, scale: s
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_question_leaves_room_for_its_context(scale: str, data_dir: pathlib.Path):
     for table in ("2", "3"):
-        for run in Experiment(options_for(data_dir, table, scale)).runs():
-            if run.command == "finetune":
-                flags = {"max_seq_length": 384, "max_query_length": 64, "doc_stride": 128, **run.flags}
-                Limits(flags["max_seq_length"], flags["doc_stride"], flags["max_query_length"])
+        runs = Experiment(options_for(data_dir, table, scale)).runs()
+        flags = [run.flags for run in runs if run.command == "finetune"]
+        assert flags
+        for each in flags:
+            limits = Limits(**{name: each.get(name, value) for name, value in _QUESTION_DEFAULTS.items()})
+            assert limits.max_query_length + 3 < limits.max_seq_length
 
+
+_QUESTION_DEFAULTS = {"max_seq_length": 384, "doc_stride": 128, "max_query_length": 64}
 
 # Rate, batch size and epochs (sections 4.1 to 4.4), longest sequence and doc_stride (the released run_squad.py).
 _GLUE_RATES = ["5e-5", "4e-5", "3e-5", "2e-5"]
