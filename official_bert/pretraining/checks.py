@@ -117,7 +117,7 @@ def check_run(
     changes: Changes = {}
     with errors.collecting():
         if options.do_train and not (options.begin_anew and not resumed_from):
-            changes = run_metadata.check_resume_compatibility(options, training_records)
+            changes = run_metadata.check_resume_compatibility(options, config, training_records)
     with errors.collecting():
         _check_model_files(options, model_files, manifests)
     errors.raise_if_any()

@@ -7,7 +7,9 @@ from typing import Any
 from official_bert.data.sentence_objectives import NONE, get_objective
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import summary
+from official_bert.pretraining.run_metadata import CHANGE_DESCRIPTIONS
 from official_bert.pretraining.summary import LENGTH, LoggedRun, read_logged_run, split_phases
+from official_bert.runs.run_file import describe_changes
 from official_bert.runs.training_log import NOTICES, read_log
 from official_bert.utils import files, markdown
 from official_bert.utils.counting import pluralize
@@ -33,6 +35,7 @@ def write_model_card(
             - evaluation_data: The manifests of the evaluation records.
             - versions: Versions of official_bert, tensorflow, keras and python, by name.
             - devices: Short names of the devices, such as CPU:0.
+            - changes: Options that were changed when the run was resumed: step, option, before and now of each.
         sections: Tables for the beginning of the card, by title.
 
     Raises:
@@ -67,6 +70,8 @@ def model_card(
     if metadata.get("command"):
         parts.append(f"The command: {markdown.code(str(metadata['command']))}")
     parts += [markdown.table(markdown.flag_table(flags)), markdown.table(summary.environment_table(metadata))]
+    if changes := metadata.get("changes"):
+        parts += ["These are the flags of the last steps. They were changed during the run:", _list_changes(changes)]
     if notices:
         parts.append("## Notices")
         if len(notices) > _MOST_NOTICES:
@@ -84,6 +89,14 @@ def model_card(
         "_official-bert pretrain writes this file at the end of a run, over the one before: keep your edits in a copy._"
     )
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _list_changes(changes: Sequence[Mapping[str, Any]]) -> str:
+    lines = []
+    for each in changes:
+        change = describe_changes({each["option"]: (each["before"], each["now"])}, CHANGE_DESCRIPTIONS)
+        lines.append(f"- from step {each['step']:,}: {markdown.escape(change)}")
+    return "\n".join(lines)
 
 
 def _introduction(metadata: Mapping[str, Any]) -> str:

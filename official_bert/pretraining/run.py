@@ -29,7 +29,7 @@ from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import Pretrainer
-from official_bert.runs.run_file import Changes
+from official_bert.runs.run_file import Changes, describe_changes
 from official_bert.runs.stop_request import StopRequest
 from official_bert.runs.training_log import EVAL, TrainingLog, read_log
 from official_bert.runs.training_run import open_training_run
@@ -118,7 +118,7 @@ def set_up(options: Options, strategy: Any) -> RunParts:
     if options.init_checkpoint and not resumed_from:
         initial = initial_checkpoint.open_initial_checkpoint(options, config)
     options, model_files, changes = checks.check_run(options, config, records, phases, resumed_from, initial)
-    metadata = run_metadata.collect_run_metadata(options, config, strategy, records, phases)
+    metadata = run_metadata.collect_run_metadata(options, config, strategy, records, phases, changes, steps_done)
     for phase in phases:
         cost.print_memory_estimate(options, config, replicas, phase, records.rows(phase))
     pretrainer = Pretrainer(
@@ -225,7 +225,9 @@ def train(parts: RunParts, log: TrainingLog, evaluation: HeldOutEvaluation) -> i
     """Trains up to the last step. Returns the exit code, which is not 0 if a signal stopped it."""
     options, pretrainer = parts.options, parts.pretrainer
     if parts.resumed_from:
-        log.note(pretrainer.step, f"went on from {os.path.basename(parts.resumed_from)}")
+        changes = describe_changes(parts.changes, run_metadata.CHANGE_DESCRIPTIONS)
+        notice = f"went on from {os.path.basename(parts.resumed_from)}{f' with changes: {changes}' if changes else ''}"
+        log.note(pretrainer.step, notice)
     if parts.is_chief:
         parts.checkpoints.remove_unfinished()
     if pretrainer.step >= options.total_steps:

@@ -23,8 +23,10 @@ from official_bert.version import __version__
 RUN_FILE = "run.json"
 _KINDS = {
     "flags": dict, "config": dict, "versions": dict, "records": dict, "data": list, "evaluation_data": list,
-    "devices": list,
+    "devices": list, "changes": list,
 }  # fmt: skip
+CHANGE_DESCRIPTIONS = {RECORDS: "the records differ"}  # see run_file.describe_changes
+_MICRO_BATCHES = "gradient_accumulation_steps"
 
 
 def read_run_metadata(folder: str) -> dict[str, Any]:
@@ -53,10 +55,19 @@ def collect_run_metadata(
     strategy: tf.distribute.Strategy,
     records: RunRecords,
     phases: Sequence[Phase],
+    changes: run_file.Changes,
+    steps_done: int,
 ) -> dict[str, Any]:
     """Returns the content of run.json (see model_card.write_model_card).
 
-    `phases` are those with steps left. The description of earlier phases is kept from the run's earlier start.
+    Args:
+        options: The options of the run.
+        config: The model configuration.
+        strategy: The distribution strategy.
+        records: The records of the run.
+        phases: The phases with steps left. The description of earlier phases is kept from the run's earlier start.
+        changes: The options that --allow_changes changed at this start.
+        steps_done: Number of steps before this start.
     """
     before = read_run_metadata(options.output_dir)
     training_records = {phase.number: records.training(phase) for phase in phases}
@@ -80,6 +91,11 @@ def collect_run_metadata(
         },
         "devices": [device.split("device:")[-1] for device in strategy.extended.worker_devices],  # CPU:0, TPU:7
         "records": {**records_of_done, **{str(number): each.identity() for number, each in training_records.items()}},
+        "changes": [
+            # Changes of later steps apply from here if the run is resumed from an older checkpoint.
+            *({**each, "step": min(each["step"], steps_done)} for each in before.get("changes", []) if steps_done),
+            *({"step": steps_done, "option": name, "before": old, "now": new} for name, (old, new) in changes.items()),
+        ],
     }
 
 
@@ -92,11 +108,15 @@ def command_line() -> str:
     return shlex.join([*words, *arguments])
 
 
-def check_resume_compatibility(options: Options, records: Mapping[int, RecordFiles]) -> run_file.Changes:
+def check_resume_compatibility(
+    options: Options, config: BertConfig, records: Mapping[int, RecordFiles]
+) -> run_file.Changes:
     """Compares the locked options and the records with those of the folder's earlier run.
 
     Returns:
-        The changes that --allow_changes permits. The values for options.RECORDS are None.
+        The changes that are permitted: the ones named in --allow_changes, and another number of micro-batches if the
+        model has no dropout, because then the step computes the same sums. The values of options.RECORDS are the
+        records' names, sizes and hashes.
 
     Raises:
         UserError: If anything else differs.
@@ -108,15 +128,19 @@ def check_resume_compatibility(options: Options, records: Mapping[int, RecordFil
     identities = {str(number): each.identity() for number, each in records.items()}
     # Records of a phase that has not started yet are not in the run file.
     if run_file.find_changes({**identities, **before.get("records", {})}, identities):
-        changes[RECORDS] = (None, None)
+        changes[RECORDS] = (before.get("records"), identities)
+    permitted = set(options.allow_changes)
+    if not (config.hidden_dropout_prob or config.attention_probs_dropout_prob):
+        permitted.add(_MICRO_BATCHES)
+    refused = {name: change for name, change in changes.items() if name not in permitted}
+    reason = " (micro-batches draw other dropout masks)" if _MICRO_BATCHES in refused else ""
     run_file.refuse_changes(
         options.output_dir,
-        {name: change for name, change in changes.items() if name not in options.allow_changes},
-        f"Pass the same options and records, pass --allow_changes={','.join(changes)} to resume with the changes, or "
-        "pass another --output_dir.",
-        {RECORDS: "the records differ"},
+        refused,
+        f"Pass the same options and records, pass --allow_changes={','.join(changes)} to resume with the changes"
+        f"{reason}, or pass another --output_dir.",
+        CHANGE_DESCRIPTIONS,
     )
     for name, change in changes.items():
-        description = run_file.describe_changes({name: change}, {RECORDS: "the records differ"})
-        print(f"changed by --allow_changes: {description}")
+        print(f"changed since the earlier start: {run_file.describe_changes({name: change}, CHANGE_DESCRIPTIONS)}")
     return changes

@@ -1,5 +1,6 @@
 """Pre-training that is stopped, changed or damaged, and what comes of it."""
 
+import json
 import os
 import pathlib
 import random
@@ -9,6 +10,7 @@ import subprocess
 import time
 from unittest import mock
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -22,6 +24,7 @@ from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import read_log
 from tests.conftest import ROOT, WORDS
 from tests.make import assert_refused
+from tests.pretraining.conftest import write_config
 from tests.pretraining.pretraining_runs import (
     LENGTH,
     PREDICTIONS,
@@ -31,6 +34,7 @@ from tests.pretraining.pretraining_runs import (
     pretrain_command,
     pretrainer_for,
     random_record,
+    without_dropout,
     write_records,
 )
 
@@ -122,7 +126,8 @@ def test_changes_between_runs_are_refused_unless_asked_for(make_options, record_
     with pytest.raises(UserError, match=r"the records differ.*--allow_changes=num_train_steps,data"):
         pretrain(make_options(folder, input_file=record_files[:1], **longer))
     with pytest.raises(
-        UserError, match="--allow_changes names lerning_rate; expected some of adam_bias_correction, data, decay_power"
+        UserError,
+        match="--allow_changes contains lerning_rate; expected some of adam_bias_correction, data, decay_power",
     ):
         make_options(folder, allow_changes=["lerning_rate"])
     allowed = {"num_train_steps": 25, "train_batch_size": 4}
@@ -131,22 +136,55 @@ def test_changes_between_runs_are_refused_unless_asked_for(make_options, record_
     assert "--train_batch_size was 8 and is 4" in capsys.readouterr().out
     assert place(folder, 20) == (1, 20 * 8)
     assert place(folder, 25) == (1, 20 * 8 + 5 * 4)
+    assert json.loads((folder / "run.json").read_text())["changes"] == [
+        {"step": 20, "option": "num_train_steps", "before": 20, "now": 25},
+        {"step": 20, "option": "train_batch_size", "before": 8, "now": 4},
+    ]
     # What only says where and how to run may change; dropout masks depend on the micro-batches.
     pretrain(make_options(folder, **allowed, log_steps=5, rematerialize=True))
-    with pytest.raises(UserError, match="--gradient_accumulation_steps was 1 and is 2"):
+    with pytest.raises(UserError, match="--gradient_accumulation_steps was 1 and is 2.*other dropout masks"):
         pretrain(make_options(folder, **allowed, gradient_accumulation_steps=2))
     # Other records are read from their beginning, and another optimizer begins with moments of 0, at the same step.
     others = {"num_train_steps": 30, "train_batch_size": 4, "optimizer": "lamb", "dtype": "float16"}
     names = ["data", "num_train_steps", "optimizer", "dtype"]
     pretrain(make_options(folder, input_file=record_files[:1], **others, allow_changes=names))
     output = capsys.readouterr().out
-    assert "changed by --allow_changes: the records differ" in output
+    assert "changed since the earlier start: the records differ" in output
     assert "the optimizer's moments start from 0" in output
     assert [line["step"] for line in read_log(str(folder), "train")] == list(range(1, 31))
     assert place(folder, 30) == (1, 5 * 4)
+    # Each change leaves a trace, also after later ones.
+    card = (folder / "MODEL_CARD.md").read_text()
+    for change in (
+        "from step 20: --train_batch_size was 8 and is 4",
+        "from step 25: --optimizer was 'adamw' and is 'lamb'",
+        "from step 25: the records differ",
+    ):
+        assert f"- {change}\n" in card
+    notices = [line["notice"] for line in read_log(str(folder), "notices")]
+    assert (
+        "went on from ckpt-20 with changes: --num_train_steps was 20 and is 25; --train_batch_size was 8" in notices[0]
+    )
     # The weights are evaluated without being told how they were trained.
     pretrain(make_options(folder, do_train=False, do_eval=True))
     assert "global_step = 30" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_without_dropout_a_run_may_be_resumed_with_other_micro_batches(make_options, tiny_config, tmp_path):
+    (tmp_path / "dry").mkdir()
+    config = {"bert_config_file": write_config(without_dropout(tiny_config), tmp_path / "dry")}
+    straight, changed = tmp_path / "straight", tmp_path / "changed"
+    pretrain(make_options(straight, **config))
+    shutil.copytree(straight, changed)
+    forget_after(changed, 10)
+    pretrain(make_options(changed, **config, gradient_accumulation_steps=4))
+    expected, found = checkpoint(straight, 20), checkpoint(changed, 20)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=2e-5, err_msg=name)
+    assert json.loads((changed / "run.json").read_text())["changes"] == [
+        {"step": 10, "option": "gradient_accumulation_steps", "before": 1, "now": 4}
+    ]
 
 
 @pytest.mark.slow

@@ -138,7 +138,7 @@ def test_the_records_manifest_decides_whether_the_model_is_cased(
     (folder / "tokenizer_config.json").write_text('{\n  "do_lower_case": true\n}\n')
     longer = {"num_train_steps": 2, "allow_changes": ["num_train_steps"]}
     pretrain(make_options(folder, vocab_file=vocab_file, **longer))
-    assert "tokenizer_config.json is corrected" in capsys.readouterr().out
+    assert "tokenizer_config.json is replaced, because it contradicts the records' manifest" in capsys.readouterr().out
     assert json.loads((folder / "tokenizer_config.json").read_text()) == {"do_lower_case": False}
 
 
