@@ -36,7 +36,7 @@ from tests.export.test_litert import write_examples
 from tests.make import VOCAB, refusal
 from tests.tokenization.test_exact import ACCENTED
 
-SERVING_PAGE = pathlib.Path(__file__).parents[2] / "docs" / "guides" / "serving.md"
+ONNX_PAGE = pathlib.Path(__file__).parents[2] / "docs" / "guides" / "onnx.md"
 
 
 def test_long_texts_are_read_in_windows_and_pairs_too(tmp_path: pathlib.Path):
@@ -63,8 +63,8 @@ def test_answers_have_the_types_of_saved_models(classifier: str):
 
 
 def run_documented_programs(folder: str, texts: list[str], kind: str) -> list[str]:
-    """Runs the program of docs/guides/serving.md for each text without this package, and returns the printed lines."""
-    programs = re.findall(r"```python\n(.*?)```", SERVING_PAGE.read_text(), re.DOTALL)
+    """Runs the program of docs/guides/onnx.md for each text without this package, and returns the printed lines."""
+    programs = re.findall(r"```python\n(.*?)```", ONNX_PAGE.read_text(), re.DOTALL)
     (classes,) = (each for each in programs if "import tokenizers" in each)
     (tags,) = (each for each in programs if "word_to_tokens" in each)
     if kind == TAGGING:

@@ -127,15 +127,16 @@ def test_the_export_answers_the_requests_in_its_warm_up_file(exported: pathlib.P
         assert loaded.signatures["serving_default"](**tensors)["probabilities"].shape == (1, 3)
 
 
-def blocks_of_the_page(word: str) -> list[str]:
-    """Returns the Python blocks of docs/guides/serving.md that contain a word."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / "serving.md").read_text(), re.DOTALL)
-    return [block for block in blocks if word in block]
+def find_block(page: str, word: str) -> str:
+    """Returns the Python block of a guide that contains a word."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guides" / page).read_text(), re.DOTALL)
+    (block,) = (block for block in blocks if word in block)
+    return block
 
 
 @pytest.fixture(scope="module")
 def sst2(classifier: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The export that docs/guides/serving.md uses: a classifier of one text."""
+    """The export that docs/guides/export.md and serving.md use: a classifier of one text."""
     folder = tmp_path_factory.mktemp("docs")
     export(classifier, str(folder / "exports" / "sst2"))
     return folder
@@ -143,10 +144,10 @@ def sst2(classifier: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.P
 
 def test_python_clients_of_the_docs_are_answered(sst2: pathlib.Path, capsys, monkeypatch):
     monkeypatch.chdir(sst2)
-    (load,) = blocks_of_the_page("tf.saved_model.load")
+    load = find_block("export.md", "tf.saved_model.load")
     found: dict[str, Any] = {}
     exec(load.replace('model.signatures["', 'found = model.signatures["'), found)
-    (client,) = blocks_of_the_page("urllib")
+    client = find_block("serving.md", "urllib")
     with running({"sst2": sst2 / "exports" / "sst2"}) as (server, _):
         exec(client.replace("http://localhost:8501", server.url), {})
     (answer,) = ast.literal_eval(capsys.readouterr().out)
