@@ -165,20 +165,14 @@ def open_bundle(prefix: str) -> Source:
             f"{prefix}.index is missing or damaged: {_first_line(error)}; give a folder, or a path without .index"
         ) from error
 
-    missing = _missing_data_files(prefix)
-    if missing:
-        opened.close()
-        raise UserError(
-            f"{prefix}.index is there, but not {', '.join(missing)} beside it; copy the checkpoint's every file"
-        )
-
     def read(name: str) -> Array:
         try:
             value: Array = reader.get_tensor(name)
         except _READ_ERRORS as error:
             where = ", ".join(_data_files(prefix)) or f"{prefix}.data-*"
             raise UserError(
-                f"{name} in {where} is damaged: {_first_line(error)}; restore the file from a copy"
+                f"{name} in {where} is damaged or missing: {_first_line(error)}. Copy all files of the checkpoint "
+                "again."
             ) from error
         return value
 
@@ -190,17 +184,6 @@ def _data_files(prefix: str) -> list[str]:
     folder, base = os.path.split(prefix)
     names = files.list_folder(folder or ".") if files.exists(folder or ".") else []
     return [os.path.join(folder, name) for name in names if name.startswith(f"{base}.data-")]
-
-
-def _missing_data_files(prefix: str) -> list[str]:
-    """Returns the names of missing data files. The name of each data file contains their number."""
-    held = [os.path.basename(path) for path in _data_files(prefix)]
-    counts = {match[1] for name in held if (match := re.search(r"\.data-\d+-of-(\d+)$", name))}
-    if len(counts) > 1:  # Files of several checkpoints. Reading detects the damage.
-        return []
-    count = counts.pop() if counts else "00001"
-    names = [f"{os.path.basename(prefix)}.data-{number:05}-of-{count}" for number in range(int(count))]
-    return [name for name in names if name not in held]
 
 
 def _first_line(error: Exception) -> str:

@@ -2,8 +2,9 @@
 
 import contextlib
 import io
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from official_bert.errors import UserError
@@ -47,24 +48,19 @@ def list_files(folder: str) -> list[str]:
         )
     for path in paths:
         if not os.path.isfile(path):
-            raise UserError(f"there is no file {path}, although {state_file} names it; copy the folder again")
+            raise UserError(f"{path} is missing, although {state_file} lists it. Copy the folder again.")
     return paths
 
 
 def parquet_ranges(path: str, size: int) -> list[Range]:
     """Returns ranges of row groups of about `size` bytes each."""
     with _open_parquet(path) as parquet:
-        starts, length = [0], 0
-        for index in range(parquet.num_row_groups):
-            if length >= size:
-                starts.append(index)
-                length = 0
-            length += parquet.metadata.row_group(index).total_byte_size
-    return list(zip(starts, [*starts[1:], None], strict=True))
+        groups = map(parquet.metadata.row_group, range(parquet.num_row_groups))
+        return _make_ranges((group.total_byte_size for group in groups), size)
 
 
 def parquet_rows(path: str, columns: Sequence[str] | None, part: Range) -> Rows:
-    """Reads as row_files.read_rows does, with texts as bytes."""
+    """Reads rows like row_files.read_rows, with texts as bytes."""
     with _open_parquet(path) as parquet:
         _check_columns(path, parquet.schema_arrow, columns)
         start, end = part[0], parquet.num_row_groups if part[1] is None else part[1]
@@ -74,31 +70,37 @@ def parquet_rows(path: str, columns: Sequence[str] | None, part: Range) -> Rows:
 
 
 def arrow_ranges(path: str, size: int) -> list[Range]:
-    """Returns byte ranges of whole batches of about `size` bytes each. Files with shared dictionaries are one range."""
-    import pyarrow as pa
-
-    with _open(path, use_memory_map=True) as source:
-        messages = pa.ipc.MessageReader.open_stream(source)
-        messages.read_next_message()  # the schema
-        starts: list[int] = []
-        position = source.tell()
-        with contextlib.suppress(StopIteration):
-            while True:
-                message = messages.read_next_message()
-                if message.type != "record batch":
-                    return [(0, None)]
-                if not starts or position >= starts[-1] + size:
-                    starts.append(position)
-                position = source.tell()
-    starts[:1] = [0]
-    return list(zip(starts, [*starts[1:], None], strict=True))
+    """Returns ranges of record batches of about `size` bytes each."""
+    with _open_stream(path) as batches:
+        return _make_ranges((batch.get_total_buffer_size() for batch in batches), size)
 
 
 def arrow_rows(path: str, columns: Sequence[str] | None, part: Range) -> Rows:
-    """Reads as row_files.read_rows does, with texts as bytes."""
+    """Reads rows like row_files.read_rows, with texts as bytes."""
+    start, end = part
+    with _open_stream(path) as batches:
+        _check_columns(path, batches.schema, columns)
+        rows_before = sum(batch.num_rows for batch in itertools.islice(batches, start))
+        wanted = itertools.islice(batches, None if end is None else end - start)
+        yield from _read_batches(wanted, columns, rows_before)
+
+
+def _make_ranges(sizes: Iterable[int], range_size: int) -> list[Range]:
+    """Groups consecutive parts of a file, whose sizes are given, into ranges of about `range_size` bytes."""
+    starts, length = [0], 0
+    for index, size in enumerate(sizes):
+        if length >= range_size:
+            starts.append(index)
+            length = 0
+        length += size
+    return list(zip(starts, [*starts[1:], None], strict=True))
+
+
+@contextlib.contextmanager
+def _open_stream(path: str) -> Iterator[Any]:
+    """Yields the record batches of a stream. Skipping batches of a local file reads only their positions."""
     import pyarrow as pa
 
-    start, end = part
     with _open(path, use_memory_map=True) as source:
         # Arrow does not notice when a stream was truncated between two batches.
         source.seek(max(0, source.size() - len(_END_MARKER)))
@@ -107,25 +109,7 @@ def arrow_rows(path: str, columns: Sequence[str] | None, part: Range) -> Rows:
                 f"{path} is incomplete or corrupted (the end-of-file marker is missing). Copy or download it again."
             )
         source.seek(0)
-        if part == (0, None):
-            stream = pa.ipc.open_stream(source)
-            _check_columns(path, stream.schema, columns)
-            yield from _read_batches(stream, columns, 0)
-            return
-        schema = pa.ipc.read_schema(pa.ipc.MessageReader.open_stream(source).read_next_message())
-        _check_columns(path, schema, columns)
-        if start:
-            source.seek(start)
-        yield from _read_batches(_batches_before(end, source, schema), columns, 0)
-
-
-def _batches_before(end: int | None, source: Any, schema: Any) -> Iterator[Any]:
-    import pyarrow as pa
-
-    messages = pa.ipc.MessageReader.open_stream(source)
-    with contextlib.suppress(StopIteration):
-        while end is None or source.tell() < end:
-            yield pa.ipc.read_record_batch(messages.read_next_message(), schema)
+        yield pa.ipc.open_stream(source)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from official_bert.utils import arrow_files, file_kinds, files, streams, tfds_fi
 
 PARQUET, ARROW, TFDS = KINDS = ("parquet", "arrow", "tfds")
 
-# A part of a file: row groups for Parquet, bytes for Arrow. None means the end of the file.
+# A part of a file: numbers of row groups (Parquet) or of record batches (Arrow). None means the end of the file.
 Range = tuple[int, int | None]
 WHOLE: Range = (0, None)
 

@@ -1,7 +1,5 @@
 """hf:// and google:// names: downloaded from a server on this machine that answers as the real ones do."""
 
-import base64
-import hashlib
 import pathlib
 import shutil
 import tempfile
@@ -103,7 +101,7 @@ def test_a_download_that_breaks_off_leaves_no_half_of_a_model(most_bytes, on_hub
     server.most_bytes = most_bytes
     for name in ("hf://owner/name", f"google://{TINY}"):
         for _ in range(2):  # the second time on what the first one left
-            with pytest.raises(UserError, match=rf"{name}|{TINY}.zip gave {most_bytes} bytes; .* were announced"):
+            with pytest.raises(UserError, match=rf"{name}|{TINY}.zip was damaged or cut off"):
                 open_model(name)
     server.most_bytes = None
     assert_equal(open_model("hf://owner/name"), open_model(str(on_hub)))
@@ -167,35 +165,25 @@ def test_a_file_in_the_place_of_a_release_is_named(server: Server, tmp_path: pat
     place.parent.mkdir(parents=True)
     place.write_text("")
     message = refusal(google_models.get_local_folder, f"google://{TINY}")
-    assert f"{TINY} is a file; expected the folder of a checkpoint; remove it" in message
+    assert f"{TINY} is a file; expected the folder of a checkpoint. Remove it" in message
 
 
 def test_a_download_that_is_damaged_leaves_nothing(released: pathlib.Path, server: Server, tmp_path: pathlib.Path):
     content = hub_server.google_zip(released)
-    by_hand = rf"by hand, download http://127.0.0.1.*/2020_02_20/{TINY}.zip.* on any machine, unpack it"
     flipped = bytearray(content)
     flipped[len(content) // 2] ^= 1
-    md5 = base64.b64encode(hashlib.md5(content).digest()).decode()
-    for received, checksum, message in (
-        (bytes(flipped), {"x-goog-hash": f"md5={md5}"}, "checksum is"),
-        (bytes(flipped), {"x-goog-hash": ""}, "was received damaged: Bad CRC"),
-        (b"<html>", {}, "was received damaged: File is not a zip file"),
-    ):
-        server.publish(received, **checksum)
-        assert message in refusal(open_model, f"google://{TINY}")
+    for received, message in ((bytes(flipped), "Bad CRC"), (b"<html>", "File is not a zip file")):
+        server.publish(received)
+        assert f"was damaged or cut off during the download: {message}" in refusal(open_model, f"google://{TINY}")
     del server.files[f"/2020_02_20/{TINY}.zip"]
-    with pytest.raises(UserError, match=rf"cannot download .*404.*{by_hand}"):
+    with pytest.raises(
+        UserError,
+        match=rf"cannot download http://127.0.0.1.*/2020_02_20/{TINY}.zip.*404.*unpack it, and pass its folder",
+    ):
         open_model(f"google://{TINY}")
     message = refusal(open_model, "google://uncased_L-3_H-128_A-2")
-    assert "is none of Google's releases; the names are uncased_L-12_H-768_A-12" in message
+    assert "is not one of Google's releases; the names are uncased_L-12_H-768_A-12" in message
     assert not (tmp_path / "cache" / "google" / TINY).exists()
-
-
-def test_a_zip_of_another_size_than_the_known_one_is_refused(released: pathlib.Path, server: Server, monkeypatch):
-    monkeypatch.setitem(google_models._SIZES, TINY, 12345)
-    server.publish(hub_server.google_zip(released))
-    with pytest.raises(UserError, match=r"gave [\d,]+ bytes; 12,345 bytes are known: try again"):
-        open_model(f"google://{TINY}")
 
 
 def test_every_configuration_of_a_release_has_an_address():

@@ -20,7 +20,10 @@ def test_a_folder_of_several_splits_is_refused_with_their_names(tmp_path: pathli
     ("state", "message"),
     [
         ({}, "state.json does not name the files"),
-        ({"_data_files": [{"filename": "data-00000-of-00002.arrow"}, {"filename": "gone.arrow"}]}, "no file .*gone"),
+        (
+            {"_data_files": [{"filename": "data-00000-of-00002.arrow"}, {"filename": "gone.arrow"}]},
+            "gone.arrow is missing, although .*state.json lists it",
+        ),
         ({"_data_files": [], "_indices_files": [{"filename": "indices.arrow"}]}, "a selection of rows"),
     ],
 )

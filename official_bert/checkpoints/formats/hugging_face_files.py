@@ -52,7 +52,7 @@ def open_weights(path: str) -> tuple[Source, Naming]:
         source, naming = _under(source, _tensorflow_name), hf.TENSORFLOW
     else:
         source, naming = _under(source, _pytorch_name), hf.PYTORCH
-    if naming.names["word_embeddings/embeddings"] not in source.shapes:
+    if hf.NAMES["word_embeddings/embeddings"] not in source.shapes:
         matches = (_OTHER_MODEL.match(name) for name in source.shapes)
         other = next((match[1] for match in matches if match and match[1] != "bert"), None)
         raise UserError(
@@ -128,7 +128,11 @@ def _pytorch_name(name: str) -> str:
 
 
 def _tensorflow_name(name: str) -> str:
-    return _NAME_OF_MODEL.sub("", name.removesuffix(":0"))
+    """Returns the name that PyTorch's files use for a tensor in a file of TensorFlow's, or a shard's index."""
+    name = _NAME_OF_MODEL.sub("", name.removesuffix(":0"))
+    name = re.sub(r"^(mlm|nsp)___cls/", "cls/", name).replace("/layer_._", "/layer/")
+    layer, _, variable = name.rpartition("/")
+    return layer.replace("/", ".") + hf.SUFFIXES.get(variable, f".{variable}")
 
 
 def _under(source: Source, rename: Any) -> Source:

@@ -1,8 +1,10 @@
 """Hugging Face's names of tensors and classes, by ours.
 
-Files of its TensorFlow classes (TFBertModel and so on, which it had until version 5) name the same layers with slashes,
-and store matrices of dense layers as Keras does.
+Files of its TensorFlow classes (TFBertModel and so on, which it had until version 5) name the same layers differently.
+hugging_face_files.py converts their names to these ones. They store the matrices of dense layers as Keras does.
 """
+
+import dataclasses
 
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
@@ -42,31 +44,8 @@ _TABLE = {
     "token_classifier": "classifier",
     "multiple_choice": "classifier",
 }
-_SUFFIXES = {"embeddings": ".weight", "kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"}
-NAMES = build_names(_TABLE, _SUFFIXES)
-_TENSORFLOW_TABLE = {
-    "word_embeddings/embeddings": "bert/embeddings/word_embeddings/weight",
-    "token_type_embeddings": "bert/embeddings/token_type_embeddings",
-    "position_embeddings": "bert/embeddings/position_embeddings",
-    "embeddings_layer_norm": "bert/embeddings/LayerNorm",
-    "layer_{}_attention_query": "bert/encoder/layer_._{}/attention/self/query",
-    "layer_{}_attention_key": "bert/encoder/layer_._{}/attention/self/key",
-    "layer_{}_attention_value": "bert/encoder/layer_._{}/attention/self/value",
-    "layer_{}_attention_output": "bert/encoder/layer_._{}/attention/output/dense",
-    "layer_{}_attention_layer_norm": "bert/encoder/layer_._{}/attention/output/LayerNorm",
-    "layer_{}_intermediate": "bert/encoder/layer_._{}/intermediate/dense",
-    "layer_{}_output": "bert/encoder/layer_._{}/output/dense",
-    "layer_{}_output_layer_norm": "bert/encoder/layer_._{}/output/LayerNorm",
-    "pooler": "bert/pooler/dense",
-    "masked_lm_transform": "mlm___cls/predictions/transform/dense",
-    "masked_lm_layer_norm": "mlm___cls/predictions/transform/LayerNorm",
-    "masked_lm_output/bias": "mlm___cls/predictions/bias",
-    "next_sentence": "nsp___cls/seq_relationship",
-    "question_answering": "qa_outputs",
-    "sequence_classifier": "classifier",
-    "token_classifier": "classifier",
-    "multiple_choice": "classifier",
-}
+SUFFIXES = {"embeddings": ".weight", "kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"}
+NAMES = build_names(_TABLE, SUFFIXES)
 CLASSIFIERS = {
     SEQUENCE_CLASSIFIER: "BertForSequenceClassification",
     TOKEN_CLASSIFIER: "BertForTokenClassification",
@@ -100,15 +79,14 @@ TIED = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 
-
-_FOREIGN = "of heads or programs that BERT does not have"
 PYTORCH = Naming(
     NAMES,
     transposed=".*/kernel",  # PyTorch stores the matrices of dense layers as [out, in].
     ignored=_IGNORED,
-    foreign={_FOREIGN: r"(?!(bert\.(embeddings|encoder|pooler)|cls\.(predictions|seq_relationship))\.).*"},
+    foreign={
+        "of heads or programs that BERT does not have": (
+            r"(?!(bert\.(embeddings|encoder|pooler)|cls\.(predictions|seq_relationship))\.).*"
+        )
+    },
 )
-TENSORFLOW = Naming(
-    build_names(_TENSORFLOW_TABLE),
-    foreign={_FOREIGN: r"(?!(bert/(embeddings|encoder|pooler)|(mlm|nsp)___cls/(predictions|seq_relationship))/).*"},
-)
+TENSORFLOW = dataclasses.replace(PYTORCH, transposed="")
