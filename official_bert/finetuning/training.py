@@ -25,7 +25,7 @@ from official_bert.runs.training_run import has_lost_checkpoints, refuse_nonfini
 from official_bert.tasks.task import Task
 from official_bert.utils import files
 from official_bert.utils.counting import pluralize
-from official_bert.utils.progress import Progress, log_interval
+from official_bert.utils.progress import Progress, get_log_interval
 
 OPTIONS_FILE = "finetuning_options.json"
 _STATE_FOLDER = "checkpoints"
@@ -188,7 +188,7 @@ def _is_logged(step: int, log_steps: int | None, config: TrainingConfig) -> bool
     """Returns whether to log the loss after a step. By default lines are evenly spaced between evaluations."""
     if log_steps:
         return step % log_steps == 0
-    lines = -(-config.eval_steps // log_interval(config.num_steps, _LOG_STEPS))  # between two evaluations
+    lines = -(-config.eval_steps // get_log_interval(config.num_steps, _LOG_STEPS))  # between two evaluations
     return step * lines // config.eval_steps > (step - 1) * lines // config.eval_steps
 
 

@@ -12,7 +12,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.optimization import choices
 from official_bert.runs import run_file
 from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAINING, ValidatedOptions, option
-from official_bert.utils.progress import log_interval
+from official_bert.utils.progress import get_log_interval
 
 RECORDS = "data"  # name of the records in --allow_changes
 
@@ -316,4 +316,4 @@ class Options(ValidatedOptions):
     @property
     def log_interval(self) -> int:
         """Number of steps between log lines."""
-        return self.log_steps or log_interval(self.total_steps, _LOG_STEPS)
+        return self.log_steps or get_log_interval(self.total_steps, _LOG_STEPS)

@@ -54,7 +54,7 @@ class Variant:
 
     Attributes:
         options: Dataclasses of the flags that exist only for this value, or for several values that list them.
-        shown_defaults: For fields of the command's own options whose default is None: the default that --help shows for
+        shown_defaults: Defaults that --help shows for fields of the command's own options whose default is None, for
             this value, by field name. The command itself replaces None.
     """
 
@@ -70,7 +70,7 @@ class Command:
         program: The name of the command on the command line, such as "official-bert pretrain".
         summary: One sentence on what the command does.
         main: The function of the command. Receives an instance of each class in `options` and, if `positional` is set,
-            the list of positional arguments. Returns the exit code, or None for 0. Contains the slow imports.
+            the list of positional arguments. Returns the exit code, or None instead of 0. Contains the slow imports.
         options: Dataclasses whose fields are the flags.
         before: What must exist before the command runs, for --help.
         after: What to do with the results, for --help.

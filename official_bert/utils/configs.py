@@ -2,7 +2,7 @@
 
 import os
 
-# The options whose values may be a path in configs/, besides --flagfile.
+# The options, in addition to --flagfile, whose values can be paths in configs/.
 NAMING_CONFIGS = frozenset({"bert_config_file", "init"})
 
 _FOLDER = "configs/"

@@ -1,7 +1,4 @@
-"""Packages that only a part of official_bert needs: which extra of the package installs each.
-
-pyproject.toml has their versions.
-"""
+"""Optional dependencies: the extra of this package that installs each one. Their versions are in pyproject.toml."""
 
 import json
 import os
@@ -9,9 +6,9 @@ from importlib import metadata
 
 from official_bert.errors import UserError
 
-_TENSORFLOW = ("tensorflow", "keras", "tensorboard", "safetensors")  # of all extras but one
+_TENSORFLOW = ("tensorflow", "keras", "tensorboard", "safetensors")  # in all extras but one
 
-# The names that are imported, by extra. A package of several extras is asked for by that of the command that lacks it.
+# Import names by extra.
 EXTRAS = {
     "tensorflow": _TENSORFLOW,
     "serve": (*_TENSORFLOW, "aiohttp", "prometheus_client", "orjson", "tensorflow_text"),
@@ -29,9 +26,11 @@ EXTRAS = {
 
 
 def explain_missing_package(error: ModuleNotFoundError, extra: str | None = None) -> UserError | None:
-    """Returns what to tell a user whose installation lacks an extra, as `extra` of the running command.
+    """Returns an error that names the extra to install, or None if no extra installs the missing package.
 
-    None is returned if the module that could not be imported is of none.
+    Args:
+        error: The error of the import.
+        extra: The extra that the running command needs. It is preferred if several extras install the package.
     """
     package = (error.name or "").partition(".")[0]
     extras = [name for name, packages in EXTRAS.items() if package in packages]
@@ -42,11 +41,13 @@ def explain_missing_package(error: ModuleNotFoundError, extra: str | None = None
 
 
 def _requirement(extra: str) -> str:
-    """Returns what pip installs an extra from: the checkout that runs, or where this package was installed from."""
+    """Returns the requirement to pass to pip: the checkout, or the place that this package was installed from."""
     checkout = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     if os.path.exists(os.path.join(checkout, "pyproject.toml")):
         return f"{checkout}[{extra}]"
-    source = metadata.distribution("official-bert").read_text("direct_url.json")  # None for a package index
+    source = metadata.distribution("official-bert").read_text(
+        "direct_url.json"
+    )  # missing if it is from a package index
     if source is None:
         return f"official-bert[{extra}]"
     described = json.loads(source)

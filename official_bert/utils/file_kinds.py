@@ -5,7 +5,7 @@ import shlex
 
 from official_bert.errors import UserError
 
-START = 1000  # bytes from which a kind or an encoding is recognized
+START = 1000  # bytes to inspect
 TFRECORD, WEB_ARCHIVE = "a TFRecord file", "a web archive"
 
 _KINDS = {
@@ -22,15 +22,15 @@ _KINDS = {
 
 
 def describe(start: bytes) -> str | None:
-    """Returns the kind of a file that starts with these bytes, with its article, or None for text and unknown kinds."""
+    """Returns the kind of a file that starts with these bytes, such as "a zip archive", or None if it is unknown."""
     return next((kind for kind, pattern in _KINDS.items() if re.match(pattern, start, re.DOTALL)), None)
 
 
 def check_text(path: str, start: bytes) -> None:
-    """Raises a UserError if a file that starts with these bytes is of another kind than UTF-8 text.
+    """Raises a UserError if a file that starts with these bytes is not UTF-8 text.
 
-    UTF-16 is recognized by its mark, or by more than a fourth of zeros: without the mark, ASCII text in UTF-16 is valid
-    UTF-8, with characters between that tokenizers drop.
+    UTF-16 is recognized by its byte order mark or by more than 25 % zero bytes. Without a mark, ASCII text in UTF-16 is
+    valid UTF-8 with zero characters, which tokenizers would drop.
     """
     start = start[:START]
     if kind := describe(start):

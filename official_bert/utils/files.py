@@ -370,7 +370,7 @@ def remove_unfinished(folder: str, names: str = ".*") -> None:
     """Removes temporary files that killed processes left in a local folder, and prints their names.
 
     Args:
-        folder: The folder. Remote folders have no such files.
+        folder: The folder. Remote folders never contain temporary files.
         names: A regular expression for the names of the files that were written.
     """
     if is_remote(folder):
@@ -519,7 +519,7 @@ def expand(patterns: list[str], flag: str) -> list[str]:
         flag: The flag that they are from, without dashes, for messages.
 
     Raises:
-        UserError: If there are no patterns, or a pattern matches no file.
+        UserError: If the list is empty, or nothing matches a pattern.
     """
     patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
     if not patterns:

@@ -114,11 +114,11 @@ def _describe_violation(value: Any, metadata: Mapping[str, Any]) -> str | None:
 
 
 class _ListParser(flags.ListParser):
-    """Splits at commas; absl's own takes the value for a line of CSV, where a name may hold no line break."""
+    """A parser that splits at commas. absl's parser reads a line of CSV, where names cannot contain line breaks."""
 
     def parse(self, argument: str | list[str]) -> list[str]:
         if isinstance(argument, list) or not argument or re.search('(^|,)"', argument):
-            return super().parse(argument)  # quotes keep the commas within them
+            return super().parse(argument)  # commas within quotes do not separate
         return [part.strip() for part in argument.split(",")]
 
 
@@ -127,14 +127,15 @@ class Flag:
     """A flag of a command.
 
     Attributes:
-        name: without dashes. A field named like a word of Python's ends in an underscore, its flag does not.
-        field: the field's name.
-        kind: the type of its value, or of each value of a list: bool, int, float or str.
-        is_list: whether it takes several values.
-        default: None where there is none.
-        shown_default: what --help shows as the default.
+        name: The name without dashes, and without the underscore at the end of fields such as `from_`.
+        field: The name of the field.
+        kind: The type of the value, or of each item of a list: bool, int, float or str.
+        is_list: Whether the flag takes several values.
+        required: Whether the flag has no default.
+        default: The default. None if the flag is required or optional without a default.
+        shown_default: The default that --help shows.
 
-    The others are as for `option`.
+    The other attributes are arguments of `option`.
     """
 
     name: str
@@ -150,7 +151,7 @@ class Flag:
     group: str
 
     def define(self, values: flags.FlagValues) -> None:
-        """Adds the flag to those that `values` parses."""
+        """Defines the flag in `values`."""
         if self.repeated:
             flags.DEFINE_multi_string(self.name, self.default, self.help, flag_values=values)
         elif self.is_list:
@@ -162,15 +163,15 @@ class Flag:
             definers.get(self.kind, flags.DEFINE_string)(self.name, self.default, self.help, flag_values=values)
 
     def expected(self) -> str:
-        """Returns what its value may be, for an error."""
+        """Returns a description of valid values, for error messages."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         if self.is_list and not self.repeated:
-            return "values with commas between; one that begins with a double quote ends with another"
+            return "values separated by commas; a value that begins with a double quote must end with one"
         return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[self.kind]
 
     def describe(self) -> str:
-        """Returns its paragraph of --help."""
+        """Returns the flag's paragraph of --help."""
         value = "|".join(self.choices) if self.choices else {int: "N", float: "X"}.get(self.kind, "TEXT")
         if self.is_list and not self.repeated:
             value += ",..."
@@ -189,9 +190,12 @@ class Flag:
 
 
 def list_flags(options: type, shown_defaults: Mapping[str, Any] | None = None, group: str = OTHER) -> list[Flag]:
-    """Returns a flag for each field of the dataclass `options` that is made by `option`.
+    """Returns the flags of a dataclass: one for each field that was created by `option`.
 
-    `shown_defaults` says what None stands for, by the field's name; `group` is the heading of fields that name none.
+    Args:
+        options: The dataclass.
+        shown_defaults: Defaults to show in --help in place of None, by field name.
+        group: The heading in --help for fields without a group.
     """
     hints = typing.get_type_hints(options)
     flags = []

@@ -1,4 +1,4 @@
-"""Markdown made of plain text: escaped text, code spans, tables."""
+"""Formats plain text as Markdown: escaped text, code spans and tables."""
 
 import html
 import itertools
@@ -10,13 +10,13 @@ Table = Sequence[Sequence[str]]  # rows of cells; the first row is the header
 
 
 def escape(text: str) -> str:
-    """Returns text on one line in which nothing is markup."""
+    """Returns text on one line, with all markup characters escaped."""
     escaped = html.escape(" ".join(text.split()), quote=False)
-    return re.sub(r"([\\`*\[\]#|]|\b_|_\b)", r"\\\1", escaped)  # within a word, _ is no markup
+    return re.sub(r"([\\`*\[\]#|]|\b_|_\b)", r"\\\1", escaped)  # _ within a word is not markup
 
 
 def code(text: str) -> str:
-    """Returns a code span, whose fence is longer than any run of backticks in it."""
+    """Returns text as a code span, with more backticks around it than it contains in a row."""
     fence = next(fence for fence in ("`" * count for count in itertools.count(1)) if fence not in text)
     return f"{fence} {text} {fence}" if len(fence) > 1 else f"`{text}`"
 
@@ -30,7 +30,7 @@ def table(rows: Table) -> str:
 
 
 def flag_table(flags: Mapping[str, Any]) -> list[list[str]]:
-    """Returns a table of flags and their values, without those that were not given."""
+    """Returns a table of the flags that have a value."""
     rows = [
         [f"--{name}", ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)]
         for name, value in flags.items()

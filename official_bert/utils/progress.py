@@ -1,4 +1,4 @@
-"""Lines that tell how far long work has come: amount, rate, time left."""
+"""Progress lines for long-running work: amount done, rate and remaining time."""
 
 import contextlib
 import sys
@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable, Iterator
 
 _SECONDS_BETWEEN_LINES = 10.0
-_LEAST_POINTS = 20  # of the curve of a run of as many steps
+_MIN_LOG_LINES = 20  # if the run has as many steps
 
 
-def log_interval(num_steps: int, most: int) -> int:
-    """Returns the steps between lines of the log: so few that a short run's curve has some twenty points."""
-    return min(most, max(1, num_steps // _LEAST_POINTS))
+def get_log_interval(num_steps: int, max_interval: int) -> int:
+    """Returns the number of steps between log lines. It is reduced in short runs, which get about 20 lines."""
+    return min(max_interval, max(1, num_steps // _MIN_LOG_LINES))
 
 
 def format_duration(seconds: float) -> str:
-    """Returns seconds as 42s, 3:07 or 2:03:07."""
+    """Formats seconds as 42s, 3:07 or 2:03:07."""
     whole = max(0, round(seconds))
     hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
     if hours:
@@ -24,15 +24,18 @@ def format_duration(seconds: float) -> str:
     return f"{minutes}:{rest:02}" if minutes else f"{rest}s"
 
 
-def _amount(value: float) -> str:
-    """Whole numbers, but small amounts with two digits: 1,234, 7, 0.052."""
+def _format_amount(value: float) -> str:
+    """Formats an amount as a whole number, or with two significant digits if it is small: 1,234, 7, 0.052."""
     return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.2g}"
 
 
 class Progress:
-    """Prints a line to stderr every ten seconds, which begins with what is being done; short work prints none.
+    """Prints a progress line to stderr every ten seconds. Shorter work prints nothing.
 
-    `total` is the amount at the end, in `unit`.
+    Args:
+        what: Description of the work, which starts each line.
+        total: Total amount of work.
+        unit: Unit of the amounts.
     """
 
     def __init__(self, what: str, total: float, unit: str) -> None:
@@ -41,11 +44,20 @@ class Progress:
         self._done_at_start = 0.0
 
     def begin(self, done: float) -> None:
-        """Lets rate and time left count from now on, so that what came before, such as compiling, is not counted."""
+        """Restarts the clock, so that earlier work, such as compilation, does not affect the rate.
+
+        Args:
+            done: The amount done so far.
+        """
         self._start, self._done_at_start = time.monotonic(), done
 
     def update(self, done: float, detail: str = "") -> None:
-        """Says that `done` of the total is done, and what else there is to say."""
+        """Prints a line if the last one is old enough.
+
+        Args:
+            done: The amount done so far.
+            detail: Text to add to the line.
+        """
         now = time.monotonic()
         if now - self._last < _SECONDS_BETWEEN_LINES:
             return
@@ -54,8 +66,8 @@ class Progress:
         share = 100 * done / self._total if self._total else 100
         left = format_duration((self._total - done) / rate) if rate > 0 else "unknown"
         print(
-            f"{self._what}: {_amount(done)} of {_amount(self._total)} {self._unit} ({share:.0f} %), "
-            f"{_amount(rate)} {self._unit}/s, {left} left" + (f"; {detail}" if detail else ""),
+            f"{self._what}: {_format_amount(done)} of {_format_amount(self._total)} {self._unit} ({share:.0f} %), "
+            f"{_format_amount(rate)} {self._unit}/s, {left} left" + (f"; {detail}" if detail else ""),
             file=sys.stderr,
             flush=True,
         )
@@ -63,7 +75,7 @@ class Progress:
 
 @contextlib.contextmanager
 def report_elapsed_time(what: str) -> Iterator[None]:
-    """Prints a line to stderr every ten seconds while the block runs, for work whose share done is not known."""
+    """Prints the elapsed time to stderr every ten seconds within the context, for work of unknown length."""
     start = time.monotonic()
 
     def report() -> None:
@@ -75,7 +87,7 @@ def report_elapsed_time(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def call_repeatedly(function: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Calls a function every so many seconds, in a thread of its own, while the block runs."""
+    """Calls a function at an interval of `seconds`, in a separate thread, within the context."""
     done = threading.Event()
 
     def repeat() -> None:

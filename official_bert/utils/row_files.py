@@ -1,4 +1,4 @@
-"""Files of rows with named columns, and data sets that consist of such files.
+"""Files of rows with named columns, and datasets that consist of these files.
 
 parquet  Parquet. Row groups can be read separately.
 arrow    A stream of Arrow record batches, as Hugging Face's datasets writes it. Batches can be read separately.
@@ -22,15 +22,15 @@ WHOLE: Range = (0, None)
 
 Rows = Iterator[tuple[str, dict[str, Any]]]
 
-# Functions of a path, columns (None for all) and a range. They yield positions such as "row 3" and values by column,
-# with texts as bytes.
+# Functions of a path, columns (None means all) and a range. They yield positions, such as "row 3", and values by
+# column, with texts as bytes.
 _READERS = {PARQUET: arrow_files.parquet_rows, ARROW: arrow_files.arrow_rows, TFDS: tfds_files.read_rows}
 
 _MAGIC_BYTES = 16  # enough to recognize each kind
 
 
 def detect_kind(path: str) -> str | None:
-    """Returns the kind of a file of rows, or None for other files, such as text.
+    """Returns the kind of a file of rows, or None if it is another kind, such as text.
 
     Raises:
         UserError: If the file is missing, unreadable, truncated, corrupt, or a compressed Parquet or Arrow file.
@@ -109,8 +109,8 @@ def read_rows(
 def expand(patterns: Sequence[str], flag: str) -> list[str]:
     """Returns the files that names and glob patterns refer to, in the given order. Extends `files.expand`.
 
-    A folder written by Hugging Face's `save_to_disk` stands for its files. `tfds:NAME` or `tfds:NAME#SPLIT` (train by
-    default) stands for the files of a data set of TensorFlow Datasets.
+    A folder written by Hugging Face's `save_to_disk` is replaced by its files. `tfds:NAME` or `tfds:NAME#SPLIT` (train
+    by default) is replaced by the files of a dataset of TensorFlow Datasets.
 
     Args:
         patterns: Names and patterns.

@@ -123,5 +123,5 @@ def end_with_parent(parent: int) -> None:
 
 
 def end_with_parent_statement() -> str:
-    """Returns Python statements with which a child process of this one calls `end_with_parent`."""
+    """Returns Python code that a child process of this one can run to call `end_with_parent`."""
     return f"from {__name__} import {end_with_parent.__name__}; {end_with_parent.__name__}({os.getpid()})"

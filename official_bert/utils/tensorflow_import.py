@@ -1,4 +1,4 @@
-"""TensorFlow's import: without its remarks, and as commands do it, without packages that no command uses."""
+"""Imports TensorFlow quietly and without packages that no command uses."""
 
 import contextlib
 import gc
@@ -14,12 +14,12 @@ from official_bert.utils.signals import end_interrupted, interrupt
 
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"  # TensorFlow's own
 
-# What Keras imports where it is installed, for wrappers, plots and notebooks: a third of the time of its import.
-OFFERED_BY_KERAS = ("sklearn", "matplotlib", "IPython")
+# Packages that Keras imports, if they are installed, for wrappers, plots and notebooks.
+OPTIONAL_PACKAGES = ("sklearn", "matplotlib", "IPython")
 
 
 def quiet_logging() -> None:
-    """Lets absl's log, which TensorFlow and Keras write to, show warnings and errors alone."""
+    """Limits absl's log, which TensorFlow and Keras write to, to warnings and errors."""
     from absl import logging as absl_logging
 
     absl_logging.use_absl_handler()
@@ -28,7 +28,7 @@ def quiet_logging() -> None:
 
 @contextlib.contextmanager
 def show_warnings_only() -> Iterator[None]:
-    """Within its context TensorFlow's log shows warnings and errors alone, in programs of users too."""
+    """Limits TensorFlow's log to warnings and errors within the context."""
     logger = logging.getLogger("tensorflow")
     level = logger.level
     logger.setLevel(logging.WARNING)
@@ -39,17 +39,17 @@ def show_warnings_only() -> Iterator[None]:
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow and Keras, quietly, and without packages that no command uses."""
-    import numpy  # noqa: F401  # which says on standard error where it lacks memory
+    """Imports TensorFlow and Keras quietly and without packages that no command uses."""
+    import numpy  # noqa: F401  # before messages are hidden, since it reports a lack of memory on standard error
 
-    with _without(OFFERED_BY_KERAS), _interrupted_at_once(), hide_startup_messages(), _without_collecting():
+    with _hide_packages(OPTIONAL_PACKAGES), _exit_on_ctrl_c(), hide_startup_messages(), _pause_garbage_collection():
         import keras  # noqa: F401
         import tensorflow  # noqa: F401
 
 
 @contextlib.contextmanager
-def _without(packages: Sequence[str]) -> Iterator[None]:
-    """Within its context these packages are as if they were not installed; later they can be imported."""
+def _hide_packages(packages: Sequence[str]) -> Iterator[None]:
+    """Makes imports of these packages fail within the context."""
     hidden = [name for name in packages if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes an import fail
     try:
@@ -60,12 +60,12 @@ def _without(packages: Sequence[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _interrupted_at_once() -> Iterator[None]:
-    """Within its context Ctrl-C ends the process, where an exception would be lost in code that is not Python's."""
-    kept = os.dup(2)
+def _exit_on_ctrl_c() -> Iterator[None]:
+    """Ends the process on Ctrl-C within the context, because C++ code would lose an exception."""
+    stderr_copy = os.dup(2)
 
     def end(*_: object) -> None:
-        os.dup2(kept, 2)
+        os.dup2(stderr_copy, 2)
         end_interrupted()
 
     before = signal.getsignal(signal.SIGINT)
@@ -76,14 +76,14 @@ def _interrupted_at_once() -> Iterator[None]:
     finally:
         if signal.getsignal(signal.SIGINT) is end:
             signal.signal(signal.SIGINT, before)
-        os.close(kept)
+        os.close(stderr_copy)
 
 
 @contextlib.contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Within its context no garbage is collected; what is there at its end is never looked at again.
+def _pause_garbage_collection() -> Iterator[None]:
+    """Disables garbage collection within the context, and excludes all objects that exist at its end from it.
 
-    Modules stay as long as the process. To go through them again and again was a fifth of the import's time.
+    Imported modules are never freed, so scanning them repeatedly only makes the import slower.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -97,26 +97,26 @@ def _without_collecting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def hide_startup_messages() -> Iterator[None]:
-    """If TensorFlow is first imported in its context, it makes no remarks then and later: of the processor, of no GPU.
+    """Hides TensorFlow's messages about processors and GPUs if TensorFlow is first imported within the context.
 
-    It writes them to file descriptor 2 before any setting can reach it. They are shown after all if the import fails,
-    and by a user who sets TF_CPP_MIN_LOG_LEVEL.
+    TensorFlow writes them to file descriptor 2 before it can be configured. They are shown if the import fails, or if
+    the user has set TF_CPP_MIN_LOG_LEVEL.
     """
     if "tensorflow" in sys.modules or _LOG_LEVEL in os.environ:
         yield
         return
     os.environ[_LOG_LEVEL] = "3"
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as remarks:
-        os.dup2(remarks.fileno(), 2)
+    stderr_copy = os.dup(2)
+    with tempfile.TemporaryFile() as messages:
+        os.dup2(messages.fileno(), 2)
         try:
             yield
         except Exception:
-            remarks.seek(0)
-            os.write(kept, remarks.read())
+            messages.seek(0)
+            os.write(stderr_copy, messages.read())
             raise
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)
             if "tensorflow" not in sys.modules:
                 del os.environ[_LOG_LEVEL]

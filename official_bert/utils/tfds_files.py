@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow Datasets by name (`tfds:NAME#SPLIT`), and the rows of the files they are stored in."""
+"""Datasets of TensorFlow Datasets by name (`tfds:NAME#SPLIT`), and the rows of the files they are stored in."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ _FEATURES = "features.json"  # written into the folder of every prepared data se
 
 
 def list_files(name: str) -> list[str]:
-    """Returns the files of a data set's split that have rows, in order. Downloads and prepares the data set if needed.
+    """Returns the files of a dataset's split that have rows, in order. Downloads and prepares the dataset if needed.
 
     TensorFlow Datasets stores its files in the folder TFDS_DATA_DIR, or in ~/tensorflow_datasets by default.
 
@@ -21,7 +21,7 @@ def list_files(name: str) -> list[str]:
         name: `tfds:NAME`, for the split train, or `tfds:NAME#SPLIT`.
 
     Raises:
-        UserError: If the data set cannot be loaded or has no such split.
+        UserError: If the dataset cannot be loaded or the split does not exist.
     """
     import tensorflow_datasets as tfds  # takes a second, and few runs need it
 
@@ -29,7 +29,7 @@ def list_files(name: str) -> list[str]:
     try:
         builder = tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"))
         builder.download_and_prepare()
-    except Exception as error:  # of many classes: no connection, no disk, no such version
+    except Exception as error:  # of many classes: connection, disk, unknown version
         problem = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"cannot get {name} from TensorFlow Datasets: {problem}") from error
     splits = builder.info.splits
@@ -49,9 +49,9 @@ def is_prepared_file(path: str) -> bool:
 def read_rows(
     path: str, columns: Sequence[str] | None, part: tuple[int, int | None]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Reads as row_files.read_rows does, with texts as bytes. The file is always one part.
+    """Reads rows like row_files.read_rows, with texts as bytes. The file is always one part.
 
-    Class labels become their names, or None for an unlabeled example (-1).
+    Class labels become their names, or None if the example is unlabeled (-1).
     """
     import tensorflow as tf
     import tensorflow_datasets as tfds
@@ -71,7 +71,7 @@ def read_rows(
 
 
 def _open_file(path: str) -> tuple[Any, str]:
-    """Returns the builder of a file's data set, and the split that consists of the file alone."""
+    """Returns the builder of a file's data set, and the split that consists of only this file."""
     import tensorflow_datasets as tfds
 
     folder, name = os.path.split(path)

@@ -34,7 +34,7 @@ def faults(monkeypatch: pytest.MonkeyPatch, setting: str) -> int:
 
 @has_glibc
 def test_freed_memory_is_used_again_without_page_faults(monkeypatch: pytest.MonkeyPatch):
-    if len(os.sched_getaffinity(0)) > allocator._MOST_PROCESSORS:
+    if len(os.sched_getaffinity(0)) > allocator._MAX_PROCESSORS:
         pytest.skip("nothing changes on a machine of so many processors")
     assert faults(monkeypatch, "1") < PAGES / 100
 

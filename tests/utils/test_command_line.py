@@ -110,7 +110,7 @@ def test_names_in_a_list_may_hold_line_breaks_and_quotes_keep_commas():
     assert parsed.needed == ["a\nb/c", "d\te", 'f"g']
     assert command().parse(['--needed="a,b",c'])[0].needed == ["a,b", "c"]
     assert command().parse(["--needed=x", "--sizes="])[0].sizes == []
-    assert mistake(command(), '--needed="a').endswith("one that begins with a double quote ends with another")
+    assert mistake(command(), '--needed="a').endswith("a value that begins with a double quote must end with one")
 
 
 def test_a_name_that_is_not_utf8_is_refused():
@@ -327,7 +327,7 @@ import os, sys
 from official_bert.utils import tensorflow_import
 tensorflow_import.import_tensorflow()
 assert "keras" in sys.modules
-print([name for name in tensorflow_import.OFFERED_BY_KERAS if name in sys.modules])
+print([name for name in tensorflow_import.OPTIONAL_PACKAGES if name in sys.modules])
 import matplotlib, sklearn
 """
     done = run_python("-c", code, environment={"TF_CPP_MIN_LOG_LEVEL": None})

@@ -34,4 +34,4 @@ def test_progress_tells_small_amounts(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 @pytest.mark.parametrize(("steps", "most", "interval"), [(1, 50, 1), (19, 50, 1), (60, 50, 3), (5_000, 50, 50)])
 def test_a_short_run_has_a_curve(steps: int, most: int, interval: int):
-    assert progress.log_interval(steps, most) == interval
+    assert progress.get_log_interval(steps, most) == interval
