@@ -77,9 +77,9 @@ class Application:
         routes = [web.get(path, self.page) for path in _PAGE]
         for path in (model, model + "/versions/{version:[0-9]+}"):
             routes += [
+                web.post(path + ":predict", self.predict),  # The first one is found fastest.
                 web.get(path, self.status),
                 web.get(path + "/metadata", self.metadata),
-                web.post(path + ":predict", self.predict),
                 web.post(path + ":{other:classify|regress}", self.other),
             ]
         routes += [
@@ -253,7 +253,7 @@ class Application:
         body, seconds = bytearray(), self._options.timeout_seconds
         try:
             try:
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(None if request.content.is_eof() else seconds):
                     await self._read_into(body, request)
             except TimeoutError as error:
                 raise RequestError(408, f"the request did not arrive within {seconds:g} seconds") from error

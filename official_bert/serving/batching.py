@@ -95,10 +95,10 @@ class Batcher:
                 tokens; 504 if the model has not answered within options.timeout_seconds.
         """
         count = len(next(iter(inputs.values())))
-        if self._num_waiting + count > self._options.max_queue:
-            self._start_batches()  # those that have arrived together may not have begun, though the model is free
-        if self._num_waiting + count > self._options.max_queue:
-            raise self._busy(f"{self._num_waiting} instances")
+        if len(self._waiting) + count > self._options.max_queue:
+            self._start_batches()  # The model may be free, if several requests have arrived together.
+            if self._num_waiting + count > self._options.max_queue:
+                raise self._busy(f"{self._num_waiting} instances")
         most, rows = self._options.timeout_seconds, list[_Row]()
         instances: list[Prepared] = []
         try:
@@ -164,7 +164,6 @@ class Batcher:
             for number in range(len(each.tokens))
         ]
         self._waiting += rows
-        self._waiting_count.set(self._num_waiting)
         if self._timer:
             self._timer.cancel()
         self._timer = loop.call_soon(self._start_batches)  # after the requests that have arrived with this one

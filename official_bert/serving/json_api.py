@@ -97,11 +97,12 @@ def render(outputs: Columns, request: PredictRequest) -> bytes:
     Raises:
         RequestError: If the request is in rows, but an output does not have a row for each instance.
     """
+    count = request.instances
     for name, value in outputs.items():
-        if request.in_rows and value.shape[:1] != (request.instances,):
+        if request.in_rows and value.shape[:1] != (count,):
             raise RequestError(
                 400,
-                f"signature {request.signature} gives {name} of shape {list(value.shape)} for {request.instances} "
+                f"signature {request.signature} gives {name} of shape {list(value.shape)} for {count} "
                 'instances, which are no rows; ask for columns, {"inputs": ...}',
             )
     values = {name: _as_json(value) for name, value in outputs.items()}
@@ -110,8 +111,7 @@ def render(outputs: Columns, request: PredictRequest) -> bytes:
     elif len(values) == 1:
         answer = {"predictions": next(iter(values.values()))}
     else:
-        rows = range(request.instances)
-        answer = {"predictions": [{name: value[i] for name, value in values.items()} for i in rows]}
+        answer = {"predictions": [{name: value[i] for name, value in values.items()} for i in range(count)]}
     return orjson.dumps(answer, default=_encode_bytes, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
