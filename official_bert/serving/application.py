@@ -94,10 +94,11 @@ class Application:
         return application
 
     async def predict(self, request: web.Request) -> web.Response:
-        model, version = self._find(request)
+        self._find(request)  # Refuses a wrong path before the body arrives.
         self._access.check_json(request)
-        with model.in_use(version) as (predictor, batcher):
-            async with self._read_body(request) as body:
+        async with self._read_body(request) as body:
+            model, version = self._find(request)  # A new version may have been loaded meanwhile.
+            with model.in_use(version) as (predictor, batcher):
                 predict_request = await self._parse(body, predictor)
                 request[_LOG_FIELDS]["instances"] = predict_request.instances
                 outputs = await batcher.predict(predict_request.signature, predict_request.inputs)
