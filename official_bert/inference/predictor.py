@@ -66,8 +66,9 @@ class Tensor:
     def describe(self, name: str) -> dict[str, Any]:
         """Returns TensorFlow Serving's JSON of a tensor with this name."""
         sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in self.shape or ()]
-        dtype = "FLOAT" if self.dtype == "float32" else self.dtype.upper()
-        return {"dtype": f"DT_{dtype}", "tensor_shape": {"dim": sizes, "unknown_rank": False}, "name": name}
+        dtype = {"float16": "HALF", "float32": "FLOAT", "float64": "DOUBLE"}.get(self.dtype, self.dtype.upper())
+        shape = {"dim": sizes, "unknown_rank": self.shape is None}
+        return {"dtype": f"DT_{dtype}", "tensor_shape": shape, "name": name}
 
     @property
     def _kind(self) -> str:
@@ -88,6 +89,14 @@ class Signature:
     def takes_rows(self) -> bool:
         """Whether every input has a dimension for instances."""
         return bool(self.inputs) and all(tensor.shape for tensor in self.inputs.values())
+
+    def describe(self) -> dict[str, Any]:
+        """Returns TensorFlow Serving's JSON of the signature."""
+        description: dict[str, Any] = {
+            part: {name: tensor.describe(name) for name, tensor in tensors.items()}
+            for part, tensors in (("inputs", self.inputs), ("outputs", self.outputs))
+        }
+        return {**description, "method_name": "tensorflow/serving/predict", "defaults": {}}
 
     @property
     def takes_only_texts(self) -> bool:
@@ -187,11 +196,7 @@ class Predictor(abc.ABC):
         (answer,) = outputs
         return dict(answer)
 
-    @abc.abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Returns the signatures in TensorFlow Serving's JSON."""
-
-    def warm_up(self, max_batch_size: int) -> None:
+    def warm_up(self) -> None:
         """Answers a few requests, so that the first one is not slow, and replays the export's reference inputs.
 
         Raises:
@@ -273,14 +278,6 @@ class SpecPredictor(Predictor):
         is_structured = isinstance(outputs[0], dict)
         joined = {name: [row[name] for row in outputs] for name in outputs[0]} if is_structured else outputs
         return self._to_columns(self._decode(examples, features, joined))
-
-    def describe(self) -> dict[str, Any]:
-        signature = self.signatures[DEFAULT_SIGNATURE]
-        description = {
-            part: {name: tensor.describe(name) for name, tensor in tensors.items()}
-            for part, tensors in (("inputs", signature.inputs), ("outputs", signature.outputs))
-        }
-        return {DEFAULT_SIGNATURE: {**description, "method_name": "tensorflow/serving/predict", "defaults": {}}}
 
     def _featurize(self, columns: Columns) -> tuple[Sequence[Any], Features]:
         texts = {name: values.tolist() for name, values in columns.items()}

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the operations of exported models)
-from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from official_bert.checkpoints import checksums
@@ -33,7 +32,6 @@ from official_bert.kinds.names import DEFAULT_SIGNATURE, TOKENIZE_SIGNATURE
 from official_bert.utils import files
 
 _FINGERPRINT_FILE = "fingerprint.pb"
-_WARM_UP_TEXT = "a text to warm up with , "
 
 
 class SavedModelPredictor(Predictor):
@@ -61,8 +59,7 @@ class SavedModelPredictor(Predictor):
             raise UserError(f"{folder} cannot be loaded: {error}") from error
         self._functions = dict(self._loaded.signatures)
         definitions = proto.meta_graphs[0].signature_def
-        self._definitions = {name: definitions[name] for name in sorted(self._functions)}
-        self._signatures = {name: _signature(definition) for name, definition in self._definitions.items()}
+        self._signatures = {name: _read_signature(definitions[name]) for name in sorted(self._functions)}
         if not self._signatures:
             raise UserError(f"{folder} has no signatures; make the SavedModel with official-bert export")
         self.metadata = exports.read_metadata(folder)
@@ -113,15 +110,7 @@ class SavedModelPredictor(Predictor):
             raise exports.RefusedTextsError(_shorten(getattr(error, "message", str(error).strip()))) from error
         return {name: decode_strings(name, value.numpy()) for name, value in sorted(outputs.items())}
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            name: json_format.MessageToDict(
-                definition, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-            )
-            for name, definition in self._definitions.items()
-        }
-
-    def warm_up(self, max_batch_size: int) -> None:
+    def warm_up(self) -> None:
         path = os.path.join(self.folder, exports.WARMUP_FILE)
         if files.exists(path):
             for number, (signature, inputs) in enumerate(warmup.read_requests(path), start=1):
@@ -132,27 +121,7 @@ class SavedModelPredictor(Predictor):
                         f"{self.folder} cannot answer request {number} of its {exports.WARMUP_FILE}, to {signature}: "
                         f"{type(error).__name__} {error}"
                     ) from error
-        else:
-            self._answer_warm_up_texts(max_batch_size)
-        super().warm_up(max_batch_size)
-
-    def _answer_warm_up_texts(self, max_batch_size: int) -> None:
-        """Answers texts of several lengths, if the model takes texts."""
-        signature = self._signatures.get(DEFAULT_SIGNATURE)
-        if not (signature and signature.takes_rows and signature.takes_only_texts):
-            return
-        for count, repeats in ((1, 1), (1, 20), (min(8, max_batch_size), 3)):
-            shapes = {
-                name: [count, *(size or 1 for size in (each.shape or ())[1:])]
-                for name, each in signature.inputs.items()
-            }
-            try:
-                self.call(
-                    DEFAULT_SIGNATURE,
-                    {name: np.full(shape, _WARM_UP_TEXT * repeats, object) for name, shape in shapes.items()},
-                )
-            except exports.RefusedTextsError:
-                return  # It needs other texts, for example with [MASK].
+        super().warm_up()
 
     def _count_tokens(self, signature: str, columns: Columns) -> list[int]:
         """Returns the maximum number of tokens of each text, in all windows, or 0 for a model of another tool."""
@@ -186,14 +155,15 @@ def load_saved_model(folder: str) -> Any:
         return tf.saved_model.load(path)
 
 
-def _signature(definition: Any) -> Signature:
-    return Signature(
-        {name: _tensor(info) for name, info in sorted(definition.inputs.items())},
-        {name: _tensor(info) for name, info in sorted(definition.outputs.items())},
+def _read_signature(definition: Any) -> Signature:
+    inputs, outputs = (
+        {name: _read_tensor(info) for name, info in sorted(infos.items())}
+        for infos in (definition.inputs, definition.outputs)
     )
+    return Signature(inputs, outputs)
 
 
-def _tensor(info: Any) -> Tensor:
+def _read_tensor(info: Any) -> Tensor:
     shape = tf.TensorShape(info.tensor_shape)
     return Tensor(tf.as_dtype(info.dtype).name, None if shape.rank is None else tuple(shape))
 

@@ -98,7 +98,7 @@ class Application:
         self._access.check_json(request)
         async with self._read_body(request) as body:
             model, version = self._find(request)  # A new version may have been loaded meanwhile.
-            with model.in_use(version) as (predictor, batcher):
+            with model.hold(version) as (predictor, batcher):
                 predict_request = await self._parse(body, predictor)
                 request[_LOG_FIELDS]["instances"] = predict_request.instances
                 outputs = await batcher.predict(predict_request.signature, predict_request.inputs)
@@ -132,13 +132,14 @@ class Application:
     async def metadata(self, request: web.Request) -> web.Response:
         model, version = self._find(request)
         assert version.model
+        signatures = {name: signature.describe() for name, signature in version.model.signatures.items()}
         return _json({
             "model_spec": {"name": model.name, "signature_name": "", "version": str(version.number)},
-            "metadata": {"signature_def": {"signature_def": version.model.describe()}},
+            "metadata": {"signature_def": {"signature_def": signatures}},
         })  # fmt: skip
 
     async def models(self, _: web.Request) -> web.Response:
-        """Returns all models with their metadata, for the page. TensorFlow Serving has no such route."""
+        """Returns all models with their metadata, for the page. TensorFlow Serving does not have this route."""
         models = []
         for model in self._models:
             about_newest: dict[str, Any] = {}
@@ -173,7 +174,7 @@ class Application:
         return web.Response(body=self._metrics.text(), headers=headers)
 
     async def openapi(self, _: web.Request) -> web.Response:
-        return _json(openapi.describe(self._models, self._options, with_token=self._access.needs_token))
+        return _json(openapi.describe(self._models, self._options, needs_token=self._access.needs_token))
 
     # All requests.
 
@@ -235,7 +236,7 @@ class Application:
             return _json({"error": message}, error.status, {"Allow": allowed} if allowed else {})
         except Exception as error:
             logs.error("a request failed", error, path=request.path)
-            return _json({"error": "the server failed; its log has more"}, 500)
+            return _json({"error": "the server failed; see its log"}, 500)
         finally:
             self._deadlines.discard(deadline)
 
@@ -265,7 +266,7 @@ class Application:
     async def _read_into(self, body: bytearray, request: web.Request) -> None:
         if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
             raise RequestError(415, "compressed requests are not accepted; send the body without Content-Encoding")
-        most, too_large = self._options.max_body_bytes, "the request is larger than {} bytes; send less at once"
+        most, too_large = self._options.max_body_bytes, "the request is larger than {} bytes; send less"
         if (request.content_length or 0) > most:
             raise RequestError(413, too_large.format(most))
         try:

@@ -15,7 +15,7 @@ from official_bert.inference import loading
 from official_bert.keras_models.text_classifier import TextClassifier
 from official_bert.kinds.names import CLASSIFICATION
 from official_bert.modeling.config import BertConfig
-from official_bert.serving.models import versions_in
+from official_bert.serving.models import find_versions
 from official_bert.utils import files
 from tests.conftest import ROOT
 from tests.end_to_end.conftest import Run
@@ -141,10 +141,10 @@ def test_an_export_that_was_killed_in_mid_write_is_none_and_made_anew(
     assert not [name for name in store.names(bucket) if "writing" in name]
     run(*predict)
     assert len(files.read_text(f"{bucket}/answers.jsonl").splitlines()) == 1
-    served = versions_in(f"{bucket}/exports")
+    served = find_versions(f"{bucket}/exports")
     assert [*served] == [1]
     model = loading.load(f"{bucket}/exports/1", threads=1)
-    model.warm_up(1)
+    model.warm_up()
     assert model.kind == CLASSIFICATION
 
 

@@ -97,7 +97,7 @@ def test_it_has_the_answers_and_the_signature_of_a_saved_model(tmp_path: pathlib
     prompts, endings = np.array(["the cat", "a dog"], object), np.array([["sat", "ran", "a", ""]] * 2, object)
     assert endings.shape[1] == CHOICES
     for model in (onnx, tensorflow):
-        model.warm_up(8)
+        model.warm_up()
     ours, theirs = (answers_of(model, {"prompt": prompts, "endings": endings}) for model in (onnx, tensorflow))
     assert list(ours) == list(theirs)
     for output, values in theirs.items():
@@ -107,7 +107,7 @@ def test_it_has_the_answers_and_the_signature_of_a_saved_model(tmp_path: pathlib
     assert {output: tensor.dtype for output, tensor in onnx.signatures[name].outputs.items()} == {
         output: tensor.dtype for output, tensor in tensorflow.signatures[name].outputs.items()
     }
-    described, expected = onnx.describe()[name], tensorflow.describe()[name]
+    described, expected = onnx.signatures[name].describe(), tensorflow.signatures[name].describe()
     assert described.keys() == expected.keys()
     for part in ("inputs", "outputs"):
         assert {each: tensor["dtype"] for each, tensor in described[part].items()} == {
@@ -151,7 +151,7 @@ def test_a_new_version_that_is_damaged_leaves_the_last_one(tagger: pathlib.Path,
 
 def test_a_runtime_that_answers_batches_wrongly_is_refused(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     model = loading.load(str(tagger / "1"), None)
-    model.warm_up(8)
+    model.warm_up()
     run = OnnxPredictor.run
 
     def rotate_batches(self: OnnxPredictor, columns: exports.Columns, batch_size: int | None = None) -> exports.Columns:
@@ -159,7 +159,7 @@ def test_a_runtime_that_answers_batches_wrongly_is_refused(tagger: pathlib.Path,
 
     monkeypatch.setattr(OnnxPredictor, "run", rotate_batches)
     with pytest.raises(UserError, match=r"does not match the model: .* with the model in a batch"):
-        model.warm_up(8)
+        model.warm_up()
 
 
 def test_without_onnxruntime_the_extra_is_named(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -205,7 +205,7 @@ def test_a_request_of_too_many_tokens_is_refused_before_all_of_it_is_tokenized(
         refused = client.predict("m", {"instances": [LONG * 8] * 40})
         assert (refused.status, sum(prepared)) == (413, 1)
         assert "the first 1 of 40 instances have" in refused.error
-        assert "at most 2000 are taken at once (--max_tokens)" in refused.error
+        assert "at most 2000 (--max_tokens) are accepted per request" in refused.error
         assert client.predict("m", {"instances": [LONG]}).status == 200
 
 
