@@ -1,7 +1,7 @@
-"""Who is answered: whoever knows the token or, where there is none, programs and pages of this machine.
+"""Access control: requests need the token or, without a token, must come from this machine or an allowed host.
 
-Without a token any page in a browser on this machine could ask the server: by a name that its owner lets point to
-127.0.0.1 (DNS rebinding), which the Host header shows, or from its own address, which the Origin header shows.
+Without a token, any web page in a browser on this machine could send requests. The Origin header shows the address of
+the page. The Host header shows a host name that its owner has pointed to 127.0.0.1 (DNS rebinding).
 """
 
 import hashlib
@@ -18,7 +18,11 @@ _DEFAULT_PORTS = (":80", ":443")
 
 
 class Access:
-    """Checks that requests carry the token or, where it is None, the hosts that they and their pages name.
+    """Checks the token of requests or, without a token, their Host and Origin headers.
+
+    Args:
+        token: The bearer token, or None.
+        allowed_hosts: Host names that are allowed in addition to this machine's.
 
     Attributes:
         token: The current token. It may be replaced.
@@ -34,7 +38,7 @@ class Access:
         return self.token is not None
 
     def check(self, request: web.Request) -> None:
-        """Raises a RequestError unless the request may be answered."""
+        """Raises a RequestError if the request is not allowed."""
         if self.token is not None:
             _check_token(request.headers.get("Authorization", ""), self.token)
             return
@@ -44,39 +48,39 @@ class Access:
 
     @staticmethod
     def check_json(request: web.Request) -> None:
-        """Raises a RequestError if a page sends something other than JSON: a browser lets any page send plain text."""
+        """Raises a RequestError if a web page does not send JSON. Browsers let any page send plain text."""
         if "Origin" in request.headers and request.content_type != "application/json":
             raise RequestError(
-                415, f"the content type is {request.content_type}; a page must send application/json to this server"
+                415, f"the content type is {request.content_type}; a web page must send application/json"
             )
 
     def _check_host(self, host: str) -> None:
-        name = _without_port(host)
+        name = _remove_port(host)
         if not is_loopback(name) and name not in self._allowed_hosts:
             raise RequestError(
                 403,
-                f"without a token this server answers to localhost alone, and the request is to {name[:100]!r}; start "
-                "it with --allowed_hosts=NAME or with --token_file",
+                f"without a token, this server only accepts requests to localhost, but the request is to "
+                f"{name[:100]!r}; start it with --allowed_hosts=NAME or with --token_file",
             )
 
     def _check_origin(self, origin: str, host: str) -> None:
         try:
             address = urllib.parse.urlsplit(origin).netloc.lower()
-        except ValueError:  # half of brackets
+        except ValueError:  # An unmatched bracket.
             address = ""
-        if _without_default_port(address) == _without_default_port(host.lower()) and address:
+        if _remove_default_port(address) == _remove_default_port(host.lower()) and address:
             return
-        if _without_port(address) not in self._allowed_hosts:
+        if _remove_port(address) not in self._allowed_hosts:
             raise RequestError(
                 403,
-                f"a page of {origin[:100]!r} may not ask this server, which runs without a token; start it with "
-                "--allowed_hosts=NAME or with --token_file",
+                f"web pages of {origin[:100]!r} may not use this server, because it runs without a token; start it "
+                "with --allowed_hosts=NAME or with --token_file",
             )
 
 
 def _check_token(authorization: str, token: str) -> None:
     scheme, _, sent = authorization.partition(" ")
-    # compare_digest takes as long for a wrong token as for the right one, and digests hide the token's length.
+    # compare_digest takes the same time for any token, and digests hide the token's length.
     is_right = hmac.compare_digest(_digest(sent.strip()), _digest(token))
     if scheme.lower() != "bearer" or not is_right:
         raise RequestError(401, "the bearer token is missing or wrong; send the header Authorization: Bearer TOKEN")
@@ -86,20 +90,20 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
-def _without_port(host: str) -> str:
-    """The name in a Host header: localhost:8501 to localhost, [::1]:8501 to ::1."""
+def _remove_port(host: str) -> str:
+    """Returns the name in a Host header: localhost for localhost:8501, ::1 for [::1]:8501."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].rstrip(".")
 
 
-def _without_default_port(address: str) -> str:
+def _remove_default_port(address: str) -> str:
     return next((address.removesuffix(port) for port in _DEFAULT_PORTS if address.endswith(port)), address)
 
 
 def is_loopback(name: str) -> bool:
-    """Whether this is a name or number by which this machine alone is reached."""
+    """Returns whether a host name or address is only reachable from this machine."""
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:

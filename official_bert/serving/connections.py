@@ -1,8 +1,8 @@
-"""The server's connections: no more than a limit, none that sends headers too slowly, none lost when the server stops.
+"""The server's connections: limits their number and the time for sending headers, and loses none when the server stops.
 
-A few spare connections beyond the limit are for probes of the server's health.
+A few spare connections beyond the limit are for health probes.
 
-aiohttp limits neither the number of connections nor the time in which the headers of a request arrive.
+aiohttp limits neither the number of connections nor the time for the headers of a request.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from aiohttp import web
 from official_bert.errors import UserError
 from official_bert.serving import logs
 
-SERVER_NAME = "official-bert"  # as the Server header has it, without versions
-_QUEUE = 100  # connections that wait to be accepted
-_SPARE_CONNECTIONS, _SPARE_SECONDS = 16, 1.0  # their number, and how long each may take to send its headers
+SERVER_NAME = "official-bert"  # The Server header, without version numbers.
+_QUEUE = 100  # Maximum number of connections that wait to be accepted.
+_SPARE_CONNECTIONS, _SPARE_SECONDS = 16, 1.0  # Their maximum number, and their time for sending headers.
 # File descriptors that models, logs, the listening sockets and spare connections need in addition to the connections.
 _OTHER_DESCRIPTORS = 64 + _SPARE_CONNECTIONS
-# A client that has just connected has this long to send its first bytes when the server is about to stop.
+# Time in which a client must send its first bytes after connecting to a server that is stopping.
 _FIRST_BYTES_SECONDS = 1.0
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n"
@@ -47,7 +47,7 @@ class Connection(web.RequestHandler):
     """A client's connection. It is closed if the first line and headers of a request take too long to arrive.
 
     Attributes:
-        is_spare: Whether there were as many others as the limit allows. It serves one request of a probe.
+        is_spare: Whether it exceeds the limit of connections. It serves one request of a probe.
     """
 
     def __init__(self, server: web.Server, connections: "Connections") -> None:
@@ -58,9 +58,9 @@ class Connection(web.RequestHandler):
         super().__init__(server, loop=loop, auto_decompress=False, **settings)
         self._connections = connections
         self.opened = loop.time()
-        self._request: web.BaseRequest | None = None  # the one that is being answered
-        self._timer: asyncio.TimerHandle | None = None  # runs while headers are expected
-        self._has_sent = False  # bytes of these headers
+        self._request: web.BaseRequest | None = None  # The request that is being answered.
+        self._timer: asyncio.TimerHandle | None = None  # Runs while headers are expected.
+        self._has_sent = False  # Whether the client has sent bytes of these headers.
         self.is_spare = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -98,7 +98,7 @@ class Connection(web.RequestHandler):
         self._request = None
 
     def refuse(self, message: str) -> None:
-        """Closes the connection, with status 503 if it waits for a request."""
+        """Closes the connection. If it waits for a request, it first sends status 503."""
         if self.transport is not None and self.can_be_refused:
             body = json.dumps({"error": message}).encode()
             self.transport.write(_REFUSAL % (len(body), body))
@@ -155,7 +155,7 @@ class Connections:
         """
         self._make_connection = functools.partial(Connection, server, self)
         try:
-            # The backlog is also how many connections asyncio accepts before it closes those that are refused.
+            # The backlog is also the number of connections that asyncio accepts before it closes refused ones.
             self._listener = await asyncio.get_running_loop().create_server(
                 self._make_connection, host, port, backlog=_SPARE_CONNECTIONS
             )
@@ -194,8 +194,8 @@ class Connections:
         loop = asyncio.get_running_loop()
         for listener in self._listener.sockets:
             loop.remove_reader(listener)
-        await asyncio.sleep(0)  # asyncio makes transports for the connections that it has accepted
-        waiting = []  # in the system's queue; asyncio would drop them
+        await asyncio.sleep(0)  # asyncio creates transports for the connections that it has accepted.
+        waiting = []  # Connections in the system's queue, which asyncio would drop.
         for listener in self._listener.sockets:
             with listener.dup() as queue, contextlib.suppress(OSError):
                 while True:
@@ -203,6 +203,6 @@ class Connections:
         self._listener.close()
         for connection in waiting:
             connection.setblocking(False)
-            with contextlib.suppress(OSError):  # the client has gone already
+            with contextlib.suppress(OSError):  # The client has gone.
                 await loop.connect_accepted_socket(self._make_connection, connection)
-        await asyncio.sleep(0)  # asyncio calls connection_made of the others
+        await asyncio.sleep(0)  # asyncio calls connection_made of the other connections.

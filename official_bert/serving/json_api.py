@@ -1,8 +1,8 @@
 """TensorFlow Serving's JSON: requests become columns of arrays, and columns become answers.
 
 A request is in rows, {"instances": [...]}, or in columns, {"inputs": ...}, and its answer has the same form. The size
-of a list is checked before its elements, so that the cost of a request that is much too large is little more than
-parsing its JSON.
+of a list is checked before its elements, so that a request that is much too large costs little more than parsing its
+JSON.
 
 B instances
 """
@@ -69,26 +69,22 @@ def parse(
     Raises:
         RequestError: If the body is malformed or too large.
     """
-    message = _json_object(body)
+    message = _parse_object(body)
     unknown = message.keys() - {"signature_name", "instances", "inputs"}
     if unknown:
-        refuse(f"unknown key {_shown(min(unknown))}; a request has instances or inputs, and perhaps signature_name")
+        refuse(f"unknown key {_format_value(min(unknown))}; the keys are instances or inputs, and signature_name")
     name = message.get("signature_name", DEFAULT_SIGNATURE)
     if not isinstance(name, str):
-        refuse(f"signature_name is {_shown(name)}; expected a string")
+        refuse(f"signature_name is {_format_value(name)}; expected a string")
     if name not in signatures:
-        refuse(f"there is no signature {_shown(name)}; the model has {', '.join(signatures)}")
-    signature = signatures[name]
-    if not signature.takes_rows:
+        refuse(f"the model has no signature {_format_value(name)}; it has {', '.join(signatures)}")
+    if not signatures[name].takes_rows:
         refuse(f"signature {name} cannot be called over REST: its inputs have no dimension for instances")
     if ("instances" in message) == ("inputs" in message):
         refuse('expected either {"instances": [...]} (a row for each) or {"inputs": ...} (a column for each input)')
-    texts, table = bool(metadata), metadata.get("table") or {}
-    if "instances" in message:
-        inputs = _from_rows(message["instances"], signature, options, texts, table)
-    else:
-        inputs = _from_columns(message["inputs"], signature, options, texts, table)
-    return PredictRequest(name, inputs, "instances" in message)
+    reader = _Reader(signatures[name], options, metadata, "instances" in message)
+    columns = reader.read_rows(message["instances"]) if reader.in_rows else reader.read_columns(message["inputs"])
+    return PredictRequest(name, reader.to_arrays(columns), reader.in_rows)
 
 
 def render(outputs: Columns, request: PredictRequest) -> bytes:
@@ -102,10 +98,10 @@ def render(outputs: Columns, request: PredictRequest) -> bytes:
         if request.in_rows and value.shape[:1] != (count,):
             raise RequestError(
                 400,
-                f"signature {request.signature} gives {name} of shape {list(value.shape)} for {count} "
-                'instances, which are no rows; ask for columns, {"inputs": ...}',
+                f"signature {request.signature} returns {name} of shape {list(value.shape)} for {count} instances, so "
+                'it cannot answer in rows; send columns, {"inputs": ...}',
             )
-    values = {name: _as_json(value) for name, value in outputs.items()}
+    values = {name: _to_json(value) for name, value in outputs.items()}
     if not request.in_rows:
         answer: Any = {"outputs": next(iter(values.values())) if len(values) == 1 else values}
     elif len(values) == 1:
@@ -115,7 +111,7 @@ def render(outputs: Columns, request: PredictRequest) -> bytes:
     return orjson.dumps(answer, default=_encode_bytes, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _as_json(value: np.ndarray) -> Any:
+def _to_json(value: np.ndarray) -> Any:
     """Returns an output in a form that orjson can write."""
     if value.dtype == object:
         return value.tolist()
@@ -126,7 +122,7 @@ def _encode_bytes(value: Any) -> dict[str, str]:
     return {"b64": base64.b64encode(value).decode()}
 
 
-def _json_object(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     try:
         message = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -136,76 +132,156 @@ def _json_object(body: bytes) -> dict[str, Any]:
             refuse(f"the request is not UTF-8: byte 0x{body[not_utf8.start]:02x} at {not_utf8.start}")
         refuse(f"the request is not JSON: {error}")
     if not isinstance(message, dict):
-        refuse(f'the request is {_kind(message)}; expected an object: {{"instances": [...]}}')
+        refuse(f'the request is {_describe_type(message)}; expected an object: {{"instances": [...]}}')
     return message
 
 
-def _from_rows(
-    instances: Any, signature: Signature, options: Options, texts: bool, table: Mapping[str, Any]
-) -> Columns:
-    if not isinstance(instances, list) or not instances:
-        refuse(f"instances is {_shown(instances)}; expected a list with one or more")
-    _check_count(len(instances), options)
-    inputs = {}
-    only = next(iter(signature.inputs)) if len(signature.inputs) == 1 else None
-    rows = [{only: row} if only and not (isinstance(row, dict) and row.keys() != {"b64"}) else row for row in instances]
-    for i, row in enumerate(rows):
-        if texts and isinstance(row, dict):
-            rows[i] = row = _by_inputs(row, signature, table, f"instances[{i}]")
-        _check_names(row, signature, f"instances[{i}]", table)
-    for name, spec in signature.inputs.items():
-        leaves: list[Any] = []
-        shapes = []
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    """Reads the inputs of a signature. See `parse` for the attributes."""
+
+    signature: Signature
+    options: Options
+    metadata: Mapping[str, Any]
+    in_rows: bool
+
+    def read_rows(self, rows: Any) -> dict[str, list[Any]]:
+        """Returns the values of each input for a list of rows."""
+        if not isinstance(rows, list) or not rows:
+            refuse(f"instances is {_format_value(rows)}; expected a list with one or more")
+        self._check_count(len(rows))
+        if self._only_input:
+            is_row = [isinstance(row, dict) and row.keys() != {"b64"} for row in rows]
+            rows = [row if named else {self._only_input: row} for row, named in zip(rows, is_row, strict=True)]
         for i, row in enumerate(rows):
-            where = f"instances[{i}]" + ("" if only else f".{name}")
-            more, shape = _flat(row[name], name, spec, 1, where)
-            leaves += more
-            shapes.append(shape)
-            if shape != shapes[0]:
+            if self.metadata and isinstance(row, dict):
+                rows[i] = row = self._select_inputs(row, f"instances[{i}]")
+            self._check_names(row, f"instances[{i}]")
+        return {name: [row[name] for row in rows] for name in self.signature.inputs}
+
+    def read_columns(self, columns: Any) -> dict[str, list[Any]]:
+        """Returns the values of each input for columns by name, or for the column of the only input."""
+        if self._only_input and not isinstance(columns, dict):
+            columns = {self._only_input: columns}
+        if self.metadata and isinstance(columns, dict):
+            # Other columns are ignored, whatever their values are.
+            known = {*self.signature.inputs, *self._trained_columns} & columns.keys()
+            columns = {name: columns[name] for name in columns if name in known} or columns
+            has_table = columns and (self._table or columns.keys() != self.signature.inputs.keys())
+            if has_table and all(isinstance(each, list) for each in columns.values()):
+                self._check_count(max(map(len, columns.values())))
+                _check_lengths(columns)
+                rows = [
+                    self._select_inputs(dict(zip(columns, row, strict=True)), f"row {i} of inputs")
+                    for i, row in enumerate(zip(*columns.values(), strict=True))
+                ]
+                columns = {name: [row.get(name) for row in rows] for name in rows[0]} if rows else columns
+        self._check_names(columns, "inputs")
+        for name in self.signature.inputs:
+            if not isinstance(columns[name], list):
+                refuse(f"inputs.{name} is {_describe_type(columns[name])}; expected a list")
+            if not columns[name]:
+                refuse(f"inputs.{name} is an empty list; expected one or more instances")
+            self._check_count(len(columns[name]))
+        return columns
+
+    def to_arrays(self, columns: Mapping[str, list[Any]]) -> Columns:
+        """Converts the values of each input to an array, [B, ...]."""
+        arrays = {}
+        for name, spec in self.signature.inputs.items():
+            leaves, shape = self._flatten(columns[name], name, spec)
+            arrays[name] = self._to_array(leaves, name, spec).reshape(shape)
+        _check_lengths(arrays)
+        return arrays
+
+    @property
+    def _only_input(self) -> str | None:
+        return next(iter(self.signature.inputs)) if len(self.signature.inputs) == 1 else None
+
+    @property
+    def _table(self) -> Mapping[str, Any]:
+        return self.metadata.get("table") or {}
+
+    @property
+    def _trained_columns(self) -> list[str]:
+        return list_trained_columns(self._table)
+
+    def _select_inputs(self, row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """Returns the model's inputs in a row, which may have the columns of the training table and other columns."""
+        values, problem = read_row(row, self.signature.inputs, self._table)
+        if problem:
+            refuse(f"{where}: {problem}")
+        return values if len(values) == len(self.signature.inputs) else row
+
+    def _check_count(self, count: int) -> None:
+        if count > self.options.max_instances:
+            refuse(f"the request has {count} instances; at most {self.options.max_instances} are accepted per request")
+
+    def _check_names(self, values: Any, where: str) -> None:
+        if isinstance(values, dict) and values.keys() == self.signature.inputs.keys():
+            return
+        expected = ", ".join(self.signature.inputs)
+        if set(self._trained_columns) - set(self.signature.inputs):
+            expected += f" (or the columns of the training table: {', '.join(self._trained_columns)})"
+        if not isinstance(values, dict):
+            refuse(f"{where} is {_describe_type(values)}; expected an object with {expected}")
+        for name in self.signature.inputs:
+            if name not in values:
+                refuse(f"{where} lacks {name}; expected an object with {expected}")
+        unknown = next(name for name in values if name not in self.signature.inputs)
+        refuse(f"{where} has the unknown input {_format_value(unknown)}; expected {expected}")
+
+    def _flatten(self, column: list[Any], name: str, spec: Tensor) -> tuple[list[Any], tuple[int, ...]]:
+        """Returns the elements of nested lists, and the shape of the lists.
+
+        Lists are flattened dimension by dimension, and each dimension is checked before the next.
+        """
+        level, shape = column, (len(column),)
+        sizes = (spec.shape or ())[1:]
+        for size in sizes:
+            for i, each in enumerate(level) if set(map(type, level)) - {list} else ():
+                if not isinstance(each, list):
+                    refuse(f"{self._locate(i, shape, name)} is {_describe_type(each)}; expected a list")
+            lengths = list(map(len, level))
+            if len(set(lengths)) > 1:
+                other = next(i for i, length in enumerate(lengths) if length != lengths[0])
+                places = [f"{lengths[i]} at {self._locate(i, shape, name)}" for i in (0, other)]
                 refuse(
-                    f"{name} has shape {list(shapes[0])} in instances[0] but {list(shape)} in instances[{i}]; pad them "
-                    "to one length, or send them apart"
+                    f"{name} has lists of different lengths: {', '.join(places)}; pad them to one length, or send them "
+                    "in separate requests"
                 )
-        inputs[name] = _tensor(leaves, (len(rows), *shapes[0]), name, spec, options, texts)
-    return inputs
+            shape = (*shape, lengths[0] if lengths else 0)
+            if size not in (None, shape[-1]):
+                expected = ", ".join(map(str, sizes)).replace("None", "any")
+                refuse(f"{name} has shape {list(shape[1:])} for each instance; expected [{expected}]")
+            level = [each for part in level for each in part]
+        return level, shape
 
+    def _locate(self, number: int, shape: tuple[int, ...], name: str) -> str:
+        """Returns the position of an element in the request, such as instances[0].endings[3], given its flat index."""
+        first, *others = (f"[{i}]" for i in np.unravel_index(number, shape))
+        if not self.in_rows:
+            return "".join([f"inputs.{name}", first, *others])
+        return "".join([f"instances{first}", "" if self._only_input else f".{name}", *others])
 
-def _from_columns(
-    columns: Any, signature: Signature, options: Options, texts: bool, table: Mapping[str, Any]
-) -> Columns:
-    if len(signature.inputs) == 1 and not isinstance(columns, dict):
-        columns = {next(iter(signature.inputs)): columns}
-    if texts and isinstance(columns, dict):  # other columns are ignored, whatever they hold
-        known = {*signature.inputs, *list_trained_columns(table)} & columns.keys()
-        columns = {name: columns[name] for name in columns if name in known} or columns
-        is_other = columns and (table or columns.keys() != signature.inputs.keys())
-        if is_other and all(isinstance(each, list) for each in columns.values()):
-            _check_count(max(map(len, columns.values())), options)
-            _check_lengths(columns)
-            named = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-            rows = [_by_inputs(row, signature, table, f"row {number} of inputs") for number, row in enumerate(named)]
-            columns = {name: [row.get(name) for row in rows] for name in rows[0]} if rows else columns
-    _check_names(columns, signature, "inputs", table)
-    inputs = {}
-    for name, spec in signature.inputs.items():
-        column = columns[name]
-        if not isinstance(column, list):
-            refuse(f"inputs.{name} is {_kind(column)}; expected a list")
-        if not column:
-            refuse(f"inputs.{name} is an empty list; expected one or more instances")
-        _check_count(len(column), options)
-        leaves, shape = _flat(column, name, spec, 0, f"inputs.{name}")
-        inputs[name] = _tensor(leaves, shape, name, spec, options, texts)
-    _check_lengths(inputs)
-    return inputs
-
-
-def _by_inputs(row: Mapping[str, Any], signature: Signature, table: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Returns the model's inputs in a row, which may have the columns of the training table and other columns."""
-    values, problem = read_row(row, signature.inputs, table)
-    if problem:
-        refuse(f"{where}: {problem}")
-    return values if len(values) == len(signature.inputs) else row
+    def _to_array(self, leaves: list[Any], name: str, spec: Tensor) -> np.ndarray:
+        if spec.dtype == STRING:
+            values = np.empty(len(leaves), object)
+            values[:] = [_text(leaf, name, self.options, bool(self.metadata)) for leaf in leaves]
+            return values
+        if spec.dtype == BOOL:
+            _check_types(leaves, {bool}, name, "true or false")
+        elif spec.is_integer:
+            _check_types(leaves, {int}, name, "an integer")
+            for leaf in (min(leaves), max(leaves)) if leaves else ():
+                least, greatest = spec.range
+                if not least <= leaf <= greatest:
+                    refuse(f"{name} has {leaf}; {spec.dtype} holds {least} to {greatest}")
+        elif spec.is_floating:
+            _check_types(leaves, {int, float}, name, "a number")
+        else:
+            refuse(f"{name} is of type {spec.dtype}, which cannot be sent as JSON")
+        return np.array(leaves, spec.numpy_type)
 
 
 def _check_lengths(inputs: Mapping[str, Any]) -> None:
@@ -214,104 +290,19 @@ def _check_lengths(inputs: Mapping[str, Any]) -> None:
         refuse(f"the inputs have different numbers of instances: {counts}")
 
 
-def _check_count(count: int, options: Options) -> None:
-    if count > options.max_instances:
-        refuse(f"the request has {count} instances; at most {options.max_instances} are taken at once")
-
-
-def _check_names(values: Any, signature: Signature, where: str, table: Mapping[str, Any]) -> None:
-    expected = ", ".join(signature.inputs)
-    columns = list_trained_columns(table)
-    if set(columns) - set(signature.inputs):
-        expected += f" (or the columns of the training table: {', '.join(columns)})"
-    if not isinstance(values, dict):
-        refuse(f"{where} is {_kind(values)}; expected an object with {expected}")
-    for name in signature.inputs:
-        if name not in values:
-            refuse(f"{where} lacks {name}; expected an object with {expected}")
-    for name in values:
-        if name not in signature.inputs:
-            refuse(f"{where} has {_shown(name)}, which is no input; expected {expected}")
-
-
-def _flat(value: Any, name: str, spec: Tensor, first_dimension: int, where: str) -> tuple[list[Any], tuple[int, ...]]:
-    """Returns the elements of nested lists, and the shape of the lists.
-
-    Lists are flattened dimension by dimension, and each dimension is checked before the next.
-
-    Args:
-        value: Nested lists.
-        name: Name of the input, for error messages.
-        spec: Type and shape of the input.
-        first_dimension: The dimension of `spec` that the outermost list is: 0 for a column, 1 for one instance.
-        where: Position of the value in the request, for error messages.
-    """
-    level: list[Any] = [value]
-    shape: tuple[int, ...] = ()
-    sizes = spec.shape or ()
-    for dimension in range(first_dimension, len(sizes)):
-        for i, each in enumerate(level) if set(map(type, level)) - {list} else ():
-            if not isinstance(each, list):
-                refuse(f"{where}{_index(i, shape)} is {_kind(each)}; expected a list")
-        lengths = list(map(len, level))
-        if len(set(lengths)) > 1:
-            other = next(i for i, length in enumerate(lengths) if length != lengths[0])
-            refuse(
-                f"{where} has lists of different lengths: {lengths[0]} at {_index(0, shape)}, {lengths[other]} at "
-                f"{_index(other, shape)}"
-            )
-        shape = (*shape, lengths[0] if lengths else 0)
-        if dimension and sizes[dimension] not in (None, shape[-1]):
-            inner, expected = shape[1 - first_dimension :], ", ".join(map(str, sizes[1:])).replace("None", "any")
-            refuse(f"{name} has shape {list(inner)} for each instance; expected [{expected}]")
-        level = [each for part in level for each in part]
-    return level, shape
-
-
-def _index(number: int, shape: tuple[int, ...]) -> str:
-    """Converts a flat index to the nested form `[0][3]` used in error messages."""
-    return "".join(f"[{i}]" for i in np.unravel_index(number, shape)) if shape else ""
-
-
-def _tensor(
-    leaves: list[Any], shape: tuple[int, ...], name: str, spec: Tensor, options: Options, texts: bool
-) -> np.ndarray:
-    if spec.dtype == STRING:
-        values = np.empty(len(leaves), object)
-        values[:] = [_text(leaf, name, options, texts) for leaf in leaves]
-        return values.reshape(shape)
-    if spec.dtype == BOOL:
-        _check_types(leaves, {bool}, name, "true or false")
-    elif spec.is_integer:
-        _check_types(leaves, {int}, name, "an integer")
-        for leaf in (min(leaves), max(leaves)) if leaves else ():
-            least, greatest = spec.range
-            if not least <= leaf <= greatest:
-                refuse(f"{name} has {leaf}; {spec.dtype} holds {least} to {greatest}")
-    elif spec.is_floating:
-        _check_types(leaves, {int, float}, name, "a number")
-    else:
-        refuse(f"{name} is of type {spec.dtype}, which cannot be sent as JSON")
-    return np.array(leaves, spec.numpy_type).reshape(shape)
-
-
-def _text(leaf: Any, name: str, options: Options, texts: bool) -> str | bytes:
-    """Returns a string, or bytes if they are base64 that need not be text."""
-    value: str | bytes
+def _text(leaf: Any, name: str, options: Options, must_be_utf8: bool) -> str | bytes:
+    """Returns a string. Base64 that need not be UTF-8 becomes bytes."""
     is_b64 = isinstance(leaf, dict) and leaf.keys() == {"b64"} and isinstance(leaf["b64"], str)
-    if isinstance(leaf, str):
-        value = leaf
-    elif is_b64:
-        try:
-            value = base64.b64decode(leaf["b64"], validate=True)
-        except ValueError as error:
-            refuse(f"{name} has a b64 that is not base64: {error}")
-    else:
-        refuse(f'{name} has {_shown(leaf)}; expected a string, or {{"b64": "..."}}')
+    if not is_b64 and not isinstance(leaf, str):
+        refuse(f'{name} has {_format_value(leaf)}; expected a string, or {{"b64": "..."}}')
+    try:
+        value: str | bytes = base64.b64decode(leaf["b64"], validate=True) if is_b64 else leaf
+    except ValueError as error:
+        refuse(f"{name} has a b64 that is not base64: {error}")
     what = f"{name} has a {'b64' if is_b64 else 'text'}"
     if (num_bytes := count_text_bytes(value)) > options.max_text_bytes:
-        refuse(f"{what} of {num_bytes} bytes; at most {options.max_text_bytes} are taken")
-    if isinstance(value, bytes) and texts:
+        refuse(f"{what} of {num_bytes} bytes; at most {options.max_text_bytes} are accepted")
+    if isinstance(value, bytes) and must_be_utf8:
         try:
             value = value.decode()
         except UnicodeDecodeError as error:
@@ -322,15 +313,15 @@ def _text(leaf: Any, name: str, options: Options, texts: bool) -> str | bytes:
 def _check_types(leaves: list[Any], types: set[type], name: str, expected: str) -> None:
     if set(map(type, leaves)) - types:
         wrong = next(leaf for leaf in leaves if type(leaf) not in types)
-        refuse(f"{name} has {_shown(wrong)}; expected {expected}")
+        refuse(f"{name} has {_format_value(wrong)}; expected {expected}")
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Returns a value as JSON, truncated to 40 characters."""
     text = orjson.dumps(value[:40] if isinstance(value, str | list) else value).decode()
     return text if len(text) <= 40 else f"{text[:40]}..."

@@ -9,7 +9,7 @@ _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """The counters of one server; `model` is always the name of a model that it serves, or empty."""
+    """The metrics of one server. The label `model` is the name of a served model, or empty."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -18,17 +18,19 @@ class Metrics:
         gauge = functools.partial(Gauge, namespace="official_bert", registry=registry)
         histogram = functools.partial(Histogram, namespace="official_bert", registry=registry, buckets=_SECONDS)
         by_model, by_action = ["model"], ["model", "action"]
-        self.requests = counter("requests", "Requests answered, by status.", [*by_action, "status"])
-        self.request_seconds = histogram("request_seconds", "From a request's arrival to its answer.", by_action)
-        self.queue_seconds = histogram("queue_seconds", "How long texts and windows waited for the model.", by_model)
-        self.batch_seconds = histogram("batch_seconds", "How long the model took for a batch.", by_model)
-        self.batch_size = histogram("batch_size", "Texts or windows in a batch.", by_model, buckets=_COUNTS)
-        self.texts_cut = counter("texts_cut", "Instances whose end the model did not read.", by_model)
-        self.waiting = gauge("waiting", "Instances that wait for the model.", by_model)
-        self.in_flight = gauge("requests_in_flight", "Requests in flight.")
+        self.requests = counter("requests", "Answered requests by status.", [*by_action, "status"])
+        self.request_seconds = histogram(
+            "request_seconds", "Time from the arrival of a request to its answer.", by_action
+        )
+        self.queue_seconds = histogram("queue_seconds", "Time that a text or window waited for the model.", by_model)
+        self.batch_seconds = histogram("batch_seconds", "Time in which the model computed a batch.", by_model)
+        self.batch_size = histogram("batch_size", "Number of texts or windows in a batch.", by_model, buckets=_COUNTS)
+        self.texts_cut = counter("texts_cut", "Number of truncated instances.", by_model)
+        self.waiting = gauge("waiting", "Number of instances that wait for the model.", by_model)
+        self.in_flight = gauge("requests_in_flight", "Number of requests in flight.")
         self.version = gauge("version", "The version that answers by default.", by_model)
-        self.loads = counter("loads", "Versions loaded, or not.", [*by_model, "result"])
+        self.loads = counter("loads", "Number of versions that were loaded or failed to load.", [*by_model, "result"])
 
     def text(self) -> bytes:
-        """Returns all of it in Prometheus' text format."""
+        """Returns the metrics in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -1,6 +1,6 @@
-"""The models that are served: their versions are loaded, exchanged while requests go on, and unloaded.
+"""The served models: loads their versions, replaces them while requests continue, and unloads them.
 
-Everything but the loading itself happens in the event loop, so that nothing needs a lock.
+Only loading happens in a thread. Everything else happens in the event loop, so that no locks are needed.
 """
 
 import asyncio
@@ -25,175 +25,172 @@ from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
 from official_bert.utils import files
 
-# Patterns of a version's files besides the graph.
-_STAMPED = (("variables", "*"), ("assets*", "*"), (checksums.CHECKSUM_FILE,))
+# Patterns of the files of a version, in addition to its graph.
+_FILE_PATTERNS = (("variables", "*"), ("assets*", "*"), (checksums.CHECKSUM_FILE,))
 
 
 class VersionFiles(NamedTuple):
-    """The files of a version at one look: the stamp changes when they do."""
+    """The state of a version's files.
+
+    Attributes:
+        folder: The version's folder.
+        stamp: Changes when a file changes.
+        has_checksums: Whether a checksum file shows which files are part of the version.
+    """
 
     folder: str
     stamp: tuple[Any, ...]
-    has_checksums: bool  # which tell whether all of it is there
+    has_checksums: bool
 
 
 class Version:
-    """A version of a model, from when its folder appears to when its last request is answered.
+    """A version of a model.
 
     Attributes:
-        state: START, LOADING, AVAILABLE, UNLOADING or END, as TensorFlow Serving says.
-        error: why it could not be loaded, else empty.
-        files_seen: its files when it was loaded, or last could not be.
-        is_checked: whether it was loaded, or could not be, with checksums.
+        state: LOADING, AVAILABLE, UNLOADING or END, as in TensorFlow Serving.
+        error: Why the version could not be loaded, or empty.
+        files: The version's files when it was loaded or last failed to load.
+        is_checked: Whether the files had checksums when they were loaded.
+        num_users: Number of requests that use the version.
     """
 
-    def __init__(self, number: int, files_seen: VersionFiles) -> None:
-        self.number, self.files_seen, self.is_checked = number, files_seen, files_seen.has_checksums
+    def __init__(self, number: int, version_files: VersionFiles) -> None:
+        self.number, self.files, self.is_checked = number, version_files, version_files.has_checksums
         self.state, self.error = "LOADING", ""
-        self.users = 0
+        self.num_users = 0
         self.model: Predictor | None = None
         self.batcher: Batcher | None = None
 
-    def is_superseded_by(self, files_now: VersionFiles) -> bool:
-        """Whether to load it from its files as they are now."""
+    def should_reload(self, files_now: VersionFiles) -> bool:
+        """Returns whether to load the version again, given its current files."""
         if self.error:
-            return files_now != self.files_seen
-        if self.state == "AVAILABLE":  # the rest of an export may have come after it was taken for another tool's
-            return files_now != self.files_seen and not self.is_checked
+            return files_now != self.files
+        if self.state == "AVAILABLE":
+            # Without checksums, the rest of an export may have arrived later.
+            return files_now != self.files and not self.is_checked
         return self.state == "END"
 
 
 class Model:
-    """A model by its name, with those of its versions that are served.
+    """The versions of a model.
 
     Args:
-        name: as in the address.
-        folder: holds a folder for each version, named by its number.
+        name: Name of the model in the URL.
+        folder: Contains a folder for each version, named by its number.
 
     Attributes:
-        is_arriving: whether the last look saw a version that may still be being copied.
+        is_arriving: Whether `refresh` last found a version that may still be being copied.
     """
 
     def __init__(self, name: str, folder: str, pools: "Pools", options: Options, metrics: Metrics) -> None:
         self.name = name
         self.versions: dict[int, Version] = {}
         self.is_arriving = False
-        self._last_look: dict[int, VersionFiles] = {}
+        self._last_found: dict[int, VersionFiles] = {}
         self._folder, self._pools, self._options, self._metrics = folder, pools, options, metrics
 
     @property
     def available(self) -> list[Version]:
-        """The versions that answer, oldest first."""
+        """The versions that answer requests, oldest first."""
         return [version for _, version in sorted(self.versions.items()) if version.state == "AVAILABLE"]
 
-    def find(self, version: str | None) -> Version:
-        """Returns the version with this number, or the newest one if it is None.
+    def find(self, digits: str | None) -> Version:
+        """Returns the version with this number, or the newest version by default.
 
         Raises:
-            RequestError: 404 where there is no such version, 503 where none is loaded yet.
+            RequestError: If the version does not exist (404), or no version has been loaded yet (503).
         """
         available = {each.number: each for each in self.available}
         if not available:
             raise RequestError(503, f"{self.name} is being loaded; try again later", retry_after=1)
-        if version is None:
-            return available[max(available)]
-        # Compared as text: Python refuses to read numbers of thousands of digits.
-        digits = version.lstrip("0") or "0"
-        for number, each in available.items():
-            if str(number) == digits:
-                return each
-        shown = digits if len(digits) <= 20 else f"{digits[:20]}..."
-        raise RequestError(
-            404, f"version {shown} of {self.name} is not served; there are {', '.join(map(str, available))}"
-        )
+        # Versions have 18 digits at most, and Python refuses to parse numbers of thousands of digits.
+        number = max(available) if digits is None else int(digits.lstrip("0")[:20] or 0)
+        if number not in available:
+            raise RequestError(
+                404, f"version {number} of {self.name} is not served; available: {', '.join(map(str, available))}"
+            )
+        return available[number]
 
     @contextlib.contextmanager
-    def in_use(self, version: Version) -> Iterator[tuple[Predictor, Batcher]]:
-        """Keeps a version loaded for as long as a request needs it."""
+    def hold(self, version: Version) -> Iterator[tuple[Predictor, Batcher]]:
+        """Keeps a version loaded until the block ends."""
         assert version.model
         assert version.batcher
-        version.users += 1
+        version.num_users += 1
         try:
             yield version.model, version.batcher
         finally:
-            version.users -= 1
-            self._unload_if_done(version)
+            version.num_users -= 1
+            self._unload_if_unused(version)
 
     async def refresh(self) -> None:
-        """Looks at the folder: loads what is new, then lets go of what is old.
+        """Loads the new versions in the folder, then unloads the old ones.
 
-        An export is loaded when its checksums are right. A model without checksums, of which nobody knows whether
-        all of it is there, is loaded when two looks have seen the same.
+        A version with checksums is loaded if they are right. Without checksums it may be incomplete, so it is loaded
+        when two calls have found the same files.
         """
-        loop = asyncio.get_running_loop()
-        look = await loop.run_in_executor(self._pools.loader, versions_in, self._folder)
-        last_look, self._last_look = self._last_look, look
-        wanted = sorted(look)[-self._options.versions :]
+        found = await asyncio.get_running_loop().run_in_executor(self._pools.loader, find_versions, self._folder)
+        last_found, self._last_found = self._last_found, found
+        wanted = sorted(found)[-self._options.versions :]
         self.is_arriving = False
         for number in wanted:
-            known, seen = self.versions.get(number), look[number]
-            if known and not known.is_superseded_by(seen):
+            known, version_files = self.versions.get(number), found[number]
+            if known and not known.should_reload(version_files):
                 continue
-            if seen == last_look.get(number) or (known is None and seen.has_checksums):
-                await self._load(number, seen)
+            if version_files == last_found.get(number) or (known is None and version_files.has_checksums):
+                await self._load(number, version_files)
             else:
                 self.is_arriving = True
         for version in self.available:
-            # The newest that answers stays whatever happens to its folder, until another does.
+            # The newest available version stays until another wanted one can answer, even if its folder is removed.
             others = [each for each in self.available if each is not version]
             if version.number not in wanted and any(each.number in wanted for each in others):
-                self._let_go(version)
-        self.versions = {n: each for n, each in self.versions.items() if each.state != "END" or n in look}
+                self._unload(version)
+        self.versions = {n: each for n, each in self.versions.items() if each.state != "END" or n in found}
         if self.available:
             self._metrics.version.labels(self.name).set(self.available[-1].number)
 
-    async def _load(self, number: int, files_seen: VersionFiles) -> None:
-        version, before = Version(number, files_seen), self.versions.get(number)
+    async def _load(self, number: int, version_files: VersionFiles) -> None:
+        version, before = Version(number, version_files), self.versions.get(number)
         if before is None or before.state == "END":
             self.versions[number] = version
         loop = asyncio.get_running_loop()
         start = loop.time()
         try:
-            model = await loop.run_in_executor(self._pools.loader, _loaded, files_seen.folder, self._options)
+            model = await loop.run_in_executor(self._pools.loader, _load_model, version_files.folder, self._options)
         except Exception as error:
             version.state, version.error = "END", str(error)
             self._metrics.loads.labels(self.name, "failed").inc()
             logs.warning("a version cannot be loaded", model=self.name, version=number, error=str(error))
             if before:
-                before.files_seen = files_seen  # what is loaded goes on
+                before.files = version_files  # The loaded model stays.
             return
         version.model = model
         version.batcher = Batcher(
-            model,
-            self.name,
-            self._pools.computing,
-            self._pools.parsing,
-            model.parallel_batches,
-            self._options,
-            self._metrics,
+            model, self.name, self._pools.computing, self._pools.parsing, self._options, self._metrics
         )
         version.state = "AVAILABLE"
         self._metrics.loads.labels(self.name, "loaded").inc()
         logs.info("loaded", model=self.name, version=number, kind=model.kind, seconds=round(loop.time() - start, 2))
         self.versions[number] = version
         if before and before.state == "AVAILABLE":
-            self._let_go(before)
+            self._unload(before)
 
-    def _let_go(self, version: Version) -> None:
+    def _unload(self, version: Version) -> None:
         version.state = "UNLOADING"
         logs.info("unloading", model=self.name, version=version.number)
-        self._unload_if_done(version)
+        self._unload_if_unused(version)
 
-    def _unload_if_done(self, version: Version) -> None:
-        if version.state == "UNLOADING" and not version.users:
+    def _unload_if_unused(self, version: Version) -> None:
+        if version.state == "UNLOADING" and not version.num_users:
             version.model = version.batcher = None
             version.state = "END"
             logs.info("unloaded", model=self.name, version=version.number)
-            self._pools.loader.submit(gc.collect)  # TensorFlow's functions refer to each other in circles
+            self._pools.loader.submit(gc.collect)  # TensorFlow's functions have reference cycles.
 
 
 class Pools:
-    """The server's threads."""
+    """The server's thread pools."""
 
     def __init__(self) -> None:
         self.computing = ThreadPoolExecutor(PARALLEL_BATCHES, "compute")
@@ -201,26 +198,21 @@ class Pools:
         self.loader = ThreadPoolExecutor(1, "load")
 
     def shut_down(self, seconds: float | None = None) -> bool:
-        """Ends the threads after their current work. Returns whether they ended within so many seconds."""
+        """Stops the threads after their current work. Returns whether they stopped within `seconds`."""
         pools = (self.computing, self.parsing, self.loader)
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
-
-        def wait() -> None:
-            for pool in pools:
-                pool.shutdown()
-
-        waiting = threading.Thread(target=wait, daemon=True)
+        waiting = threading.Thread(target=lambda: [pool.shutdown() for pool in pools], daemon=True)
         waiting.start()
         waiting.join(seconds)
         return not waiting.is_alive()
 
 
 class Models:
-    """All models of the server.
+    """The models of a server.
 
     Raises:
-        UserError: a folder is not there, or has no version.
+        UserError: If a folder does not exist or contains no version.
     """
 
     def __init__(self, options: Options, metrics: Metrics) -> None:
@@ -236,19 +228,19 @@ class Models:
 
     def __getitem__(self, name: str) -> Model:
         if name not in self._models:
-            raise RequestError(404, f"there is no model {name!r}; there are {', '.join(self._models)}")
+            raise RequestError(404, f"no model is named {name!r}; the models are {', '.join(self._models)}")
         return self._models[name]
 
     @property
     def ready(self) -> bool:
-        """Whether every model has a version that answers."""
+        """Whether every model has a version that can answer."""
         return all(model.available for model in self)
 
     async def load(self) -> None:
-        """Loads what is there; waits for versions that may still be being copied.
+        """Loads all models. Waits for versions that may still be being copied.
 
         Raises:
-            UserError: a model has no version that can be loaded.
+            UserError: If no version of a model can be loaded.
         """
         for model in self:
             await model.refresh()
@@ -260,7 +252,7 @@ class Models:
                 raise UserError(f"no version of {model.name} can be loaded; " + "; ".join(errors))
 
     async def watch(self) -> None:
-        """Looks for new versions for ever; what goes wrong with one model is logged and tried again."""
+        """Looks for new versions until it is canceled. Errors are logged, and the model is tried again."""
         while True:
             await asyncio.sleep(self._seconds)
             for model in self:
@@ -270,21 +262,21 @@ class Models:
                     logs.error("cannot look for versions", error, model=model.name)
 
 
-def _loaded(folder: str, options: Options) -> Predictor:
+def _load_model(folder: str, options: Options) -> Predictor:
     model = loading.load(folder, options.threads)
-    model.warm_up(options.max_batch_size)
+    model.warm_up()
     return model
 
 
-def versions_in(folder: str) -> dict[int, VersionFiles]:
+def find_versions(folder: str) -> dict[int, VersionFiles]:
     """Returns the files of each version in a model's folder."""
     versions = {}
     for number, version_folder in exports.list_versions(folder).items():
         graph = exports.find_graph(version_folder)
         if graph is not None:
             escaped = glob.escape(version_folder)
-            parts = [files.glob(os.path.join(escaped, *part)) for part in _STAMPED]
-            stamp = tuple((path, *files.size_and_time(path)) for path in itertools.chain([graph], *parts))
+            matches = [files.glob(os.path.join(escaped, *pattern)) for pattern in _FILE_PATTERNS]
+            stamp = tuple((path, *files.size_and_time(path)) for path in itertools.chain([graph], *matches))
             has_checksums = files.exists(os.path.join(version_folder, checksums.CHECKSUM_FILE))
             versions[number] = VersionFiles(version_folder, stamp, has_checksums)
     return versions
@@ -292,11 +284,13 @@ def versions_in(folder: str) -> dict[int, VersionFiles]:
 
 def _check_folder(name: str, folder: str) -> None:
     if not files.exists(folder):
-        raise UserError(f"--model: there is no folder {folder} for {name}; give the --export_dir of an export")
-    if versions_in(folder):
+        raise UserError(f"--model: the folder {folder} of {name} does not exist; pass the --export_dir of an export")
+    if find_versions(folder):
         return
     if exports.find_graph(folder):
-        above, number = os.path.split(files.make_absolute(folder.rstrip("/")))
-        advice = f"give the folder above it, {above}" if number.isdecimal() else f"move its files to {folder}/1"
+        parent, number = os.path.split(files.make_absolute(folder.rstrip("/")))
+        advice = (
+            f"pass the folder that contains it, {parent}" if number.isdecimal() else f"move its files to {folder}/1"
+        )
         raise UserError(f"--model: {folder} is one version of a model; {advice}")
     raise UserError(f"--model: {exports.explain_missing_export(folder)}")

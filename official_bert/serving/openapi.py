@@ -1,4 +1,4 @@
-"""The description of the server's addresses for people and programs: OpenAPI 3.1."""
+"""The OpenAPI 3.1 description of the server's routes."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ Schema = dict[str, Any]
 _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 
 
-def describe(models: Models, options: Options, with_token: bool) -> Schema:
-    """Returns the description of a server for the versions that its models have now."""
+def describe(models: Models, options: Options, needs_token: bool) -> Schema:
+    """Returns the description of a server with the current versions of its models."""
     public: Schema = {"security": []}
     paths = {
         "/v1/models": {"get": _operation("All models, with their kinds and inputs")},
@@ -25,14 +25,14 @@ def describe(models: Models, options: Options, with_token: bool) -> Schema:
         "/openapi.json": {"get": _operation("This description")},
     }
     for model in models:
-        for version in model.available:  # the newest one comes last
+        for version in model.available:  # The newest one is last, and describes the model.
             for path in (f"/v1/models/{model.name}", f"/v1/models/{model.name}/versions/{version.number}"):
                 paths[path] = {"get": _operation("Versions and their states")}
                 paths[f"{path}/metadata"] = {"get": _operation("Names, types and shapes of inputs and outputs")}
                 paths[f"{path}:predict"] = {"post": _predict(version, options)}
     description = {"openapi": "3.1.0", "info": {"title": "official-bert", "version": __version__}, "paths": paths}
     token = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
-    return description | ({"components": token, "security": [{"token": []}]} if with_token else {})
+    return description | ({"components": token, "security": [{"token": []}]} if needs_token else {})
 
 
 def _predict(version: Version, options: Options) -> Schema:
@@ -42,7 +42,7 @@ def _predict(version: Version, options: Options) -> Schema:
         return _operation("Answers of the signatures in the metadata")
     row = {name: _value(spec, options) for name, spec in signature.inputs.items()}
     column = {name: _list(value, 1, options.max_instances) for name, value in row.items()}
-    metadata = version.model.metadata  # empty for a SavedModel of another tool, which takes no other columns
+    metadata = version.model.metadata  # Empty for a SavedModel of another tool, which accepts no other columns.
     trained = list_trained_columns(metadata.get("table") or {})
     rows, columns = (_forms(each, trained, bool(metadata)) for each in (row, column))
     rows = _list(rows, 1, options.max_instances)
@@ -52,10 +52,10 @@ def _predict(version: Version, options: Options) -> Schema:
     return _operation(f"Answers: {', '.join(signature.outputs)}") | {"requestBody": body}
 
 
-def _forms(values: Schema, trained: list[str], takes_others: bool) -> Schema:
-    """Returns the forms of a row or of columns: by input, by column of the training table, or as the only value."""
+def _forms(values: Schema, trained: list[str], accepts_others: bool) -> Schema:
+    """Returns the schema of a row or of columns: by input, by column of the training table, or the only value."""
     by_column = [dict.fromkeys(trained, next(iter(values.values())))] if set(trained) - set(values) else []
-    objects = [_object(each) | {"additionalProperties": takes_others} for each in (values, *by_column)]
+    objects = [_object(each) | {"additionalProperties": accepts_others} for each in (values, *by_column)]
     return {"anyOf": [*objects, *(values.values() if len(values) == 1 else ())]}
 
 
@@ -71,8 +71,8 @@ def _value(spec: Tensor, options: Options) -> Schema:
     return schema
 
 
-def _list(items: Schema, least: int, most: int) -> Schema:
-    return {"type": "array", "items": items, "minItems": least, "maxItems": most}
+def _list(items: Schema, min_items: int, max_items: int) -> Schema:
+    return {"type": "array", "items": items, "minItems": min_items, "maxItems": max_items}
 
 
 def _object(required: Schema, **optional: Schema) -> Schema:
@@ -80,6 +80,6 @@ def _object(required: Schema, **optional: Schema) -> Schema:
 
 
 def _operation(summary: str, content: str = "application/json") -> Schema:
-    error = {"description": "Why the request was refused", "content": {"application/json": {"schema": _ERROR}}}
+    error = {"description": "Why the request failed", "content": {"application/json": {"schema": _ERROR}}}
     answer = {"description": summary, "content": {content: {}}}
     return {"summary": summary, "responses": {"200": answer, "default": error}}

@@ -41,7 +41,7 @@ class Options(ValidatedOptions):
     )
     allowed_hosts: list[str] = option(
         [],
-        "Without a token: additional host names (besides localhost) that requests and web pages may use.",
+        "Without a token: host names that requests and web pages may use, in addition to localhost.",
         group=_NETWORK,
     )
     public_metrics: bool = option(

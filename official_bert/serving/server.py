@@ -1,4 +1,4 @@
-"""The server's life: start, serve, look for new versions, and stop without losing a request."""
+"""The serve command: starts the server, watches for new versions, and stops without losing requests."""
 
 import asyncio
 import contextlib
@@ -16,20 +16,20 @@ from official_bert.serving.access import Access, is_loopback
 from official_bert.serving.application import STOPPING, Application
 from official_bert.serving.connections import Connections, limit_by_descriptors
 from official_bert.serving.metrics import Metrics
-from official_bert.serving.models import Models, versions_in
+from official_bert.serving.models import Models, find_versions
 from official_bert.serving.options import Options
 from official_bert.utils import files
 from official_bert.utils.tensorflow_import import import_tensorflow
 
 
 class Server:
-    """A server that has not started yet.
+    """An HTTP server for exported models. `run` starts it.
 
     Args:
-        options: the flags of serve.
+        options: The flags of serve.
 
     Raises:
-        UserError: the options name a model or token that is not there.
+        UserError: If a model's folder or the token file is missing or invalid.
     """
 
     def __init__(self, options: Options) -> None:
@@ -37,13 +37,13 @@ class Server:
         self._access = Access(options.token(), options.allowed_hosts)
         path = options.token_file
         if path and not files.is_remote(path) and os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
-            logs.warning("other users can read the token; forbid it with chmod 600", file=path)
+            logs.warning("other users can read the token; prevent it with chmod 600", file=path)
         self._connections = Connections(limit_by_descriptors(options.max_connections), options.timeout_seconds)
         metrics = Metrics()
         self.models = Models(options, metrics)
         self._application = Application(self.models, options, metrics, self._access)
         self._stop = asyncio.Event()
-        self._reserve = min(1.0, options.drain_seconds / 2)  # of the time to drain, for answers to what is cut off
+        self._reserve = min(1.0, options.drain_seconds / 2)  # Part of drain_seconds for sending the last responses.
         self._end: float | None = None
         self.url = ""
 
@@ -53,7 +53,7 @@ class Server:
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """Makes the server answer the requests in flight and then stop. Call it in the event loop."""
+        """Stops the server after it has answered the requests in flight. Call this method in the event loop."""
         logs.info("draining")
         self._end = asyncio.get_running_loop().time() + self._options.drain_seconds
         self._application.drain(self._end - self._reserve)
@@ -63,15 +63,15 @@ class Server:
         """Serves until `stop` is called.
 
         Raises:
-            UserError: the address is taken, or a model cannot be loaded.
+            UserError: If the address is in use, or a model cannot be loaded.
         """
         runner = web.AppRunner(
             self._application.make(),
-            handler_cancellation=True,  # requests whose client has gone are not computed
-            shutdown_timeout=self._reserve / 4,  # which may pass twice; the requests in flight are answered already
+            handler_cancellation=True,  # Cancels requests whose client has gone.
+            shutdown_timeout=self._reserve / 4,  # aiohttp may wait twice. All requests have been answered by then.
         )
         await runner.setup()
-        watching_token = asyncio.create_task(self._watch_token())
+        watching = [asyncio.create_task(self._watch_token())]
         try:
             await self._listen(runner)
             loading = asyncio.create_task(self.models.load())
@@ -80,11 +80,11 @@ class Server:
             if loading.done():
                 loading.result()
                 logs.info("ready", url=self.url, models=[model.name for model in self.models])
-                watching = asyncio.create_task(self.models.watch())
+                watching.append(asyncio.create_task(self.models.watch()))
                 await stopped
-                watching.cancel()
         finally:
-            watching_token.cancel()
+            for task in watching:
+                task.cancel()
             loop = asyncio.get_running_loop()
             end = self._end or loop.time() + self._options.drain_seconds
             # Requests that have reached this machine but have not been read yet are answered too.
@@ -100,7 +100,7 @@ class Server:
             logs.info("stopped")
 
     async def _watch_token(self) -> None:
-        """Reads a token file again and again, since it may be replaced while the server runs."""
+        """Reads the token file periodically, because it may be replaced while the server runs."""
         loop, problem = asyncio.get_running_loop(), ""
         while self._options.token_file is not None:
             await asyncio.sleep(self._options.reload_seconds)
@@ -121,34 +121,27 @@ class Server:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         logs.info("listening", url=self.url)
         if not is_loopback(self._options.host) and not self._access.needs_token:
-            logs.warning("other machines may reach this server, and it asks for no token; see --token_file")
-
-
-def _needs_tensorflow(options: Options) -> bool:
-    """Returns whether a model that is there now needs TensorFlow. For later ones it is imported when they appear."""
-    versions = (version for folder in options.folders().values() for version in versions_in(folder).values())
-    return not all(exports.is_onnx(version.folder) for version in versions)
+            logs.warning("other machines may reach this server, which needs no token; see --token_file")
 
 
 def serve(options: Options) -> None:
-    """Serves until SIGTERM, SIGHUP or Ctrl-C; a second one does not wait for requests in flight.
+    """Serves until SIGTERM, SIGHUP or Ctrl-C. A second signal does not wait for requests in flight.
 
     Raises:
-        UserError: see Server.
+        UserError: See Server.
     """
     logs.start()
-    # oneDNN's kernels for each shape of input are kept by each of these threads, up to 1,024 of a kind. With a thread
-    # for each core, as by default, 16 cores were seen to take 2.9 GB where two threads take 1.2 GB.
+    # Each of these threads caches oneDNN's kernels for each input shape. Few threads save memory.
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(PARALLEL_BATCHES))
     if options.threads is not None:
         os.environ["TF_NUM_INTRAOP_THREADS"] = str(options.threads)
-    if _needs_tensorflow(options):
-        import_tensorflow()  # here and quietly: its remarks would stand among the log's lines
+    versions = [each for folder in options.folders().values() for each in find_versions(folder).values()]
+    if not all(exports.is_onnx(version.folder) for version in versions):
+        import_tensorflow()  # Suppresses messages that would appear between the lines of the log.
+    server = Server(options)
 
-    async def main() -> None:
-        server = Server(options)
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
+    async def run() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task
 
         def stop() -> None:
@@ -157,15 +150,13 @@ def serve(options: Options) -> None:
             else:
                 server.stop()
 
-        hang_up = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []  # as under nohup
+        hang_up = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []  # nohup ignores it.
         for number in (signal.SIGTERM, signal.SIGINT, *hang_up):
             loop.add_signal_handler(number, stop)
-        servers.append(server)
         await server.run()
 
-    servers: list[Server] = []
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(main())
-    if not servers[0].models.pools.shut_down(0.1):
+        asyncio.run(run())
+    if not server.models.pools.shut_down(0.1):
         sys.stderr.flush()
-        os._exit(0)  # Python would wait for the threads
+        os._exit(0)  # Python would wait for the threads.

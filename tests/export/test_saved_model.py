@@ -113,7 +113,7 @@ def test_segments_without_an_embedding_are_rejected(loaded: Any, exported: pathl
         refused = client.predict("pair", {"signature_name": "serving_ids", "instances": [good, row]})
         answered = client.predict("pair", {"signature_name": "serving_ids", "instances": [good]})
     assert (refused.status, answered.status) == (400, 200)
-    assert refused.error.startswith(f"the model refuses the input: assertion failed: [{message}")
+    assert refused.error.startswith(f"the model rejects the input: assertion failed: [{message}")
 
 
 def test_the_export_answers_the_requests_in_its_warm_up_file(exported: pathlib.Path, loaded: Any):

@@ -51,7 +51,7 @@ def test_pages_from_elsewhere_are_refused(client: Client):
         "http://[",
     ):
         answer = client.predict("size", BODY, Origin=origin, **JSON)
-        assert (answer.status, "may not ask this server" in answer.error) == (403, True), origin
+        assert (answer.status, "may not use this server" in answer.error) == (403, True), origin
     for origin in (client.url, client.url.upper(), "https://bert.example.com", "https://bert.example.com:444"):
         assert client.predict("size", BODY, Origin=origin, **JSON).status == 200
     assert client.predict("size", BODY, Host="localhost:80", Origin="http://localhost", **JSON).status == 200
@@ -60,7 +60,7 @@ def test_pages_from_elsewhere_are_refused(client: Client):
 def test_a_page_must_send_json(client: Client):
     for content_type in ("text/plain", "application/x-www-form-urlencoded"):
         answer = client.predict("size", BODY, Origin=client.url, **{"Content-Type": content_type})
-        assert (answer.status, "a page must send application/json" in answer.error) == (415, True)
+        assert (answer.status, "a web page must send application/json" in answer.error) == (415, True)
         assert client.predict("size", BODY, **{"Content-Type": content_type}).status == 200  # no page: curl, say
 
 
@@ -84,7 +84,7 @@ def test_a_token_that_others_can_read_is_warned_of(mode, warned, exports, tmp_pa
     token.chmod(mode)
     with caplog.at_level(logging.WARNING, "official_bert.serving"):
         Server(Options([f"size={exports / 'size'}"], token_file=str(token)))
-    assert ("other users can read the token; forbid it with chmod 600" in caplog.messages) == warned
+    assert ("other users can read the token; prevent it with chmod 600" in caplog.messages) == warned
 
 
 def test_the_token_guards_all_but_health_and_the_page(exports: pathlib.Path, tmp_path: pathlib.Path):

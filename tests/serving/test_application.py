@@ -108,9 +108,9 @@ def test_an_answer_names_its_version(client: Client):
 
 
 @pytest.mark.parametrize(("method", "path", "status", "message"), [
-    ("POST", "/v1/models/none:predict", 404, "there is no model 'none'; there are length"),
-    ("GET", "/v1/models/none", 404, "there is no model 'none'"),
-    ("GET", "/v1/models/length/versions/7", 404, "version 7 of length is not served; there are 1"),
+    ("POST", "/v1/models/none:predict", 404, "no model is named 'none'; the models are length"),
+    ("GET", "/v1/models/none", 404, "no model is named 'none'"),
+    ("GET", "/v1/models/length/versions/7", 404, "version 7 of length is not served; available: 1"),
     ("POST", "/v1/models/length/versions/99999999999999999999:predict", 404, "is not served"),
     ("POST", "/v1/models/length:classify", 400, "use :predict"),
     ("GET", "/v1/models/length:predict", 405, "use POST"),
@@ -155,7 +155,7 @@ def ids(rows=None, columns=None) -> dict:
     ({"instances": [{"b64": "/w=="}]}, 400, "b64 that is not UTF-8: byte 0xff"),
     ({"inputs": "a"}, 400, "inputs.text is a string; expected a list"),
     ({"inputs": {"text": []}}, 400, "empty list"),
-    ({"instances": ["!"]}, 400, "the model refuses the input: assertion failed: [no ! please]"),
+    ({"instances": ["!"]}, 400, "the model rejects the input: assertion failed: [no ! please]"),
     ({"instances": ["a"] * 9}, 400, "9 instances; at most 8"),
     ({"inputs": ["a"] * 9}, 400, "9 instances; at most 8"),
     ({"instances": ["é" * 501]}, 400, "a text of 1002 bytes; at most 1000"),
@@ -165,12 +165,13 @@ def ids(rows=None, columns=None) -> dict:
     (ids([IDS | {"input_ids": [1, 2**31]}]), 400, "int32 holds"),
     (ids([IDS | {"input_ids": [1, 2**70]}]), 400, "expected an integer"),
     (ids([IDS | {"input_ids": 1}]), 400, "input_ids is a number; expected a list"),
-    (ids([IDS, {name: [1] for name in IDS}]), 400, "has shape [2] in instances[0]"),
+    (ids([IDS, {name: [1] for name in IDS}]), 400,
+     "lengths: 2 at instances[0].input_ids, 1 at instances[1].input_ids; pad them to one length"),
     (ids(columns={name: [[1, 2], [1]] for name in IDS}), 400, "lists of different lengths"),
     (ids(columns={name: [[1]] * (1 + (name == "input_ids")) for name in IDS}), 400,
      "different numbers of instances"),
     (ids([IDS | {"input_ids": [1, 2, 3]}]), 400,
-     "the model refuses the input"),
+     "the model rejects the input"),
 ])  # fmt: skip
 def test_wrong_requests_are_refused_and_say_why(client: Client, body, status: int, message: str):
     answer = client.predict("length", body)
@@ -250,7 +251,7 @@ def test_a_signature_whose_outputs_are_no_rows_answers_in_columns(tmp_path: path
         asked = {"signature_name": "tokenize", "inputs": ["ab", "c"]}
         assert client.predict("encoder", asked).json["outputs"] == [97, 98, 99]
         answer = client.predict("encoder", {"signature_name": "tokenize", "instances": ["ab", "c"]})
-        assert (answer.status, "which are no rows; ask for columns" in answer.error) == (400, True)
+        assert (answer.status, "so it cannot answer in rows; send columns" in answer.error) == (400, True)
 
 
 def test_what_an_encoder_says_of_a_text_does_not_depend_on_its_batch(tmp_path: pathlib.Path):
@@ -316,7 +317,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(exports: pathlib.Path, 
         asked = [threads.submit(value, client) for _ in range(PARALLEL_BATCHES + limits["max_queue"])]
         assert eventually(lambda: waiting(client) == limits["max_queue"])
         refused = client.predict("size", {"instances": ["ab"]})
-        assert (refused.status, refused.error) == (429, "4 instances wait for size already; try again later")
+        assert (refused.status, refused.error) == (429, "4 instances are already waiting for size; try again later")
         assert 1 <= int(refused.headers["Retry-After"]) <= 60
         assert client.get("/readyz").status == 200
         gate.set()
@@ -329,7 +330,7 @@ def test_an_answer_that_takes_too_long_is_given_up(exports: pathlib.Path, gate: 
         gate.clear()
         for _ in range(PARALLEL_BATCHES + 1):  # the last one while it waits for its turn
             answer = client.predict("size", {"instances": ["ab"]})
-            assert (answer.status, answer.error) == (504, "no answer within 0.3 seconds; send less at once")
+            assert (answer.status, answer.error) == (504, "no answer within 0.3 seconds; send less per request")
         gate.set()
         assert eventually(lambda: waiting(client) == 0 and value(client) == 1002)
 

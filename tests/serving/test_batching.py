@@ -27,6 +27,7 @@ class Recorded:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.model = SavedModelPredictor(str(folder / "1"))
+        self.model.parallel_batches = 1
         self.batches: list[list[int]] = []  # bytes of each text
         self.opened = threading.Event()
         self.opened.set()
@@ -47,7 +48,7 @@ class Recorded:
                 wait = FOR_EVER if len(rounds) == 1 else 0.0
                 limits: dict[str, Any] = {"max_batch_size": size, "max_batch_tokens": 10_000, "max_queue": 1000}
                 options = Options(["m=/m"], max_wait_ms=wait, **limits)
-                batcher = Batcher(self.model, "m", threads, threads, 1, options, Metrics())
+                batcher = Batcher(self.model, "m", threads, threads, options, Metrics())
                 asked = []
                 for lengths in rounds:
                     for length in lengths:
@@ -106,7 +107,7 @@ def in_loop(recorded: Recorded, use: Callable[[Batcher], Awaitable[None]], **opt
     async def run() -> None:
         with concurrent.futures.ThreadPoolExecutor(1) as threads:
             given = Options(["m=/m"], max_wait_ms=0.0, **options)
-            await use(Batcher(recorded.model, "m", threads, threads, 1, given, Metrics()))
+            await use(Batcher(recorded.model, "m", threads, threads, given, Metrics()))
 
     asyncio.run(run())
 
@@ -121,7 +122,7 @@ def test_a_full_queue_says_when_it_will_be_shorter(recorded: Recorded, seconds: 
         asked += [asyncio.create_task(batcher.predict("serving_default", text_of(1))) for _ in range(4)]
         await asyncio.sleep(0)
         batcher._seconds_per_text = seconds
-        with pytest.raises(RequestError, match="4 instances wait for m already") as refused:
+        with pytest.raises(RequestError, match="4 instances are already waiting for m") as refused:
             await batcher.predict("serving_default", text_of(3))
         assert refused.value.retry_after == retry_after
         recorded.opened.set()
@@ -135,7 +136,7 @@ def test_requests_that_arrive_together_may_be_as_many_as_are_computed_and_as_man
         recorded.opened.clear()
         asked = [asyncio.create_task(batcher.predict("serving_default", text_of(n))) for n in range(1, 7)]
         await asyncio.sleep(0)  # all of them arrive before a batch begins
-        with pytest.raises(RequestError, match="4 instances wait for m already"):
+        with pytest.raises(RequestError, match="4 instances are already waiting for m"):
             await asked[5]
         recorded.opened.set()
         async with asyncio.timeout(60):
@@ -243,7 +244,7 @@ def test_too_many_tokens_are_refused_in_a_request_and_in_all_of_them(recorded: R
         recorded.opened.clear()
         asked = [asyncio.create_task(batcher.predict("serving_default", texts_of(80, 80))) for _ in range(8)]
         await asyncio.sleep(0)
-        with pytest.raises(RequestError, match="1440 tokens wait for m already") as refused:
+        with pytest.raises(RequestError, match="1440 tokens are already waiting for m") as refused:
             await batcher.predict("serving_default", texts_of(80, 80))
         assert refused.value.status == 429
         recorded.opened.set()

@@ -45,10 +45,10 @@ def test_a_folder_answers_as_it_did_when_it_was_written(exported: pathlib.Path):
 
 
 def test_a_folder_that_answers_otherwise_is_an_error_that_shows_some_texts(other: pathlib.Path):
-    with pytest.raises(UserError, match="answers otherwise") as error:
+    with pytest.raises(UserError, match="has different answers") as error:
         check(CheckOptions(), str(other))
     first, *lines = str(error.value).split("\n  ")
-    assert first == f"{other} answers otherwise:"
+    assert first == f"{other} has different answers:"
     assert len(lines) == 6
     assert lines[0].startswith('for {"question": ')
     assert lines[-1].startswith("and ")
@@ -67,15 +67,17 @@ def test_our_server_is_asked_with_its_token(exported: pathlib.Path, other: pathl
         assert "texts as predict did" in check(CheckOptions(str(exported)), url)
         assert "texts as predict did" in check(CheckOptions(str(exported)), f"{url}/versions/1:predict")
         assert_refused(", start is ", check, CheckOptions(str(other)), url)
-        assert_refused(r"refuses \{.*: 404 ", check, CheckOptions(str(exported)), f"{client.url}/v1/models/none")
+        assert_refused(r"rejects \{.*: 404 ", check, CheckOptions(str(exported)), f"{client.url}/v1/models/none")
         monkeypatch.delenv(TOKEN_VARIABLE)
         assert_refused(r": 401 the bearer token is missing or wrong", check, CheckOptions(str(exported)), url)
-    assert_refused("cannot be asked", check, CheckOptions(str(exported)), url)
+    assert_refused("does not answer", check, CheckOptions(str(exported)), url)
 
 
 def test_what_to_ask_must_be_clear(exported: pathlib.Path):
-    assert_refused("pass its folder as --export_dir", check, CheckOptions(), "http://localhost:1/v1/models/a")
-    assert_refused("leave it out", check, CheckOptions(str(exported)), str(exported))
+    assert_refused(
+        "pass the folder of its export as --export_dir", check, CheckOptions(), "http://localhost:1/v1/models/a"
+    )
+    assert_refused("requires the URL of a server", check, CheckOptions(str(exported)), str(exported))
 
 
 def test_the_replay_is_among_the_files_whose_damage_is_found(exported: pathlib.Path):

@@ -47,7 +47,7 @@ def test_a_text_of_as_many_bytes_as_are_taken_is_taken():
     for text in ("ä" * 5, "b" * 10):
         body = json.dumps({"instances": [{"prompt": text, "endings": list("abcd")}]}).encode()
         parse(body, signatures, options(10), OURS)
-        with pytest.raises(RequestError, match="a text of 10 bytes; at most 9 are taken"):
+        with pytest.raises(RequestError, match="a text of 10 bytes; at most 9 are accepted"):
             parse(body, signatures, options(9), OURS)
 
 
@@ -57,7 +57,7 @@ def test_the_position_of_a_wrong_element_is_named():
         ({"instances": [{"prompt": "p", "endings": "abcd"}]}, r"instances\[0\].endings is a string; expected a list"),
         ({"inputs": {"prompt": ["p"], "endings": [["a"] * 4, 5]}}, r"inputs.endings\[1\] is a number; expected a list"),
         ({"inputs": {"prompt": ["p"], "endings": [["a"] * 4, ["a"]]}},
-         r"inputs.endings has lists of different lengths: 4 at \[0\], 1 at \[1\]"),
+         r"endings has lists of different lengths: 4 at inputs.endings\[0\], 1 at inputs.endings\[1\]; pad"),
     ):  # fmt: skip
         with pytest.raises(RequestError, match=message):
             parse(json.dumps(request).encode(), signatures, options(1000), OURS)
@@ -126,6 +126,8 @@ def test_strings_are_text_but_those_named_bytes_or_that_are_none():
 def test_only_a_request_in_rows_wants_a_row_for_each_instance():
     outputs = {"tokens": np.array([1, 2, 3])}
     assert json.loads(render(outputs, COLUMNS)) == {"outputs": [1, 2, 3]}
-    with pytest.raises(RequestError, match="gives tokens of shape \\[3\\] for 2 instances, which are no rows"):
+    with pytest.raises(
+        RequestError, match="returns tokens of shape \\[3\\] for 2 instances, so it cannot answer in rows"
+    ):
         render(outputs, ROWS)
     assert json.loads(render({"tokens": np.array([1, 2])}, ROWS)) == {"predictions": [1, 2]}

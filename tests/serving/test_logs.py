@@ -92,4 +92,4 @@ def test_other_refusals_are_logged(client: Client):
         assert client.predict("length", {}, Host="evil.example").status == 403
         client.get("/healthz")
     (refusal,) = refusals(log)
-    assert refusal.startswith("without a token this server answers to localhost alone")
+    assert refusal.startswith("without a token, this server only accepts requests to localhost")

@@ -238,10 +238,10 @@ def test_folders_without_a_model_are_refused(tmp_path: pathlib.Path):
     (tmp_path / "good" / "1" / "named" / "model.onnx").touch()
     (tmp_path / "damaged" / "1" / "saved_model.pb").write_bytes(b"no model")
     for folder, message in (
-        ("none", "there is no folder .*none for m"),
+        ("none", "the folder .*none of m does not exist"),
         (".", f"holds no export .* Pass {tmp_path}/(damaged|good).$"),
         ("empty", "empty holds no export .* Create one with official-bert export"),
-        ("good/1", f"good/1 is one version of a model; give the folder above it, {tmp_path}/good$"),
+        ("good/1", f"good/1 is one version of a model; pass the folder that contains it, {tmp_path}/good$"),
         ("good/1/named", "good/1/named is one version of a model; move its files to .*good/1/named/1$"),
         ("lite", "lite is an export for LiteRT.* --format=saved_model or --format=onnx"),
         ("damaged", "no version of m can be loaded; version 1: .*damaged/1 cannot be loaded"),
@@ -267,4 +267,4 @@ def test_a_saved_model_that_answers_otherwise_than_its_replay_is_not_served(tmp_
             if is_right
             else pytest.raises(UserError, match='for {"text": "ab"}, .* with predict')
         ):
-            model.warm_up(8)
+            model.warm_up()

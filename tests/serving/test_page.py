@@ -185,7 +185,7 @@ def test_the_nearest_of_some_texts_are_shown(browser, tmp_path: pathlib.Path):
         opened.goto(client.url)
         opened.wait_for_selector("#search:not([hidden])")
         assert answered(opened, "counts", text="aab").startswith("2 dimensions (")
-        opened.get_by_label("Or a file of such lines").set_input_files(lines)
+        opened.get_by_label("Or a file with one text per line").set_input_files(lines)
         expect(opened.locator("#candidates")).to_have_value(lines.read_text())
         opened.get_by_role("button", name="Answer").click()
         opened.locator("#status", has_text="2 dimensions, 43 texts searched (").wait_for()
@@ -195,7 +195,7 @@ def test_the_nearest_of_some_texts_are_shown(browser, tmp_path: pathlib.Path):
         opened.locator("#candidates").fill("a\n" * 1001)
         opened.get_by_role("button", name="Answer").click()
         opened.wait_for_selector("#error:not([hidden])")
-        assert "There are 1001 texts to search; this page takes 1000." in opened.locator("#error").inner_text()
+        assert "There are 1001 texts to search. The maximum is 1000." in opened.locator("#error").inner_text()
         opened.close()
 
 
@@ -239,7 +239,7 @@ def test_the_page_asks_again_while_a_model_is_being_loaded(browser, exports: pat
         page.locator("#input-text").fill("ab")  # it comes by itself
         server.models["size"].versions.clear()
         page.get_by_role("button", name="Answer").click()
-        page.get_by_text("size is being loaded; try again later. Asking again").wait_for()
+        page.get_by_text("size is being loaded; try again later. Trying again").wait_for()
         server.models["size"].versions.update(versions)
         page.wait_for_selector("#answer:not([hidden])")
         assert page.locator("#status").inner_text().startswith("1,002 (")
@@ -251,7 +251,7 @@ def test_a_refusal_is_shown(page):
     page.locator("#input-text").fill("!")
     page.get_by_role("button", name="Answer").click()
     page.get_by_role("alert").wait_for()
-    assert page.get_by_role("alert").inner_text() == "the model refuses the input: assertion failed: [no ! please]"
+    assert page.get_by_role("alert").inner_text() == "the model rejects the input: assertion failed: [no ! please]"
     assert any("400" in each for each in page.complaints)  # Chromium's own line about the status
     page.complaints.clear()
     assert answered(page, "length", text="ok").startswith("short (")

@@ -1,4 +1,4 @@
-// How an answer of each kind of model is shown. Texts become nodes by textContent alone, so none is ever read as HTML.
+// Shows the answers of each kind of model. Texts are only set as textContent, so they are never parsed as HTML.
 
 export function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
@@ -6,10 +6,10 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
-const MOST_NEIGHBOURS = 10;
+const MAX_NEIGHBORS = 10;
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
-// rows: [name, probability], shown in the order given.
+// rows: [name, probability], in the order to show them.
 function probabilities(caption, heading, rows) {
   const best = Math.max(...rows.map(([, share]) => share));
   const body = rows.map(([name, share]) => {
@@ -75,8 +75,8 @@ function fillMask(answer) {
 }
 
 function questionAnswering(answer, asked) {
-  if (!answer.answer) return ["no answer", [element("p", { textContent: "The text does not answer this." })]];
-  const characters = Array.from(asked.context); // offsets count characters, not UTF-16 units
+  if (!answer.answer) return ["no answer", [element("p", { textContent: "The text does not contain an answer." })]];
+  const characters = Array.from(asked.context); // Offsets count characters, not UTF-16 units.
   const part = (from, to) => characters.slice(from, to).join("");
   return [
     answer.answer,
@@ -93,22 +93,22 @@ function questionAnswering(answer, asked) {
   ];
 }
 
-// What a tag names: B-PER and I-PER, the beginning and the inside of an entity, are both PER.
-const named = (tag) => tag.replace(/^[BI]-(?=.)/, "");
+// Returns the entity type of a tag: PER for B-PER (the beginning of an entity) and I-PER (its inside).
+const entityType = (tag) => tag.replace(/^[BI]-(?=.)/, "");
 
 function tagging(answer, asked, model) {
   const characters = Array.from(asked.text);
   const part = (from, to) => characters.slice(from, to).join("");
-  const names = [...new Set((model.labels || answer.tags).filter((tag) => tag && tag !== "O").map(named))];
-  const spans = []; // words that are one entity are one span
+  const names = [...new Set((model.labels || answer.tags).filter((tag) => tag && tag !== "O").map(entityType))];
+  const spans = []; // One span per entity.
   const rows = [];
   answer.words.forEach((word, i) => {
     const [start, end, tag] = [answer.starts[i], answer.ends[i], answer.tags[i]];
     if (start < 0) return; // padding
     const before = spans.at(-1);
-    if (tag.startsWith("I-") && before?.word === rows.length - 1 && before.name === named(tag)) {
+    if (tag.startsWith("I-") && before?.word === rows.length - 1 && before.name === entityType(tag)) {
       Object.assign(before, { end, word: rows.length });
-    } else if (tag !== "O") spans.push({ start, end, name: named(tag), word: rows.length });
+    } else if (tag !== "O") spans.push({ start, end, name: entityType(tag), word: rows.length });
     rows.push([part(start, end), tag, percent(answer.probabilities[i])]);
   });
   const passage = element("p", { className: "passage" });
@@ -116,7 +116,7 @@ function tagging(answer, asked, model) {
   for (const { start, end, name } of spans) {
     const number = Math.max(0, names.indexOf(name));
     const span = element("span", { className: number % 2 ? "tag odd" : "tag" }, part(start, end));
-    span.style.setProperty("--hue", Math.round((360 * number) / names.length)); // every name has its own colour
+    span.style.setProperty("--hue", Math.round((360 * number) / names.length)); // Each type has its own color.
     span.append(element("small", { textContent: name }));
     passage.append(part(done, start), span);
     done = end;
@@ -148,7 +148,7 @@ function vectors(answer, asked, model, candidates) {
   if (!candidates.length) return [size, [table("The vector", ["number", "value"], answer.vector.map((value, i) => [i + 1, value]))]];
   const near = candidates.map(({ text, vector }) => [text, cosine(answer.vector, vector)]);
   near.sort((one, next) => next[1] - one[1]);
-  const rows = near.slice(0, MOST_NEIGHBOURS).map(([text, value]) => [text, value.toFixed(3)]);
+  const rows = near.slice(0, MAX_NEIGHBORS).map(([text, value]) => [text, value.toFixed(3)]);
   return [`${size}, ${near.length} texts searched`, [table("Nearest texts", ["text", "cosine"], rows)]];
 }
 
@@ -169,7 +169,7 @@ const KINDS = {
   vectors,
 };
 
-// Returns a line that sums the answer up, and the nodes that show it; candidates are of models that give vectors.
+// Returns a summary line and the nodes of an answer. candidates: the texts to search, for models of vectors.
 export function show(model, asked, prediction, candidates) {
   const several = prediction !== null && typeof prediction === "object" && !Array.isArray(prediction);
   return (KINDS[model.kind] || other)(several ? prediction : { value: prediction }, asked, model, candidates);

@@ -1,29 +1,29 @@
-// The page: choose a model, write, see the answer and how long it took.
+// The page: select a model, enter texts, and see the answer and its latency.
 
 import { element, show } from "./answers.js";
 
-// The tables have no prototype: a model may call its kind or an input "constructor".
+// The tables have no prototype, because a kind or an input could be named "constructor".
 const FIELDS = {
   __proto__: null,
   text: { label: "Text", lines: 4 },
   text_pair: { label: "Second text", lines: 4 },
   question: { label: "Question", lines: 1 },
-  context: { label: "Text that holds the answer", lines: 8 },
+  context: { label: "Text that contains the answer", lines: 8 },
   prompt: { label: "Beginning", lines: 2 },
-  endings: { label: "Endings, one on each line", lines: 4 },
+  endings: { label: "Endings, one per line", lines: 4 },
 };
 const ABOUT = {
   __proto__: null,
   fill_mask: "Write [MASK] where a word is missing.",
-  classification: "Says which label fits the text.",
-  multi_label: "Says which labels fit the text; several may.",
-  regression: "Gives the text a number.",
-  tagging: "Gives each word of the text a tag.",
+  classification: "Assigns one label to the text.",
+  multi_label: "Assigns any number of labels to the text.",
+  regression: "Assigns a number to the text.",
+  tagging: "Assigns a tag to each word.",
   question_answering: "Finds the answer to a question in a text.",
-  multiple_choice: "Chooses the ending that fits best.",
-  vectors: "Gives the text a vector, and finds the nearest of other texts.",
+  multiple_choice: "Selects the most likely ending.",
+  vectors: "Computes a vector of the text, and finds the most similar of other texts.",
 };
-// What the curl command asks while nothing is written; the first one also stands in the field.
+// Examples in the curl command for empty fields. The first one is also the initial value of its field.
 const MASK_EXAMPLE = "The capital of France is [MASK].";
 const EXAMPLES = {
   __proto__: null,
@@ -34,25 +34,25 @@ const EXAMPLES = {
   prompt: "She opened the door and",
   endings: "went in.",
 };
-const ASK_AGAIN_MS = 1000; // while a model is being loaded
-const MOST_CANDIDATES = 1000; // texts that are searched
-const AT_ONCE = 32; // of them in a request
+const RELOAD_MS = 1000; // Interval of reloading the list while a model is being loaded.
+const MAX_CANDIDATES = 1000; // Maximum number of texts to search.
+const TEXTS_PER_REQUEST = 32;
 
 const $ = (id) => document.getElementById(id);
 let models = [];
-let last; // the request in flight
-let timer; // of asking again for the models
+let last; // The controller of the current request.
+let timer; // Reloads the list of models.
 
 const model = () => models.find((each) => each.name === $("model").value);
 const headers = () => ($("token").value ? { Authorization: `Bearer ${$("token").value}` } : {});
 
-async function fetched(address, options = {}) {
+async function fetchJson(address, options = {}) {
   let response;
   try {
     response = await fetch(address, { ...options, headers: { ...headers(), ...options.headers } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The server cannot be reached; it may have been stopped.");
+    throw new Error("The server does not respond. It may have been stopped.");
   }
   const content = await response.json();
   if (response.status === 401) $("access").hidden = false;
@@ -67,22 +67,22 @@ async function fetched(address, options = {}) {
 async function load() {
   clearTimeout(timer);
   const [chosen, before] = [$("model").value, JSON.stringify(model())];
-  models = (await fetched("v1/models"))[0].models;
+  models = (await fetchJson("v1/models"))[0].models;
   $("model").replaceChildren(...models.map((each) => new Option(each.name, each.name)));
   if (models.some((each) => each.name === chosen)) $("model").value = chosen;
   $("about").textContent = `${models.length} ${models.length === 1 ? "model" : "models"} on this server.`;
   if (JSON.stringify(model()) !== before) choose();
-  if (models.some((each) => !each.versions.length)) timer = setTimeout(shown(load), ASK_AGAIN_MS);
+  if (models.some((each) => !each.versions.length)) timer = setTimeout(withErrors(load), RELOAD_MS);
 }
 
-// Asks again and again while the server says that it cannot answer yet.
-async function fetchedInTime(address, options) {
+// Repeats the request while the server returns status 503.
+async function fetchWithRetry(address, options) {
   for (;;) {
     try {
-      return await fetched(address, options);
+      return await fetchJson(address, options);
     } catch (error) {
       if (!error.retryMs) throw error;
-      $("status").textContent = `${error.message}. Asking again…`;
+      $("status").textContent = `${error.message}. Trying again…`;
       await new Promise((resolve, reject) => {
         setTimeout(resolve, error.retryMs);
         options.signal.addEventListener("abort", () => reject(options.signal.reason));
@@ -115,17 +115,17 @@ function clear() {
   $("status").textContent = "";
 }
 
-const linesOf = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+const splitLines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 
 function instance() {
   const values = Object.create(null);
   for (const { name, value } of $("inputs").querySelectorAll("textarea")) {
-    values[name] = name === "endings" ? linesOf(value) : value;
+    values[name] = name === "endings" ? splitLines(value) : value;
   }
   return values;
 }
 
-// The instance, with an example in each field where nothing is written.
+// Returns the instance with examples in place of empty fields.
 function exampleInstance() {
   const values = instance();
   for (const [name, value] of Object.entries(values)) {
@@ -136,12 +136,12 @@ function exampleInstance() {
   return values;
 }
 
-const addressOf = (name) => new URL(`v1/models/${encodeURIComponent(name)}:predict`, document.baseURI).href;
+const predictUrl = (name) => new URL(`v1/models/${encodeURIComponent(name)}:predict`, document.baseURI).href;
 
 function showCommand() {
   const { name, inputs = [] } = model();
   $("command").hidden = !inputs.length;
-  $("curl").textContent = curl(addressOf(name), JSON.stringify({ instances: [exampleInstance()] }));
+  $("curl").textContent = curl(predictUrl(name), JSON.stringify({ instances: [exampleInstance()] }));
   $("copy").textContent = "Copy";
 }
 
@@ -152,23 +152,23 @@ function fail(error) {
   $("error").hidden = false;
 }
 
-const quoted = (text) => `'${text.replaceAll("'", String.raw`'\''`)}'`;
+const quote = (text) => `'${text.replaceAll("'", String.raw`'\''`)}'`;
 
 function curl(address, body) {
   const token = $("token").value ? ' \\\n  -H "Authorization: Bearer $OFFICIAL_BERT_TOKEN"' : "";
-  return `curl ${quoted(address)}${token} \\\n  -H 'Content-Type: application/json' \\\n  -d ${quoted(body)}`;
+  return `curl ${quote(address)}${token} \\\n  -H 'Content-Type: application/json' \\\n  -d ${quote(body)}`;
 }
 
-// What the texts to search are answered, of models that give vectors.
-async function candidates(answered) {
-  const texts = model().kind === "vectors" ? linesOf($("candidates").value) : [];
-  if (texts.length > MOST_CANDIDATES) {
-    throw new Error(`There are ${texts.length} texts to search; this page takes ${MOST_CANDIDATES}.`);
+// Returns the texts to search with their vectors.
+async function loadCandidates(predict) {
+  const texts = model().kind === "vectors" ? splitLines($("candidates").value) : [];
+  if (texts.length > MAX_CANDIDATES) {
+    throw new Error(`There are ${texts.length} texts to search. The maximum is ${MAX_CANDIDATES}.`);
   }
   const found = [];
-  for (let first = 0; first < texts.length; first += AT_ONCE) {
-    const some = texts.slice(first, first + AT_ONCE);
-    const [{ predictions }] = await answered(some.map((text) => ({ text })));
+  for (let first = 0; first < texts.length; first += TEXTS_PER_REQUEST) {
+    const some = texts.slice(first, first + TEXTS_PER_REQUEST);
+    const [{ predictions }] = await predict(some.map((text) => ({ text })));
     found.push(...some.map((text, i) => ({ text, vector: predictions[i].vector })));
   }
   return found;
@@ -179,19 +179,19 @@ async function ask() {
   const asked = instance();
   clear();
   const request = (last = new AbortController());
-  const answered = (instances) => fetchedInTime(addressOf(chosen.name), {
+  const predict = (instances) => fetchWithRetry(predictUrl(chosen.name), {
     method: "POST",
     body: JSON.stringify({ instances }),
     headers: { "Content-Type": "application/json" },
     signal: request.signal,
   });
-  $("status").textContent = "Asking…";
+  $("status").textContent = "Waiting for the answer…";
   const start = performance.now();
-  const [content, response] = await answered([asked]);
+  const [content, response] = await predict([asked]);
   const milliseconds = performance.now() - start;
-  const [summary, nodes] = show(chosen, asked, content.predictions[0], await candidates(answered));
+  const [summary, nodes] = show(chosen, asked, content.predictions[0], await loadCandidates(predict));
   $("result").replaceChildren(...nodes);
-  // A list of numbers or words on one line: between the brackets nothing but the layout breaks lines.
+  // Lists of numbers or words go on one line. Their line breaks are only layout.
   const onOneLine = (list) => list.replace(/\s*\n\s*/g, " ");
   $("json").textContent = JSON.stringify(content, null, 2).replace(/\[\n[^[\]{}]*\]/g, onOneLine);
   $("answer").hidden = false;
@@ -199,15 +199,15 @@ async function ask() {
   $("status").textContent = `${summary} (${time} ms, version ${response.headers.get("X-Model-Version")})`;
 }
 
-// What goes wrong is shown; a request that a newer one has replaced is not.
-const shown = (action) => () => action().catch((error) => error.name === "AbortError" || fail(error));
-const answer = shown(ask);
+// Shows the errors of an action, except for a request that a newer one has replaced.
+const withErrors = (action) => () => action().catch((error) => error.name === "AbortError" || fail(error));
+const answer = withErrors(ask);
 
 $("model").addEventListener("change", choose);
-$("token").addEventListener("change", shown(load));
+$("token").addEventListener("change", withErrors(load));
 $("request").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (!model()?.versions.length) shown(load)();
+  if (!model()?.versions.length) withErrors(load)();
   else answer();
 });
 $("request").addEventListener("input", () => model() && showCommand());
@@ -223,8 +223,8 @@ $("copy").addEventListener("click", async () => {
     await navigator.clipboard.writeText($("curl").textContent);
     $("copy").textContent = "Copied";
   } catch {
-    getSelection().selectAllChildren($("curl")); // no clipboard outside https and localhost
+    getSelection().selectAllChildren($("curl")); // Without https or localhost, there is no clipboard.
     $("copy").textContent = "Selected: press Ctrl+C";
   }
 });
-shown(load)();
+withErrors(load)();
