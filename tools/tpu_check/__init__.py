@@ -1,1 +1,1 @@
-"""Whether a run of run_pretraining fits a TPU, found by compiling its step for one that is not there."""
+"""Finds out whether a run fits a TPU by compiling its training step ahead of time, without a TPU."""

@@ -1,18 +1,18 @@
-"""Compiles steps of training for a TPU that is not there: `make tpu-check CHECK='--help'`."""
+"""Compiles training steps for a TPU without a TPU: `make tpu-check CHECK='--help'`."""
 
 import os
 
-# Before TensorFlow is imported: its TPU build would look for a TPU, and wait for a server that only TPU hosts have.
+# Set before TensorFlow is imported: its TPU build would wait for a server that only TPU hosts have.
 os.environ["TPU_LIBRARY_PATH"] = os.devnull
 
 from typing import Any
 
 from official_bert.utils.command_line import Command
-from tools.tpu_check.options import REFUSED, Options, variants
+from tools.tpu_check.options import REFUSED, Options, make_variants
 
 
-def _check(*options: Any) -> int:
-    from tools.tpu_check import command  # late: it imports TensorFlow
+def _run_check(*options: Any) -> int:
+    from tools.tpu_check import command  # Imports TensorFlow.
 
     return command.run(*options)
 
@@ -20,11 +20,11 @@ def _check(*options: Any) -> int:
 if __name__ == "__main__":
     Command(
         program="python -m tools.tpu_check",
-        summary="Compiles the steps of pre-training or fine-tuning for a TPU that is not there.",
-        main=_check,
+        summary="Compiles the steps of pre-training or fine-tuning for a TPU, without a TPU.",
+        main=_run_check,
         options=(Options,),
         chooser="task",
-        variants=variants(),
+        variants=make_variants(),
         refused=REFUSED,
         examples=(
             "--bert_config_file=configs/models/uncased_L-12_H-768_A-12.json --train_batch_size=512 --dtype=bfloat16",

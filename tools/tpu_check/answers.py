@@ -1,4 +1,4 @@
-"""What the compiler said, in numbers and in words."""
+"""Results of the compiler and their descriptions."""
 
 import dataclasses
 import math
@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 _GIB = 2**30
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": _GIB, "T": 2**40}
-# The compiler gives up at one of several places, each with words of its own.
+# The compiler reports a lack of memory in one of several places, each with its own wording.
 _REFUSALS = (
     re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm"),
     re.compile(r"temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"),
 )
 _COLLECTIVE = re.compile(
-    r" = (\([^()]*(?:\([^()]*\)[^()]*)*\)|\S+) "  # the result: an array, or several, with layouts like T(8,128)
+    r" = (\([^()]*(?:\([^()]*\)[^()]*)*\)|\S+) "  # The result: one or more arrays, with layouts such as T(8,128).
     r"(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
 )
 _ARRAY = re.compile(r"(pred|[a-z]+(\d+))\[([\d,]*)\]")
@@ -21,14 +21,14 @@ _ARRAY = re.compile(r"(pred|[a-z]+(\d+))\[([\d,]*)\]")
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A step of one replica that the TPU's memory has room for.
+    """A step of one replica that fits into the TPU's memory.
 
     Attributes:
-        device: what the compiler calls the TPU.
-        flops: floating-point operations.
-        peak_bytes: the most memory in use at once, weights and optimizer included.
-        variable_bytes: memory of weights and optimizer.
-        collectives: kind, number of operations and bytes of what is exchanged between replicas.
+        device: The compiler's name of the TPU.
+        flops: Number of floating-point operations.
+        peak_bytes: Peak memory, including weights and optimizer states.
+        variable_bytes: Memory of the weights and optimizer states.
+        collectives: Kind, number and result bytes of the operations between replicas.
     """
 
     device: str
@@ -54,8 +54,8 @@ class Refused:
     """A step that needs more memory than the TPU has.
 
     Attributes:
-        needed_bytes: by the compiler's account.
-        available_bytes: the TPU's memory, less what it keeps for itself.
+        needed_bytes: Memory that the step needs, according to the compiler.
+        available_bytes: Memory of the TPU without the part that it reserves.
     """
 
     needed_bytes: int
@@ -65,8 +65,8 @@ class Refused:
         return f"needs {self.needed_bytes / _GIB:.2f} GiB of {self.available_bytes / _GIB:.2f}"
 
 
-def refusal(message: str) -> Refused | None:
-    """Returns what a compiler's error says of memory, or None where it is about something else."""
+def parse_refusal(message: str) -> Refused | None:
+    """Parses the compiler's out-of-memory message, or returns None if it is a different error."""
     for pattern in _REFUSALS:
         if found := pattern.search(message):
             needed, needed_unit, available, available_unit = found.groups()
@@ -74,26 +74,26 @@ def refusal(message: str) -> Refused | None:
     return None
 
 
-def collectives(hlo: str) -> list[tuple[str, int, int]]:
-    """Returns kind, number and result bytes of the operations between replicas in the text of an HLO module."""
+def parse_collectives(hlo: str) -> list[tuple[str, int, int]]:
+    """Returns kind, number and result bytes of the operations between replicas in an HLO module's text."""
     counts: dict[str, tuple[int, int]] = {}
     for result, kind in _COLLECTIVE.findall(hlo):
         number, size = counts.get(kind, (0, 0))
-        counts[kind] = number + 1, size + sum(map(_bytes, _ARRAY.findall(result)))
+        counts[kind] = number + 1, size + sum(map(_get_size, _ARRAY.findall(result)))
     return [(kind, *counts[kind]) for kind in sorted(counts)]
 
 
-def _bytes(array: tuple[str, str, str]) -> int:
+def _get_size(array: tuple[str, str, str]) -> int:
     _, bits, shape = array
     return math.prod(int(size) for size in shape.split(",") if size) * int(bits or 8) // 8
 
 
-def cells_of(answer: Compiled | Refused | str, batch: int) -> tuple[str, str, str, str, str]:
-    """Returns the cells of a table: rows of a replica, TFLOP, GiB of memory, what is exchanged, and whether it fits.
+def format_cells(answer: Compiled | Refused | str, batch: int) -> tuple[str, str, str, str, str]:
+    """Returns table cells: rows per replica, TFLOP, memory in GiB, bytes exchanged, and whether the step fits.
 
     Args:
-        answer: of the compiler, or why there is none.
-        batch: rows of a replica.
+        answer: Result of the compiler, or the reason why it has no result.
+        batch: Number of rows per replica.
     """
     if not isinstance(answer, Compiled):
         return f"{batch:,}", "-", "-", "-", f"no: {answer}" if isinstance(answer, Refused) else answer
@@ -102,22 +102,22 @@ def cells_of(answer: Compiled | Refused | str, batch: int) -> tuple[str, str, st
     return f"{batch:,}", f"{answer.flops / 1e12:.2f}", memory, exchanged or "nothing", "yes"
 
 
-def as_table(rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table in Markdown; the first row is its head."""
+def format_table(rows: Sequence[Sequence[str]]) -> str:
+    """Formats a Markdown table. The first row is its header."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
-def largest_fitting(fits: Callable[[int], bool], start: int) -> int:
-    """Returns the largest batch that fits, to an eighth, or 0 if not even one record does.
+def find_largest_batch(fits: Callable[[int], bool], start: int) -> int:
+    """Returns the largest batch size that fits, to within an eighth, or 0 if not even one record fits.
 
-    Batches are doubled from `start` up to one that does not fit (or halved down to one that does), then bisected.
+    The batch size is doubled from `start` until it does not fit (or halved until it fits), then bisected.
 
     Args:
-        fits: whether a batch fits; where one does, all smaller ones do.
-        start: the batch to begin with, at least 1.
+        fits: Whether a batch size fits. All smaller sizes must fit as well.
+        start: First batch size to try, at least 1.
     """
-    low, high = 0, 0  # fits, does not fit
+    low, high = 0, 0  # Largest size that fits, smallest size that does not.
     batch = start
     while not (low and high):
         if fits(batch):

@@ -2,7 +2,7 @@
 
 import os
 
-# Before TensorFlow is imported: its TPU build would look for a TPU, and wait for a server that only TPU hosts have.
+# Set before TensorFlow is imported: its TPU build would wait for a server that only TPU hosts have.
 os.environ["TPU_LIBRARY_PATH"] = os.devnull
 
 from official_bert.utils.command_line import Command

@@ -1,7 +1,7 @@
-"""Asks the TPU's compiler, in a process of its own: `python -m tools.tpu_check.compiler` is that process.
+"""Runs the TPU's compiler in a separate process: `python -m tools.tpu_check.compiler`.
 
-The compiler, libtpu, comes with JAX, which serves here as its driver alone. A process that has TensorFlow's TPU build
-loaded cannot load it too. The driver's private interfaces are used: its version is pinned.
+The compiler, libtpu, is driven by JAX. A process that has loaded TensorFlow's TPU build cannot load it. The module uses
+private interfaces of JAX, whose version is pinned.
 """
 
 import argparse
@@ -14,9 +14,9 @@ import tempfile
 from typing import Any
 
 from official_bert.errors import UserError
-from tools.tpu_check.answers import Compiled, Refused, collectives, refusal
+from tools.tpu_check.answers import Compiled, Refused, parse_collectives, parse_refusal
 
-# No TPU is to be looked for, and several compilers may run at once.
+# Do not search for a TPU, and allow several compilers to run at the same time.
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -28,12 +28,12 @@ _ENVIRONMENT = {
 
 @dataclasses.dataclass(frozen=True)
 class LoweredStep:
-    """A replica's step, for the compiler.
+    """The lowered step of one replica.
 
     Attributes:
-        hlo: the serialized HLO module.
-        variables: which of its arguments are variables.
-        first_result: the index among its results of the first variable's new value; the others' follow.
+        hlo: The serialized HLO module.
+        variables: Indices of the arguments that are variables.
+        first_result: Index of the result with the first variable's new value. The other variables follow.
     """
 
     hlo: bytes
@@ -41,39 +41,39 @@ class LoweredStep:
     first_result: int
 
 
-def replicas_of(topology: str) -> int:
-    """Returns how many replicas a TPU of that topology runs.
+def count_replicas(topology: str) -> int:
+    """Returns the number of replicas of a TPU topology.
 
     Raises:
-        UserError: there is no such topology.
+        UserError: If the topology does not exist.
     """
     return int(_ask(topology)["replicas"])
 
 
 class OutOfTimeError(Exception):
-    """The compiler was stopped, as its time was over."""
+    """The compiler exceeded its time limit."""
 
 
-def compile_step(step: LoweredStep, topology: str, quickly: bool, seconds: float | None = None) -> Compiled | Refused:
-    """Compiles a step for every core of a topology, such as v5e:2x4.
+def compile_step(step: LoweredStep, topology: str, fast: bool, seconds: float | None = None) -> Compiled | Refused:
+    """Compiles a step for every core of a topology.
 
     Args:
-        step: of one replica.
-        topology: kind and layout.
-        quickly: whether to save the compiler's effort; it then may ask for a little more memory.
-        seconds: how long the compiler may take; None for as long as it wants.
+        step: The step of one replica.
+        topology: Kind and layout of the TPU, such as v5e:2x4.
+        fast: Whether to reduce the compiler's effort. The step may then need slightly more memory.
+        seconds: Time limit. None for no limit.
 
     Raises:
-        OutOfTimeError: it took longer.
-        UserError: there is no such topology, or the compiler crashes.
-        RuntimeError: the compiler fails for another reason than memory, or ends without an answer.
+        OutOfTimeError: If the time limit is exceeded.
+        UserError: If the topology does not exist, or the compiler crashes.
+        RuntimeError: If the compiler fails for a reason other than memory, or returns nothing.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "step.hlo")
         with open(path, "wb") as writer:
             writer.write(step.hlo)
         variables = f"--variables={step.variables.start},{step.variables.stop},{step.first_result}"
-        answer = _ask(topology, path, variables, *(["--quickly"] if quickly else []), seconds=seconds)
+        answer = _ask(topology, path, variables, *(["--fast"] if fast else []), seconds=seconds)
     if "refused" in answer:
         return Refused(**answer["refused"])
     answer["collectives"] = [tuple(entry) for entry in answer["collectives"]]
@@ -97,14 +97,14 @@ def _ask(topology: str, *arguments: str, seconds: float | None = None) -> dict[s
     lines = done.stdout.strip().splitlines()
     if done.returncode < 0:
         raise UserError(
-            f"the compiler itself crashed for --topology={topology} (signal {-done.returncode}), which says nothing "
-            "about the run; try another topology, or leave out --gradient_accumulation_steps or --rematerialize"
+            f"the compiler crashed for --topology={topology} (signal {-done.returncode}), so the result is unknown; "
+            "try another topology, or remove --gradient_accumulation_steps or --rematerialize"
         )
     if done.returncode or not lines:
         raise RuntimeError(f"the compiler's process ended with code {done.returncode}:\n{done.stderr[-4000:]}")
     answer: dict[str, Any] = json.loads(lines[-1])
     if "error" in answer:
-        raise UserError(f"--topology is {topology!r}: {answer['error']}; expected a kind and a layout, as v5e:2x4")
+        raise UserError(f"--topology is {topology!r}: {answer['error']}; expected a kind and a layout, such as v5e:2x4")
     return answer
 
 
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("topology")
     parser.add_argument("hlo", nargs="?")
     parser.add_argument("--variables")
-    parser.add_argument("--quickly", action="store_true")
+    parser.add_argument("--fast", action="store_true")
     arguments = parser.parse_args()
     import jax
     from jax.experimental import topologies
@@ -129,9 +129,9 @@ def main() -> None:
         return
     first, end, result = map(int, arguments.variables.split(","))
     try:
-        answer = _compile(arguments.hlo, devices, range(first, end), result, arguments.quickly)
+        answer = _compile(arguments.hlo, devices, range(first, end), result, arguments.fast)
     except jax.errors.JaxRuntimeError as error:
-        refused = refusal(str(error))
+        refused = parse_refusal(str(error))
         if refused is None:
             raise
         print(json.dumps({"refused": dataclasses.asdict(refused)}))
@@ -140,12 +140,12 @@ def main() -> None:
 
 
 def _host_bounds(topology: str) -> dict[str, Any]:
-    """The layout of a host's chips, where it is smaller than the four that are taken for granted."""
+    """Returns the layout of a host's chips if it has fewer than four, the compiler's default."""
     sizes = [int(size) for size in topology.partition(":")[2].split("x") if size.isdigit()]
     return {"chips_per_host_bounds": [*sizes, 1, 1][:3]} if 1 in sizes[:2] else {}
 
 
-def _compile(path: str, devices: list[Any], variables: range, first_result: int, quickly: bool) -> Compiled:
+def _compile(path: str, devices: list[Any], variables: range, first_result: int, fast: bool) -> Compiled:
     import numpy as np
     from jax._src import compiler
     from jax._src.interpreters import mlir
@@ -155,12 +155,12 @@ def _compile(path: str, devices: list[Any], variables: range, first_result: int,
     with open(path, "rb") as reader, mlir.make_ir_context():
         module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(reader.read()))
         _drop_copies(module.operation)
-        _alias(module, variables, first_result)
-        # One partition for each replica: data parallelism.
+        _alias_variables(module, variables, first_result)
+        # Data parallelism: one partition per replica.
         options = compiler.get_compile_options(
             num_replicas=len(devices), num_partitions=1, device_assignment=np.array([[device.id] for device in devices])
         )
-        if quickly:
+        if fast:
             options.executable_build_options.exec_time_optimization_effort = -1.0
             options.executable_build_options.memory_fitting_effort = -1.0
         compiled = devices[0].client.compile(module, _jax.DeviceList(tuple(devices)), options)
@@ -171,12 +171,12 @@ def _compile(path: str, devices: list[Any], variables: range, first_result: int,
         flops=costs["flops"],
         peak_bytes=memory.peak_memory_in_bytes,
         variable_bytes=memory.alias_size_in_bytes,
-        collectives=collectives(compiled.hlo_modules()[0].to_string()),
+        collectives=parse_collectives(compiled.hlo_modules()[0].to_string()),
     )
 
 
 def _drop_copies(operation: Any) -> None:
-    """Removes mhlo.copy, which leaves a value as it is and is unknown to the compiler's language."""
+    """Removes the operation mhlo.copy, which changes nothing and which StableHLO does not have."""
     for region in operation.regions:
         for block in region.blocks:
             for inner in list(block.operations):
@@ -186,8 +186,8 @@ def _drop_copies(operation: Any) -> None:
                     inner.operation.erase()
 
 
-def _alias(module: Any, variables: range, first_result: int) -> None:
-    """Lets each variable's new value take the place of the old one in memory, as it does in training."""
+def _alias_variables(module: Any, variables: range, first_result: int) -> None:
+    """Lets each variable's new value reuse the memory of the old one, as in training."""
     from jax._src.lib.mlir import ir
 
     (function,) = (

@@ -1,4 +1,4 @@
-"""A traced function with its variables made arguments and results: XLA then needs no device that holds them."""
+"""Turns the variables of a traced function into arguments and results, so that XLA needs no device for them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,58 +6,60 @@ from typing import Any
 import tensorflow as tf
 
 
-class _Held:
-    """A variable's value at this point of the function."""
+class _VariableValue:
+    """The current value of a variable while the function is replayed."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
-def without_variables(graph: Any, arguments: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Repeats a traced function in the graph of the caller, on other tensors.
+def replay_without_variables(
+    graph: Any, arguments: Sequence[tf.Tensor], values: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Replays a traced function in the caller's graph, on other tensors.
 
     Args:
-        graph: that of a concrete function; what it captures is variables alone.
-        arguments: what stands for its tensors, in the order of graph.inputs.
-        values: what its variables hold, in the order of graph.inputs.
+        graph: Graph of a concrete function that captures only variables.
+        arguments: Replacements of its input tensors, in the order of graph.inputs.
+        values: Initial values of its variables, in the order of graph.inputs.
 
     Returns:
-        The function's results, then what the variables hold in the end.
+        The results of the function, followed by the final values of the variables.
 
     Raises:
-        NotImplementedError: an operation on variables that is not known here.
+        NotImplementedError: If the function has an unsupported operation on variables.
     """
-    plain, held = iter(arguments), [_Held(value) for value in values]
-    variables = iter(held)
-    inputs = [next(variables) if tensor.dtype == tf.resource else next(plain) for tensor in graph.inputs]
-    return [*_repeat(graph, inputs), *(variable.value for variable in held)]
+    tensors, variables = iter(arguments), [_VariableValue(value) for value in values]
+    remaining = iter(variables)
+    inputs = [next(remaining) if tensor.dtype == tf.resource else next(tensors) for tensor in graph.inputs]
+    return [*_replay(graph, inputs), *(variable.value for variable in variables)]
 
 
-def _repeat(graph: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Repeats the operations in the order in which they were made, which is that of reading and assigning."""
+def _replay(graph: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Replays the operations in the order of their creation, which is the order of reads and assignments."""
     known = {tensor.ref(): value for tensor, value in zip(graph.inputs, inputs, strict=True)}
     for operation in graph.get_operations():
         if operation.type in ("Placeholder", "NoOp", "Assert"):
             continue
-        results = _repeat_operation(operation, [known[tensor.ref()] for tensor in operation.inputs])
+        results = _replay_operation(operation, [known[tensor.ref()] for tensor in operation.inputs])
         known.update((tensor.ref(), value) for tensor, value in zip(operation.outputs, results, strict=True))
     return [known[tensor.ref()] for tensor in graph.outputs]
 
 
-def _repeat_operation(operation: Any, given: list[Any]) -> Sequence[Any]:
+def _replay_operation(operation: Any, inputs: list[Any]) -> Sequence[Any]:
     kind = operation.type
     if kind in ("PartitionedCall", "StatefulPartitionedCall"):
-        return _repeat(_function(operation, "f"), given)
+        return _replay(_function(operation, "f"), inputs)
     if kind in ("While", "StatelessWhile"):
-        return _repeat_loop(operation, given)
+        return _replay_loop(operation, inputs)
     if kind in ("If", "StatelessIf"):
-        return _repeat_choice(operation, given)
-    if not any(isinstance(value, _Held) for value in given):
+        return _replay_branch(operation, inputs)
+    if not any(isinstance(value, _VariableValue) for value in inputs):
         attributes = {name: value for name, value in operation.node_def.attr.items() if not name.startswith("_")}
         types = [tensor.dtype for tensor in operation.outputs]
         graph = tf.compat.v1.get_default_graph()
-        return graph.create_op(kind, given, types, name=operation.name, attrs=attributes).outputs
-    variable, *others = given
+        return graph.create_op(kind, inputs, types, name=operation.name, attrs=attributes).outputs
+    variable, *others = inputs
     if kind == "Identity":
         return [variable]
     if kind == "ReadVariableOp":
@@ -79,44 +81,48 @@ def _function(operation: Any, attribute: str) -> Any:
     return operation.graph._get_function(operation.get_attr(attribute).name).graph
 
 
-def _repeat_loop(operation: Any, given: list[Any]) -> list[Any]:
-    state, repeat = _as_state(given)
+def _replay_loop(operation: Any, inputs: list[Any]) -> list[Any]:
+    state, replay = _pack_state(inputs)
     test, body = _function(operation, "cond"), _function(operation, "body")
-    after = tf.while_loop(lambda *now: repeat(test, now)[0], lambda *now: repeat(body, now), state)
-    return _from_state(operation, given, after)
+    after = tf.while_loop(lambda *now: replay(test, now)[0], lambda *now: replay(body, now), state)
+    return _unpack_state(operation, inputs, after)
 
 
-def _repeat_choice(operation: Any, given: list[Any]) -> list[Any]:
-    chosen, *inputs = given
-    state, repeat = _as_state(inputs)
+def _replay_branch(operation: Any, inputs: list[Any]) -> list[Any]:
+    chosen, *inputs = inputs
+    state, replay = _pack_state(inputs)
     yes, no = _function(operation, "then_branch"), _function(operation, "else_branch")
-    after = tf.cond(tf.cast(chosen, tf.bool), lambda: repeat(yes, state), lambda: repeat(no, state))
-    return _from_state(operation, inputs, after)
+    after = tf.cond(tf.cast(chosen, tf.bool), lambda: replay(yes, state), lambda: replay(no, state))
+    return _unpack_state(operation, inputs, after)
 
 
-def _as_state(given: Sequence[Any]) -> tuple[list[tf.Tensor], Any]:
-    """Tensors, then variables' values; and a function that repeats a graph from such a state to the next one."""
-    held = [value for value in given if isinstance(value, _Held)]
-    plain = [value for value in given if not isinstance(value, _Held)]
+def _pack_state(inputs: Sequence[Any]) -> tuple[list[tf.Tensor], Any]:
+    """Returns the state of a loop or branch, and a function that replays a graph from one state to the next.
 
-    def repeat(graph: Any, state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        for variable, value in zip(held, state[len(plain) :], strict=True):
+    A state consists of the tensors, followed by the values of the variables.
+    """
+    variables = [value for value in inputs if isinstance(value, _VariableValue)]
+    plain = [value for value in inputs if not isinstance(value, _VariableValue)]
+
+    def replay(graph: Any, state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        for variable, value in zip(variables, state[len(plain) :], strict=True):
             variable.value = value
         tensors = iter(state)
-        results = _repeat(graph, [value if isinstance(value, _Held) else next(tensors) for value in given])
-        return [value for value in results if not isinstance(value, _Held)] + [variable.value for variable in held]
+        results = _replay(graph, [value if isinstance(value, _VariableValue) else next(tensors) for value in inputs])
+        tensors_after = [value for value in results if not isinstance(value, _VariableValue)]
+        return tensors_after + [variable.value for variable in variables]
 
-    return plain + [variable.value for variable in held], repeat
+    return plain + [variable.value for variable in variables], replay
 
 
-def _from_state(operation: Any, given: Sequence[Any], state: Sequence[tf.Tensor]) -> list[Any]:
-    """The operation's results; variables hold what the state says."""
-    held = [value for value in given if isinstance(value, _Held)]
-    for variable, value in zip(held, state[len(state) - len(held) :], strict=True):
+def _unpack_state(operation: Any, inputs: Sequence[Any], state: Sequence[tf.Tensor]) -> list[Any]:
+    """Returns the results of the operation and assigns the state's values to the variables."""
+    variables = [value for value in inputs if isinstance(value, _VariableValue)]
+    for variable, value in zip(variables, state[len(state) - len(variables) :], strict=True):
         variable.value = value
     tensors = iter(state)
-    # A loop returns the variables it was given, in the same order.
+    # A loop returns its variables in their original order.
     return [
-        given[position] if tensor.dtype == tf.resource else next(tensors)
+        inputs[position] if tensor.dtype == tf.resource else next(tensors)
         for position, tensor in enumerate(operation.outputs)
     ]

@@ -1,4 +1,4 @@
-"""The flags of the check: those of pretrain and finetune that the step depends on, and some of its own."""
+"""The flags of the check: the flags of pretrain and finetune that affect the step, and its own."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,54 +13,54 @@ from official_bert.utils.flags import ValidatedOptions, option
 
 PRETRAINING = "pretraining"
 
-# Flags of run_pretraining that change the step in a way that the check does not know.
-REFUSED = {"left_to_right": "the check compiles masked language models alone; leave it out"}
+# Flags of run_pretraining that change the step in a way that the check does not support.
+REFUSED = {"left_to_right": "the check supports only masked language models; remove the flag"}
 
 
-def _as_in(owner: type, name: str) -> Any:
-    """The flag of another command: its default, help and choices."""
+def _copy_flag(owner: type, name: str) -> Any:
+    """Copies the default, help and choices of another command's flag."""
     field = next(field for field in dataclasses.fields(owner) if field.name == name)
     return dataclasses.field(default=field.default, default_factory=field.default_factory, metadata=field.metadata)
 
 
 class _StepOptions(ValidatedOptions):
-    """What a step depends on."""
+    """Base of the options of a step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if getattr(self, "dtype", None) == "float16":
-            raise UserError("--dtype is float16, which is for GPUs; a TPU computes in bfloat16")
+            raise UserError("--dtype is float16, which is for GPUs; use bfloat16 on a TPU")
 
 
 @dataclasses.dataclass(frozen=True)
 class Options(ValidatedOptions):
-    """The flags of every check."""
+    """The common flags of every check."""
 
-    task: str = option(PRETRAINING, "What the step learns: pretraining, or a task of finetune.")
+    task: str = option(PRETRAINING, "Task of the step: pretraining, or a task of finetune.")
     topology: str = option("v5e:2x4", "Kind and layout of the TPU: v5e:1x1, v5e:2x4, v6e:2x2, v4:2x2x1, v3:2x2 ...")
-    find_largest_batch: bool = option(True, "Whether to look for the largest batch that fits: minutes for BERT-Base.")
-    time_limit: int = option(1200, "Seconds after which the check ends with what it knows by then.", min=1)
+    find_largest_batch: bool = option(True, "Search for the largest batch that fits. Takes minutes for BERT-Base.")
+    time_limit: int = option(1200, "Time limit in seconds. The check then reports what it has found.", min=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingStepOptions(_StepOptions):
-    """What the step of pre-training depends on."""
+    """Options of the pre-training step."""
 
-    bert_config_file: str = _as_in(PretrainingOptions, "bert_config_file")
-    max_seq_length: int = _as_in(PretrainingOptions, "max_seq_length")
-    max_predictions_per_seq: int = _as_in(PretrainingOptions, "max_predictions_per_seq")
-    train_batch_size: int = _as_in(PretrainingOptions, "train_batch_size")
-    gradient_accumulation_steps: int = _as_in(PretrainingOptions, "gradient_accumulation_steps")
-    pack_sequences: bool = _as_in(PretrainingOptions, "pack_sequences")
-    rematerialize: bool = _as_in(PretrainingOptions, "rematerialize")
-    dtype: str = _as_in(PretrainingOptions, "dtype")
-    optimizer: str = _as_in(PretrainingOptions, "optimizer")
-    next_sentence_prediction: bool = _as_in(PretrainingOptions, "next_sentence_prediction")
-    freeze: list[str] = _as_in(PretrainingOptions, "freeze")
-    on_nonfinite: str = _as_in(PretrainingOptions, "on_nonfinite")
+    bert_config_file: str = _copy_flag(PretrainingOptions, "bert_config_file")
+    max_seq_length: int = _copy_flag(PretrainingOptions, "max_seq_length")
+    max_predictions_per_seq: int = _copy_flag(PretrainingOptions, "max_predictions_per_seq")
+    train_batch_size: int = _copy_flag(PretrainingOptions, "train_batch_size")
+    gradient_accumulation_steps: int = _copy_flag(PretrainingOptions, "gradient_accumulation_steps")
+    pack_sequences: bool = _copy_flag(PretrainingOptions, "pack_sequences")
+    rematerialize: bool = _copy_flag(PretrainingOptions, "rematerialize")
+    dtype: str = _copy_flag(PretrainingOptions, "dtype")
+    optimizer: str = _copy_flag(PretrainingOptions, "optimizer")
+    next_sentence_prediction: bool = _copy_flag(PretrainingOptions, "next_sentence_prediction")
+    freeze: list[str] = _copy_flag(PretrainingOptions, "freeze")
+    on_nonfinite: str = _copy_flag(PretrainingOptions, "on_nonfinite")
     packed_rows: int | None = option(
         None,
-        "Of --pack_sequences: the rows that a batch is packed into, which run_pretraining prints when it begins.",
+        "Number of rows into which --pack_sequences packs a batch. run_pretraining prints it at the start.",
         min=1,
     )
 
@@ -68,57 +68,60 @@ class PretrainingStepOptions(_StepOptions):
         super().__post_init__()
         if self.pack_sequences != (self.packed_rows is not None):
             raise UserError(
-                "--pack_sequences and --packed_rows go together: how many rows a batch is packed into depends on the "
-                "records, and run_pretraining prints it when it begins; one of them is missing"
+                "--pack_sequences and --packed_rows must be used together. The number of packed rows depends on the "
+                "records; run_pretraining prints it at the start"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningStepOptions(_StepOptions):
-    """What the step of fine-tuning depends on, of every task."""
+    """Options of the fine-tuning step, for every task."""
 
     init: str = dataclasses.field(
-        metadata={**_as_in(FineTuningOptions, "init").metadata, "help": "A bert_config.json, or a folder that has one."}
+        metadata={
+            **_copy_flag(FineTuningOptions, "init").metadata,
+            "help": "A bert_config.json, or a folder that has one.",
+        }
     )
-    max_seq_length: int | None = _as_in(FineTuningOptions, "max_seq_length")
-    train_batch_size: int | None = _as_in(FineTuningOptions, "train_batch_size")
-    eval_batch_size: int = _as_in(FineTuningOptions, "eval_batch_size")
-    dtype: str = _as_in(FineTuningOptions, "dtype")
-    gradient_accumulation_steps: int = _as_in(FineTuningOptions, "gradient_accumulation_steps")
-    rematerialize: bool = _as_in(FineTuningOptions, "rematerialize")
-    freeze: list[str] = _as_in(FineTuningOptions, "freeze")
-    layer_decay: float = _as_in(FineTuningOptions, "layer_decay")
+    max_seq_length: int | None = _copy_flag(FineTuningOptions, "max_seq_length")
+    train_batch_size: int | None = _copy_flag(FineTuningOptions, "train_batch_size")
+    eval_batch_size: int = _copy_flag(FineTuningOptions, "eval_batch_size")
+    dtype: str = _copy_flag(FineTuningOptions, "dtype")
+    gradient_accumulation_steps: int = _copy_flag(FineTuningOptions, "gradient_accumulation_steps")
+    rematerialize: bool = _copy_flag(FineTuningOptions, "rematerialize")
+    freeze: list[str] = _copy_flag(FineTuningOptions, "freeze")
+    layer_decay: float = _copy_flag(FineTuningOptions, "layer_decay")
 
-    def resolved(self, defaults: Defaults) -> "FineTuningStepOptions":
-        """Returns the options with a task's defaults in place of None."""
+    def with_defaults(self, defaults: Defaults) -> "FineTuningStepOptions":
+        """Replaces None by the defaults of a task."""
         missing = {name for name in ("max_seq_length", "train_batch_size") if getattr(self, name) is None}
         return dataclasses.replace(self, **{name: getattr(defaults, name) for name in missing})
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskStepOptions(_StepOptions):
-    """What the head of a task depends on."""
+    """Options of a task's head."""
 
-    head: str = _as_in(TaskOptions, "head")
-    lstm_units: int = _as_in(TaskOptions, "lstm_units")
+    head: str = _copy_flag(TaskOptions, "head")
+    lstm_units: int = _copy_flag(TaskOptions, "lstm_units")
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelledTaskStepOptions(TaskStepOptions):
-    """Of tasks whose labels come from their data, which the check does not read."""
+    """Options of tasks whose labels come from data, which the check does not read."""
 
-    num_labels: int = option(9, "How many labels the data have.", min=1)
+    num_labels: int = option(9, "Number of labels.", min=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class TableStepOptions(LabelledTaskStepOptions):
-    """Of a table."""
+    """Options of a table."""
 
-    label_kind: str = _as_in(TableOptions, "label_kind")
+    label_kind: str = _copy_flag(TableOptions, "label_kind")
 
 
-def variants() -> Mapping[str, Variant]:
-    """Returns the flags by --task."""
+def make_variants() -> Mapping[str, Variant]:
+    """Returns the flags for each value of --task."""
     own = {TAGGING: LabelledTaskStepOptions, TABLE: TableStepOptions}
     tasks = {
         task: Variant((FineTuningStepOptions, own.get(task, TaskStepOptions)), vars(options.defaults))

@@ -1,4 +1,4 @@
-"""What one replica does with its share of a batch, of pre-training and of fine-tuning, as the flags describe it.
+"""Builds the step of one replica for pre-training or fine-tuning from the flags.
 
 B batch of one replica, S sequence, N choices
 """
@@ -38,19 +38,19 @@ from tools.tpu_check.options import (
     TaskStepOptions,
 )
 
-RATE, STEPS = 1e-4, 1_000_000  # of any run: what is compiled does not depend on their size
+RATE, STEPS = 1e-4, 1_000_000  # The compiled step does not depend on these values.
 
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaStep:
-    """What one replica does with its share of a batch.
+    """The computation of one replica on its share of a batch.
 
     Attributes:
-        name: for people.
-        function: of the trainer; called within a replica's context.
-        strategy: of the trainer.
-        arguments: the specifications of the function's arguments, by B: a tuple of tensors in any structure.
-        repeats: how often the loop of the step runs, whose operations the compiler counts once; 1 where there is none.
+        name: Description of the step for reports.
+        function: Method of the trainer, called in a replica's context.
+        strategy: Strategy of the trainer.
+        arguments: Function from B to the tensor specs of the step's arguments, a tuple of any structure.
+        repeats: Iterations of the step's loop, whose operations the compiler counts once. 1 without a loop.
     """
 
     name: str
@@ -66,17 +66,17 @@ def _policy(dtype: str) -> str:
 
 
 @contextlib.contextmanager
-def without_values() -> Iterator[tf.distribute.Strategy]:
-    """Within its context variables have shapes but no values, and cost no memory; gives the strategy for them."""
-    with tf.variable_creator_scope(_without_value):
+def create_variables_without_values() -> Iterator[tf.distribute.Strategy]:
+    """Creates variables in its context without values, so that they need no memory. Yields the strategy to use."""
+    with tf.variable_creator_scope(_create_variable):
         yield tf.distribute.OneDeviceStrategy("CPU:0")
 
 
 def read_config(options: PretrainingStepOptions | FineTuningStepOptions) -> BertConfig:
-    """Returns the configuration that the options name.
+    """Reads the model configuration.
 
     Raises:
-        UserError: it cannot be read, or does not go with the options.
+        UserError: If the file cannot be read, or contradicts the options.
     """
     if isinstance(options, PretrainingStepOptions):
         path = options.bert_config_file
@@ -93,15 +93,15 @@ def read_config(options: PretrainingStepOptions | FineTuningStepOptions) -> Bert
 
 
 def pretraining_step(config: BertConfig, options: PretrainingStepOptions, replicas: int) -> tuple[ReplicaStep, int]:
-    """Returns the step of pre-training, and the parameters of its model.
+    """Returns the pre-training step and the number of the model's parameters.
 
     Args:
-        config: the model's sizes.
-        options: of the step.
-        replicas: how many share a batch.
+        config: Configuration of the model.
+        options: Options of the step.
+        replicas: Number of replicas that share a batch.
     """
     parts = options.gradient_accumulation_steps
-    with without_values() as strategy:
+    with create_variables_without_values() as strategy:
         pretrainer = Pretrainer(
             config=config,
             strategy=strategy,
@@ -125,21 +125,21 @@ def pretraining_step(config: BertConfig, options: PretrainingStepOptions, replic
             )
             for name, feature in schema.items()
         }
-        return (_packed(specs, options, replicas) if options.pack_sequences else specs,)
+        return (_pack_specs(specs, options, replicas) if options.pack_sequences else specs,)
 
     step = ReplicaStep("training step", pretrainer.replica_step, strategy, arguments, repeats=parts)
     return step, pretrainer.model.count_params()
 
 
-def _packed(
+def _pack_specs(
     specs: dict[str, tf.TensorSpec], options: PretrainingStepOptions, replicas: int
 ) -> dict[str, tf.TensorSpec]:
-    """A replica's packed share of a batch, [parts, rows, ...]: as many rows for its records as the options say.
+    """Returns the specs of a replica's packed share of a batch, [parts, rows, ...].
 
     Args:
-        specs: of a replica's share as records, [B, ...].
-        options: with the rows that a batch is packed into.
-        replicas: how many share a batch.
+        specs: Specs of the replica's share before packing, [B, ...].
+        options: Options of the step, with the number of packed rows.
+        replicas: Number of replicas that share a batch.
     """
     batch = replicas * specs["input_ids"].shape[0]
     packed_rows = batch * (options.packed_rows or 0) / options.train_batch_size
@@ -161,18 +161,16 @@ def _packed(
 def finetuning_steps(
     config: BertConfig, task_name: str, options: FineTuningStepOptions, task_options: TaskStepOptions
 ) -> tuple[list[tuple[int, ReplicaStep, ReplicaStep]], int]:
-    """Returns the steps of fine-tuning: for each length of batches, the longest first, training and prediction.
-
-    And the parameters of the model.
+    """Returns the steps of training and prediction for each padded length, and the number of the model's parameters.
 
     Args:
-        config: the encoder's sizes.
-        task_name: as --task names it.
-        options: of every task, with the task's defaults in place of None.
-        task_options: of this one.
+        config: Configuration of the encoder.
+        task_name: Name of the task, a value of --task.
+        options: Options of the step, without None.
+        task_options: Options of the task's head.
     """
-    head = task_of(task_name, task_options).head
-    with without_values() as strategy:
+    head = make_dataless_task(task_name, task_options).head
+    with create_variables_without_values() as strategy:
         training = TrainingConfig(
             train_batch_size=options.train_batch_size or 0, learning_rate=RATE, num_steps=STEPS,
             steps_per_epoch=STEPS, warmup_proportion=0.1, eval_steps=STEPS,
@@ -182,8 +180,8 @@ def finetuning_steps(
         )  # fmt: skip
         trainer = Trainer(head, LoadedModel(config, {}, ""), training, strategy=strategy, is_compiled=True)
 
-    def steps_of(length: int) -> tuple[int, ReplicaStep, ReplicaStep]:
-        features = features_like(head, length)
+    def make_steps(length: int) -> tuple[int, ReplicaStep, ReplicaStep]:
+        features = make_blank_features(head, length)
 
         def arguments(batch: int) -> tuple[Any, ...]:
             of_batch = batches.pad_batch(features, np.zeros(batch, np.int64), length, buckets=(length,))
@@ -204,11 +202,11 @@ def finetuning_steps(
             ReplicaStep(f"prediction of length {length}", forward, strategy, lambda batch: arguments(batch)[:1]),
         )
 
-    return [steps_of(length) for length in reversed(trainer.buckets)], trainer.model.count_params()
+    return [make_steps(length) for length in reversed(trainer.buckets)], trainer.model.count_params()
 
 
-def task_of(name: str, options: TaskStepOptions) -> Task:
-    """Returns a task whose data are not there."""
+def make_dataless_task(name: str, options: TaskStepOptions) -> Task:
+    """Returns a task without its data."""
     fields = {"head": options.head, "lstm_units": options.lstm_units}
     labels = None
     if isinstance(options, LabelledTaskStepOptions):
@@ -219,26 +217,26 @@ def task_of(name: str, options: TaskStepOptions) -> Task:
     return make_task(name, get_options_class(name)(**fields), labels)  # type: ignore[arg-type]
 
 
-def features_like(head: KindSpec, length: int) -> Features:
-    """Returns a row of zeros as the head makes rows, of that length, with targets."""
+def make_blank_features(head: KindSpec, length: int) -> Features:
+    """Returns features of one example of zeros, with targets."""
     choices = head.num_choices or 1
     zeros = [np.zeros(length, np.int32)] * choices
     return from_rows(zeros, zeros, head.blank_targets(length), {}, choices)
 
 
-def _without_value(_: Any, **given: Any) -> Any:
-    """Makes a variable in place of TensorFlow: its handle only."""
-    value = given["initial_value"]
+def _create_variable(_: Any, **arguments: Any) -> Any:
+    """Creates a variable that has only a handle."""
+    value = arguments["initial_value"]
     if callable(value):
-        with tf.Graph().as_default():  # where nothing is computed
+        with tf.Graph().as_default():  # Nothing is computed in this graph.
             value = value()
-    value = tf.convert_to_tensor(value, given.get("dtype")) if not tf.is_tensor(value) else value
+    value = tf.convert_to_tensor(value, arguments.get("dtype")) if not tf.is_tensor(value) else value
     return resource_variable_ops.UninitializedVariable(
-        trainable=given.get("trainable"),
-        name=given.get("name"),
+        trainable=arguments.get("trainable"),
+        name=arguments.get("name"),
         shape=value.shape,
         dtype=value.dtype,
-        synchronization=given.get("synchronization"),
-        aggregation=given.get("aggregation"),
+        synchronization=arguments.get("synchronization"),
+        aggregation=arguments.get("aggregation"),
         distribute_strategy=tf.distribute.get_strategy(),
     )

@@ -19,10 +19,10 @@ from tools.tpu_check.answers import Compiled, Refused
 )
 def test_each_phase_of_a_recipe_is_a_step_of_its_own(name, topology, lengths, batch, monkeypatch):
     monkeypatch.chdir(ROOT)
-    phases = recipes.phases_of(f"configs/{name}.flagfile")
+    phases = recipes.read_phases(f"configs/{name}.flagfile")
     assert [phase.max_seq_length for phase in phases] == lengths
     assert [phase.max_predictions_per_seq for phase in phases] == [20, 77]
-    assert recipes.topology_of(f"configs/{name}.flagfile") == topology
+    assert recipes.get_topology(f"configs/{name}.flagfile") == topology
     assert {phase.train_batch_size for phase in phases} == {batch}
     assert {phase.dtype for phase in phases} == {"bfloat16"}
 
@@ -35,14 +35,14 @@ def test_every_tpu_recipe_is_checked():
 
 def test_a_recipe_of_an_unknown_tpu_or_flag_is_refused(tmp_path):
     with pytest.raises(UserError, match="expected tpu_NAME.flagfile, with NAME one of v3-8"):
-        recipes.topology_of("configs/tpu_v9-8.flagfile")
+        recipes.get_topology("configs/tpu_v9-8.flagfile")
     path = tmp_path / "tpu_v3-8.flagfile"
     path.write_text("# a comment\n--bert_config=x\n")
-    assert_refused("line 2: run_pretraining has no flag --bert_config", recipes.phases_of, str(path))
+    assert_refused("line 2: run_pretraining has no flag --bert_config", recipes.read_phases, str(path))
     path.write_text("--left_to_right\n")
-    assert_refused("line 1: --left_to_right is not a flag of the check", recipes.phases_of, str(path))
+    assert_refused("line 1: --left_to_right is not a flag of the check", recipes.read_phases, str(path))
     path.write_text("--bert_config_file=x\n--pack_sequences\n")
-    assert_refused("--pack_sequences and --packed_rows go together", recipes.phases_of, str(path))
+    assert_refused("--pack_sequences and --packed_rows", recipes.read_phases, str(path))
 
 
 def test_what_the_compiler_says_becomes_a_row(monkeypatch):
@@ -58,7 +58,7 @@ def test_what_the_compiler_says_becomes_a_row(monkeypatch):
     class FakeTpu:
         replicas, topology = 8, "v3:2x2"
 
-        def compiled(self, step, batch):
+        def compile(self, step, batch):
             answer = next(said)
             if isinstance(answer, Exception):
                 raise answer
@@ -66,9 +66,12 @@ def test_what_the_compiler_says_becomes_a_row(monkeypatch):
 
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(steps, "pretraining_step", lambda *_: (None, 0))
-    phase = recipes.phases_of("configs/tpu_v3-8.flagfile")[0]
-    of_tpu = FakeTpu()
-    assert recipes._compiled(phase, of_tpu) == (("32", "2.50", "3.00", "5 all-reduce: 440 MB", "yes"), True)
-    assert recipes._compiled(phase, of_tpu) == (("32", "-", "-", "-", "no: needs 16.00 GiB of 8.00"), False)
-    assert recipes._compiled(phase, of_tpu) == (("32", "-", "-", "-", "not known: out of time"), False)
-    assert recipes._compiled(phase, of_tpu) == (("32", "-", "-", "-", "not known: the compiler itself crashed"), False)
+    phase = recipes.read_phases("configs/tpu_v3-8.flagfile")[0]
+    step_compiler = FakeTpu()
+    assert recipes._compile_phase(phase, step_compiler) == (("32", "2.50", "3.00", "5 all-reduce: 440 MB", "yes"), True)
+    assert recipes._compile_phase(phase, step_compiler) == (("32", "-", "-", "-", "no: needs 16.00 GiB of 8.00"), False)
+    assert recipes._compile_phase(phase, step_compiler) == (("32", "-", "-", "-", "not known: out of time"), False)
+    assert recipes._compile_phase(phase, step_compiler) == (
+        ("32", "-", "-", "-", "not known: the compiler itself crashed"),
+        False,
+    )

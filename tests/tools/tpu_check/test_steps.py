@@ -16,7 +16,7 @@ from official_bert.kinds import names
 from official_bert.kinds.features import NO_LABEL
 from official_bert.modeling.config import BertConfig
 from tools.tpu_check import answers, command, compiler, steps
-from tools.tpu_check.functional import without_variables
+from tools.tpu_check.functional import replay_without_variables
 from tools.tpu_check.options import (
     FineTuningStepOptions,
     LabelledTaskStepOptions,
@@ -46,7 +46,7 @@ def with_values(monkeypatch: pytest.MonkeyPatch) -> None:
     def here() -> Iterator[tf.distribute.Strategy]:
         yield tf.distribute.OneDeviceStrategy("CPU:0")
 
-    monkeypatch.setattr(steps, "without_values", here)
+    monkeypatch.setattr(steps, "create_variables_without_values", here)
 
 
 @pytest.fixture
@@ -88,7 +88,9 @@ def assert_same(step: ReplicaStep, arguments: list[Any]) -> int:
     before = [variable.numpy() for variable in held]
     # Compiled, as for a TPU: forward, backward, clipping and optimizer have no operation that XLA lacks.
     number = len(tensors)
-    pure = tf.function(lambda *all: without_variables(traced.graph, all[:number], all[number:]), jit_compile=True)
+    pure = tf.function(
+        lambda *all: replay_without_variables(traced.graph, all[:number], all[number:]), jit_compile=True
+    )
     results = pure(*tensors, *before)
     expected = tf.nest.flatten(traced(*tensors))
     for result, value in zip(results, expected, strict=False):
@@ -130,7 +132,7 @@ def test_the_steps_of_fine_tuning_without_variables_are_the_steps(kind, small_co
     options = FineTuningStepOptions("bert_config.json", max_seq_length=LENGTH, train_batch_size=BATCH)
     ((length, training, prediction),), _ = steps.finetuning_steps(small_config, name, options, task_options)
     assert length == LENGTH
-    assert steps.task_of(name, task_options).head.kind == kind
+    assert steps.make_dataless_task(name, task_options).head.kind == kind
     assert assert_same(prediction, random_arguments(prediction, small_config)) == 0
     assert_changes_all_variables(training, small_config)
 
@@ -173,7 +175,7 @@ class FakeTpu:
         self.asked: list[tuple[str, int]] = []
         self._largest, self._in_time = largest, in_time
 
-    def compiled(self, step: ReplicaStep, batch: int, quickly: bool = False) -> answers.Compiled | answers.Refused:
+    def compile(self, step: ReplicaStep, batch: int, fast: bool = False) -> answers.Compiled | answers.Refused:
         self.asked.append((step.name, batch))
         if len(self.asked) > self._in_time:
             raise compiler.OutOfTimeError
@@ -206,7 +208,10 @@ def test_a_check_of_fine_tuning_names_every_length_and_the_largest_batch(monkeyp
     printed = capsys.readouterr().out
     assert "| 64 | training | 3 | 2.00 | 1.00 | nothing | yes |" in printed
     assert "| 32 | prediction | 5 | - | - | - | no: needs 16.00 GiB of 8.00 |" in printed
-    assert "training step of length 64: the largest batch that fits, to an eighth: 4 per replica, 8 in all" in printed
+    assert (
+        "training step of length 64: the largest batch that fits, to within an eighth: 4 per replica, 8 in all"
+        in printed
+    )
 
 
 def test_a_check_without_time_says_what_is_missing(monkeypatch, capsys, config_file):
@@ -214,7 +219,7 @@ def test_a_check_without_time_says_what_is_missing(monkeypatch, capsys, config_f
     printed = capsys.readouterr().out
     assert "| 64 | training | 3 | 2.00 | 1.00 | nothing | yes |" in printed
     assert printed.count("| not known: out of time |") == 3
-    assert "--time_limit=1200 seconds are over; 3 per replica fits, nothing larger was tried to the end" in printed
+    assert "stopped after --time_limit=1200 seconds; 3 per replica fits, larger batches were not tried" in printed
 
 
 def test_a_check_that_learned_nothing_of_a_batch_does_not_call_it_too_large(monkeypatch, capsys, config_file):
@@ -226,7 +231,7 @@ def test_a_check_that_learned_nothing_of_a_batch_does_not_call_it_too_large(monk
 
 def test_nothing_is_lowered_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(command, "_check_environment", lambda: None)
-    monkeypatch.setattr(compiler, "replicas_of", lambda topology: 8)
-    of_tpu = command.StepCompiler("v5e:2x4", time_limit=-1)
+    monkeypatch.setattr(compiler, "count_replicas", lambda topology: 8)
+    step_compiler = command.StepCompiler("v5e:2x4", time_limit=-1)
     with pytest.raises(compiler.OutOfTimeError):
-        of_tpu.compiled(None, 1)  # type: ignore[arg-type]
+        step_compiler.compile(None, 1)  # type: ignore[arg-type]

@@ -14,8 +14,14 @@ from official_bert.errors import UserError
 from official_bert.tasks.options import TASK_OPTIONS
 from tests.conftest import ROOT
 from tools.tpu_check import answers, command, compiler
-from tools.tpu_check.functional import without_variables
-from tools.tpu_check.options import FineTuningStepOptions, Options, PretrainingStepOptions, TaskStepOptions, variants
+from tools.tpu_check.functional import replay_without_variables
+from tools.tpu_check.options import (
+    FineTuningStepOptions,
+    Options,
+    PretrainingStepOptions,
+    TaskStepOptions,
+    make_variants,
+)
 
 
 @pytest.mark.parametrize("largest", [1, 2, 5, 8, 15, 16, 17, 63, 64, 100, 129, 255, 256, 1000])
@@ -27,13 +33,13 @@ def test_largest_batch_is_found_to_an_eighth(largest: int, start: int):
         tried.append(batch)
         return batch <= largest
 
-    found = answers.largest_fitting(fits, start)
+    found = answers.find_largest_batch(fits, start)
     assert found <= largest < found + max(1, found / 8)
     assert len(set(tried)) == len(tried) < 16
 
 
 def test_no_batch_fits_where_one_record_does_not():
-    assert answers.largest_fitting(lambda batch: False, 64) == 0
+    assert answers.find_largest_batch(lambda batch: False, 64) == 0
 
 
 def test_refusal_is_read_from_the_compilers_message():
@@ -41,16 +47,18 @@ def test_refusal_is_read_from_the_compilers_message():
         "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 59.95G of "
         "15.75G hbm. Exceeded hbm capacity by 44.20G.\n\nTotal hbm usage >= 60.20G:"
     )
-    refused = answers.refusal(message)
+    refused = answers.parse_refusal(message)
     assert refused is not None
     assert str(refused) == "needs 59.95 GiB of 15.75"
-    assert answers.refusal("Used 512.5M of 15.75G hbm") == answers.Refused(round(512.5 * 2**20), round(15.75 * 2**30))
+    assert answers.parse_refusal("Used 512.5M of 15.75G hbm") == answers.Refused(
+        round(512.5 * 2**20), round(15.75 * 2**30)
+    )
     quick = (
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (60.76G) exceeds "
         "available HBM (15.75G)."
     )
-    assert str(answers.refusal(quick)) == "needs 60.76 GiB of 15.75"
-    assert answers.refusal("UNIMPLEMENTED: something else") is None
+    assert str(answers.parse_refusal(quick)) == "needs 60.76 GiB of 15.75"
+    assert answers.parse_refusal("UNIMPLEMENTED: something else") is None
 
 
 def test_what_replicas_exchange_is_counted_in_operations_and_bytes():
@@ -60,7 +68,7 @@ def test_what_replicas_exchange_is_counted_in_operations_and_bytes():
   %all-gather.7 = u32[8,2]{1,0} all-gather-start(%c), dimensions={0}
   %get-tuple-element.1 = f32[100,128]{1,0:T(8,128)} get-tuple-element(%all-reduce.1), index=0
 """
-    assert answers.collectives(hlo) == [("all-gather", 1, 64), ("all-reduce", 2, 4 + 100 * 128 * 4 + 3 * 2)]
+    assert answers.parse_collectives(hlo) == [("all-gather", 1, 64), ("all-reduce", 2, 4 + 100 * 128 * 4 + 3 * 2)]
 
 
 def test_statement_says_what_was_found():
@@ -84,9 +92,9 @@ _TINY = str(ROOT / "configs/models/uncased_L-2_H-128_A-2.json")
     ({"dtype": "float16"}, "--dtype is float16, which is for GPUs"),
     ({"max_seq_length": 1024}, "--max_seq_length is 1024, but .* has max_position_embeddings 512"),
     ({"bert_config_file": "missing.json"}, "there is no file missing.json"),
-    ({"pack_sequences": True}, "--pack_sequences and --packed_rows go together"),
-    ({"packed_rows": 8}, "--pack_sequences and --packed_rows go together"),
-    ({}, "there is no tensorflow-tpu here; `make tpu-check` makes the environment"),
+    ({"pack_sequences": True}, "--pack_sequences and --packed_rows"),
+    ({"packed_rows": 8}, "--pack_sequences and --packed_rows"),
+    ({}, "tensorflow-tpu.*`make tpu-check`"),
 ])  # fmt: skip
 def test_bad_options_are_refused_before_anything_is_compiled(changes: dict[str, Any], message: str):
     with pytest.raises(UserError, match=message):
@@ -96,7 +104,7 @@ def test_bad_options_are_refused_before_anything_is_compiled(changes: dict[str, 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"max_seq_length": 1024}, "--max_seq_length is 1024, but .* has max_position_embeddings 512"),
     ({"init": "missing"}, "--init is missing; expected a bert_config.json, or a folder that has one"),
-    ({}, "there is no tensorflow-tpu here; `make tpu-check` makes the environment"),
+    ({}, "tensorflow-tpu.*`make tpu-check`"),
 ])  # fmt: skip
 def test_bad_options_of_fine_tuning_are_refused_before_anything_is_compiled(changes: dict[str, Any], message: str):
     with pytest.raises(UserError, match=message):
@@ -119,13 +127,13 @@ def test_the_compiler_is_stopped_when_its_time_is_over():
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        ({4: True, 8: True}, "16 per replica fits, nothing larger was tried to the end"),
+        ({4: True, 8: True}, "16 per replica fits, larger batches were not tried"),
         ({4: True, 8: False}, "8 per replica fits, 16 does not"),
         ({4: False}, "no batch that fits was found, 8 does not"),
     ],
 )
 def test_a_search_without_time_says_what_it_knows(known: dict[int, bool], expected: str):
-    assert command._known_so_far(known, parts=2) == expected
+    assert command._describe_search(known, parts=2) == expected
 
 
 def test_flags_are_those_of_the_check():
@@ -137,7 +145,7 @@ def test_flags_are_those_of_the_check():
 
 
 def test_every_task_can_be_checked():
-    assert list(variants()) == ["pretraining", *TASK_OPTIONS]
+    assert list(make_variants()) == ["pretraining", *TASK_OPTIONS]
 
 
 def test_loops_calls_and_choices_on_variables_become_functions_of_their_values():
@@ -167,7 +175,7 @@ def test_loops_calls_and_choices_on_variables_become_functions_of_their_values()
         first.assign(2.0)
         second.assign([1.0, 2.0])
         values = [first.read_value(), second.read_value()]
-        pure = tf.function(lambda *tensors: without_variables(graph, tensors[:1], tensors[1:]))
+        pure = tf.function(lambda *tensors: replay_without_variables(graph, tensors[:1], tensors[1:]))
         result, *after = pure(tf.constant(x), *(values[place] for place in order))
         np.testing.assert_allclose(result, stateful(tf.constant(x)))
         for place, value in zip(order, after, strict=True):
