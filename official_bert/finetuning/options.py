@@ -185,6 +185,12 @@ class Options(ValidatedOptions):
         shown_default="the steps of an epoch",
         min=1,
     )
+    metric_for_best_model: str | None = option(
+        None,
+        "Score of the evaluation data that selects the best model and stops training early.",
+        group=EVALUATION,
+        shown_default="the score of the task",
+    )
     early_stopping: int = option(
         0,
         "Number of evaluations without a better score after which training stops. 0 disables early stopping.",

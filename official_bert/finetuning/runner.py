@@ -103,7 +103,11 @@ def _resolve_dtype(options: Options, initial_model: LoadedModel, strategy: tf.di
 
 
 def make_run_task(options: Options) -> Task:
-    """Returns the task of a run. A teacher or a model to evaluate determines its labels."""
+    """Returns the task of a run. A teacher or a model to evaluate determines its labels.
+
+    Raises:
+        UserError: If the task has no score named --metric_for_best_model, or an option is invalid.
+    """
     folders = [options.teacher] if options.teacher else [] if options.do_train else [options.output_dir, options.init]
     spec = next((task for each in folders if each is not None and (task := finetuned.read_task(each))), None)
     task_options, labels = options.task_options, None
@@ -112,7 +116,17 @@ def make_run_task(options: Options) -> Task:
         if isinstance(task_options, TableOptions):
             task_options = dataclasses.replace(task_options, label_values=spec.get("table", {}).get("label_values", ()))
     learns_from_teacher_alone = bool(options.teacher) and options.teacher_weight == 1.0
-    return make_task(options.task, task_options, labels, needs_labels=not learns_from_teacher_alone)
+    task = make_task(options.task, task_options, labels, needs_labels=not learns_from_teacher_alone)
+    if name := options.metric_for_best_model:
+        if not task.eval_splits:
+            raise UserError(
+                f"--metric_for_best_model needs evaluation data, and {task.name} has none; pass --eval_file"
+            )
+        if name not in task.score_names:
+            valid = ", ".join(task.score_names)
+            raise UserError(f"--metric_for_best_model is {name}; {task.name} has the scores {valid}")
+        task.best_metric = name
+    return task
 
 
 def _restore_settings(options: Options, spec: dict[str, Any]) -> Options:

@@ -13,7 +13,7 @@ import keras
 from official_bert.errors import UserError
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.runner import make_run_task, run
-from official_bert.finetuning.training import get_deciding_score
+from official_bert.finetuning.training import get_deciding_score, get_sign
 from official_bert.runs.training_run import make_strategy
 from official_bert.utils import files
 
@@ -61,14 +61,15 @@ def run_sweep(options: Options) -> list[dict[str, Any]]:
             folders.append(single.output_dir)
             keras.utils.clear_session()  # free the graphs of the run
         rows.append({"setting": setting, "seeds": seeds, "folders": folders, "scores": scores})
-    rows.sort(key=lambda row: -statistics.fmean(row["scores"][deciding]))
+    sign = get_sign(task)
+    rows.sort(key=lambda row: -sign * statistics.fmean(row["scores"][deciding]))
     table = _format_table(rows)
     print(table)
     if is_chief:
         files.write_text(os.path.join(options.output_dir, TABLE_FILE), table)
         files.write_text(os.path.join(options.output_dir, JSON_FILE), json.dumps(rows, indent=1) + "\n")
-    best = max(zip(rows[0]["scores"][deciding], rows[0]["seeds"], strict=True))
-    print(f"best run: {_format_setting(rows[0]['setting'])}, seed {best[1]}, with {deciding} {best[0]:.4f}")
+    best = max((sign * score, seed) for score, seed in zip(rows[0]["scores"][deciding], rows[0]["seeds"], strict=True))
+    print(f"best run: {_format_setting(rows[0]['setting'])}, seed {best[1]}, with {deciding} {sign * best[0]:.4f}")
     if options.do_predict:
         single = _make_run_options(options, rows[0]["setting"], best[1])
         run(dataclasses.replace(single, do_train=False, do_eval=False, do_predict=True))

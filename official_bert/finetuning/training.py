@@ -17,6 +17,7 @@ from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig, make_training_config
 from official_bert.kinds.features import Array, Features
+from official_bert.kinds.names import LOWER_IS_BETTER
 from official_bert.optimization import distribution
 from official_bert.runs import run_file
 from official_bert.runs.stop_request import StopRequest
@@ -211,7 +212,8 @@ class _Monitor:
         self._held_out = {split: (examples, data.features(split)) for split, examples in held_out.items()}
         self.deciding_score = get_deciding_score(data.task) if held_out else ""
         lines = read_log(options.output_dir, EVAL) if held_out else []
-        self._scores = [line[self.deciding_score] for line in lines]
+        self._sign = get_sign(data.task)
+        self._scores = [self._sign * line[self.deciding_score] for line in lines]  # higher is better
         self._logged = (0, 0.0)  # last logged step, and the sum of losses up to it
         self._used = (0, 0.0, 0.0)  # this process's tokens, seconds and processor time up to it
         self.best_predictions: dict[str, Any] = {}
@@ -239,7 +241,7 @@ class _Monitor:
 
     def format_latest_score(self) -> str:
         """Returns the latest deciding score, for the progress line."""
-        return f", {self.deciding_score} {self._scores[-1]:.4f}" if self._scores else ""
+        return f", {self.deciding_score} {self._sign * self._scores[-1]:.4f}" if self._scores else ""
 
     def should_stop(self) -> bool:
         """Returns whether to stop early."""
@@ -258,7 +260,7 @@ class _Monitor:
                 split_scores = task.metrics(predictions[split], examples)
                 scores |= {f"{split}/{name}": value for name, value in split_scores.items()}
             self._log.write(EVAL, step, scores)
-            self._scores.append(scores[self.deciding_score])
+            self._scores.append(self._sign * scores[self.deciding_score])
             line += "".join(f", {name} {value:.4f}" for name, value in scores.items())
         if not self._scores or self._scores[-1] > max(self._scores[:-1], default=-np.inf):
             if self._is_chief:
@@ -278,6 +280,11 @@ class _Monitor:
 def get_deciding_score(task: Task) -> str:
     """Returns the logged name of the score that selects the best model."""
     return f"{task.eval_splits[0]}/{task.best_metric}"
+
+
+def get_sign(task: Task) -> float:
+    """Returns -1 if a lower deciding score is better, else 1."""
+    return -1.0 if task.best_metric in LOWER_IS_BETTER else 1.0
 
 
 def has_stopped_improving(scores: list[float], patience: int) -> bool:

@@ -26,6 +26,7 @@ from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.keras_models import compiling, data_errors, pretrained, saving, steps
 from official_bert.keras_models.arguments import ReadOnly, make_read_only
+from official_bert.keras_models.best_model import select_best_model
 from official_bert.keras_models.compiling import BertOptimizerSettings
 from official_bert.keras_models.inputs import EpochCounter, Examples, Inputs, check_count, check_split, count_steps
 from official_bert.keras_models.preprocessor import Preprocessor
@@ -560,6 +561,7 @@ class TextModel(keras.Model):
         validation_batch_size: int | None = None,
         validation_freq: Any = 1,
         group_by_length: bool = False,
+        metric_for_best_model: str | None = None,
     ) -> keras.callbacks.History:
         """Trains like keras.Model.fit, on texts or on token ids.
 
@@ -587,10 +589,13 @@ class TextModel(keras.Model):
             validation_freq: See keras.Model.fit.
             group_by_length: Whether to put texts of similar length into the same batch. This reduces padding, but
                 batches are less random.
+            metric_for_best_model: Name of a score of the validation texts, such as "f1_rare_class", or "loss". The
+                history and later callbacks get it as "val_f1_rare_class", and the model ends with the weights of its
+                best epoch. Defaults to None, which keeps the weights of the last epoch.
 
         Raises:
-            UserError: If texts, labels or weights have the wrong form or length, x is empty, or a number is out of
-                range.
+            UserError: If texts, labels or weights have the wrong form or length, x is empty, a number is out of range,
+                or the model has no score of that name.
         """
         epochs, initial_epoch = check_count(epochs, "epochs"), check_count(initial_epoch, "initial_epoch", 0, 0)
         steps_per_epoch = check_count(steps_per_epoch, "steps_per_epoch", None)
@@ -614,12 +619,15 @@ class TextModel(keras.Model):
             arguments["x"] = steps.distribute_batches(self.distribute_strategy, arguments["x"])
         if held_out is not None:
             validation_data = held_out
+        best_model = select_best_model(
+            metric_for_best_model, self._predictions, inputs, validation_data, held_out_batch_size, epochs
+        )
         with data_errors.raise_one_line_errors():
             history = super().fit(
                 **arguments,
                 epochs=epochs,
                 verbose=verbose,
-                callbacks=[counter, truncation, validation_truncation, *_to_list(callbacks)],
+                callbacks=[counter, truncation, validation_truncation, *best_model, *_to_list(callbacks)],
                 validation_data=inputs.prepare_evaluation(validation_data, held_out_batch_size, validation_truncation),
                 initial_epoch=initial_epoch,
                 steps_per_epoch=steps_per_epoch,

@@ -204,6 +204,11 @@ class GlueTask(TextTask):
     def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:
         return read_file(self._spec, _path(self._spec, self._options.data_dir, split), split, bad_rows)
 
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        two_classes = len(self.head.labels or ()) == 2
+        return (*self._spec.compute(np.arange(2), np.arange(2)), *(scores.TWO_CLASS_SCORES if two_classes else ()))
+
     def metrics(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
         predicted = np.array(self.head.predicted_labels(predictions))
         values = self._spec.compute(predicted, np.array([example.label for example in examples]))

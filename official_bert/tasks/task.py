@@ -18,7 +18,7 @@ class Task(abc.ABC):
         head: what is learned.
 
     Attributes:
-        best_metric: which of the scores says which checkpoint is best; the greater the better.
+        best_metric: Name of the score that selects the best checkpoint.
         train_split: the part to train on.
         eval_splits: the parts with labels to evaluate on; the first one's best_metric decides.
         test_splits: the parts without labels to predict.
@@ -51,6 +51,11 @@ class Task(abc.ABC):
     def metrics(self, predictions: Any, examples: Sequence[Any]) -> dict[str, float]:
         """Returns scores by name, as the official script computes them; the examples must have labels."""
         return self.head.scores(predictions, examples)
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """The names of the scores that can be `best_metric` (see KindSpec.score_names)."""
+        return self.head.score_names
 
     @property
     def title(self) -> str:

@@ -16,6 +16,7 @@ from official_bert.finetuning.initial_model import build_initial_encoder, read_i
 from official_bert.finetuning.options import Options
 from official_bert.inference import keras_model
 from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.utils import files, progress
 from tests.conftest import WORDS
@@ -247,6 +248,30 @@ def test_a_run_stops_early_and_weighs_decays_and_freezes(options, tmp_path, caps
     assert any(not np.array_equal(value, start[path]) for path, value in weights.items() if path in start)
 
 
+@pytest.mark.parametrize(("metric", "best"), [("accuracy", 1), ("roc_auc", 2)])
+def test_the_metric_for_the_best_model_selects_it_and_stops_the_run(metric, best, options, monkeypatch, capsys):
+    evaluations = iter([(0.7, 0.5), (0.6, 0.8), (0.6, 0.7), (0.6, 0.6)])
+    names = ("accuracy", "roc_auc")
+    monkeypatch.setattr(ClassificationSpec, "scores", lambda *_: dict(zip(names, next(evaluations), strict=True)))
+    short = {"metric_for_best_model": metric, "early_stopping": 1, "do_eval": False, "do_predict": False}
+    runner.run(dataclasses.replace(options, **short))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert len(lines) == best + 1
+    assert [line.endswith("; saved") for line in lines] == [True] * best + [False]
+
+
+def test_a_lower_error_is_better(options, monkeypatch, capsys):
+    path = pathlib.Path(options.task_options.train_file)
+    for file in path.parent.glob("*.csv"):
+        file.write_text(file.read_text().replace(",good", ",1").replace(",bad", ",2"))
+    errors = iter([0.7, 0.5, 0.6])
+    monkeypatch.setattr(RegressionSpec, "scores", lambda *_: {"mean_absolute_error": next(errors)})
+    short = {"metric_for_best_model": "mean_absolute_error", "early_stopping": 1, "do_eval": False, "do_predict": False}
+    runner.run(with_task_options(dataclasses.replace(options, **short), label_kind="regression"))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert [line.endswith("; saved") for line in lines] == [True, True, False]
+
+
 def test_a_run_that_failed_at_its_start_may_be_given_again_mended(options):
     short = dataclasses.replace(options, num_train_epochs=1.0, do_eval=False, do_predict=False)
     assert "matches no whole layer name" in refusal(runner.run, dataclasses.replace(short, freeze=["typo"]))
@@ -272,6 +297,8 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
     ({"class_weights": ["1", "x"]}, "expected balanced, or 2 numbers"),
     ({"do_train": False}, "contains a fine-tuned model; pass --do_train"),
     ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, "there is no nowhere/test.tsv"),
+    ({"metric_for_best_model": "f1"}, "table has the scores accuracy, f1_macro, matthews_correlation, roc_auc"),
+    ({"metric_for_best_model": "accuracy", "eval_file": None}, "needs evaluation data"),
     ({"freeze": ["nothing"]}, "'nothing' matches no whole layer name"),
     ({"calibrate": True, "do_eval": False}, "--calibrate, --thresholds and --min_confidence need --do_eval"),
     ({"thresholds": "auc"}, "--thresholds is 'auc'; expected one of f1"),

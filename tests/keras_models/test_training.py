@@ -364,6 +364,27 @@ def test_fit_of_a_frozen_encoder_trains_the_head_and_of_frozen_layers_only_is_re
 
 
 @pytest.mark.slow
+def test_fit_ends_with_the_weights_of_the_epoch_with_the_best_score():
+    model = build()
+    model.compile(learning_rate=1e-3)
+    wrong = {"good": "bad", "bad": "good"}
+    held_out = (TEXTS, [wrong[label] for label in LABELS])  # on which the model becomes worse
+    seen = []
+    record = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(logs["val_roc_auc"]))
+    settings = {"validation_data": held_out, "metric_for_best_model": "roc_auc", "callbacks": [record], "verbose": 0}
+    history = model.fit(TEXTS, LABELS, epochs=6, **settings).history
+    assert history["val_roc_auc"] == seen
+    assert len(seen) == 6
+    examples = model.head.examples(*held_out)
+    assert model.head.scores(model.predict(TEXTS), examples)["roc_auc"] == max(seen) > seen[-1]
+    model.fit(TEXTS, LABELS, validation_split=0.5, metric_for_best_model="loss", verbose=0)
+    message = refusal(model.fit, TEXTS, LABELS, validation_data=held_out, metric_for_best_model="f1")
+    assert "'f1'" in message
+    assert "f1_rare_class" in message
+    assert "validation_split" in refusal(model.fit, TEXTS, LABELS, metric_for_best_model="roc_auc")
+
+
+@pytest.mark.slow
 @pytest.mark.core
 def test_two_devices():
     run_marked_tests(2, __file__)

@@ -1,7 +1,16 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from official_bert.kinds import scores
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.multi_label.spec import MultiLabelSpec
+from official_bert.kinds.multiple_choice.spec import Example, MultipleChoiceSpec
+from official_bert.kinds.regression.spec import RegressionSpec
+from official_bert.kinds.tagging.spec import Sentence, TaggingSpec
+from official_bert.kinds.text_spec import TextExample
+from official_bert.kinds.vectors.spec import VectorExample, VectorSpec
 
 
 def test_scores_are_the_known_ones_and_defined_at_the_edges():
@@ -31,3 +40,22 @@ def test_two_classes_are_scored_by_the_rarer_one():
         assert scores.two_class_scores(probabilities, predicted, labels) == pytest.approx(known)
     nothing = dict.fromkeys(scores.TWO_CLASS_SCORES, 0.0)
     assert scores.two_class_scores(probabilities, predicted, np.zeros(5, int)) == nothing
+
+
+EXAMPLES = [TextExample("", "", None, label) for label in (0, 1)]
+PAIRS = [VectorExample("", ("a", "b")), VectorExample("", ("c", "d"))]
+
+
+@pytest.mark.parametrize(("head", "predictions", "examples"), [
+    (ClassificationSpec(labels=("a", "b")), np.eye(2), EXAMPLES),
+    (ClassificationSpec(labels=("a", "b", "c")), np.eye(3)[:2], EXAMPLES),
+    (MultiLabelSpec(labels=("a", "b")), np.eye(2), [TextExample("", "", None, label) for label in ((0,), ())]),
+    (RegressionSpec(), np.arange(2.0), EXAMPLES),
+    (MultipleChoiceSpec(num_choices=2), np.eye(2), [Example("", ("", ""), 0)] * 2),
+    (TaggingSpec(labels=("B-X", "O")), [(["O"], [1.0])], [Sentence(("a",), ("O",), 1)]),
+    (TaggingSpec(labels=("NN", "O")), [(["O"], [1.0])], [Sentence(("a",), ("O",), 1)]),
+    (VectorSpec(), np.eye(4).reshape(2, 2, 4), PAIRS),
+    (VectorSpec(graded=True), np.eye(4).reshape(2, 2, 4), [dataclasses.replace(each, score=0.5) for each in PAIRS]),
+])  # fmt: skip
+def test_every_kind_computes_the_scores_that_can_select_the_best_model(head, predictions, examples):
+    assert {head.best_metric} <= {*head.score_names} <= {*head.scores(predictions, examples)}

@@ -70,6 +70,10 @@ class QuestionAnsweringSpec(KindSpec):
         return "best_f1" if self.version_2 else "f1"
 
     @property
+    def score_names(self) -> tuple[str, ...]:
+        return ("best_f1", "best_exact", "f1", "exact") if self.version_2 else ("f1", "exact_match")
+
+    @property
     def has_own_scores(self) -> bool:
         return True
 

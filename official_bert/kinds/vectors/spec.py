@@ -98,6 +98,10 @@ class VectorSpec(KindSpec):
         return "spearman" if self.is_value else "mrr"
 
     @property
+    def score_names(self) -> tuple[str, ...]:
+        return ("spearman", "pearson") if self.is_value else tuple(retrieval.scores([np.ones(1)]))
+
+    @property
     def is_value(self) -> bool:
         return self.objective == COSINE if self.graded is None else self.graded
 

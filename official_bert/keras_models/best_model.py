@@ -1,0 +1,63 @@
+"""Selects the best epoch of fit by a score of the validation texts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_bert.errors import UserError
+from official_bert.keras_models.inputs import Examples, Inputs
+from official_bert.kinds.input_adapters import are_ids
+from official_bert.kinds.names import LOWER_IS_BETTER
+
+_LOSS = "loss"
+
+
+def select_best_model(
+    metric: str | None, predict: Callable[..., Any], inputs: Inputs, data: Any, batch_size: int, epochs: int
+) -> list[keras.callbacks.Callback]:
+    """Returns the callback that `metric_for_best_model` of fit needs, in a list. Empty if the metric is None.
+
+    Args:
+        metric: Name of one of the head's scores, or "loss".
+        predict: Returns the predictions for examples.
+        inputs: The inputs of fit.
+        data: The validation data in any form.
+        batch_size: Number of validation texts per batch.
+        epochs: Number of epochs.
+
+    Raises:
+        UserError: If the head has no such score, or the data contain no texts.
+    """
+    if metric is None:
+        return []
+    valid = (_LOSS, *inputs.head.score_names)
+    if metric not in valid:
+        raise UserError(f"metric_for_best_model is {metric!r}; expected one of {', '.join(valid)}")
+    if data is None or are_ids(data[0] if isinstance(data, tuple) else data):
+        raise UserError("metric_for_best_model needs validation texts; pass validation_data or validation_split")
+    if isinstance(data, tf.data.Dataset):
+        examples = inputs.examples_in(data, batch_size)
+    else:
+        examples = (data if isinstance(data, Examples) else inputs.examples(*data)).items
+
+    def compute_score() -> float:
+        return inputs.head.scores(predict(examples, batch_size, prints_truncation=False), examples)[metric]
+
+    return [_BestModel(metric, compute_score, epochs)]
+
+
+class _BestModel(keras.callbacks.EarlyStopping):
+    """Adds a score to the logs of each epoch, and restores the weights of the best epoch after training."""
+
+    def __init__(self, metric: str, compute_score: Callable[[], float], epochs: int) -> None:
+        mode = "min" if metric in LOWER_IS_BETTER else "max"
+        super().__init__(f"val_{metric}", patience=epochs, mode=mode, restore_best_weights=True)
+        self._compute_score = compute_score
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if f"val_{_LOSS}" in logs:  # The epoch had a validation.
+            if self.monitor not in logs:
+                logs[self.monitor] = self._compute_score()
+            super().on_epoch_end(epoch, logs)
