@@ -1,5 +1,6 @@
 """Compares the answers of exported functions and of the library in Python, with the same weights."""
 
+import functools
 import itertools
 import math
 import random
@@ -43,13 +44,15 @@ from tests.export.answers_in_python import (
     tokenize_row,
 )
 from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, build_model, make_task_spec
+from tests.make import VOCAB
 
 
-@pytest.fixture
-def tokenizer(vocab_file: str) -> FullTokenizer:
-    return FullTokenizer(vocab_file)
+@pytest.fixture(scope="module")
+def tokenizer() -> FullTokenizer:
+    return FullTokenizer.from_vocab(VOCAB)
 
 
+@functools.cache
 def exported(kind: str, tokenizer: FullTokenizer, **changes: Any) -> GraphModel:
     """Returns the functions that are exported of the model for a kind."""
     model = create_model(kind)

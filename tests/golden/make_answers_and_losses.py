@@ -195,13 +195,18 @@ def predict_with_export(case: Model, export: pathlib.Path, folder: pathlib.Path)
     return [json.loads(line) for line in answers.read_text().splitlines()]
 
 
-def fit_and_answer(name: str, folder: pathlib.Path) -> dict[str, Any]:
-    """Trains, saves, loads and exports a model in the folder of `write_files`. Returns its losses and answers."""
+def fit_and_answer(name: str, folder: pathlib.Path, saves: bool = True) -> dict[str, Any]:
+    """Trains a model in the folder of `write_files`, and saves, loads and exports it if `saves` is True.
+
+    Returns its losses and answers.
+    """
     case = MODELS[name]
     model = build(case, folder)
     learns = case.x is not None
     results: dict[str, Any] = {"fit": fit(model, case) if learns else []}
     results["predict"] = to_json(model.predict(case.asked))
+    if not saves:
+        return results
     model.save(folder / f"{name}.keras")
     loaded = type(model).load(str(folder / f"{name}.keras"))
     results["fit after loading"] = fit(loaded, case, EPOCHS, EPOCHS + 1) if learns else []

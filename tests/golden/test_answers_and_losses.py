@@ -1,8 +1,6 @@
 """Training gives the stored losses and answers: `fit` and the export of its model, and the command."""
 
 import pathlib
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,17 +10,22 @@ from tests.golden.comparison import assert_alike, golden
 from tests.golden.make_answers_and_losses import MODELS, RUNS
 
 # What the fast tests train; the slow ones train all.
-FAST = ("classifier", "answerer", "encoder", "classification", "squad_v2")
+FIT_FAST = ("classifier", "answerer", "encoder")
+COMMAND_FAST = ("classification", "squad_v2")
 # Outputs of exports that are what `predict` returns, by class.
 OUTPUTS = {"TextClassifier": "probabilities", "TextRegressor": "value", "MultipleChoice": "probabilities"}
 
 
-def marked(names: Iterable[str]) -> list[Any]:
-    return [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in names]
+@pytest.mark.parametrize("name", FIT_FAST)
+def test_fit_has_the_stored_losses_and_answers(name: str, tmp_path: pathlib.Path):
+    make_answers_and_losses.write_files(tmp_path)
+    found = make_answers_and_losses.fit_and_answer(name, tmp_path, saves=False)
+    assert_alike(found, {each: golden("fit.json")[name][each] for each in found})
 
 
-@pytest.mark.parametrize("name", marked(MODELS))
-def test_fit_loses_and_answers_as_stored(name: str, tmp_path: pathlib.Path):
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_fit_saving_and_export_have_the_stored_losses_and_answers(name: str, tmp_path: pathlib.Path):
     make_answers_and_losses.write_files(tmp_path)
     found = make_answers_and_losses.fit_and_answer(name, tmp_path)
     assert_alike(found, golden("fit.json")[name])
@@ -31,7 +34,9 @@ def test_fit_loses_and_answers_as_stored(name: str, tmp_path: pathlib.Path):
         np.testing.assert_allclose([answer[output] for answer in found["export"]], found["predict"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", marked(RUNS))
+@pytest.mark.parametrize("name", [
+    name if name in COMMAND_FAST else pytest.param(name, marks=pytest.mark.slow) for name in RUNS
+])  # fmt: skip
 def test_the_command_loses_and_answers_as_stored(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     make_answers_and_losses.write_files(tmp_path)

@@ -1,5 +1,6 @@
 """Initial weights from counts of the records' tokens."""
 
+import functools
 import itertools
 import math
 import pathlib
@@ -14,6 +15,7 @@ from official_bert.pretraining import corpus_initialization
 from official_bert.pretraining.corpus_initialization import count, initialize
 from official_bert.pretraining.run import pretrain
 from tests.conftest import WORDS
+from tests.make import refusal
 from tests.pretraining.pretraining_runs import OptionsMaker, options_for
 
 V = 12
@@ -119,8 +121,12 @@ def test_the_heads_of_the_first_block_attend_to_their_neighbours(length: int):
         assert np.mean(scores.argmax(-1)[:, inside] == inside + offset) > 0.95  # what is left at random has a say
 
 
+@functools.cache
 def of_segments(size: int = 128, blocks: int = 2, heads: int = 4, next_sentence: bool = True, **changes: int):
-    """A model whose heads compare segments, of a hundred pieces; 4 is [MASK], which does not occur."""
+    """A model whose heads compare segments, of a hundred pieces. Tests share it and do not change it.
+
+    Piece 4 is [MASK], which does not occur.
+    """
     config = BertConfig(100, size, blocks, heads, 256, max_position_embeddings=24, **changes)
     model = build_pretraining_model(config, seed=1)
     rows = np.random.default_rng(0).integers(5, 100, (500, 8)).tolist()
@@ -236,11 +242,12 @@ def test_a_run_begins_with_such_weights_once_and_equally_with_the_same_seed(make
 
 @pytest.mark.parametrize("next_sentence", [True, False])
 def test_a_run_compares_segments_where_it_learns_next_sentences(make_options, next_sentence, tmp_path, monkeypatch):
-    asked: list[bool] = []
-    monkeypatch.setattr(corpus_initialization, "initialize", lambda *given: asked.append(given[-1]) or 1)
+    def initialize(*arguments: object) -> None:
+        raise UserError(f"next_sentence is {arguments[-1]}")
+
+    monkeypatch.setattr(corpus_initialization, "initialize", initialize)
     changes = {"init_from_records": True, "num_train_steps": 1, "next_sentence_prediction": next_sentence}
-    pretrain(make_options(tmp_path / "run", **changes))
-    assert asked == [next_sentence]
+    assert refusal(pretrain, make_options(tmp_path / "run", **changes)) == f"next_sentence is {next_sentence}"
 
 
 def test_a_damaged_record_is_named(make_options: OptionsMaker, record_files: list[str], tmp_path: pathlib.Path):

@@ -146,13 +146,14 @@ def test_released_vocabularies_cut_every_assigned_code_point_exactly(
     assert_exact(tokenizer, in_contexts(codes, CONTEXTS))
 
 
+@pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "casing"), REAL_VOCABULARIES)
 def test_real_text_is_cut_exactly_and_the_fast_way(
-    name: str, casing: Casing, test_data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    name: str, casing: Casing, every: int, test_data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     tokenizer = FastTokenizer(str(test_data / "vocab" / name), *casing)
     paths = [*sorted((test_data / "text").glob("*.txt")), test_data / "corpus" / "enwiki" / "wiki_00"]
-    lines = [line for path in paths for line in path.read_text(encoding="utf-8").split("\n")]
+    lines = [line for path in paths for line in path.read_text(encoding="utf-8").split("\n")][::every]
     assert_exact(tokenizer, lines)
     assert len(slow_texts(tokenizer, lines, monkeypatch)) < 0.001 * len(lines)
 
