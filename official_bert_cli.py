@@ -31,6 +31,17 @@ _ORIGINAL_SCRIPTS = {
     "extract_features": "features",
 }
 
+# The packages that --version lists if they are installed.
+_VERSIONS = (
+    ("TensorFlow", "tensorflow"),
+    ("TensorFlow", "tensorflow-tpu"),
+    ("tensorflow-text", "tensorflow-text"),
+    ("Keras", "keras"),
+    ("ONNX Runtime", "onnxruntime"),
+    ("NumPy", "numpy"),
+    ("protobuf", "protobuf"),
+)
+
 _TITLE = "BERT on TensorFlow 2 and Keras 3."
 _NEXT_STEPS = """what to do:
   your own labels    official-bert finetune --task=table --help, then export, then serve or predict
@@ -86,10 +97,10 @@ def _version() -> str:
     from official_bert.version import __version__
 
     found = [f"official-bert {__version__}"]
-    for title, package in (("TensorFlow", "tensorflow"), ("TensorFlow", "tensorflow-tpu"), ("Keras", "keras")):
+    for title, package in _VERSIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found.append(f"{title} {metadata.version(package)}")
-    return ", ".join([*found, f"Python {platform.python_version()}"])
+    return ", ".join([*found, f"Python {platform.python_version()}", platform.platform()])
 
 
 # What is printed where the first argument names no command.

@@ -42,6 +42,7 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 # Pages that show a file from outside docs/. As Markdown they are a link to it.
 FILES_SHOWN = {
     "project/changelog": "CHANGELOG.md",
+    "project/code_of_conduct": "CODE_OF_CONDUCT.md",
     "project/contributing": "CONTRIBUTING.md",
     "project/security": "SECURITY.md",
     "tutorials/examples": "examples/README.md",

@@ -205,7 +205,9 @@ def test_official_bert_runs_the_command_that_it_is_given(
     assert len(steps) == 2
     code, out, _ = run("--version")
     assert code == 0
-    assert re.fullmatch(r"official-bert [\d.]+, TensorFlow [\d.]+, Keras [\d.]+, Python [\d.]+\n", out)
+    versions = ("TensorFlow", "tensorflow-text", "Keras", "ONNX Runtime", "NumPy", "protobuf", "Python")
+    expected = "".join(rf", {name} [\d.]+" for name in versions)
+    assert re.fullmatch(rf"official-bert {__version__}{expected}, Linux-\S+\n", out)
     code, out, _ = run("serve", "--help")
     assert code == 0
     assert "usage: official-bert serve --flag=value" in out
@@ -219,6 +221,10 @@ def test_the_page_on_installing_names_every_extra():
     page = (ROOT / "docs" / "start" / "install.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == {*OF_EXTRA, "all"}
     assert f"official_bert-{__version__}-py3-none-any.whl" in page
+
+
+def test_the_citation_names_the_version():
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 def test_the_sdist_has_the_changelog_and_the_constraints_and_no_tests(tmp_path: pathlib.Path):
