@@ -51,7 +51,7 @@ def write_part(
     """
     if os.path.exists(folder):
         return
-    with files.temporary_folder_beside(folder) as beside:
+    with files.create_temporary_folder(folder) as beside:
         summary = _write_documents(beside, documents, encode, dtype, unk_ids) | other_counts()
         with open(os.path.join(beside, COMPLETE), "w") as writer:
             json.dump(summary, writer)

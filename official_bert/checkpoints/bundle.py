@@ -20,14 +20,14 @@ from official_bert.utils import files
 # The errors that TensorFlow raises for a damaged or missing file.
 _READ_ERRORS = (ValueError, IndexError, RuntimeError, tf.errors.OpError)
 
-_known_whole: set[tuple[object, ...]] = set()
+_known_complete: set[tuple[object, ...]] = set()
 
 
 def find_prefix(path: str) -> str:
     """Returns a checkpoint's path without .index, from a folder, one of its files or that path itself.
 
     Raises:
-        UserError: If there is none, or a folder has several and does not state which is the newest.
+        UserError: If no checkpoint is found, or a folder has several and does not state which is the newest.
     """
     if files.exists(f"{path}.index"):
         return path
@@ -36,7 +36,7 @@ def find_prefix(path: str) -> str:
         return base
     if not files.is_folder(path):
         raise UserError(
-            f"there is no readable checkpoint {path}; give a folder, or the path of a checkpoint without .index"
+            f"there is no readable checkpoint {path}; pass a folder, or the path of a checkpoint without .index"
         )
     prefixes = _prefixes_in(path)
     numbered = list_checkpoints(path)
@@ -49,7 +49,7 @@ def find_prefix(path: str) -> str:
         names = ", ".join(f"{os.path.basename(name)}.index" for name in prefixes)
         raise UserError(
             f"{path} has {len(prefixes)} checkpoints ({names or 'no .index file'}) and its file named checkpoint does "
-            "not say which is the newest; give the path of one without .index"
+            "not state which is the newest; pass the path of one without .index"
         )
     return prefixes[0]
 
@@ -83,8 +83,8 @@ def list_checkpoints(folder: str, name: str | None = None) -> list[str]:
 
     Args:
         folder: The folder, which may be missing.
-        name: The part of the names before the number. If it is None and the checkpoints have different names, returns
-            an empty list.
+        name: The part of the names before the number. If it is omitted and the checkpoints have different names,
+            returns an empty list.
     """
     matches = [(prefix, re.fullmatch(r"(.+)-(\d+)", os.path.basename(prefix))) for prefix in _prefixes_in(folder)]
     numbers = {prefix: int(match[2]) for prefix, match in matches if match and name in (None, match[1])}
@@ -100,22 +100,22 @@ def find_newest_complete(folder: str, name: str | None = None) -> str | None:
     The arguments are the same as for `list_checkpoints`.
 
     Raises:
-        UserError: If none of the checkpoints can be read.
+        UserError: If every checkpoint is damaged.
     """
     damaged = []
     for prefix in list_checkpoints(folder, name):
         if not files.size(f"{prefix}.index"):
-            print(f"{prefix} was not saved as a whole and is passed over", flush=True)
+            print(f"{prefix} was not saved completely and is skipped", flush=True)
             continue
         damage = find_damage(prefix)
         if damage is None:
             return prefix
-        print(f"warning: {prefix} is damaged and passed over: {damage}", flush=True)
+        print(f"warning: {prefix} is damaged and skipped: {damage}", flush=True)
         damaged.append(prefix)
     if damaged:
         raise UserError(
-            f"none of the checkpoints {', '.join(damaged)} can be read; restore one from a copy, or begin anew in "
-            "another folder"
+            f"the checkpoints {', '.join(damaged)} cannot be read; restore one from a copy, or start again in another "
+            "folder"
         )
     return None
 
@@ -126,10 +126,10 @@ def find_damage(prefix: str) -> str | None:
         source = open_bundle(prefix)
         stats = [tf.io.gfile.stat(path) for path in (f"{prefix}.index", *_data_files(prefix))]
         identity = (prefix, *((stat.length, stat.mtime_nsec) for stat in stats))
-        if identity not in _known_whole:  # Read each checkpoint only once.
+        if identity not in _known_complete:  # Read each checkpoint only once.
             for name in source.shapes:
                 source.read(name)
-            _known_whole.add(identity)
+            _known_complete.add(identity)
     except UserError as error:
         return str(error)
     return None
@@ -162,7 +162,7 @@ def open_bundle(prefix: str) -> Source:
     except _READ_ERRORS as error:
         opened.close()
         raise UserError(
-            f"{prefix}.index is missing or damaged: {_first_line(error)}; give a folder, or a path without .index"
+            f"{prefix}.index is missing or damaged: {_first_line(error)}; pass a folder, or a path without .index"
         ) from error
 
     def read(name: str) -> Array:

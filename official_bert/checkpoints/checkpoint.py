@@ -103,7 +103,7 @@ class LoadedModel:
     Attributes:
         config: The model's configuration.
         weights: float32 arrays by our names, as in `PARTS`.
-        vocab: The text of the vocab.txt, or None if there is none.
+        vocab: The text of the vocab.txt, if known.
         casing: The casing of the vocabulary.
         states_casing: Whether the files state the casing. Otherwise it was inferred from the vocabulary.
         slots: The optimizer's moments, by our names with /adam_m or /adam_v. Empty without them.
@@ -135,7 +135,7 @@ class LoadedModel:
         """The tokenizer of the vocabulary.
 
         Raises:
-            UserError: If there is no vocabulary, or it is damaged.
+            UserError: If the vocabulary is missing or damaged.
         """
         source = f"the vocabulary of {self.source.name}"
         return FastTokenizer.from_vocab(self.require_vocab(), source=source, **self.casing._asdict())
@@ -144,11 +144,11 @@ class LoadedModel:
         """Returns the text of the vocab.txt.
 
         Raises:
-            UserError: If there is no vocabulary.
+            UserError: If the vocabulary is missing.
         """
         if self.vocab is None:
             raise UserError(
-                f"{self.source.name} has no vocabulary; give it as vocab_file (--vocab_file), or copy {VOCAB_FILE} "
+                f"{self.source.name} has no vocabulary; pass it as vocab_file (--vocab_file), or copy {VOCAB_FILE} "
                 f'there together with a {TOKENIZER_FILE} that contains {{"do_lower_case": true}} or false'
             )
         return self.vocab

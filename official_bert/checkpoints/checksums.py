@@ -56,7 +56,7 @@ def check_files(folder: str, only: str | None = None) -> dict[str, str]:
     """Compares the files of a folder, or only one of them, with their checksums.
 
     Returns:
-        The SHA-256 of each file that was compared, by name. A folder without checksums.json has none.
+        The SHA-256 of each file that was compared, by name. Empty for a folder without checksums.json.
 
     Raises:
         UserError: If a file is missing or differs from what was written.

@@ -37,48 +37,52 @@ def convert(options: ConversionOptions) -> list[str]:
     source = open_model(options.from_, overrides)
     source_format = FORMATS[source.source.format]
     target_format = FORMATS[options.to_format]
-    assert target_format.write is not None  # the flag takes no other
+    assert target_format.write is not None  # the choices of --to_format
     if not source.config.predicts_masked_tokens and target_format is not source_format:
         raise UserError(
             f"{options.from_} is not a masked LM, and code that reads the {target_format.title} format would "
-            f"compute something else; choose --to_format={source_format.name}"
+            f"compute other outputs; choose --to_format={source_format.name}"
         )
-    lines = [f"read {source_format.title} checkpoint {options.from_}: {_summary(source)}"]
-    lines += [*_tensors(source, options.list_tensors), *_notes(source.notes)]
-    changed, changes = _changed(source, options)
+    lines = [f"read {source_format.title} checkpoint {options.from_}: {_summarize(source)}"]
+    lines += [*_list_tensors(source, options.list_tensors), *_format_notes(source.notes)]
+    changed, changes = _apply_changes(source, options)
     lines += changes
     if options.optimizer and not target_format.holds_optimizer:
         raise UserError(f"{target_format.title} checkpoints contain no optimizer state; remove --optimizer")
     with files.write_folder_atomically(options.to) as folder:
         written = target_format.write(changed, folder)
-        lines += _notes(written.notes[len(changed.notes) :])
+        lines += _format_notes(written.notes[len(changed.notes) :])
         again = open_model(folder, LoadOverrides(optimizer=options.optimizer))
-        lines.append(_round_trip(written, again, target_format))
+        lines.append(_check_round_trip(written, again, target_format))
         if written.kind and again.kind != written.kind:
             kind = written.kind.replace("_", " ")
-            lines += _notes((f"the {target_format.title} format does not say that the classifier is for {kind}",))
+            lines += _format_notes(
+                (f"the {target_format.title} format cannot store that the classifier is for {kind}",)
+            )
         if written.task and not again.task:
             settings = fine_tuned.format_settings(written.task)
-            lines += _notes((f"the {target_format.title} format does not say how the model is asked: {settings}",))
-        lines += _forward(source, source_format.framework, CheckpointPath(source.source.path).folder)
-        lines += _forward(written, target_format.framework, folder)
-    lines.append(f"written {target_format.title} checkpoint {options.to}: {_summary(written)}")
+            lines += _format_notes(
+                (f"the {target_format.title} format cannot store the settings of the task: {settings}",)
+            )
+        lines += _compare_forward_pass(source, source_format.framework, CheckpointPath(source.source.path).folder)
+        lines += _compare_forward_pass(written, target_format.framework, folder)
+    lines.append(f"written {target_format.title} checkpoint {options.to}: {_summarize(written)}")
     return lines
 
 
-def _changed(checkpoint: LoadedModel, options: ConversionOptions) -> tuple[LoadedModel, list[str]]:
+def _apply_changes(checkpoint: LoadedModel, options: ConversionOptions) -> tuple[LoadedModel, list[str]]:
     """Returns the checkpoint with the activation and sizes of the options, and lines that describe the changes."""
     lines = []
     if options.hidden_act and options.hidden_act != checkpoint.config.hidden_act:
-        lines.append(f"changed: {checkpoint.config.hidden_act} is taken as {options.hidden_act}")
+        lines.append(f"changed: activation from {checkpoint.config.hidden_act} to {options.hidden_act}")
         config = dataclasses.replace(checkpoint.config, hidden_act=options.hidden_act)
         checkpoint = dataclasses.replace(checkpoint, config=config)
     if options.new_tokens_file:
         tokens = files.read_text(options.new_tokens_file).split("\n")
         tokens = [token.strip() for token in tokens if token.strip()]
         if not tokens:
-            raise UserError(f"{options.new_tokens_file} holds no token; write one on each line")
-        unknown = resize.without_pieces(checkpoint, tokens)
+            raise UserError(f"{options.new_tokens_file} is empty; write one token per line")
+        unknown = resize.find_tokens_without_pieces(checkpoint, tokens)
         try:
             checkpoint = resize.add_tokens(checkpoint, tokens, options.new_token_rows)
         except UserError as error:
@@ -88,9 +92,9 @@ def _changed(checkpoint: LoadedModel, options: ConversionOptions) -> tuple[Loade
             "unused": "the rows of [unused...] tokens",
             "unused_first": "the rows of [unused...] tokens, then new ones",
         }[options.new_token_rows]
-        starts = "each the mean of the pieces that it was cut into so far"
+        starts = "each initialized with the mean of the pieces that it was split into before"
         if unknown:
-            starts += f"; of all rows where that was [UNK]: {', '.join(unknown)}"
+            starts += f" (the mean of all rows for words that were [UNK]: {', '.join(unknown)})"
         lines.append(f"changed: {pluralize(len(tokens), 'token')} in {where}, {starts}")
     if options.max_position_embeddings is not None:
         before = checkpoint.config.max_position_embeddings
@@ -100,7 +104,7 @@ def _changed(checkpoint: LoadedModel, options: ConversionOptions) -> tuple[Loade
     return checkpoint, lines
 
 
-def _summary(checkpoint: LoadedModel) -> str:
+def _summarize(checkpoint: LoadedModel) -> str:
     parameters = sum(value.size for value in checkpoint.weights.values())
     config = checkpoint.config
     texts = [
@@ -111,11 +115,11 @@ def _summary(checkpoint: LoadedModel) -> str:
         f"{config.hidden_act}, epsilon {config.layer_norm_eps:g}",
     ]
     if checkpoint.slots:
-        texts.append(f"{len(checkpoint.slots)} moments of Adam's, step {checkpoint.step:,}")
+        texts.append(f"{len(checkpoint.slots)} moments of Adam, step {checkpoint.step:,}")
     return "; ".join(texts)
 
 
-def _tensors(checkpoint: LoadedModel, each: bool) -> list[str]:
+def _list_tensors(checkpoint: LoadedModel, each: bool) -> list[str]:
     """Returns a summary of the file's tensors and, with `each`, a line for every tensor."""
     inventory = checkpoint.inventory
     if inventory is None:
@@ -129,11 +133,11 @@ def _tensors(checkpoint: LoadedModel, each: bool) -> list[str]:
     return lines
 
 
-def _notes(notes: tuple[str, ...]) -> list[str]:
+def _format_notes(notes: tuple[str, ...]) -> list[str]:
     return [f"note: {note}" for note in notes]
 
 
-def _round_trip(written: LoadedModel, again: LoadedModel, target_format: Format) -> str:
+def _check_round_trip(written: LoadedModel, again: LoadedModel, target_format: Format) -> str:
     """Checks that what is read back equals what was written, to the bit."""
     fields = ["config", "vocab", "labels"]
     if written.vocab is not None:  # Without a vocabulary, the casing is not stored either.
@@ -149,11 +153,13 @@ def _round_trip(written: LoadedModel, again: LoadedModel, target_format: Format)
     tensors, back = {**written.weights, **written.slots}, {**again.weights, **again.slots}
     difference = parity.find_largest_difference(tensors, back)
     if difference:
-        raise UserError(f"what was written reads back with a difference of {difference:g}; nothing was left in --to")
+        raise UserError(
+            f"the written checkpoint differs from the original by {difference:g} when it is read back; --to was removed"
+        )
     return f"round trip: {len(back)} tensors read back, largest difference {difference:g}"
 
 
-def _forward(checkpoint: LoadedModel, framework: Framework | None, folder: str) -> list[str]:
+def _compare_forward_pass(checkpoint: LoadedModel, framework: Framework | None, folder: str) -> list[str]:
     """Compares the forward pass with the framework that the folder belongs to, if there is one."""
     if framework is None:
         return []
@@ -162,7 +168,7 @@ def _forward(checkpoint: LoadedModel, framework: Framework | None, folder: str) 
         return [f"forward pass: not compared with {framework.title}, which is not installed"]
     if not difference <= _TOLERANCE:
         raise UserError(
-            f"{framework.title} computes something else from {folder} than this model does: outputs differ by up to "
-            f"{difference:g}; nothing was left in --to"
+            f"{framework.title} computes other outputs from {folder} than this model: they differ by up to "
+            f"{difference:g}; --to was removed"
         )
     return [f"forward pass on a fixed input: largest difference to {framework.title} {difference:.1e}"]

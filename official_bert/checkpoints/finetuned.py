@@ -25,11 +25,11 @@ from official_bert.utils import files
 
 WEIGHTS_FILE, TASK_FILE = "model.weights.h5", "task.json"
 _KEYS = ("task", "kind", "pair", "labels", "num_choices", "max_seq_length")
-_MOST_CHOICES = 1000
+_MAX_CHOICES = 1000
 
 
-def _is_count(value: Any, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+def _is_count(value: Any, maximum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= maximum
 
 
 def _is_number(value: Any) -> bool:
@@ -46,7 +46,7 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "kind": (lambda value: value in [*SPECS], f"one of {', '.join(SPECS)}"),
     "pair": (lambda value: isinstance(value, bool), "true or false"),
     "labels": (lambda value: value is None or _are_labels(value), "a list of the classes' names, or null"),
-    "num_choices": (lambda value: value is None or _is_count(value, _MOST_CHOICES), "a number of choices, or null"),
+    "num_choices": (lambda value: value is None or _is_count(value, _MAX_CHOICES), "a number of choices, or null"),
     "max_seq_length": (lambda value: _is_count(value, 1_000_000), "a number of tokens"),
     # Only in models whose decisions were chosen after training.
     "temperature": (lambda value: _is_number(value) and 0 < value < math.inf, "a positive number"),
@@ -59,10 +59,12 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_setting(name: str, value: Any, where: str = "") -> None:
-    """Checks a setting of a fine-tuned model; `where` comes before its name in an error.
+    """Raises a UserError if the value of a setting of a fine-tuned model is invalid.
 
-    Raises:
-        UserError: If the value is not valid.
+    Args:
+        name: The name of the setting, as in task.json.
+        value: The value.
+        where: Text before the name in the message.
     """
     is_valid, expected = _VALUES[name]
     if not is_valid(value):
@@ -99,9 +101,9 @@ def save(
     _check_finite(model, "the model")
     files.make_folder(folder)
     with tempfile.TemporaryDirectory() as local:  # HDF5 files are not written to remote file systems
-        whole = keras.Model(model.input, model.output)  # without the optimizer's moments
-        with hdf5.write_atomically(os.path.join(local, WEIGHTS_FILE), whole.variables) as path:
-            whole.save_weights(path)
+        without_optimizer = keras.Model(model.input, model.output)
+        with hdf5.write_atomically(os.path.join(local, WEIGHTS_FILE), without_optimizer.variables) as path:
+            without_optimizer.save_weights(path)
         contents = format_model_files(LoadedModel(config, {}, vocab, casing))
         write_model_files(local, contents)
         _write_task(local, task)
@@ -128,7 +130,7 @@ def is_finetuned(folder: str) -> bool:
 
 
 def read_task(path_or_name: str) -> dict[str, Any] | None:
-    """Returns the contents of a fine-tuned model's task.json, or None for another model or an empty folder.
+    """Returns the contents of a fine-tuned model's task.json, or None if the folder holds something else.
 
     Raises:
         UserError: If the file is damaged, or something is missing in it.
@@ -155,13 +157,17 @@ def read_task(path_or_name: str) -> dict[str, Any] | None:
 
 
 def build_model(loaded: LoadedModel, dtype: Any = "float32") -> keras.Model:
-    """Returns the Keras model of a fine-tuned model; `dtype` is a dtype policy for its layers.
+    """Returns the Keras model of a fine-tuned model.
+
+    Args:
+        loaded: The fine-tuned model.
+        dtype: The dtype policy of the layers.
 
     Raises:
         UserError: If the model is not a fine-tuned one, or has no weights for the head.
     """
     if loaded.task is None:
-        raise UserError(f"{loaded.source.name} has no {TASK_FILE}; give the folder of a fine-tuned model")
+        raise UserError(f"{loaded.source.name} has no {TASK_FILE}; pass the folder of a fine-tuned model")
     model = _build_untrained(loaded.config, loaded.task, dtype)
     assign_weights(model, loaded.weights)
     return model
@@ -176,11 +182,11 @@ def read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> di
     """Returns the weights of a fine-tuned model by the paths of their variables.
 
     Raises:
-        UserError: If the file is missing, damaged or of another model.
+        UserError: If the file is missing, damaged, or belongs to another model.
     """
     path = os.path.join(folder, WEIGHTS_FILE)
     if not files.exists(path):
-        raise UserError(f"there is no file {path}; give the folder of a fine-tuned model")
+        raise UserError(f"{path} is missing; pass the folder of a fine-tuned model")
     model = _build_untrained(config, task)  # the file numbers the layers, and only a model has their names
     with tempfile.TemporaryDirectory() as local:
         copy = os.path.join(local, WEIGHTS_FILE)
@@ -189,7 +195,7 @@ def read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> di
         try:
             model.load_weights(copy)
         except (OSError, ValueError, KeyError) as error:
-            raise UserError(f"{path} is damaged or of another model: {str(error).splitlines()[0]}") from error
+            raise UserError(f"{path} is damaged or belongs to another model: {str(error).splitlines()[0]}") from error
     _check_finite(model, path)
     return {variable.path: variable.numpy() for variable in model.weights}
 
@@ -197,4 +203,6 @@ def read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> di
 def _check_finite(model: keras.Model, where: str) -> None:
     for variable in model.variables:
         if not np.isfinite(variable.numpy()).all():
-            raise UserError(f"{variable.path} of {where} has numbers that are not finite; train again at a lower rate")
+            raise UserError(
+                f"{variable.path} of {where} has values that are not finite; train again with a lower learning rate"
+            )

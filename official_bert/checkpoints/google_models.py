@@ -37,7 +37,7 @@ _BLOCK = 1 << 20  # bytes
 _TIMEOUT = 60  # seconds
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Returns the names of all releases, without google://."""
     return [*_DATES, *(name for name in _MINIATURES if name not in _DATES)]
 
@@ -65,18 +65,20 @@ def get_local_folder(path: str) -> str:
     if not files.exists(folder):
         address = f"{ADDRESS}/{date}/{name}.zip"
         # The zip is in the same temporary folder, which the next process removes if this one is killed.
-        with files.explain_write_errors(folder), files.temporary_folder_beside(folder) as beside:
-            zip_file = os.path.join(beside, f"{name}.zip")
-            by_hand = f"Or download it on any machine, unpack it, and pass its folder or copy the folder to {folder}."
-            _download(address, zip_file, by_hand)
-            _unpack(zip_file, address, beside, by_hand)
+        with files.explain_write_errors(folder), files.create_temporary_folder(folder) as temporary:
+            zip_file = os.path.join(temporary, f"{name}.zip")
+            manual_download = (
+                f"Or download it on any machine, unpack it, and pass its folder or copy the folder to {folder}."
+            )
+            _download(address, zip_file, manual_download)
+            _unpack(zip_file, address, temporary, manual_download)
             os.remove(zip_file)
             if not files.exists(folder):  # Otherwise another process has finished first.
-                os.replace(beside, folder)
+                os.replace(temporary, folder)
     return folder
 
 
-def _download(address: str, target: str, by_hand: str) -> None:
+def _download(address: str, target: str, manual_download: str) -> None:
     try:
         with urllib.request.urlopen(address, timeout=_TIMEOUT) as response, open(target, "wb") as writer:
             length = int(response.headers.get("Content-Length") or 0)
@@ -85,10 +87,10 @@ def _download(address: str, target: str, by_hand: str) -> None:
                 writer.write(block)
                 progress.update(writer.tell() / 1e6)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot download {address}: {error}. {by_hand}") from error
+        raise UserError(f"cannot download {address}: {error}. {manual_download}") from error
 
 
-def _unpack(zip_file: str, address: str, folder: str, by_hand: str) -> None:
+def _unpack(zip_file: str, address: str, folder: str, manual_download: str) -> None:
     """Unpacks only the files of a checkpoint into a folder. The zip has a checksum of each file, which is compared."""
     try:
         with zipfile.ZipFile(zip_file) as opened:
@@ -101,5 +103,5 @@ def _unpack(zip_file: str, address: str, folder: str, by_hand: str) -> None:
                     shutil.copyfileobj(reader, writer, _BLOCK)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise UserError(
-            f"{address} was damaged or cut off during the download: {error}. Try again. {by_hand}"
+            f"{address} was damaged or cut off during the download: {error}. Try again. {manual_download}"
         ) from error

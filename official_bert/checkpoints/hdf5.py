@@ -13,15 +13,15 @@ from official_bert.checkpoints.tensors import Source
 from official_bert.errors import UserError
 from official_bert.utils import files
 
-_MOST_OVERHEAD = 16 << 10  # Upper bound for the bytes of a tensor's metadata in a file.
-_FOREIGN = "{} holds {}; only a file with all of its weights in itself is read; take it from its source again"
+_MAX_OVERHEAD = 16 << 10  # Upper bound for the bytes of a tensor's metadata in a file.
+_FOREIGN = "{} contains {}. Only files that contain all of their weights can be read. Download the file again."
 
 
-def check_self_contained(path: str, shown: str) -> dict[str, tuple[int, ...]]:
+def check_self_contained(path: str, title: str) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of the datasets in a local HDF5 file, by name.
 
     An HDF5 file can refer to other files in three ways: links, datasets with external storage, and virtual datasets.
-    Without this check their bytes would become weights. Errors name the file as `shown`.
+    Without this check their bytes would become weights. Errors name the file as `title`.
 
     Raises:
         UserError: If the file is damaged or refers to other files.
@@ -34,13 +34,13 @@ def check_self_contained(path: str, shown: str) -> dict[str, tuple[int, ...]]:
     def check(group: h5py.Group) -> None:
         for name in group:
             if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                raise UserError(_FOREIGN.format(shown, f"the link {group.name.rstrip('/')}/{name}"))
+                raise UserError(_FOREIGN.format(title, f"the link {group.name.rstrip('/')}/{name}"))
             item = group[name]
             if isinstance(item, h5py.Group):
                 check(item)
             elif isinstance(item, h5py.Dataset):
                 if item.external or item.is_virtual:
-                    raise UserError(_FOREIGN.format(shown, f"the dataset {item.name}, stored in other files"))
+                    raise UserError(_FOREIGN.format(title, f"the dataset {item.name}, stored in other files"))
                 shapes[item.name.removeprefix("/")] = tuple(item.shape)
 
     try:
@@ -49,7 +49,7 @@ def check_self_contained(path: str, shown: str) -> dict[str, tuple[int, ...]]:
     except UserError:
         raise
     except Exception as error:  # h5py raises many kinds of errors for damaged files.
-        raise UserError(f"{shown} is damaged: {error}; restore the file from a copy") from error
+        raise UserError(f"{title} is damaged: {error}; restore the file from a copy") from error
     return shapes
 
 
@@ -58,7 +58,7 @@ def open_hdf5(path: str) -> Source:
     import h5py
 
     if files.is_remote(path):
-        raise UserError(f"{path} is on another file system; copy the folder to this machine first")
+        raise UserError(f"{path} is on a remote file system; copy the folder to this machine first")
     shapes = check_self_contained(path, path)
     opened = h5py.File(path, "r")
 
@@ -76,7 +76,7 @@ def write_hdf5(path: str, tensors: Mapping[str, Array]) -> None:
     """Writes tensors by name. The file appears only when it is complete."""
     import h5py
 
-    with write_atomically(path, list(tensors.values())) as beside, h5py.File(beside, "w") as writer:
+    with write_atomically(path, list(tensors.values())) as temporary, h5py.File(temporary, "w") as writer:
         for name, value in tensors.items():
             writer[name] = value
 
@@ -87,10 +87,10 @@ def write_atomically(path: str, values: Sequence[Any]) -> Iterator[str]:
 
     On a full disk HDF5 may end the process instead of raising an error.
     """
-    with files.write_atomically(path) as beside:
+    with files.write_atomically(path) as temporary:
         if hasattr(os, "posix_fallocate"):
-            with open(beside, "wb") as probe:
-                size = sum(math.prod(value.shape) * np.dtype(value.dtype).itemsize + _MOST_OVERHEAD for value in values)
+            with open(temporary, "wb") as probe:
+                size = sum(math.prod(value.shape) * np.dtype(value.dtype).itemsize + _MAX_OVERHEAD for value in values)
                 os.posix_fallocate(probe.fileno(), 0, size)
-            os.remove(beside)
-        yield beside
+            os.remove(temporary)
+        yield temporary

@@ -83,7 +83,7 @@ def _detect_format(candidate: CheckpointPath) -> Format:
             f"{path} holds no checkpoint of a known format; expected a folder with *.index and *.data files, "
             f"{hugging_face_files.SAFETENSORS_FILE} or {keras_hub.MODEL_WEIGHTS_FILE}"
         ) from source
-    raise named_models.unknown_name(path) or source
+    raise named_models.explain_unknown_name(path) or source
 
 
 def load(
@@ -129,13 +129,13 @@ def build_loaded_encoder(loaded: LoadedModel, dtype: Any = "float32") -> keras.M
         UserError: If the model is a fine-tuned one whose head does not read the last block.
     """
     encoder = build_encoder(loaded.config, dtype=dtype)
-    if POOLER not in loaded.parts:  # it would be random
+    if POOLER not in loaded.parts:  # its output would be random
         encoder = keras.Model(encoder.input, {"sequence_output": encoder.output["sequence_output"]}, name="encoder")
     absent = next((variable.path for variable in encoder.variables if variable.path not in loaded.weights), None)
     if absent and loaded.task:
         raise UserError(
             f"{loaded.source.name} has no {absent}, since its head, {loaded.task.get('head')}, does not read the last "
-            "block; its encoder was not trained: give the checkpoint that fine-tuning began with"
+            "block, so this part of its encoder was not trained. Pass the checkpoint that fine-tuning started from."
         )
     assign_weights(encoder, loaded.weights)
     return encoder
@@ -160,7 +160,7 @@ def load_pretraining_model(folder: str) -> Loaded:
     if missing:
         raise UserError(
             f"{folder} is a {FORMATS[loaded.source.format].title} checkpoint without {', '.join(missing)}; expected a "
-            "model as pre-training leaves it"
+            "pre-trained model"
         )
     model = build_pretraining_model(loaded.config)
     assign_weights(model, loaded.weights)

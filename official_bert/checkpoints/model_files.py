@@ -43,8 +43,8 @@ def read_model_files(folder: str, overrides: LoadOverrides) -> LoadedModel:
     elif overrides.fallback_config is not None:
         config = overrides.fallback_config
     else:
-        raise UserError(f"there is no {config_file}; give the model's configuration as --bert_config_file")
-    labels = _labels_in(os.path.join(folder, LABELS_FILE))
+        raise UserError(f"there is no {config_file}; pass the model's configuration as --bert_config_file")
+    labels = _read_labels(os.path.join(folder, LABELS_FILE))
     tokenizer = resolve_tokenizer(find_tokenizer(folder), overrides, config)
     return LoadedModel(config, {}, labels=labels, **tokenizer._asdict())
 
@@ -85,12 +85,12 @@ def read_casing(settings_file: str) -> Casing:
         ) from error
 
 
-def _labels_in(path: str) -> tuple[str, ...] | None:
+def _read_labels(path: str) -> tuple[str, ...] | None:
     if not files.exists(path):
         return None
     labels = files.read_json(path)
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise UserError(f"{path} should hold a list of the classes' names")
+        raise UserError(f"{path} must contain a list of the names of the classes")
     return tuple(labels)
 
 
@@ -114,7 +114,7 @@ def check_model_files(folder: str, contents: dict[str, str]) -> None:
             if name == CONFIG_FILE:
                 flags = "--bert_config_file and --vocab_size_from_vocab"
             raise UserError(
-                f"{path} differs from this command's: the folder holds another run; give the same {flags}, or another "
+                f"{path} differs from this command: the folder contains another run; pass the same {flags}, or another "
                 "--output_dir"
             )
 

@@ -18,6 +18,7 @@ from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
 from official_bert.utils.configs import find_config
+from official_bert.utils.counting import join_words
 
 HUB_PREFIX = "hf://"
 _HUB_NAME = re.compile(r"hf://([\w.-]+(?:/[\w.-]+)?)(?:@([\w./-]+))?/?")
@@ -73,7 +74,7 @@ class KnownModel:
 
 def list_known_models() -> dict[str, KnownModel]:
     """Returns the well-known models by name."""
-    released = {name: name.removeprefix("wwm_") for name in google_models.names()}
+    released = {name: name.removeprefix("wwm_") for name in google_models.list_names()}
     models = [KnownModel(name, f"{HUB_PREFIX}google-bert/{name}", size) for name, size in _ON_HUB.items()]
     models += [KnownModel(name, google_models.PREFIX + size, size) for name, size in _MINIATURES.items()]
     models += [KnownModel(name, google_models.PREFIX + name, size) for name, size in released.items()]
@@ -92,10 +93,10 @@ def get_local_folder(path: str) -> str:
     path = os.fspath(path)
     model = list_known_models().get(_HUB_OWNERS.sub("", path, count=1))
     if model is not None and not files.exists(path) and not files.exists(f"{path}.index"):
-        _say_source(path, model.source)
+        _print_source(path, model.source)
         path = model.source
     if path.startswith(HUB_PREFIX):
-        return _from_hub(path)
+        return _download_from_hub(path)
     path = google_models.get_local_folder(path)
     if not files.is_remote(path) or files.is_folder(path):
         return files.local_copy(path)
@@ -104,26 +105,22 @@ def get_local_folder(path: str) -> str:
 
 
 @functools.cache
-def _say_source(name: str, source: str) -> None:
-    print(f"note: {name} is taken from {source}, as there is no file or folder of that name")
+def _print_source(name: str, source: str) -> None:
+    print(f"note: {name} is read from {source}, because no file or folder has this name")
 
 
-def unknown_name(path: str) -> UserError | None:
-    """Returns the error for a path that looks like an unknown model name, or None for another path."""
+def explain_unknown_name(path: str) -> UserError | None:
+    """Returns the error for a path that looks like a model name. Returns None if it does not, or if it exists."""
     if not _NAME.fullmatch(path) or files.exists(path):
         return None
     close = difflib.get_close_matches(path.lower(), list_known_models(), n=3)
-    hint = f"did you mean {_listed(close)}? " if close else ""
+    hint = f"did you mean {join_words(close, 'or')}? " if close else ""
     if "/" in path:
-        hint = f"hf://{path} would be one of the Hugging Face Hub; {hint}"
+        hint = f"pass hf://{path} for a model on the Hugging Face Hub; {hint}"
     return UserError(
-        f"there is no file or folder {path}, and no model is known by that name; {hint}`official-bert models` lists "
-        "the names"
+        f"there is no file or folder {path}, and no known model has this name; {hint}`official-bert models` lists the "
+        "names"
     )
-
-
-def _listed(names: list[str]) -> str:
-    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def format_table() -> Iterator[str]:
@@ -138,15 +135,15 @@ def format_table() -> Iterator[str]:
     for row in rows:
         cells = [f"{cell:{side}{width}}" for cell, side, width in zip(row, "<>>><<", widths, strict=True)]
         yield "  ".join(cells).rstrip()
-    yield "parameters: of encoder and pooler; any name is taken where a checkpoint is, as in --init=bert-tiny"
+    yield "The parameters are counted without heads. Pass a name wherever a checkpoint is expected: --init=bert-tiny"
 
 
 @functools.cache
-def _from_hub(path: str) -> str:
+def _download_from_hub(path: str) -> str:
     """Downloads with huggingface_hub: its cache, token, offline mode (HF_HUB_OFFLINE) and address (HF_ENDPOINT)."""
     match = _HUB_NAME.fullmatch(path)
     if not match:
-        raise UserError(f"{path} is no name on the Hub; expected hf://owner/name or hf://owner/name@revision")
+        raise UserError(f"{path} is not a name on the Hub; expected hf://owner/name or hf://owner/name@revision")
     import huggingface_hub
     from huggingface_hub import constants
 
@@ -158,9 +155,9 @@ def _from_hub(path: str) -> str:
     except Exception as error:  # errors of its own, of its HTTP library and of the file system
         reason = " ".join(str(error).split()) or repr(error)
         raise UserError(
-            f"cannot fetch {path}: config.json, model.safetensors, vocab.txt and what else is there of {name} at "
-            f"revision {revision or 'main'} would come from {constants.ENDPOINT}, and they are not in the cache "
-            f"{constants.HF_HUB_CACHE}: {reason}; to do it by hand, run `hf download {name} --local-dir FOLDER` on a "
-            "machine with network and give the FOLDER; a private or gated model needs `hf auth login`"
+            f"cannot download {path}: {name} at revision {revision or 'main'} is not in the cache "
+            f"{constants.HF_HUB_CACHE}, and {constants.ENDPOINT} did not provide it: {reason}. A private or gated "
+            f"model needs `hf auth login`. Without network, run `hf download {name} --local-dir FOLDER` on another "
+            "machine and pass the FOLDER."
         ) from error
     return str(folder)

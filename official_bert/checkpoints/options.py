@@ -29,9 +29,7 @@ class ConversionOptions(ValidatedOptions):
     optimizer: bool = option(
         False, "Whether to convert Adam's moments and the step too, to resume pre-training.", group=FILES
     )
-    bert_config_file: str | None = option(
-        None, "The configuration, if the checkpoint's folder has no such file.", group=FILES
-    )
+    bert_config_file: str | None = option(None, "The configuration, if the checkpoint's folder lacks it.", group=FILES)
     vocab_file: str | None = option(
         None, "The vocabulary, for a folder without one or to replace the folder's.", group=FILES
     )

@@ -27,34 +27,35 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
             "unused_first" to append rows once those are used up.
 
     Raises:
-        UserError: a token already exists or could never come out of the tokenizer, or there are too few unused ones.
+        UserError: If a token already exists or the tokenizer would split it, or there are too few unused tokens.
     """
     if checkpoint.slots:
-        raise UserError("a vocabulary cannot grow together with the optimizer's state; convert without --optimizer")
+        raise UserError("tokens cannot be added to a checkpoint with optimizer state; remove --optimizer")
     vocab = split_vocab(checkpoint.require_vocab())
     numbers = {token: number for number, token in enumerate(vocab)}
     basic = BasicTokenizer(*checkpoint.casing)
     for index, token in enumerate(tokens):
         if token in numbers or token in tokens[:index]:
-            raise UserError(f"the new token {token!r} is in the vocabulary already, or given twice; leave it out")
+            raise UserError(f"the new token {token!r} is already in the vocabulary or is listed twice; remove it")
         word = token.removeprefix(CONTINUATION)
         if not _BRACKETED.fullmatch(token) and basic.tokenize(word) != [word]:
             raise UserError(
-                f"the new token {token!r} could never be found in a text, which is cut into {basic.tokenize(word)}; "
-                f"give it as {'the uncased' if checkpoint.casing.do_lower_case else 'the'} tokenizer makes it"
+                f"the new token {token!r} never occurs in tokenized text, because the "
+                f"{'uncased ' if checkpoint.casing.do_lower_case else ''}tokenizer splits or changes it: "
+                f"{basic.tokenize(word)}. Write it in the form in which the tokenizer produces it."
             )
     unused = [] if rows == "append" else [number for number, token in enumerate(vocab) if UNUSED.fullmatch(token)]
     if rows == "unused" and len(unused) < len(tokens):
         raise UserError(
-            f"there are {len(tokens)} new tokens but {len(unused)} [unused...] ones in the vocabulary; give "
-            "--new_token_rows=unused_first, or append"
+            f"there are {len(tokens)} new tokens, but only {len(unused)} [unused...] tokens in the vocabulary; pass "
+            "--new_token_rows=unused_first or append"
         )
     row_numbers = [*unused, *range(len(vocab), len(vocab) + len(tokens))][: len(tokens)]
-    pieces = [_numbers_of_pieces(token, numbers, basic) for token in tokens]
+    pieces = [_get_piece_ids(token, numbers, basic) for token in tokens]
     weights = dict(checkpoint.weights)
     for name in ("word_embeddings/embeddings", "masked_lm_output/bias"):
         if name in weights:
-            weights[name] = _with_rows(weights[name], row_numbers, pieces, len(vocab))
+            weights[name] = _set_rows(weights[name], row_numbers, pieces, len(vocab))
     for row_number, token in zip(row_numbers, tokens, strict=True):
         vocab[row_number : row_number + 1] = [token]
     config = dataclasses.replace(checkpoint.config, vocab_size=len(weights["word_embeddings/embeddings"]))
@@ -63,21 +64,21 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
     )
 
 
-def without_pieces(checkpoint: LoadedModel, tokens: Sequence[str]) -> list[str]:
+def find_tokens_without_pieces(checkpoint: LoadedModel, tokens: Sequence[str]) -> list[str]:
     """Returns the new tokens that the vocabulary splits into nothing but [UNK]."""
     numbers = {token: number for number, token in enumerate(split_vocab(checkpoint.vocab or ""))}
     basic = BasicTokenizer(*checkpoint.casing)
-    return [token for token in tokens if not _numbers_of_pieces(token, numbers, basic)]
+    return [token for token in tokens if not _get_piece_ids(token, numbers, basic)]
 
 
-def _numbers_of_pieces(token: str, numbers: dict[str, int], basic: BasicTokenizer) -> list[int]:
+def _get_piece_ids(token: str, numbers: dict[str, int], basic: BasicTokenizer) -> list[int]:
     """Returns the pieces that a word is split into, without [UNK]."""
-    cutter = WordpieceTokenizer(numbers)
+    wordpiece = WordpieceTokenizer(numbers)
     words = basic.tokenize(token.removeprefix(CONTINUATION))
-    return [numbers[piece] for word in words for piece in cutter.pieces(word) if piece != UNK]
+    return [numbers[piece] for word in words for piece in wordpiece.pieces(word) if piece != UNK]
 
 
-def _with_rows(table: Array, row_numbers: list[int], pieces: list[list[int]], used: int) -> Array:
+def _set_rows(table: Array, row_numbers: list[int], pieces: list[list[int]], used: int) -> Array:
     """Returns the table, [V, ...], with each numbered row set to the mean of its pieces' rows."""
     grown = np.zeros((max(len(table), *(row_number + 1 for row_number in row_numbers)), *table.shape[1:]), table.dtype)
     grown[: len(table)] = table
@@ -97,13 +98,13 @@ def extend_positions(checkpoint: LoadedModel, length: int, how: str = "tiled") -
             keep their rows and those between are mixed from their two neighbours.
 
     Raises:
-        UserError: If the model already has as many positions.
+        UserError: If the model already has `length` positions or more.
     """
     if checkpoint.slots:
-        raise UserError("positions cannot be extended together with the optimizer's state; convert without --optimizer")
+        raise UserError("positions cannot be added to a checkpoint with optimizer state; remove --optimizer")
     table = checkpoint.weights["position_embeddings/embeddings"]  # [L, H]
     if length <= len(table):
-        raise UserError(f"the model reads {len(table)} positions; {length} are not more")
+        raise UserError(f"the model has {len(table)} positions; expected a number greater than that, received {length}")
     if how == "tiled":
         rows = table[np.arange(length) % len(table)]
     else:

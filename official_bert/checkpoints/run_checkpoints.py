@@ -44,35 +44,35 @@ class RunCheckpoints:
             self._checkpoint.write(path)
             saved = bundle.list_checkpoints(self._folder, _NAME)
             # Checkpoints of later steps were saved before the run was resumed from an earlier step.
-            kept = [each for each in saved if parse_step(each) <= step][: self._keep]
+            to_keep = [each for each in saved if parse_step(each) <= step][: self._keep]
             for each in saved:
-                if each not in kept:
+                if each not in to_keep:
                     self._remove(each)
-            self._write_state(path, kept)
+            self._write_state(path, to_keep)
         except (OSError, UserError, tf.errors.OpError) as error:
             # TensorFlow leaves an empty index if the disk is full only then.
             if bundle.find_damage(path) is not None:
                 self._remove(path)
             raise UserError(
-                f"cannot save step {step} in {self._folder}: {error}; the earlier checkpoints are intact: make room "
-                "and run the same command to go on from the last one"
+                f"cannot save step {step} in {self._folder}: {error}; the earlier checkpoints are intact. Free disk "
+                "space and run the same command to resume from the last one."
             ) from error
         return path
 
-    def _write_state(self, newest: str, kept: list[str]) -> None:
+    def _write_state(self, newest: str, saved: list[str]) -> None:
         """Writes the file named checkpoint, which other programs read to find the newest checkpoint."""
         names = [f'model_checkpoint_path: "{os.path.basename(newest)}"']
-        names += [f'all_model_checkpoint_paths: "{os.path.basename(each)}"' for each in reversed(kept)]
+        names += [f'all_model_checkpoint_paths: "{os.path.basename(each)}"' for each in reversed(saved)]
         files.write_text(os.path.join(self._folder, STATE_FILE), "\n".join(names) + "\n")
 
     def remove_unfinished(self) -> None:
         """Removes the unfinished files of killed saves, and checkpoints whose index is missing or empty."""
         files.remove_unfinished(self._folder)
         saved = bundle.list_checkpoints(self._folder, _NAME)
-        whole = {os.path.basename(path) for path in saved if files.size(f"{path}.index")}
+        complete = {os.path.basename(path) for path in saved if files.size(f"{path}.index")}
         for name in files.list_folder(self._folder) if files.exists(self._folder) else ():
             match = re.match(rf"{_NAME}-\d+(?=\.|_temp)", name)
-            if match and match[0] not in whole:
+            if match and match[0] not in complete:
                 self._remove(os.path.join(self._folder, match[0]))
 
     def remove_all(self) -> None:
@@ -91,11 +91,12 @@ class RunCheckpoints:
                 files.remove_folder(path) if files.is_folder(path) else files.remove(path)
 
     def find_newest_complete(self) -> str | None:
-        """Returns the path of the newest complete checkpoint, or None if there is none."""
+        """Returns the path of the newest complete checkpoint, or None if the run has no checkpoint."""
         return find_newest_complete(self._folder)
 
     def restore_latest(self) -> str | None:
-        """Restores all variables from the newest complete checkpoint. Returns its path, or None if there is none.
+        """Restores all variables from the newest complete checkpoint. Returns its path, or None if the run has no
+        checkpoint.
 
         Raises:
             UserError: If no checkpoint is complete, or it does not fit the model.
@@ -121,8 +122,8 @@ class RunCheckpoints:
             names = [(owner, name) for owner, each in wanted.items() for name in each]
             missing = [f"{owner}/{name}" for owner, name in names if get_stored_name(name, owner) not in held]
             raise UserError(
-                f"the checkpoint {path} lacks {len(missing)} of the {len(names)} tensors that this run needs, as "
-                f"{', '.join(missing[:3])}; it is of another model, optimizer or dtype"
+                f"the checkpoint {path} lacks {len(missing)} of the {len(names)} tensors that this run needs, such as "
+                f"{', '.join(missing[:3])}; it belongs to another model, optimizer or dtype"
             ) from error
         except (ValueError, tf.errors.OpError) as error:
             raise UserError(f"the checkpoint {path} does not fit the model: {error}") from error
@@ -144,10 +145,10 @@ def parse_step(path: str) -> int:
 
 
 def find_newest_complete(folder: str) -> str | None:
-    """Returns the path without .index of a run's newest complete checkpoint, or None if there is none.
+    """Returns the path without .index of a run's newest complete checkpoint, or None if the run has no checkpoint.
 
     Raises:
-        UserError: If none of the checkpoints is complete.
+        UserError: If every checkpoint is damaged.
     """
     return bundle.find_newest_complete(folder, _NAME)
 
@@ -158,7 +159,7 @@ def list_checkpoints(folder: str) -> list[str]:
 
 
 def find_newest_step(folder: str) -> int:
-    """Returns the step of a run's newest checkpoint, complete or not, or 0 if there is none."""
+    """Returns the step of a run's newest checkpoint, complete or not, or 0 without checkpoints."""
     return max(map(parse_step, list_checkpoints(folder)), default=0)
 
 

@@ -48,7 +48,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Naming:
-    """How a format names and stores tensors.
+    """A format's names and layout of tensors.
 
     Attributes:
         names: The format's names, by ours.
@@ -85,7 +85,7 @@ class Naming:
         stored = value.T if re.fullmatch(self.transposed, name) else value
         return np.ascontiguousarray(stored).reshape(self.get_stored_shape(name, value.shape, config))
 
-    def from_stored(self, name: str, value: Array, shape: tuple[int, ...]) -> Array:
+    def from_format(self, name: str, value: Array, shape: tuple[int, ...]) -> Array:
         """Converts the format's tensor to ours."""
         return np.ascontiguousarray(value.T if re.fullmatch(self.transposed, name) else value.reshape(shape))
 
@@ -112,7 +112,7 @@ def read_weights(described: LoadedModel, source: Source, naming: Naming, overrid
 
     def read(theirs: str, name: str) -> Array:
         value = _convert_to_float32(source.read(theirs), theirs, source.path)
-        return naming.from_stored(name, value, shapes[name])
+        return naming.from_format(name, value, shapes[name])
 
     weights = {name: read(theirs, name) for theirs, name in loaded.items()}
     slots, step = {}, described.step
@@ -124,7 +124,7 @@ def read_weights(described: LoadedModel, source: Source, naming: Naming, overrid
         if absent:
             raise UserError(
                 f"{source.path} lacks {len(absent)} tensors of the optimizer's state, such as {absent[0]}. Released "
-                "checkpoints have no optimizer state; convert without --optimizer."
+                "checkpoints have no optimizer state; remove --optimizer."
             )
         for theirs, (name, slot) in owners.items():
             if source.shapes[theirs] != stored_shapes[name]:
@@ -256,7 +256,7 @@ def _convert_to_float32(value: Array, name: str, path: str) -> Array:
         raise UserError(f"{name} in {path} is {value.dtype.name}; expected one of {', '.join(_EXACT_IN_FLOAT32)}")
     value = value.astype(np.float32)
     if not np.isfinite(value).all():
-        raise UserError(f"{name} in {path} holds values that are not finite; restore the file from a copy")
+        raise UserError(f"{name} in {path} contains values that are not finite; restore the file from a copy")
     return value
 
 

@@ -63,22 +63,22 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
             raise UserError(f"there is no file {path}")
         given = files.read_text(path)
     elif not found.vocabularies:
-        note = f"{found.folder} has no vocabulary; give it as --vocab_file to have it written with the model"
+        note = f"{found.folder} has no vocabulary; pass --vocab_file to write one with the model"
         return Tokenizer(None, make_casing(overrides.do_lower_case is not False, overrides.strip_accents), (note,))
     if given is not None and found.vocabularies:
         problems = [find_vocabulary_difference(own, given) for own in found.vocabularies.values()]
         if all(problems):
             problem = f"{path} is not the vocabulary of {found.folder} ({problems[0]})"
             if not overrides.replace:
-                raise UserError(f"{problem}, whose weights belong to its own; leave out --vocab_file")
-            notes += (f"{problem}: it is taken in its place",)
+                raise UserError(f"{problem}, whose weights belong to its own vocabulary; remove --vocab_file")
+            notes += (f"{problem}: it replaces that vocabulary",)
     if given is None:
         path, given = next(iter(found.vocabularies.items()))
         other = next(
             (each for each, vocab in found.vocabularies.items() if split_vocab(vocab) != split_vocab(given)), None
         )
         if other:
-            raise UserError(f"{path} and {other} hold different vocabularies; give one as --vocab_file")
+            raise UserError(f"{path} and {other} contain different vocabularies; pass one as --vocab_file")
     notes += check_vocabulary(given, config, str(path))
     casing, casing_notes = _resolve_casing(found, overrides, given, str(path))
     return Tokenizer(given, casing, notes + casing_notes, found.casing is not None)
@@ -98,10 +98,10 @@ def _resolve_casing(
         problem = f"{flag} contradicts {found.settings_file}"
         if not overrides.replace:
             raise UserError(
-                f"{problem}, by which the model was trained; leave the flag out, or, if "
+                f"{problem}, which states how the model was trained; remove the flag or, if "
                 f"the file is wrong, write a corrected copy of the model with official-bert convert {flag}"
             )
-        return make_casing(bool(wanted), accents), (f"{problem}: the flag is taken",)
+        return make_casing(bool(wanted), accents), (f"{problem}: the flag is used",)
     tokens = split_vocab(vocab)
     if wanted is None:
         casing = infer_casing(tokens, None, accents)
@@ -134,9 +134,9 @@ def find_vocabulary_difference(own: str, other: str) -> str | None:
         if UNUSED.fullmatch(token):
             continue
         if number >= len(other_tokens):
-            return f"it has {len(other_tokens):,} tokens in place of {len(own_tokens):,}"
+            return f"it has {len(other_tokens):,} tokens instead of {len(own_tokens):,}"
         if other_tokens[number] != token:
-            return f"line {number + 1:,} is {other_tokens[number][:60]!r} in place of {token!r}"
+            return f"line {number + 1:,} is {other_tokens[number][:60]!r} instead of {token!r}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What every other package may use and nothing here knows of: whole files, progress, pages, signals, logs, flags.
+"""Utilities that do not depend on BERT: files, tables, flags, commands, progress, signals and Dask.
 
-Every other package may import it. Nothing here imports TensorFlow when it is imported.
+Every other package may import them. Importing these modules does not import TensorFlow.
 """

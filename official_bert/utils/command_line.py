@@ -41,6 +41,7 @@ from absl import flags
 from official_bert.errors import UserError
 from official_bert.utils import extras, files, tensorflow_import
 from official_bert.utils.configs import NAMING_CONFIGS, find_config
+from official_bert.utils.counting import join_words
 from official_bert.utils.flags import Flag, describe, list_flags
 from official_bert.utils.signals import describe_out_of_memory, end_interrupted, handle_interrupts
 
@@ -152,7 +153,7 @@ class Command:
         missing = [f"--{flag.name}" for flag in known_flags if flag.required and values[flag.name].value is None]
         if missing:
             verb = "is" if len(missing) == 1 else "are"
-            raise UserError(f"{_join_words(missing)} {verb} required; --help shows all flags")
+            raise UserError(f"{join_words(missing)} {verb} required; --help shows all flags")
         if positional and not self.positional:
             hint = "flags are given as --name=value" if known_flags else "the command takes none"
             raise UserError(f"unexpected argument {positional[0]!r}; {hint}")
@@ -181,7 +182,7 @@ class Command:
                 if name in variant.shown_defaults:
                     owners.setdefault(str(variant.shown_defaults[name]), []).append(chosen)
             most_common, *others = sorted(owners, key=lambda value: -len(owners[value]))
-            shown[name] = "; ".join([most_common, *(f"{each} with {_join_words(owners[each])}" for each in others)])
+            shown[name] = "; ".join([most_common, *(f"{each} with {join_words(owners[each])}" for each in others)])
         return shown
 
     def help(self, arguments: Sequence[str] = (), program: str | None = None) -> str:
@@ -238,7 +239,7 @@ class Command:
             other for other in self.variants if name in {flag.name for flag in self.flags(other)} - {self.chooser}
         ]
         if owners:
-            return f"--{self.chooser}={variant} does not take --{name}, a flag of {_join_words(owners)}"
+            return f"--{self.chooser}={variant} does not take --{name}, a flag of {join_words(owners)}"
         known = [flag.name for flag in self.flags(variant)]
         hint = "; --help shows all flags" if known else "; the command takes none"
         return f"unknown flag --{name}" + (_suggestion(name, known, "--") or hint)
@@ -393,7 +394,3 @@ def _before_double_dash(arguments: Sequence[str]) -> Sequence[str]:
 def _suggestion(name: str, known: Sequence[str] | Mapping[str, Any], dashes: str = "") -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {dashes}{close[0]}?" if close else ""
-
-
-def _join_words(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

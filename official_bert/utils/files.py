@@ -184,26 +184,22 @@ def describe_invalid_utf8(path: str, line: int, error: UnicodeDecodeError, colum
     )
 
 
-def parse_json(text: str, source: str) -> Any:
-    """Returns the value of a JSON text. Raises a UserError that names the source if the text is not valid JSON."""
-    try:
-        return json.loads(text)
-    except (RecursionError, ValueError) as error:  # ValueError also for numbers with thousands of digits
-        reason = "its values are nested too deeply" if isinstance(error, RecursionError) else error
-        raise UserError(f"{source} is not valid JSON: {reason}") from error
+def parse_json(text: str, source: str = "", reject_nan: bool = False) -> Any:
+    """Returns the value of a JSON text.
 
-
-def parse_json_line(line: str) -> Any:
-    """Returns the value of a line of a JSON lines file. Rejects NaN and Infinity, which are not valid JSON.
+    Args:
+        text: The text.
+        source: The place that the text is from, for messages. Defaults to none.
+        reject_nan: Whether to reject NaN and Infinity, which Python reads although they are not valid JSON.
 
     Raises:
-        UserError: If the line is not valid JSON. The message does not name a source.
+        UserError: If the text is not valid JSON.
     """
     try:
-        return json.loads(line, parse_constant=_reject_constant)
-    except (RecursionError, ValueError) as error:
+        return json.loads(text, parse_constant=_reject_constant if reject_nan else None)
+    except (RecursionError, ValueError) as error:  # ValueError also for numbers with thousands of digits
         reason = "its values are nested too deeply" if isinstance(error, RecursionError) else error
-        raise UserError(f"not valid JSON: {reason}") from error
+        raise UserError(f"{source} is not valid JSON: {reason}" if source else f"not valid JSON: {reason}") from error
 
 
 def _reject_constant(name: str) -> None:
@@ -245,11 +241,11 @@ def write_folder_atomically(path: str) -> Iterator[str]:
             check_interrupted()
             _upload_folder(local, path)
         return
-    with explain_write_errors(path), temporary_folder_beside(path) as beside:
-        yield beside
+    with explain_write_errors(path), create_temporary_folder(path) as temporary:
+        yield temporary
         check_interrupted()
         remove_folder(path)
-        os.replace(beside, path)
+        os.replace(temporary, path)
 
 
 def _upload_folder(local: str, path: str) -> None:
@@ -322,10 +318,10 @@ def write_atomically(path: str) -> Iterator[str]:
         raise UserError(f"{path} is not a regular file; pass another name")
     folder, name = os.path.split(path)
     make_folder(folder)
-    with explain_write_errors(path), temporary_folder_beside(path) as beside:
-        yield os.path.join(beside, name)
+    with explain_write_errors(path), create_temporary_folder(path) as temporary:
+        yield os.path.join(temporary, name)
         check_interrupted()
-        _move_parts(beside, name, path)
+        _move_parts(temporary, name, path)
 
 
 def _move_parts(source: str, name: str, path: str) -> None:
@@ -337,7 +333,7 @@ def _move_parts(source: str, name: str, path: str) -> None:
 
 
 @contextlib.contextmanager
-def temporary_folder_beside(path: str) -> Iterator[str]:
+def create_temporary_folder(path: str) -> Iterator[str]:
     """Yields a new folder in the same folder as a local `path`. It is removed on exit, unless it was renamed.
 
     The folder is locked in the meantime. Other processes remove such folders if they are not locked.
@@ -345,24 +341,24 @@ def temporary_folder_beside(path: str) -> Iterator[str]:
     folder, name = os.path.split(path)
     make_folder(folder or ".")
     remove_unfinished(folder or ".", re.escape(name))
-    beside, descriptor = _locked_folder(path)
+    temporary, descriptor = _locked_folder(path)
     try:
-        yield beside
+        yield temporary
     finally:
         os.close(descriptor)
-        remove_folder(beside)
+        remove_folder(temporary)
 
 
 def _locked_folder(path: str) -> tuple[str, int]:
     while True:
-        beside = temporary_name(path)
-        os.mkdir(beside)
+        temporary = temporary_name(path)
+        os.mkdir(temporary)
         with contextlib.suppress(FileNotFoundError):  # another process removed it before it was locked
-            descriptor = os.open(beside, os.O_RDONLY)
+            descriptor = os.open(temporary, os.O_RDONLY)
             with contextlib.suppress(OSError):  # without support for locks, nothing is removed either
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.exists(beside):
-                return beside, descriptor
+            if os.path.exists(temporary):
+                return temporary, descriptor
             os.close(descriptor)
 
 
@@ -418,7 +414,7 @@ def explain_write_errors(path: str) -> Iterator[None]:
 
 def write_bytes(path: str, content: bytes | memoryview) -> None:
     """Writes a file atomically."""
-    with write_atomically(path) as beside, open(beside, "wb") as writer:
+    with write_atomically(path) as temporary, open(temporary, "wb") as writer:
         writer.write(content)
 
 
@@ -429,14 +425,14 @@ def write_text(path: str, text: str) -> None:
 
 def copy(source: str, target: str) -> None:
     """Copies a file atomically, also between file systems."""
-    with open_bytes(source) as reader, write_atomically(target) as beside, open(beside, "wb") as writer:
+    with open_bytes(source) as reader, write_atomically(target) as temporary, open(temporary, "wb") as writer:
         shutil.copyfileobj(reader, writer, 1 << 22)
 
 
 def check_writable(path: str) -> None:
     """Raises a UserError if a file cannot be written."""
     probe = f"{path}.probe"
-    with contextlib.ExitStack() as stack, write_atomically(probe) as beside, open(beside, "wb"):
+    with contextlib.ExitStack() as stack, write_atomically(probe) as temporary, open(temporary, "wb"):
         stack.callback(remove, probe)
 
 

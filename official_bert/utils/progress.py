@@ -17,8 +17,8 @@ def get_log_interval(num_steps: int, max_interval: int) -> int:
 
 def format_duration(seconds: float) -> str:
     """Formats seconds as 42s, 3:07 or 2:03:07."""
-    whole = max(0, round(seconds))
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    seconds = max(0, round(seconds))
+    hours, minutes, rest = seconds // 3600, seconds // 60 % 60, seconds % 60
     if hours:
         return f"{hours}:{minutes:02}:{rest:02}"
     return f"{minutes}:{rest:02}" if minutes else f"{rest}s"

@@ -35,7 +35,9 @@ class TensorFlowFiles:
     def __init__(self) -> None:
         import tensorflow as tf  # slow, and most files are local
 
-        self._gfile = tf.io.gfile
+        self._gfile = gfile = tf.io.gfile
+        self.exists, self.is_folder, self.matches = gfile.exists, gfile.isdir, gfile.glob
+        self.make_folder, self.remove, self.remove_folder = gfile.makedirs, gfile.remove, gfile.rmtree
 
     def supports(self, path: str) -> bool:
         """Returns whether TensorFlow supports the scheme of a path."""
@@ -57,32 +59,14 @@ class TensorFlowFiles:
     def local_copy(self, path: str) -> str:
         return path  # TensorFlow reads it directly
 
-    def make_folder(self, path: str) -> None:
-        self._gfile.makedirs(path)
-
     def list_folder(self, path: str) -> list[str]:
         return [name.rstrip("/") for name in self._gfile.listdir(path)]  # some file systems mark folders with a slash
-
-    def remove(self, path: str) -> None:
-        self._gfile.remove(path)
-
-    def remove_folder(self, path: str) -> None:
-        self._gfile.rmtree(path)
-
-    def exists(self, path: str) -> bool:
-        return bool(self._gfile.exists(path))
-
-    def is_folder(self, path: str) -> bool:
-        return bool(self._gfile.isdir(path))
 
     def size(self, path: str) -> int:
         return int(self._gfile.stat(path).length)
 
     def modified(self, path: str) -> int:
         return int(self._gfile.stat(path).mtime_nsec)
-
-    def matches(self, pattern: str) -> list[str]:
-        return list(map(str, self._gfile.glob(pattern)))
 
 
 class FsspecFiles:

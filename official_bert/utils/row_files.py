@@ -7,7 +7,6 @@ tfds     A file that TensorFlow Datasets prepared. It is read as a whole.
 `expand` finds the files of Hugging Face's dataset folders, and of data sets of TensorFlow Datasets by name.
 """
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -139,15 +138,8 @@ def is_data_set(name: str) -> bool:
 
 
 def fingerprint(paths: Sequence[str]) -> dict[str, str]:
-    """Returns the length and a checksum of each file, which a resumed run compares."""
-    fingerprints = {}
-    for path in paths:
-        checksum, size = 0, 0
-        with files.explain_read_errors(path), files.open_bytes(path) as reader:
-            while block := reader.read(1 << 20):
-                checksum, size = zlib.crc32(block, checksum), size + len(block)
-        fingerprints[path] = f"{size:,} bytes, crc32 {checksum:08x}"
-    return fingerprints
+    """Returns the size and a checksum of each file, which a resumed run compares."""
+    return {path: f"{files.size(path):,} bytes, sha256 {files.sha256(path)}" for path in paths}
 
 
 def check_unchanged(before: Mapping[str, str], patterns: Sequence[str], flag: str) -> None:

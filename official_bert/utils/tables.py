@@ -259,7 +259,7 @@ def parse_json_lines(path: str, lines: Iterable[str], bad_rows: BadRows) -> Iter
         if not line.strip():
             continue
         try:
-            value = files.parse_json_line(line)
+            value = files.parse_json(line, reject_nan=True)
         except UserError as error:
             bad_rows.add(path, number, f"{error}: {_shorten(line)}; expected an object per line")
             continue

@@ -100,7 +100,7 @@ def test_repeated_call_returns_the_stored_result(adapted: pathlib.Path, capsys: 
         before = text.read_bytes()
         text.write_bytes(before + b"One more line.\n")
         try:
-            with pytest.raises(UserError, match=f"--{flag} has changed since: .* was .* bytes, crc32 .*, and is"):
+            with pytest.raises(UserError, match=f"--{flag} has changed since: .* was .* bytes, sha256 .*, and is"):
                 official_bert.adapt(**arguments)
         finally:
             text.write_bytes(before)
@@ -178,9 +178,9 @@ def test_new_words_start_as_the_mean_of_their_pieces(source: pathlib.Path):
     ({"max_seq_length": 64}, "--max_seq_length is 64, but the model of --init reads 32 tokens; give at most that"),
     ({"general_share": 0.1}, "--general_share needs --general_file"),
     ({"new_words": 2, "new_words_file": "words.txt"}, "--new_words and --new_words_file"),
-    ({"new_words_file": "new:two words"}, "'two words' could never be found in a text"),
-    ({"new_words_file": "new:cat"}, "the new token 'cat' is in the vocabulary already"),
-    ({"new_words_file": "new:Sunny"}, "'Sunny' could never be found in a text"),
+    ({"new_words_file": "new:two words"}, "'two words' never occurs in tokenized text"),
+    ({"new_words_file": "new:cat"}, "the new token 'cat' is already in the vocabulary"),
+    ({"new_words_file": "new:Sunny"}, "'Sunny' never occurs in tokenized text"),
     ({"new_words_file": "new:"}, "new: contains no word"),
     ({"do_lower_case": False}, "--nodo_lower_case contradicts .*official-bert convert --nodo_lower_case"),
     ({"word_boundaries": "jieba"}, "--word_boundaries needs --do_whole_word_mask"),

@@ -51,10 +51,10 @@ def test_names_of_classes_that_do_not_come_along_are_told(tiny_config: BertConfi
     checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=2)
     tf1.write(dataclasses.replace(checkpoint, labels=("yes", "no")), str(tmp_path / "google"))
     lines = conversion.convert(conversion_options(tmp_path / "google", tmp_path / "preset", to_format="keras_hub"))
-    note = (
-        "note: left out, since a preset has no place for them: the classes' names, in the order of the logits yes, no"
-    )
-    assert note in lines
+    assert (
+        "note: omitted, because a preset cannot store them: the names of the classes, in the order of the logits "
+        "yes, no"
+    ) in lines
     forget(monkeypatch, labels=None)
     with pytest.raises(UserError, match="cannot hold the model's labels: written .'yes', 'no'., read back None"):
         conversion.convert(conversion_options(tmp_path / "google", tmp_path / "again", to_format="tf1"))
@@ -130,7 +130,7 @@ def test_the_command_says_what_it_read_and_proves_what_it_wrote(tiny_config: Ber
     assert "46 tensors, 2,368 parameters" in lines[0]
     assert lines[1:5] == [
         "tensors: 46 loaded, none missing, none unexpected; left behind: none",
-        "changed: 2 tokens in new rows, each the mean of the pieces that it was cut into so far",
+        "changed: 2 tokens in new rows, each initialized with the mean of the pieces that it was split into before",
         "changed: position embeddings tiled, from 32 to 48",
         "round trip: 46 tensors read back, largest difference 0",
     ]
@@ -155,7 +155,7 @@ def test_nothing_is_left_of_a_conversion_that_fails(tiny_config: BertConfig, tmp
         return checkpoint
 
     monkeypatch.setitem(FORMATS, "tf1", dataclasses.replace(FORMATS["tf1"], write=wrong_write))
-    with pytest.raises(UserError, match="reads back with a difference of"):
+    with pytest.raises(UserError, match="differs from the original by"):
         conversion.convert(conversion_options(tmp_path / "google", tmp_path / "out", to_format="tf1"))
     assert [path.name for path in tmp_path.iterdir()] == ["google"]
 

@@ -107,11 +107,11 @@ def test_weights_that_are_no_numbers_are_neither_written_nor_read(tiny_config: B
     bias.assign(np.array([np.nan, 0.0], np.float32))
     before = (tmp_path / "model.weights.h5").read_bytes()
     message = refusal(finetuned.save, str(tmp_path), model, SPEC, tiny_config, VOCAB)
-    assert "sequence_classifier/bias of the model has numbers that are not finite" in message
+    assert "sequence_classifier/bias of the model has values that are not finite" in message
     assert (tmp_path / "model.weights.h5").read_bytes() == before
     model.save_weights(str(tmp_path / "model.weights.h5"))
     (tmp_path / checksums.CHECKSUM_FILE).unlink()
-    assert "model.weights.h5 has numbers that are not finite" in refusal(open_model, str(tmp_path))
+    assert "model.weights.h5 has values that are not finite" in refusal(open_model, str(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +157,9 @@ def test_weights_that_are_in_other_files_are_never_read(replace, folder: pathlib
         with h5py.File(model / "model.weights.h5", "r+") as weights:
             del weights[name]
             replace(weights, name, foreign)
-    with pytest.raises(UserError, match=r"model.weights.h5 holds .*; only a file with all of its weights in itself"):
+    with pytest.raises(UserError, match=r"model.weights.h5 contains .*. Only files that contain all of their weights"):
         open_model(str(folder))
-    with pytest.raises(UserError, match=r"model.weights.h5 holds .*; only a file with all of its weights in itself"):
+    with pytest.raises(UserError, match=r"model.weights.h5 contains .*. Only files that contain all of their weights"):
         open_model(str(preset), LoadOverrides())
 
 

@@ -25,7 +25,7 @@ from tests.make import refusal
 
 
 def forget_downloads() -> None:
-    for kept in (named_models._from_hub, named_models._say_source, google_models.get_local_folder):
+    for kept in (named_models._download_from_hub, named_models._print_source, google_models.get_local_folder):
         kept.cache_clear()
 
 
@@ -87,8 +87,8 @@ def test_without_network_the_cache_serves_and_else_the_error_says_what_to_do(on_
     assert named_models.get_local_folder("hf://owner/name") == folder
     with pytest.raises(
         UserError,
-        match=r"cannot fetch hf://owner/other@v2: config.json, .* of owner/other at revision v2 would come from "
-        r"http://127.0.0.1.*not in the cache .*hub.*by hand, run `hf download owner/other --local-dir FOLDER`",
+        match=r"cannot download hf://owner/other@v2: owner/other at revision v2 is not in the cache .*hub, and "
+        r"http://127.0.0.1.* did not provide it.*Without network, run `hf download owner/other --local-dir FOLDER`",
     ):
         named_models.get_local_folder("hf://owner/other@v2")
     assert len(server.asked) == asked
@@ -110,8 +110,8 @@ def test_a_download_that_breaks_off_leaves_no_half_of_a_model(most_bytes, on_hub
 
 @pytest.mark.parametrize("name", ["hf://", "hf://a/b/c", "hf://owner/../name"])
 def test_what_is_no_name_on_the_hub_is_refused(name: str, server: Server):
-    assert "is no name on the Hub; expected hf://owner/name or" in refusal(open_model, name)
-    assert "cannot fetch hf://owner/gone" in refusal(open_model, "hf://owner/gone")
+    assert "is not a name on the Hub; expected hf://owner/name or" in refusal(open_model, name)
+    assert "cannot download hf://owner/gone" in refusal(open_model, "hf://owner/gone")
 
 
 @pytest.fixture
@@ -188,8 +188,10 @@ def test_a_download_that_is_damaged_leaves_nothing(released: pathlib.Path, serve
 
 def test_every_configuration_of_a_release_has_an_address():
     sizes = {path.stem for path in (ROOT / "configs" / "models").glob("*.json")}
-    assert sizes <= set(google_models.names())
-    assert len(set(google_models.names())) == len(google_models.names()) == 9 + 23  # BERT-Base is also a miniature
+    assert sizes <= set(google_models.list_names())
+    assert (
+        len(set(google_models.list_names())) == len(google_models.list_names()) == 9 + 23
+    )  # BERT-Base is also a miniature
 
 
 def test_a_name_without_a_scheme_is_found_where_it_is_published(
@@ -205,9 +207,9 @@ def test_a_name_without_a_scheme_is_found_where_it_is_published(
         (TINY, f"google://{TINY}", released),
         (f"google/bert_{TINY}", f"google://{TINY}", released),
     ):
-        for _ in range(2):  # the line is said once
+        for _ in range(2):  # the note is printed once
             assert_equal(open_model(name), open_model(str(expected)))
-        line = f"note: {name} is taken from {source}, as there is no file or folder of that name\n"
+        line = f"note: {name} is read from {source}, because no file or folder has this name\n"
         assert capsys.readouterr().out == line
     assert read_initial_model("bert-tiny").vocab == open_model(str(released)).vocab
     conversion.convert(ConversionOptions(from_="bert-tiny", to="bert-base-uncased"))
@@ -219,8 +221,8 @@ def test_a_name_without_a_scheme_is_found_where_it_is_published(
 @pytest.mark.parametrize(("name", "message"), [
     ("bert-base-uncaesd", "there is no file or folder bert-base-uncaesd, .*did you mean bert-base-uncased"),
     ("BERT-Tiny", "did you mean bert-tiny, "),
-    ("dslim/bert-base-NER", "hf://dslim/bert-base-NER would be one of the Hugging Face Hub"),
-    ("mine", "no model is known by that name; `official-bert models` lists the names$"),
+    ("dslim/bert-base-NER", "pass hf://dslim/bert-base-NER for a model on the Hugging Face Hub"),
+    ("mine", "no known model has this name; `official-bert models` lists the names$"),
     ("./bert-tiny", "there is no readable checkpoint ./bert-tiny"),
 ])  # fmt: skip
 def test_an_unknown_name_is_answered_with_the_nearest_ones(name: str, message: str, server: Server):
@@ -239,5 +241,5 @@ def test_the_list_of_names_has_the_published_sizes_and_needs_no_network(server: 
         "109,482,240", "12", "768", "Apache-2.0", "hf://google-bert/bert-base-uncased"
     ]  # fmt: skip
     assert by_name["bert-tiny"] == ["4,385,920", "2", "128", "Apache-2.0", f"google://{TINY}"]
-    assert "encoder and pooler" in note
+    assert "without heads" in note
     assert not server.asked

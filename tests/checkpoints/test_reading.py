@@ -47,7 +47,7 @@ def damage(folder: pathlib.Path, rng: random.Random) -> str:
     return f"{kind} at {place} of {path.name}"
 
 
-# Those that samples can be written of; test_tensorflow_models.py damages SavedModels.
+# The formats that samples are written in. test_tensorflow_models.py damages SavedModels.
 WRITTEN = [name for name, each in FORMATS.items() if each.write or name == "model_garden"]
 
 
@@ -77,8 +77,8 @@ def test_damaged_checkpoints_end_in_a_clear_error_or_read_as_if_whole(format_nam
     raise AssertionError(f"only {errors} of {2 * VARIANTS} variants were errors")
 
 
-def without_checksums(format_name: str, folder: pathlib.Path) -> LoadedModel:
-    """A checkpoint as others write it."""
+def write_without_checksums(format_name: str, folder: pathlib.Path) -> LoadedModel:
+    """Writes a checkpoint as other programs do, and returns what reading it should give."""
     checkpoint = write_sample(format_name, folder)
     (folder / checksums.CHECKSUM_FILE).unlink()
     return checkpoint
@@ -86,7 +86,7 @@ def without_checksums(format_name: str, folder: pathlib.Path) -> LoadedModel:
 
 @pytest.mark.parametrize("format_name", WRITTEN)
 def test_damage_without_checksums_ends_in_an_error_or_a_model_that_fits(format_name: str, tmp_path: pathlib.Path):
-    without_checksums(format_name, tmp_path / "whole")
+    write_without_checksums(format_name, tmp_path / "whole")
     rng = random.Random(format_name)
     for _ in range(VARIANTS):
         folder = tmp_path / "damaged"
@@ -102,7 +102,7 @@ def test_damage_without_checksums_ends_in_an_error_or_a_model_that_fits(format_n
 
 
 def test_damaged_headers_of_safetensors_of_others_are_seen(tmp_path: pathlib.Path):
-    expected = without_checksums("hugging_face", tmp_path)
+    expected = write_without_checksums("hugging_face", tmp_path)
     path = tmp_path / "model.safetensors"
     content = path.read_bytes()
     header = 8 + int.from_bytes(content[:8], "little")
@@ -125,7 +125,7 @@ def test_damaged_headers_of_safetensors_of_others_are_seen(tmp_path: pathlib.Pat
     ("keras_hub", "model.weights.h5"),
 ])  # fmt: skip
 def test_weights_cut_short_are_an_error_that_names_the_file(format_name: str, file: str, tmp_path: pathlib.Path):
-    expected = without_checksums(format_name, tmp_path)
+    expected = write_without_checksums(format_name, tmp_path)
     path = tmp_path / file
     content = path.read_bytes()
     # The end of ours is a description of Python's objects, which is not read.
@@ -159,12 +159,12 @@ def test_weights_that_are_not_numbers_are_refused(format_name: str, tmp_path: pa
     checkpoint = sample(SAMPLE_CONFIG)
     checkpoint.weights["layer_0_output/kernel"][1, 2] = np.nan
     FORMATS[format_name].write(checkpoint, str(tmp_path))
-    assert "holds values that are not finite" in read_refusal(tmp_path)
+    assert "contains values that are not finite" in read_refusal(tmp_path)
 
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face", "keras_hub"])
 def test_a_vocabulary_of_another_size_is_refused(format_name: str, tmp_path: pathlib.Path):
-    without_checksums(format_name, tmp_path)
+    write_without_checksums(format_name, tmp_path)
     (path,) = tmp_path.rglob("vocab*.txt")
     if format_name == "hugging_face":
         (tmp_path / "tokenizer.json").unlink()
@@ -174,7 +174,7 @@ def test_a_vocabulary_of_another_size_is_refused(format_name: str, tmp_path: pat
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face", "keras_hub"])
 def test_a_table_of_another_size_is_refused_by_name(format_name: str, tmp_path: pathlib.Path):
-    without_checksums(format_name, tmp_path)
+    write_without_checksums(format_name, tmp_path)
     for path in tmp_path.glob("*config.json"):
         path.write_text(path.read_text().replace("78", "80"))
     assert re.search(r"(?i)embedding.* has shape \[78, 4\]; expected \[80, 4\]", read_refusal(tmp_path))
@@ -183,7 +183,7 @@ def test_a_table_of_another_size_is_refused_by_name(format_name: str, tmp_path: 
 def test_missing_and_unexpected_tensors_are_listed(tmp_path: pathlib.Path):
     from safetensors.numpy import load_file, save_file
 
-    without_checksums("hugging_face", tmp_path)
+    write_without_checksums("hugging_face", tmp_path)
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)
     tensors["cls.predictions.more"] = tensors.pop("cls.predictions.bias")
@@ -195,7 +195,7 @@ def test_missing_and_unexpected_tensors_are_listed(tmp_path: pathlib.Path):
 
 
 def test_a_head_that_the_configuration_promises_must_be_there(tmp_path: pathlib.Path):
-    without_checksums("keras_hub", tmp_path / "preset")
+    write_without_checksums("keras_hub", tmp_path / "preset")
     (tmp_path / "preset" / "task.weights.h5").unlink()
     message = read_refusal(tmp_path / "preset")
     assert "describes a BertMaskedLM, but its head is not in task.weights.h5" in message

@@ -44,8 +44,8 @@ def test_new_tokens_that_were_unknown_start_as_the_mean_of_all_rows(tiny_config:
         conversion_options(tmp_path / "google", tmp_path / "out", new_tokens_file=str(tmp_path / "new.txt"))
     )
     assert (
-        "changed: 2 tokens in new rows, each the mean of the pieces that it was cut into so far; "
-        "of all rows where that was [UNK]: 日"
+        "changed: 2 tokens in new rows, each initialized with the mean of the pieces that it was split into before "
+        "(the mean of all rows for words that were [UNK]: 日)"
     ) in lines
     after = open_model(str(tmp_path / "out"))
     table, grown = (one.weights["word_embeddings/embeddings"] for one in (before, after))
@@ -69,7 +69,7 @@ def test_unused_tokens_give_their_rows(tiny_config: BertConfig):
     expected = table[[WORDS.index("dog"), WORDS.index("##s")]].mean(axis=0)
     np.testing.assert_allclose(changed[70], expected, rtol=1e-6)
     np.testing.assert_array_equal(np.delete(changed, 70, 0), np.delete(table, 70, 0))
-    with pytest.raises(UserError, match=r"3 new tokens but 2 \[unused...\] ones"):
+    with pytest.raises(UserError, match=r"3 new tokens, but only 2 \[unused...\] tokens"):
         resize.add_tokens(before, ["dogs", "cats", "mats"], "unused")
     more = resize.add_tokens(before, ["dogs", "cats", "mats"], "unused_first")
     assert split_vocab(more.vocab) == [*words[:70], "dogs", "cats", *words[72:], "mats"]
@@ -79,10 +79,10 @@ def test_unused_tokens_give_their_rows(tiny_config: BertConfig):
 
 
 @pytest.mark.parametrize(("tokens", "message"), [
-    (["cat"], "'cat' is in the vocabulary already"),
-    (["dogs", "dogs"], "'dogs' is in the vocabulary already, or given twice"),
-    (["Dogs"], "could never be found in a text, which is cut into .'dogs'.; give it as the uncased tokenizer"),
-    (["a-b"], "could never be found"),
+    (["cat"], "'cat' is already in the vocabulary"),
+    (["dogs", "dogs"], "'dogs' is already in the vocabulary or is listed twice"),
+    (["Dogs"], "never occurs in tokenized text, because the uncased tokenizer splits or changes it: .'dogs'"),
+    (["a-b"], "never occurs in tokenized text"),
 ])  # fmt: skip
 def test_tokens_that_would_be_of_no_use_are_refused(tokens: list[str], message: str, tiny_config: BertConfig):
     with pytest.raises(UserError, match=message):
@@ -98,7 +98,7 @@ def test_positions_are_tiled_or_interpolated(tiny_config: BertConfig):
     stretched = resize.extend_positions(before, 63, "interpolated").weights["position_embeddings/embeddings"]
     np.testing.assert_allclose(stretched[::2], table, rtol=1e-6)
     np.testing.assert_allclose(stretched[1::2], (table[:-1] + table[1:]) / 2, rtol=1e-5, atol=1e-7)
-    with pytest.raises(UserError, match="the model reads 32 positions; 32 are not more"):
+    with pytest.raises(UserError, match="the model has 32 positions; expected a number greater than that, received 32"):
         resize.extend_positions(before, 32)
-    with pytest.raises(UserError, match="convert without --optimizer"):
+    with pytest.raises(UserError, match="remove --optimizer"):
         resize.extend_positions(with_optimizer(before), 80)

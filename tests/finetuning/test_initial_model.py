@@ -51,10 +51,10 @@ def test_another_vocabulary_than_the_checkpoint_s_is_refused(pretrained: str, tm
     swapped = [*WORDS]
     swapped[10], swapped[11] = swapped[11], swapped[10]
     (tmp_path / "swapped.txt").write_text("\n".join(swapped))
-    with pytest.raises(UserError, match=r"swapped.txt is not the vocabulary of .* \(line 11 is 'g' in place of 'f'\)"):
+    with pytest.raises(UserError, match=r"swapped.txt is not the vocabulary of .* \(line 11 is 'g' instead of 'f'\)"):
         read_initial_model(pretrained, str(tmp_path / "swapped.txt"))
     (tmp_path / "shorter.txt").write_text("\n".join(WORDS[:-2]))
-    with pytest.raises(UserError, match=rf"it has {len(WORDS) - 2} tokens in place of {len(WORDS)}.*leave out --vocab"):
+    with pytest.raises(UserError, match=rf"it has {len(WORDS) - 2} tokens instead of {len(WORDS)}.*remove --vocab"):
         read_initial_model(pretrained, str(tmp_path / "shorter.txt"))
     (tmp_path / "same.txt").write_text("\n".join(WORDS))
     assert read_initial_model(pretrained, str(tmp_path / "same.txt")).vocab.split() == WORDS

@@ -78,7 +78,7 @@ def test_a_folder_is_written_again_and_others_are_left_alone(tmp_path):
         (official_bert.MaskedLM(other, VOCAB), folder, "bert_config.json"),
         (model, str(tmp_path / "mine"), "task.json"),
     ):
-        assert f"holds {name}, which is not this model's" in refusal(each.save_checkpoint, path)
+        assert f"contains {name}, which does not belong to this model" in refusal(each.save_checkpoint, path)
     model.get_layer("word_embeddings").embeddings.assign(np.full((len(WORDS), 8), np.nan))
     message = refusal(model.save_checkpoint, folder)
     assert "word_embeddings/embeddings of the model has values that are not finite" in message

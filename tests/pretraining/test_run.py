@@ -66,7 +66,7 @@ def test_init_checkpoint_has_the_vocabulary_and_the_casing_of_the_records(
         return run.set_up(dataclasses.replace(options, **changes), one_device)
 
     (initial / "vocab.txt").write_text("\n".join([*lines[:7], lines[8], lines[7], *lines[9:]]))
-    with pytest.raises(UserError, match=r"not the vocabulary of --init_checkpoint, .*line 8 is 'c' in place of 'd'"):
+    with pytest.raises(UserError, match=r"not the vocabulary of --init_checkpoint, .*line 8 is 'c' instead of 'd'"):
         set_up(vocab_file=vocab_file)
     write_manifest(record_files, vocab_file)
     assert_refused("records were made with another vocabulary than that of --init_checkpoint", set_up)
@@ -98,7 +98,7 @@ def test_init_checkpoint_of_another_library_fits_the_configuration_and_the_vocab
     with pytest.raises(UserError, match="has num_attention_heads 4, the model of --init_checkpoint 2"):
         set_up(dataclasses.replace(exact, num_attention_heads=4))
     pathlib.Path(vocab_file).write_text("\n".join([*WORDS[:6], WORDS[7], WORDS[6], *WORDS[8:]]))
-    assert_refused("is not the vocabulary of --init_checkpoint.*line 7 is 'c' in place of 'b'", set_up, exact)
+    assert_refused("is not the vocabulary of --init_checkpoint.*line 7 is 'c' instead of 'b'", set_up, exact)
 
 
 def test_weights_of_another_size_are_refused_by_name(make_options, shared_run, tiny_config, tmp_path):
@@ -181,7 +181,7 @@ def test_all_mistakes_are_named_at_once_the_most_specific_first(make_options, fi
     for mistake, expected in zip(mistakes, (
         "1. --input_file: no file matches 'none-*'", "2. --max_seq_length is 64, but",
         "--num_train_steps was 20 and is 25",
-        "bert_config.json differs from this command's",
+        "bert_config.json differs from this command",
     ), strict=True):  # fmt: skip
         assert expected in mistake
 
@@ -196,7 +196,7 @@ def test_vocabulary_larger_than_the_model_is_refused(make_options, vocab_file, t
 def test_folder_of_another_configuration_is_refused(make_options, finished_run, tiny_config, tmp_path):
     other = BertConfig.from_dict({**tiny_config.to_dict(), "hidden_dropout_prob": 0.2})
     (tmp_path / "other.json").write_text(other.to_json())
-    with pytest.raises(UserError, match="the folder holds another run"):
+    with pytest.raises(UserError, match="the folder contains another run"):
         pretrain(make_options(finished_run, bert_config_file=str(tmp_path / "other.json")))
 
 

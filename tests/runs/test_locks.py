@@ -58,7 +58,7 @@ def test_what_a_kill_has_left_in_a_folder_is_removed_though_it_is_not_written_ag
     for path in others:
         path.touch()
     with (
-        files.temporary_folder_beside(str(tmp_path / "other")) as beside,
+        files.create_temporary_folder(str(tmp_path / "other")) as beside,
         locks.lock_folder(str(tmp_path), "output_dir"),
     ):
         assert pathlib.Path(beside).exists()  # another process is writing it

@@ -195,7 +195,7 @@ def test_help_shows_groups_defaults_choices_and_examples():
                  "--[no]is_cased  (default: false)", "--number=N\n      A number."):  # fmt: skip
         assert part in text, part
     assert text.endswith("more examples:\n  program --needed=y")
-    assert "--needed=x" not in text  # which stands at the head, if anywhere
+    assert "--needed=x" not in text  # the first example is shown at the top, with before and after
 
 
 def test_help_begins_with_what_to_do_in_three_lines():
@@ -344,8 +344,8 @@ except KeyboardInterrupt:
 """
 LOST = """
 from official_bert.utils import command_line, files
-with command_line.exit_codes(), files.write_atomically("answer") as beside:
-    open(beside, "w").close()
+with command_line.exit_codes(), files.write_atomically("answer") as temporary:
+    open(temporary, "w").close()
     try:
         interrupt()
     except KeyboardInterrupt:

@@ -35,7 +35,7 @@ def test_an_input_is_known_by_any_name(tmp_path: pathlib.Path, monkeypatch: pyte
         assert refused(path, "other", "in"), path
     for path in ("other", "folder/in", "new"):
         assert not refused(path, "in"), path
-    # Files that are not there yet, as those of a run that is about to write two.
+    # Files that do not exist yet, such as two files that a run is about to write.
     assert refused("dangling", "new")
     assert refused("linked-folder/new", "folder/new")
     assert refused("gs://bucket/a/../b", "gs://bucket//b")

@@ -63,7 +63,7 @@ def check_is_portable(path_or_name: str) -> None:
     """Checks that checkpoint formats can store a model, if it was fine-tuned here.
 
     Raises:
-        UserError: If its head has layers of its own below the task's layer.
+        UserError: If its head has additional layers below the output layer.
     """
     task = finetuned.read_task(path_or_name)
     if task is not None and not (head_input := HeadInput.from_dict(task)).is_encoder:
@@ -81,7 +81,7 @@ def find_task_head(checkpoint: LoadedModel) -> str | None:
     heads = [part for part in checkpoint.parts if part not in (ENCODER, POOLER)]
     if len(heads) != 1 or heads[0] not in TASK_HEADS or checkpoint.vocab is None:
         return None
-    has_names = checkpoint.labels is not None or not _needs_labels(_kind_of(checkpoint, heads[0]))
+    has_names = checkpoint.labels is not None or not _needs_labels(_get_kind(checkpoint, heads[0]))
     return heads[0] if has_names else None
 
 
@@ -89,7 +89,7 @@ def _needs_labels(kind: str) -> bool:
     return "labels" in SPECS[kind].required_settings
 
 
-def _kind_of(checkpoint: LoadedModel, head: str) -> str:
+def _get_kind(checkpoint: LoadedModel, head: str) -> str:
     """Returns the kind of task of a head. If the checkpoint does not state it, one class means regression."""
     is_number = len(checkpoint.weights.get("sequence_classifier/bias", ())) == 1
     default = names.REGRESSION if is_number else names.CLASSIFICATION
@@ -116,23 +116,25 @@ def add_task(checkpoint: LoadedModel) -> LoadedModel:
     """
     head = find_task_head(checkpoint)
     assert head is not None
-    task, notes = _task(checkpoint, head)
+    task, notes = _make_task(checkpoint, head)
     if head in (TOKEN_CLASSIFIER, QUESTION_ANSWERING):  # These do not use the pooler.
         checkpoint = keep_parts(checkpoint, {ENCODER, head}, "official_bert")
     elif POOLER not in checkpoint.parts:
-        raise UserError(f"the checkpoint has a {head} but no {POOLER}, whose output it reads; take one that has")
+        raise UserError(
+            f"the checkpoint has a {head} but no {POOLER}, whose output the head reads; pass a checkpoint with both"
+        )
     return dataclasses.replace(checkpoint, task=task, notes=(*checkpoint.notes, *notes))
 
 
-def _task(checkpoint: LoadedModel, head: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _make_task(checkpoint: LoadedModel, head: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Returns the contents of task.json, and notes about assumed values."""
-    kind = _kind_of(checkpoint, head)
+    kind = _get_kind(checkpoint, head)
     labels = list(checkpoint.labels or ()) if _needs_labels(kind) else None
     if checkpoint.task is not None:
         return {**checkpoint.task, "labels": labels}, ()
     length = min(SPECS[kind].default_max_seq_length, checkpoint.config.max_position_embeddings)
     task = create_spec({"kind": kind, "labels": labels}).task_spec(_TASK, length)
-    return task, (f"the checkpoint does not say how its model is asked; taken is: {format_settings(task)}",)
+    return task, (f"the checkpoint does not state the settings of its task; assumed: {format_settings(task)}",)
 
 
 def format_settings(task: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.util
 import os
 from collections.abc import Callable, Mapping
 
@@ -40,7 +39,7 @@ class CheckpointPath:
         """Returns the TensorFlow checkpoint at the path.
 
         Raises:
-            UserError: If there is none, or it is damaged.
+            UserError: If it is missing or damaged.
         """
         if isinstance(self.bundle, UserError):
             raise self.bundle
@@ -57,18 +56,12 @@ class Framework:
 
     Attributes:
         title: The name for messages.
-        packages: The packages that must be installed.
         outputs: Computes outputs, with the names of `parity.compute_outputs`, from the checkpoint, its folder and input
             features such as `parity.make_fixed_input` returns.
     """
 
     title: str
-    packages: tuple[str, ...]
     outputs: Callable[[LoadedModel, str, Mapping[str, Array]], dict[str, Array]]
-
-    def is_installed(self) -> bool:
-        """Returns whether all of its packages are installed."""
-        return all(importlib.util.find_spec(package) is not None for package in self.packages)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +74,7 @@ class Format:
         detect: Returns whether a path holds this format.
         read: Reads a checkpoint.
         write: Writes a checkpoint into a folder and returns what was written, which lacks the parts that the format
-            cannot store. None for a read-only format.
+            cannot store. Formats without it are read-only.
         holds_optimizer: Whether the format can store the optimizer's moments and the step.
         holds_config: Whether the format always contains a configuration, so that --bert_config_file is rejected.
         framework: The framework to compare conversions with, or None.

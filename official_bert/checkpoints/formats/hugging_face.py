@@ -123,8 +123,8 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
         tensors = {name.removeprefix("bert."): value for name, value in tensors.items()}
     contents = {CONFIG_FILE: config_json(checkpoint, name_of_class), **tokenizer_files(checkpoint)}
     write_model_files(folder, contents, tensors)
-    with files.write_atomically(os.path.join(folder, SAFETENSORS_FILE)) as beside:
-        save_file(tensors, beside, metadata={"format": "pt"})
+    with files.write_atomically(os.path.join(folder, SAFETENSORS_FILE)) as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})
     return checkpoint
 
 
@@ -171,5 +171,5 @@ FORMAT = Format(
     read=read,
     write=write,
     holds_config=True,
-    framework=Framework("transformers", ("transformers", "torch"), transformers_outputs),
+    framework=Framework("transformers", transformers_outputs),
 )

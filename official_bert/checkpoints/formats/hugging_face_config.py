@@ -29,7 +29,7 @@ KINDS = {
     "multi_label_classification": MULTI_LABEL,
     "regression": REGRESSION,
 }
-# The values with which Hugging Face's BERT is the same model as ours.
+# The values that describe the same model as ours.
 _REQUIRED = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
@@ -44,7 +44,7 @@ def read_config(values: dict[str, Any], path: str) -> BertConfig:
     for key, expected in _REQUIRED.items():
         value = values.get(key, expected)
         if value != expected:
-            raise UserError(f"{path} has {key} {value!r}; only a BERT with {expected!r} can be read")
+            raise UserError(f"{path} has {key} {value!r}; only a BERT with {expected!r} is supported")
     classes = values.get("architectures") if "model_type" not in values else None
     if isinstance(classes, list) and not all(str(name).startswith("Bert") for name in classes):
         raise UserError(f"{path} has no model_type, and architectures {classes!r}; only classes of Bert... can be read")

@@ -49,14 +49,14 @@ def open_weights(path: str) -> tuple[Source, Naming]:
         _open_index(path) if path.endswith(_INDEX) else _open(path), os.path.dirname(path)
     )
     if any("/" in name for name in source.shapes):
-        source, naming = _under(source, _tensorflow_name), hf.TENSORFLOW
+        source, naming = _rename(source, _tensorflow_name), hf.TENSORFLOW
     else:
-        source, naming = _under(source, _pytorch_name), hf.PYTORCH
+        source, naming = _rename(source, _pytorch_name), hf.PYTORCH
     if hf.NAMES["word_embeddings/embeddings"] not in source.shapes:
         matches = (_OTHER_MODEL.match(name) for name in source.shapes)
         other = next((match[1] for match in matches if match and match[1] != "bert"), None)
         raise UserError(
-            f"{path} holds {f'tensors of {other}, no BERT' if other else 'no tensors of a BERT'}; only BERT is read"
+            f"{path} contains {f'tensors of {other}' if other else 'no tensors of a BERT'}; only BERT is supported"
         )
     return source, naming
 
@@ -70,9 +70,7 @@ def _open_index(path: str) -> Source:
     folder = os.path.dirname(path)
     weight_map = files.read_json_object(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise UserError(
-            f"{path} has no weight_map, which says in what file each tensor is; take it from its source again"
-        )
+        raise UserError(f"{path} has no weight_map, which lists the file of each tensor; download it again")
     suffix = os.path.splitext(path.removesuffix(_INDEX))[1]
     holders: dict[str, Source] = {}
     for shard in sorted(set(map(str, weight_map.values()))):
@@ -80,7 +78,7 @@ def _open_index(path: str) -> Source:
             raise UserError(f"{path} names {shard!r}; expected the name of a {suffix} file in its own folder")
         if not files.exists(os.path.join(folder, shard)):
             raise UserError(
-                f"{os.path.join(folder, shard)} is missing, which {path} names; copy the model's every file"
+                f"{os.path.join(folder, shard)} is missing, although {path} lists it; copy all files of the model"
             )
         source = _open(os.path.join(folder, shard))
         holders |= dict.fromkeys(source.shapes, source)
@@ -88,7 +86,7 @@ def _open_index(path: str) -> Source:
     held = {_tensorflow_name(name) for name in holders}
     absent = [name for name in weight_map if _tensorflow_name(name) not in held]
     if absent:
-        raise UserError(f"{weight_map[absent[0]]} in {folder} lacks {absent[0]}, which {path} says is in it")
+        raise UserError(f"{weight_map[absent[0]]} in {folder} lacks {absent[0]}, although {path} lists it there")
     shapes = {name: source.shapes[name] for name, source in holders.items()}
     return Source(path, shapes, lambda name: holders[name].read(name))
 
@@ -98,7 +96,7 @@ def open_safetensors(path: str) -> Source:
     import safetensors
 
     if files.is_remote(path):
-        raise UserError(f"{path} is on another file system; copy the folder to this machine first")
+        raise UserError(f"{path} is on a remote file system; copy the folder to this machine first")
     files.check_regular(path)
     try:
         opened: Any = safetensors.safe_open(path, framework="numpy")
@@ -135,7 +133,7 @@ def _tensorflow_name(name: str) -> str:
     return layer.replace("/", ".") + hf.SUFFIXES.get(variable, f".{variable}")
 
 
-def _under(source: Source, rename: Any) -> Source:
+def _rename(source: Source, rename: Any) -> Source:
     """Returns the source with other names. Tensors that get the same name must have the same values."""
     names: dict[str, list[str]] = {}
     for name in source.shapes:
@@ -146,7 +144,9 @@ def _under(source: Source, rename: Any) -> Source:
         value = source.read(first)
         for other in others:
             if source.shapes[other] != source.shapes[first] or source.read(other).tobytes() != value.tobytes():
-                raise UserError(f"{source.path} holds {first} and {other}, which are one tensor, with other values")
+                raise UserError(
+                    f"{source.path} contains {first} and {other}, two copies of one tensor, with different values"
+                )
         return value
 
     return Source(source.path, {new: source.shapes[olds[0]] for new, olds in names.items()}, read)

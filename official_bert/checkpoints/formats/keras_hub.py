@@ -71,10 +71,10 @@ NAMING = Naming(NAMES, splits_heads=True, ignored=_IGNORED)
 
 _INITIALIZER_RANGE = 0.02
 _MASKED_LM_NOTE = (
-    "keras-hub's masked-LM head computes with the exact GELU and an epsilon of 1e-5, BERT's with the encoder's: its "
-    "weights come across to the bit, its logits there and here differ slightly"
+    "keras-hub's masked-LM head uses the exact GELU and an epsilon of 1e-5, but BERT's uses the encoder's: the "
+    "weights are identical, but the logits differ slightly"
 )
-_LABELS_NOTE = "left out, since a preset has no place for them: the classes' names, in the order of the logits {}"
+_LABELS_NOTE = "omitted, because a preset cannot store them: the names of the classes, in the order of the logits {}"
 
 
 def detect(path: CheckpointPath) -> bool:
@@ -107,7 +107,7 @@ def _open_weights(folder: str) -> Source:
         names.append(keras_hub_files.TASK_WEIGHTS_FILE)
     sources = {name: hdf5.open_hdf5(os.path.join(folder, name)) for name in names}
     holders = {
-        _name_today(f"{file}/{name}"): (source, name) for file, source in sources.items() for name in source.shapes
+        _to_current_name(f"{file}/{name}"): (source, name) for file, source in sources.items() for name in source.shapes
     }
     shapes = {new: source.shapes[name] for new, (source, name) in holders.items()}
 
@@ -118,14 +118,14 @@ def _open_weights(folder: str) -> Source:
     return Source(folder, shapes, read)
 
 
-def _name_today(name: str) -> str:
+def _to_current_name(name: str) -> str:
     """Converts a name in a file to the one in `NAMES`. Keras 2 and keras-nlp used other names."""
     name = name.replace("/transformer_encoder/", "/transformer_encoder_0/")
     name = re.sub(r"(?<=/)_((query|key|value|output)_dense)(?=/)", r"\1", name)
     return re.sub(r"(?<=^model\.weights\.h5/)token_embedding(?=/)", "layers/reversible_embedding", name)
 
 
-def _without_block_number(name: str) -> str:
+def _to_name_in_file(name: str) -> str:
     """Converts a name in `NAMES` to the one in the file, where the first block has no number."""
     return name.replace("/transformer_encoder_0/", "/transformer_encoder/")
 
@@ -145,22 +145,22 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
         if getattr(config, key) != value:
             raise UserError(
                 f"the model has {key} {getattr(config, key)}; keras-hub's BERT always computes with {value}, so its "
-                "answers would differ" + ("; --hidden_act=gelu takes the model so" if key == "hidden_act" else "")
+                "outputs would differ" + ("; pass --hidden_act=gelu to accept this" if key == "hidden_act" else "")
             )
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         raise UserError(
             f"the model has hidden_dropout_prob {config.hidden_dropout_prob} and attention_probs_dropout_prob "
-            f"{config.attention_probs_dropout_prob}; keras-hub's BERT has one rate: make them equal first"
+            f"{config.attention_probs_dropout_prob}; keras-hub's BERT has only one rate; make them equal first"
         )
     kept = keep_parts(checkpoint, {ENCODER, POOLER, MASKED_LM, SEQUENCE_CLASSIFIER}, NAME)
     if POOLER not in kept.parts:
         raise UserError("the checkpoint has no pooler, which keras-hub's backbone needs")
     if {MASKED_LM, SEQUENCE_CLASSIFIER} <= set(kept.parts):
-        raise UserError(f"a preset holds one head; the checkpoint has {MASKED_LM} and {SEQUENCE_CLASSIFIER}")
+        raise UserError(f"a preset can store only one head; the checkpoint has {MASKED_LM} and {SEQUENCE_CLASSIFIER}")
     notes = kept.notes
     if config.initializer_range != _INITIALIZER_RANGE:
         config = dataclasses.replace(config, initializer_range=_INITIALIZER_RANGE)
-        notes += (f"keras-hub's initializer_range is always {_INITIALIZER_RANGE}; the model's was not kept",)
+        notes += (f"keras-hub's initializer_range is always {_INITIALIZER_RANGE}; the model's value was dropped",)
     if MASKED_LM in kept.parts and _MASKED_LM_NOTE not in notes:
         notes += (_MASKED_LM_NOTE,)
     if kept.labels is not None:
@@ -172,7 +172,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     for file in (MODEL_WEIGHTS_FILE, keras_hub_files.TASK_WEIGHTS_FILE):
         held = {name: value for name, value in tensors.items() if name.startswith(f"{file}/")}
         if held:
-            named = {_without_block_number(name).split("/", 1)[1]: value for name, value in held.items()}
+            named = {_to_name_in_file(name).split("/", 1)[1]: value for name, value in held.items()}
             named |= _TASK_OPTIMIZER if file == keras_hub_files.TASK_WEIGHTS_FILE else {}
             hdf5.write_hdf5(os.path.join(folder, file), named)
     return kept
@@ -199,5 +199,5 @@ FORMAT = Format(
     read=read,
     write=write,
     holds_config=True,
-    framework=Framework("keras-hub's backbone", ("keras_hub",), backbone_outputs),
+    framework=Framework("keras-hub's backbone", backbone_outputs),
 )

@@ -35,8 +35,8 @@ _KEYS = {
 }
 _MODULES = {"BertMaskedLM": "bert_masked_lm", "BertTextClassifier": "bert_text_classifier"}
 _ACCENTS_NOTE = (
-    "the preset's tokenizer keeps accents, as keras-hub's does by default, but no piece of its vocabulary has one: "
-    "they are deleted here, as in BERT's uncased models"
+    "the preset's tokenizer keeps accents, which is keras-hub's default, but its vocabulary contains none: accents "
+    "are deleted, as in BERT's uncased models"
 )
 # A weight of each task's head.
 _HEADS = {
@@ -79,12 +79,12 @@ def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) ->
     if files.exists(settings_file):
         settings = files.read_json_object(settings_file).get("config")
         if not isinstance(settings, dict) or not isinstance(settings.get("lowercase"), bool):
-            raise UserError(f"{settings_file} is damaged: it does not say whether to lower-case")
+            raise UserError(f"{settings_file} is damaged: lowercase is not true or false")
         lowercase, strip_accents = settings["lowercase"], settings.get("strip_accents")
         if strip_accents not in (None, True, False):
             raise UserError(f"{settings_file} is damaged: strip_accents is {strip_accents!r}")
         if strip_accents and not lowercase:
-            raise UserError(f"the tokenizer in {folder} deletes accents in texts that are not lower-cased: {NO_RULE}")
+            raise UserError(f"the tokenizer in {folder} deletes accents without lower-casing: {NO_RULE}")
         strip_accents = bool(strip_accents)
         never_saw_any = overrides.strip_accents is not False and not any(map(has_accents, vocabularies.values()))
         if lowercase and not strip_accents and never_saw_any:
@@ -124,8 +124,8 @@ def preset_files(checkpoint: LoadedModel) -> dict[str, str]:
             and not has_accents(checkpoint.vocab)
         ):
             raise UserError(
-                "a keras-hub preset cannot say that lower-cased texts keep their accents where no piece of the "
-                "vocabulary has one; --strip_accents writes it with BERT's own rule"
+                "a keras-hub preset cannot state that lower-cased texts keep their accents if the vocabulary "
+                "contains no accents; pass --strip_accents to write it with BERT's own rule"
             )
         settings: dict[str, Any] = {"config_file": TOKENIZER_FILE, "vocabulary": None}
         settings |= {"lowercase": checkpoint.casing.do_lower_case, "strip_accents": checkpoint.casing.strip_accents}

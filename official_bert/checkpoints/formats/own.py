@@ -83,7 +83,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     if checkpoint.slots and set(checkpoint.parts) != PRETRAINING:
         raise UserError(
             f"the checkpoint has {', '.join(checkpoint.parts)}; only a model of exactly "
-            f"{', '.join(sorted(PRETRAINING))} can be resumed: convert without --optimizer"
+            f"{', '.join(sorted(PRETRAINING))} can be resumed; remove --optimizer"
         )
     if not checkpoint.slots and fine_tuned.find_task_head(checkpoint):
         return fine_tuned.write(checkpoint, folder)
@@ -112,8 +112,8 @@ def save(checkpoint: LoadedModel, folder: str) -> None:
             other = other or name
     if other:
         raise UserError(
-            f"{folder} holds {other}, which is not this model's; choose a new folder, or one that holds an "
-            "earlier save of it"
+            f"{folder} contains {other}, which does not belong to this model; pass a new folder, or one with an "
+            "earlier save of this model"
         )
     write_model_files(folder, contents)
     earlier = run_checkpoints.list_checkpoints(folder)

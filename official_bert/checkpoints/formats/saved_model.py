@@ -72,14 +72,14 @@ def _infer_config(source: Source, folder: str) -> BertConfig:
     weights = [name for name in source.shapes if ".ATTRIBUTES/" not in name and name != model_garden.GRAPH]
     if not weights:
         raise UserError(
-            f"{folder} is a {NAME} without weights, such as a preprocessing model; give the folder of the encoder"
+            f"{folder} is a {NAME} without weights, such as a preprocessing model; pass the folder of the encoder"
         )
     names = {size: (model_garden.NAMES[ours].format(0), axis) for size, (ours, axis) in _SIZES.items()}
     absent = next((name for name, axis in names.values() if len(source.shapes.get(name, ())) <= axis), None)
     if absent is not None:
         raise UserError(
-            f"{folder} is a {NAME} of another model than BERT, or of a library whose names are unknown: among its "
-            f"{len(weights)} variables, {', '.join(weights[:3])} and so on, there is no {absent}"
+            f"{folder} is a {NAME} of a model other than BERT, or of an unsupported library: {absent} is not among its "
+            f"{len(weights)} variables, such as {', '.join(weights[:3])}"
         )
     sizes = {size: source.shapes[name][axis] for size, (name, axis) in names.items()}
     query = model_garden.NAMES["layer_{}_attention_query/kernel"]

@@ -28,8 +28,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, str | None]] = {
 }  # fmt: skip
 
 
-def model_of(name: str, folder: pathlib.Path, tiny_config: Any) -> Any:
-    """A model with weights at random, biases too, in whose folder it is as save_checkpoint leaves it."""
+def save_random_model(name: str, folder: pathlib.Path, tiny_config: Any) -> Any:
+    """Saves a model with random weights and biases by save_checkpoint to FOLDER/model, and returns it."""
     folder.mkdir()
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     class_name, settings, *_ = MODELS[name]
@@ -46,7 +46,7 @@ def model_of(name: str, folder: pathlib.Path, tiny_config: Any) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_fine_tuned_model_goes_to_hugging_face_and_back(name: str, tiny_config: Any, tmp_path: pathlib.Path):
-    model = model_of(name, tmp_path / "ours", tiny_config)
+    model = save_random_model(name, tmp_path / "ours", tiny_config)
     source, there, back = (tmp_path / each for each in ("ours/model", "theirs", "back"))
     lines = conversion.convert(conversion_options(source, there, to_format="hugging_face"))
     _, _, name_of_class, problem_type = MODELS[name]
@@ -55,12 +55,12 @@ def test_a_fine_tuned_model_goes_to_hugging_face_and_back(name: str, tiny_config
     assert config.get("problem_type") == problem_type
     if model.labels:
         assert tuple(config["id2label"].values()) == model.labels
-    assert any("does not say how the model is asked" in line and "max_seq_length" in line for line in lines)
+    assert any("cannot store the settings of the task" in line and "max_seq_length" in line for line in lines)
     checkpoint = open_model(str(source))
     theirs = hugging_face.transformers_outputs(checkpoint, str(there), parity.make_fixed_input(checkpoint.config))
     np.testing.assert_allclose(parity.compute_outputs(checkpoint)["logits"], theirs["logits"], atol=1e-5)
     lines = conversion.convert(conversion_options(there, back))
-    assert any("does not say how its model is asked; taken is: pair" in line for line in lines)
+    assert any("does not state the settings of its task; assumed: pair" in line for line in lines)
     again = type(model).from_checkpoint(str(back), max_seq_length=model.max_seq_length)
     for mine, other in zip(model.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, other)
@@ -69,7 +69,7 @@ def test_a_fine_tuned_model_goes_to_hugging_face_and_back(name: str, tiny_config
 
 def test_a_classifier_goes_to_keras_hub_and_back(tiny_config: Any, tmp_path: pathlib.Path):
     hub = pytest.importorskip("keras_hub")
-    model = model_of("classifier", tmp_path / "ours", tiny_config)
+    model = save_random_model("classifier", tmp_path / "ours", tiny_config)
     source, there, back = (tmp_path / each for each in ("ours/model", "theirs", "back"))
     conversion.convert(conversion_options(source, there, to_format="keras_hub"))
     classifier = hub.models.BertTextClassifier.from_preset(str(there))
@@ -84,7 +84,7 @@ def test_a_classifier_goes_to_keras_hub_and_back(tiny_config: Any, tmp_path: pat
 
 
 def test_a_fine_tuned_model_stays_one_where_its_vocabulary_grows(tiny_config: Any, tmp_path: pathlib.Path):
-    model = model_of("classifier", tmp_path / "ours", tiny_config)
+    model = save_random_model("classifier", tmp_path / "ours", tiny_config)
     (tmp_path / "new.txt").write_text("dogs\n")
     options = conversion_options(
         tmp_path / "ours" / "model", tmp_path / "grown", new_tokens_file=str(tmp_path / "new.txt")
@@ -98,7 +98,7 @@ def test_a_fine_tuned_model_stays_one_where_its_vocabulary_grows(tiny_config: An
 
 
 def test_what_no_checkpoint_has_is_refused(tiny_config: Any, tmp_path: pathlib.Path):
-    model_of("tagger", tmp_path / "ours", tiny_config)
+    save_random_model("tagger", tmp_path / "ours", tiny_config)
     folder = tmp_path / "ours" / "model"
     with pytest.raises(UserError, match="has no pooler, which keras-hub's backbone needs"):
         conversion.convert(conversion_options(folder, tmp_path / "preset", to_format="keras_hub"))

@@ -1,4 +1,4 @@
-"""Google's names mean what our table says: outputs computed from those names alone, without the table, are ours."""
+"""Checks the table of Google's names: outputs that are computed from the names without the table equal ours."""
 
 import dataclasses
 import math
@@ -96,15 +96,15 @@ def write_google_checkpoint(folder: pathlib.Path) -> None:
     write_vocab(folder / "vocab.txt")
 
 
-def by_google_names(folder: pathlib.Path, config: BertConfig) -> dict[str, Array]:
+def compute_by_google_names(folder: pathlib.Path, config: BertConfig) -> dict[str, Array]:
     reader = tf.train.load_checkpoint(str(folder / "bert_model.ckpt"))
     return google_outputs(
         lambda name: reader.get_tensor(name).astype(np.float64), config, **parity.make_fixed_input(config)
     )
 
 
-def by_our_names(folder: pathlib.Path) -> dict[str, Array]:
-    """What the table makes of the checkpoint, in float64."""
+def compute_by_our_names(folder: pathlib.Path) -> dict[str, Array]:
+    """Computes outputs in float64 from the weights that our table of names reads."""
     checkpoint = open_model(str(folder))
     features = parity.make_fixed_input(checkpoint.config)
     reference = Reference(checkpoint.weights, checkpoint.config)
@@ -123,20 +123,20 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def test_a_checkpoint_by_googles_names_computes_the_same_here(google: pathlib.Path):
-    expected = by_google_names(google, CONFIG)
+    expected = compute_by_google_names(google, CONFIG)
     checkpoint = open_model(str(google))
     outputs = parity.compute_outputs(checkpoint)
     assert outputs.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(outputs[name], value, rtol=1e-4, atol=1e-4)
-    assert parity.find_largest_difference(by_our_names(google), expected) < 1e-9
+    assert parity.find_largest_difference(compute_by_our_names(google), expected) < 1e-9
 
 
 def test_the_toy_checkpoint_by_googles_names_computes_the_same_here(test_data: pathlib.Path):
     folder = test_data / "checkpoints" / "toy_tf1"
     checkpoint = open_model(str(folder))
-    expected = by_google_names(folder, checkpoint.config)
-    assert parity.find_largest_difference(by_our_names(folder), expected) < 1e-12
+    expected = compute_by_google_names(folder, checkpoint.config)
+    assert parity.find_largest_difference(compute_by_our_names(folder), expected) < 1e-12
     for name, value in parity.compute_outputs(checkpoint).items():
         np.testing.assert_allclose(value, expected[name], atol=1e-5)
 
@@ -162,7 +162,7 @@ EXCHANGED = [
 def test_names_that_are_exchanged_in_the_table_are_noticed(one: str, other: str, google: pathlib.Path, monkeypatch):
     names = tf1.NAMES | {one: tf1.NAMES[other], other: tf1.NAMES[one]}
     monkeypatch.setattr(tf1, "NAMING", dataclasses.replace(tf1.NAMING, names=names))
-    assert parity.find_largest_difference(by_our_names(google), by_google_names(google, CONFIG)) > 0.01
+    assert parity.find_largest_difference(compute_by_our_names(google), compute_by_google_names(google, CONFIG)) > 0.01
 
 
 def test_only_a_key_bias_cannot_be_told_from_another(google: pathlib.Path):

@@ -126,7 +126,7 @@ def test_the_kind_of_gelu_is_translated(tiny_config: BertConfig):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"model_type": "roberta"}, "model_type 'roberta'; only a BERT with 'bert' can be read"),
+    ({"model_type": "roberta"}, "model_type 'roberta'; only a BERT with 'bert' is supported"),
     ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
     ({"is_decoder": True}, "is_decoder True"),
     ({"hidden_act": "silu"}, "hidden_act 'silu'; expected one of"),
@@ -307,7 +307,7 @@ def test_what_files_say_of_accents_is_read_and_compared(tiny_config: BertConfig,
 
     assert casing() == casing(do_lower_case=True) == casing(strip_accents=False) == ACCENTED
     message = refusal(casing, strip_accents=True)
-    assert f"--strip_accents contradicts {settings}, by which the model was" in message
+    assert f"--strip_accents contradicts {settings}, which states how the model was" in message
     assert casing(strip_accents=True, replace=True) == UNCASED
     assert "--nodo_lower_case contradicts" in refusal(casing, do_lower_case=False)
     change(settings, '"strip_accents": false', '"strip_accents": null')

@@ -99,11 +99,11 @@ def test_saved_models_of_something_else_are_refused(golden: Any, tmp_path: pathl
     import tensorflow as tf
 
     message = read_refusal(golden("tensorflow_hub") / "preprocess")
-    assert "preprocess is a SavedModel without weights, such as a preprocessing model; give the fol" in message
+    assert "preprocess is a SavedModel without weights, such as a preprocessing model; pass the fol" in message
     other = tf.Module()
     other.weights = [tf.Variable(tf.zeros([9, 4]), name=f"{name}/kernel") for name in ("EncoderDNN", "Embeddings_en")]
     tf.saved_model.save(other, str(tmp_path / "other"))
-    with pytest.raises(UserError, match="among its 2 variables, .*, there is no word_embeddings/embeddings"):
+    with pytest.raises(UserError, match="word_embeddings/embeddings is not among its 2 variables, such as"):
         open_model(str(tmp_path / "other"))
     folder = shutil.copytree(golden("tensorflow_hub") / "hub", tmp_path / "hub")
     data = folder / "variables" / "variables.data-00000-of-00001"
@@ -136,7 +136,7 @@ def test_a_rescued_head_is_exported_unless_the_encoder_is_asked_for(golden: Any)
 def test_another_model_is_named(golden: Any, tmp_path: pathlib.Path):
     for other in ("roberta", "distilbert", "albert"):
         folder = shutil.copytree(golden("transformers") / other, tmp_path / other)
-        assert f"tf_model.h5 holds tensors of {other}, no BERT; only BERT is read" in read_refusal(folder)
+        assert f"tf_model.h5 contains tensors of {other}; only BERT is supported" in read_refusal(folder)
 
 
 def test_shards_are_there_whole_and_in_their_folder(golden: Any, tmp_path: pathlib.Path):
@@ -150,7 +150,7 @@ def test_shards_are_there_whole_and_in_their_folder(golden: Any, tmp_path: pathl
         assert f"{shard} is damaged" in read_refusal(folder)
         (folder / shard).unlink()
         message = read_refusal(folder)
-        assert re.search(f"{shard} is missing, which .*{index} names; copy the model's every file", message)
+        assert re.search(f"{shard} is missing, although .*{index} lists it; copy all files of the model", message)
         written = (folder / index).read_text()
         for name in ("../secret.h5", "/etc/secret.safetensors", "config.json"):
             (folder / index).write_text(written.replace(shard, name))
@@ -161,7 +161,7 @@ def test_shards_are_there_whole_and_in_their_folder(golden: Any, tmp_path: pathl
         other = contents["weight_map"][first]
         contents["weight_map"] = dict.fromkeys(contents["weight_map"], other)
         (folder / index).write_text(json.dumps(contents))
-        assert re.search(f"{other} in .* lacks .*, which .*{index} says is in it", read_refusal(folder))
+        assert re.search(f"{other} in .* lacks .*, although .*{index} lists it there", read_refusal(folder))
         (folder / index).write_text("{}")
         assert "has no weight_map" in read_refusal(folder)
 
@@ -173,4 +173,4 @@ def test_copies_of_one_tensor_must_be_equal(golden: Any, tmp_path: pathlib.Path)
     name = "mlm___cls/tf_bert_for_masked_lm/bert/embeddings/word_embeddings/weight:0"
     with h5py.File(folder / "tf_model.h5", "r+") as file:
         file[name][3, 2] += 1
-    assert "word_embeddings/weight:0, which are one tensor, with other values" in read_refusal(folder)
+    assert "word_embeddings/weight:0, two copies of one tensor, with different values" in read_refusal(folder)
