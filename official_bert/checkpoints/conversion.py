@@ -4,7 +4,7 @@ import dataclasses
 
 from official_bert.checkpoints import parity, resize
 from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides
-from official_bert.checkpoints.formats import fine_tuned
+from official_bert.checkpoints.formats import task_models
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
 from official_bert.checkpoints.loading import open_model
@@ -33,7 +33,7 @@ def convert(options: ConversionOptions) -> list[str]:
         optimizer=options.optimizer,
         replace=True,
     )
-    fine_tuned.check_is_portable(options.from_)
+    task_models.check_is_portable(options.from_)
     source = open_model(options.from_, overrides)
     source_format = FORMATS[source.source.format]
     target_format = FORMATS[options.to_format]
@@ -60,7 +60,7 @@ def convert(options: ConversionOptions) -> list[str]:
                 (f"the {target_format.title} format cannot store that the classifier is for {kind}",)
             )
         if written.task and not again.task:
-            settings = fine_tuned.format_settings(written.task)
+            settings = task_models.format_settings(written.task)
             lines += _format_notes(
                 (f"the {target_format.title} format cannot store the settings of the task: {settings}",)
             )

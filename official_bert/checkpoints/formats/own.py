@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from official_bert.checkpoints import checksums, finetuned, run_checkpoints
 from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, LoadedModel, LoadOverrides
-from official_bert.checkpoints.formats import fine_tuned
+from official_bert.checkpoints.formats import task_models
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import format_model_files, read_model_files, write_model_files
 from official_bert.checkpoints.tensors import Naming, read_weights, to_external
@@ -63,7 +63,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
         UserError: If something is missing, left over, damaged, or does not fit together.
     """
     if finetuned.is_finetuned(path.folder):
-        return fine_tuned.read(path.folder, overrides)
+        return task_models.read(path.folder, overrides)
     source = path.open_bundle()
     number = re.search(r"ckpt-(\d+)$", source.path)
     described = read_model_files(os.path.dirname(source.path), overrides)
@@ -85,8 +85,8 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
             f"the checkpoint has {', '.join(checkpoint.parts)}; only a model of exactly "
             f"{', '.join(sorted(PRETRAINING))} can be resumed; remove --optimizer"
         )
-    if not checkpoint.slots and fine_tuned.find_task_head(checkpoint):
-        return fine_tuned.write(checkpoint, folder)
+    if not checkpoint.slots and task_models.find_task_head(checkpoint):
+        return task_models.write(checkpoint, folder)
     to_external(checkpoint.weights, checkpoint.config, NAMING, NAME)  # every weight must have a name
     _save_run(checkpoint, folder, checkpoint.step or 0)
     write_model_files(folder, format_model_files(checkpoint))
