@@ -44,7 +44,10 @@ def test_every_kind_is_known_and_gives_its_rows(kind: str, tmp_path: pathlib.Pat
 def test_parts_of_a_file_give_all_of_its_rows(kind: str, size: int, tmp_path: pathlib.Path):
     path = STORED[kind](tmp_path, TEXTS)
     first = row_files.expand([path], "input_file")[0]
-    assert len(row_files.find_ranges(first, kind, size)) > 1
+    ranges = row_files.find_ranges(first, kind, size)
+    assert len(ranges) > 1
+    positions = [position for part in ranges for position, _ in row_files.read_rows(first, kind, ["text"], part)]
+    assert positions == [f"row {number}" for number in range(1, len(positions) + 1)]
     assert read(path, size=size) == read(path)
 
 

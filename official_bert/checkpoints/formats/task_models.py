@@ -1,4 +1,4 @@
-"""Fine-tuned models as checkpoints: reads the folders of `finetune` and `save_checkpoint`, and writes heads as such.
+"""Fine-tuned models as checkpoints: reads the folders that `finetune` and `save_checkpoint` write, and writes them too.
 
 If the other format does not state them, question answering gets the original's limits and multiple choice four choices.
 """
