@@ -1,4 +1,4 @@
-"""Made-up texts on which implementations of a kind could differ: of every length, and of odd characters."""
+"""Generates texts on which implementations of a kind could differ: of all lengths, and with unusual characters."""
 
 import random
 
@@ -18,11 +18,11 @@ ODD_TEXTS = (
     f"one{PAIR_SEPARATOR}two{PAIR_SEPARATOR}three",
 )
 SHORT = 7  # tokens
-_MANY_WORDS = 500  # from which texts are made
+_MANY_WORDS = 500  # words of the generated texts
 
 
 class SyntheticTexts:
-    """Odd texts, and texts of given lengths made of pieces that are tokenized as themselves. Always the same ones.
+    """Unusual texts, and texts of given lengths whose words are single tokens. The texts are always the same.
 
     Args:
         tokenizer: The tokenizer that determines the lengths.
@@ -36,7 +36,7 @@ class SyntheticTexts:
         self._words = words or ["."]
 
     def single(self, room: int) -> list[str]:
-        """Returns texts, some of which fill the room, without special tokens, to the token."""
+        """Returns texts. Some have `room` tokens, or one more or less."""
         return [*ODD_TEXTS, *map(self.text, _lengths(room))]
 
     def text(self, tokens: int) -> str:
@@ -44,7 +44,7 @@ class SyntheticTexts:
         return " ".join(self.random.choices(self._words, k=tokens))
 
     def pairs(self, room: int) -> list[tuple[str, str]]:
-        """Returns pairs, some of which fill the room, without special tokens, to the token."""
+        """Returns pairs. Some have `room` tokens together, or one more or less."""
         half = room // 2
         lengths = [
             (1, 1), (SHORT, SHORT), (half, room - half), (half + 1, room - half), (half, room - half + 1),
@@ -55,7 +55,7 @@ class SyntheticTexts:
         return [*odd, ("", ""), *((self.text(first), self.text(second)) for first, second in lengths)]
 
     def questions(self, room: int, longest: int) -> list[tuple[str, str]]:
-        """Returns questions and contexts, some of which fill the room, or that of the question, to the token."""
+        """Returns questions and contexts. Some have `room` tokens together or a question of `longest` tokens."""
         lengths = [(SHORT, tokens) for tokens in _lengths(max(room - SHORT, 1))]
         lengths += [(tokens, 2 * SHORT) for tokens in (1, longest, longest + 1)] + [(0, SHORT)]
         odd = [
@@ -66,5 +66,5 @@ class SyntheticTexts:
 
 
 def _lengths(room: int) -> list[int]:
-    """Returns the lengths of texts around the number of tokens that a model reads."""
+    """Returns lengths around the number of tokens that a model reads."""
     return sorted({1, SHORT, max(room - 1, 1), room, room + 1, 5 * room // 2})

@@ -79,7 +79,7 @@ def question_windows(tokenizer: FullTokenizer, texts: Texts, spec: Answer) -> tu
     both = zip(texts["question"], texts["context"], strict=True)
     questions = [Question(str(number), *each, None) for number, each in enumerate(both)]
     limits = {name: spec[name] for name in ("max_seq_length", "doc_stride", "max_query_length")}
-    return questions, questions_module.cut_into_windows(questions, tokenizer, questions_module.Limits(**limits))
+    return questions, questions_module.split_into_windows(questions, tokenizer, questions_module.Limits(**limits))
 
 
 def answers_to_questions(model: keras.Model, tokenizer: FullTokenizer, texts: Texts, spec: Answer) -> Iterator[Answer]:
@@ -95,10 +95,10 @@ def answers_to_questions(model: keras.Model, tokenizer: FullTokenizer, texts: Te
 
 def tags_of_words(model: keras.Model, tokenizer: FullTokenizer, texts: Texts, spec: Answer) -> Iterator[Answer]:
     sentences = [tokenizer.basic_tokenizer.tokenize(text) for text in texts["text"]]
-    windows = tagging_spec.cut_into_windows(sentences, tokenizer, spec["max_seq_length"], spec.get("doc_stride"))
+    windows = tagging_spec.split_into_windows(sentences, tokenizer, spec["max_seq_length"], spec.get("doc_stride"))
     logits = outputs_of_rows(model, [(window.input_ids, [0] * len(window.input_ids)) for window in windows]).numpy()
-    answers = tagging_spec.tags_from_logits([*map(len, sentences)], windows, logits, spec["labels"])
-    for tags, probabilities in zip(*answers, strict=True):
+    answers = tagging_spec.decode_tags([*map(len, sentences)], windows, logits, spec["labels"])
+    for tags, probabilities in answers:
         yield {"tags": tags, "probabilities": probabilities}
 
 

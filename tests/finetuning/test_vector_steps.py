@@ -32,7 +32,7 @@ def config_of(dropout: float) -> BertConfig:
     return tiny_config(initializer_range=0.2, **rates)
 
 
-def features_of(texts: int, rows: int = ROWS) -> Features:
+def build_features(texts: int, rows: int = ROWS) -> Features:
     rng = np.random.default_rng(0)
     ids = [rng.integers(5, len(WORDS), rng.integers(3, LENGTH)) for _ in range(rows * texts)]
     labels = rng.random(rows).astype(np.float32)
@@ -40,7 +40,7 @@ def features_of(texts: int, rows: int = ROWS) -> Features:
 
 
 def batch_of(texts: int) -> tuple:
-    return tf.nest.map_structure(tf.constant, batches.pad_batch(features_of(texts), np.arange(ROWS), LENGTH))
+    return tf.nest.map_structure(tf.constant, batches.pad_batch(build_features(texts), np.arange(ROWS), LENGTH))
 
 
 def gradients_of_step(head: VectorSpec, texts: int, dropout: float, micro_batches: int):
@@ -109,7 +109,7 @@ def trained(strategy: tf.distribute.Strategy, micro_batches: int = 1) -> tuple:
         max_seq_length=LENGTH, random_seed=7, micro_batches=micro_batches,
     )  # fmt: skip
     trainer = Trainer(RANKING, LoadedModel(config_of(0.0), {}, VOCAB, True), config, strategy=strategy)
-    features = features_of(2, 13)
+    features = build_features(2, 13)
     losses: list[float] = []
     trainer.train(features, 0, 6, lambda done, mean: bool(losses.append(mean * done)))
     vectors = np.stack(trainer.predict(features, 4))

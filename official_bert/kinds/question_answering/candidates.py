@@ -1,14 +1,13 @@
-"""From a model's scores to the answers of SQuAD.
+"""Computes the answers to questions from a model's scores.
 
-As in the original: of every window the best starts and ends, in pairs that can be an answer, best sum first, and of
-those with the same text the best. It differs in three things:
+As in the original, the best starts and ends of each window are combined to pairs that can be an answer. The pairs are
+sorted by the sum of their scores, and each text is kept once. There are three differences:
 
-- The text is what stands in the context from the first piece's first character to the last one's last. The original
-  joins the pieces, looks them up in the words with lower case and accents gone, and where that fails (characters that
-  change their number in lower case, say) gives the whole words, punctuation included; several white spaces become one.
-- Positions where no answer can begin or end (question, padding, and starts that another window sees better) do not use
-  up ranks among the best.
-- Without any pair the answer is "". The original crashes there (v2.0), or answers with the word "empty".
+- The text of an answer is copied from the context. The original joins the pieces and looks them up in the words without
+  case and accents. If that fails, it returns the whole words with punctuation, and single spaces.
+- Positions where no answer can begin or end (question, padding, and starts with more context in another window) do not
+  count among the best.
+- If no pair is possible, the answer is "". The original crashes (v2.0) or returns the word "empty".
 """
 
 import dataclasses
@@ -24,7 +23,7 @@ Scores = Sequence[npt.NDArray[np.float32]]
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An answer, context[start:end] (0 and 0 for none), with its scores and how likely it is among the candidates."""
+    """An answer, context[start:end], with its scores and its probability among the candidates."""
 
     text: str
     start: int
@@ -36,14 +35,14 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What is answered to a question."""
+    """The answers to a question."""
 
-    candidates: list[Candidate]  # the best, best first; with v2.0 the empty answer is among them
-    best: Candidate  # the best that is not empty, whatever the score of "no answer"; empty if there is none
-    null_score_difference: float  # the score of "no answer" minus the one of `best`
+    candidates: list[Candidate]  # sorted, best first; with v2.0 including the empty answer
+    best: Candidate  # the best answer with a text, or an empty one if no answer has a text
+    null_score_difference: float  # the score of "no answer" minus the score of `best`
 
     def answer(self, version_2: bool, null_score_diff_threshold: float = 0.0) -> Candidate:
-        """Returns `best`; with v2.0 the empty answer if the difference is above the threshold."""
+        """Returns `best`, or with v2.0 the empty answer if the difference is above the threshold."""
         if version_2 and self.null_score_difference > null_score_diff_threshold:
             return next(candidate for candidate in self.candidates if not candidate.text)
         return self.best
@@ -58,58 +57,38 @@ def predict(
     n_best_size: int = 20,
     max_answer_length: int = 30,
 ) -> list[Prediction]:
-    """Returns what is answered to each question.
+    """Returns the answers to each question.
 
     Args:
-        questions: each has a window or more.
-        windows: those of all questions, in any order.
-        start_logits: for each window the scores of its positions, [S or more].
-        end_logits: likewise.
-        version_2: whether "no answer" is among the candidates.
-        n_best_size: how many candidates to keep.
-        max_answer_length: of an answer, in pieces.
+        questions: Questions with at least one window each.
+        windows: The windows of all questions, in any order.
+        start_logits: Scores of the positions of each window to be the start of the answer, [S or more].
+        end_logits: Scores to be the end of the answer, in the same form.
+        version_2: Whether "no answer" is among the candidates.
+        n_best_size: Number of candidates to keep.
+        max_answer_length: Maximum number of pieces of an answer.
     """
-    of_question: list[list[int]] = [[] for _ in questions]
-    for number, window in enumerate(windows):
-        of_question[window.question].append(number)
+    candidates: list[list[Candidate]] = [[] for _ in questions]
+    empty: list[list[Candidate]] = [[] for _ in questions]
+    for window, start, end in zip(windows, start_logits, end_logits, strict=True):
+        context = questions[window.question].context
+        candidates[window.question] += _list_candidates(context, window, start, end, n_best_size, max_answer_length)
+        empty[window.question].append(Candidate("", 0, 0, float(start[0]), float(end[0])))
+    # The window with the lowest score of "no answer" determines that score.
     return [
-        _predict(
-            question.context,
-            [windows[number] for number in numbers],
-            [start_logits[number] for number in numbers],
-            [end_logits[number] for number in numbers],
-            version_2,
-            n_best_size,
-            max_answer_length,
-        )
-        for question, numbers in zip(questions, of_question, strict=True)
+        _make_prediction(some, min(empty_ones, key=_score), version_2, n_best_size)
+        for some, empty_ones in zip(candidates, empty, strict=True)
     ]
 
 
-def _predict(
-    context: str,
-    windows: list[Window],
-    starts: Scores,
-    ends: Scores,
-    version_2: bool,
-    n_best_size: int,
-    max_answer_length: int,
-) -> Prediction:
-    candidates: list[Candidate] = []
-    for window, start, end in zip(windows, starts, ends, strict=True):
-        candidates += _candidates(context, window, start, end, n_best_size, max_answer_length)
-    candidates.sort(key=_score, reverse=True)
+def _make_prediction(candidates: list[Candidate], nothing: Candidate, version_2: bool, n_best_size: int) -> Prediction:
+    candidates = sorted(candidates, key=_score, reverse=True)
     distinct: dict[str, Candidate] = {}
     for candidate in candidates:
         if len(distinct) == n_best_size:
             break
         distinct.setdefault(candidate.text, candidate)
     best_ones = list(distinct.values())
-    # The window that is least sure that there is no answer speaks for all.
-    nothing = min(
-        (Candidate("", 0, 0, float(start[0]), float(end[0])) for start, end in zip(starts, ends, strict=True)),
-        key=_score,
-    )
     best = best_ones[0] if best_ones else nothing
     if version_2 or not best_ones:
         best_ones = sorted([*best_ones, nothing], key=_score, reverse=True)
@@ -128,7 +107,7 @@ def _score(candidate: Candidate) -> float:
     return candidate.start_logit + candidate.end_logit
 
 
-def _candidates(
+def _list_candidates(
     context: str,
     window: Window,
     start_logits: npt.NDArray[np.float32],
@@ -136,10 +115,10 @@ def _candidates(
     n_best_size: int,
     max_answer_length: int,
 ) -> list[Candidate]:
-    """Returns the best answers within a window, best first: no more than n_best_size, each text once."""
+    """Returns up to n_best_size answers within a window, best first, each text once."""
     here = slice(window.offset, window.offset + len(window.has_most_context))
     allowed = np.flatnonzero(window.has_most_context)
-    starts = allowed[_best(start_logits[here][allowed], n_best_size)]  # counted from the window's first of context
+    starts = allowed[_best(start_logits[here][allowed], n_best_size)]  # from the first context token
     ends = _best(end_logits[here], n_best_size)
     lengths = ends - starts[:, None] + 1  # [starts, ends]
     rows, columns = np.nonzero((lengths >= 1) & (lengths <= max_answer_length))
@@ -159,5 +138,5 @@ def _candidates(
 
 
 def _best(scores: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.int64]:
-    """The positions of the highest scores, best first, of equal ones the first."""
+    """Returns the positions of the highest scores, best first. Equal scores keep their order."""
     return np.argsort(-scores, kind="stable")[:count]

@@ -46,14 +46,14 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The size of a window. The defaults are those of the original.
+    """The size of a window. The original has the same defaults.
 
     Raises:
         UserError: If the limits leave no room for context.
     """
 
     max_seq_length: int = 384  # tokens of a window, with the question, [CLS] and two [SEP]
-    doc_stride: int = 128  # tokens of context from one window's first to the next one's
+    doc_stride: int = 128  # tokens of context between the starts of two windows
     max_query_length: int = 64  # tokens of a question that are kept
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Limits:
             )
         if self.max_seq_length <= self.max_query_length + 3:
             raise UserError(
-                f"max_seq_length={self.max_seq_length} leaves no room for context beside a question of "
+                f"max_seq_length={self.max_seq_length} leaves no room for context with a question of "
                 f"{self.max_query_length} tokens, [CLS] and two [SEP]; raise it or lower max_query_length"
             )
 
@@ -82,7 +82,7 @@ class Context:
 class Window:
     """[CLS] question [SEP] some of the context [SEP], without padding."""
 
-    question: int  # the number of the question
+    question: int  # the index of the question
     input_ids: list[int]
     segment_ids: list[int]  # 0 up to the first [SEP], 1 after it
     offset: int  # the position in `input_ids` of the first token of context
@@ -107,30 +107,30 @@ def tokenize_context(text: str, tokenizer: FullTokenizer) -> Context:
     )
 
 
-def cut_into_windows(questions: Sequence[Question], tokenizer: FullTokenizer, limits: Limits) -> list[Window]:
+def split_into_windows(questions: Sequence[Question], tokenizer: FullTokenizer, limits: Limits) -> list[Window]:
     """Returns the windows of all questions, in the order of the questions.
 
     Consecutive questions about the same context tokenize it once.
     """
-    cut: list[Window] = []
+    windows: list[Window] = []
     context = None
     progress = Progress("featurizing", len(questions), "questions")
     for number, question in enumerate(questions):
         if context is None or context.text != question.context:
             context = tokenize_context(question.context, tokenizer)
-        cut += _windows_of_question(number, question, context, tokenizer, limits)
+        windows += _windows_of_question(number, question, context, tokenizer, limits)
         progress.update(number + 1)
-    return cut
+    return windows
 
 
 def _windows_of_question(
     number: int, question: Question, context: Context, tokenizer: FullTokenizer, limits: Limits
 ) -> Iterator[Window]:
-    """Yields the windows of one question, which has that number.
+    """Yields the windows of the question with an index.
 
-    The start and end of an answer are those of the pieces that hold its characters. (The original takes the words
-    between white space, and shrinks them while what remains reads like the answer.) A window that does not hold the
-    whole answer has none to learn, as in the original.
+    An answer starts and ends with the pieces that contain its characters. (The original takes the words between white
+    space, and shrinks them while the rest reads like the answer.) As in the original, a window is trained to have no
+    answer unless it contains the whole answer.
     """
     query = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(question.text)[: limits.max_query_length])
     cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
@@ -139,7 +139,7 @@ def _windows_of_question(
     _, starts, lengths = truncation.build_windows(np.array([count]), np.array([room]), limits.doc_stride)
     spans = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
     owners = truncation.assign_tokens(spans, count)
-    answer_first, answer_last = answer_tokens(question, context, tokenizer)
+    answer_first, answer_last = find_answer_tokens(question, context, tokenizer)
     for index, (start, end) in enumerate(spans):
         input_ids, segment_ids = pairs.join(cls, sep, query, context.ids[start:end].tolist())
         offset = len(query) + 2
@@ -157,17 +157,17 @@ def _windows_of_question(
         )
 
 
-def answer_tokens(question: Question, context: Context, tokenizer: FullTokenizer) -> tuple[int, int]:
-    """Returns the first and the last of the context's tokens that hold the first answer; -1 if there is none.
+def find_answer_tokens(question: Question, context: Context, tokenizer: FullTokenizer) -> tuple[int, int]:
+    """Returns the indices of the first and the last token of the first answer in the context, or -1 and -1.
 
-    Where the answer cuts a piece, as "3" in "33.3%", these tokens hold more than the answer. Then tokens that are the
-    answer's own are taken instead, if there are such within the same words, as the original does.
+    If the answer is a part of a piece, such as "3" in "33.3%", these tokens contain more than the answer. In this case,
+    as in the original, tokens within the same words that equal the answer's own tokens are returned if possible.
     """
     if not question.answers:
         return -1, -1
     answer = question.answers[0]
     end = answer.start + len(answer.text)
-    # Pieces are in the order of the text; one that is cut by the answer's edge belongs to it.
+    # Pieces are in the order of the text. A piece that is partly in the answer counts.
     held = np.flatnonzero((context.ends > answer.start) & (context.starts < end))
     if not len(held):
         return -1, -1
@@ -178,7 +178,7 @@ def answer_tokens(question: Question, context: Context, tokenizer: FullTokenizer
 
 
 def _same_tokens(tokenizer: FullTokenizer, answer: Answer, context: Context) -> tuple[int, int] | None:
-    """The first tokens, within the words between white space that hold the answer, that are the answer's tokens."""
+    """Returns the first tokens, within the white-space words of the answer, that equal the answer's own tokens."""
     end = answer.start + len(answer.text)
     before, after = context.text[: answer.start].rsplit(maxsplit=1), context.text[end:].split(maxsplit=1)
     word_start = answer.start - (len(before[-1]) if before and not context.text[answer.start - 1].isspace() else 0)
@@ -191,19 +191,19 @@ def _same_tokens(tokenizer: FullTokenizer, answer: Answer, context: Context) -> 
     return None
 
 
-def features_of(cut: Sequence[Window], questions: Sequence[Question]) -> Features:
-    """Returns the inputs of the model for windows, without targets if the answers of a question are not known."""
+def build_features(windows: Sequence[Window], questions: Sequence[Question]) -> Features:
+    """Returns the inputs of the model for windows, with targets if the answers of all questions are known."""
     targets = {}
     if all(question.answers is not None for question in questions):
         targets = {
-            START_LOGITS: np.array([window.start_position for window in cut], np.int32),
-            END_LOGITS: np.array([window.end_position for window in cut], np.int32),
+            START_LOGITS: np.array([window.start_position for window in windows], np.int32),
+            END_LOGITS: np.array([window.end_position for window in windows], np.int32),
         }
     features = from_rows(
-        [np.array(window.input_ids, np.int32) for window in cut],
-        [np.array(window.segment_ids, np.int32) for window in cut],
+        [np.array(window.input_ids, np.int32) for window in windows],
+        [np.array(window.segment_ids, np.int32) for window in windows],
         targets,
-        {EXAMPLE: np.array([window.question for window in cut], np.int64)},
+        {EXAMPLE: np.array([window.question for window in windows], np.int64)},
     )
     count = len(features.input_ids)
     details = {
@@ -211,7 +211,7 @@ def features_of(cut: Sequence[Window], questions: Sequence[Question]) -> Feature
         _ENDS: np.zeros(count, np.int32),
         _HAS_MOST_CONTEXT: np.zeros(count, bool),
     }
-    for window, first in zip(cut, features.splits.tolist(), strict=False):
+    for window, first in zip(windows, features.splits.tolist(), strict=False):
         here = slice(first + window.offset, first + window.offset + len(window.starts))
         details[_STARTS][here] = window.starts
         details[_ENDS][here] = window.ends
@@ -220,15 +220,15 @@ def features_of(cut: Sequence[Window], questions: Sequence[Question]) -> Feature
     return features
 
 
-def windows_of(features: Features) -> list[Window]:
-    """Returns the windows of features."""
-    cut = []
+def rebuild_windows(features: Features) -> list[Window]:
+    """Returns the windows from which features were made."""
+    windows = []
     splits = features.splits.tolist()
     for row, (first, last) in enumerate(itertools.pairwise(splits)):
         ids, segment_ids = features.input_ids[first:last], features.segment_ids[first:last]
-        offset = int(np.argmax(segment_ids))  # after the first [SEP]; a context without tokens has but a [SEP] there
+        offset = int(np.argmax(segment_ids))  # after the first [SEP]
         context = slice(first + offset, last - 1)
-        cut.append(
+        windows.append(
             Window(
                 question=int(features.details[EXAMPLE][row]),
                 input_ids=ids.tolist(),
@@ -239,4 +239,4 @@ def windows_of(features: Features) -> list[Window]:
                 has_most_context=features.details[_HAS_MOST_CONTEXT][context],
             )
         )
-    return cut
+    return windows

@@ -18,9 +18,9 @@ from official_bert.kinds.question_answering.questions import (
     Answer,
     Limits,
     Question,
-    cut_into_windows,
-    features_of,
-    windows_of,
+    build_features,
+    rebuild_windows,
+    split_into_windows,
 )
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.synthetic_texts import SyntheticTexts
@@ -156,7 +156,7 @@ class QuestionAnsweringSpec(KindSpec):
 
     def featurize(self, examples: Sequence[Question], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         limits = Limits(max_seq_length, self.doc_stride, self.max_query_length)
-        features = features_of(cut_into_windows(examples, tokenizer, limits), examples)
+        features = build_features(split_into_windows(examples, tokenizer, limits), examples)
         lengths = np.diff(tokenizer.encode([example.text for example in examples])[1])
         return dataclasses.replace(features, is_truncated=lengths > self.max_query_length)
 
@@ -172,7 +172,7 @@ class QuestionAnsweringSpec(KindSpec):
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[Question]) -> list[Prediction]:
         return candidates.predict(
-            examples, windows_of(features), outputs[START_LOGITS], outputs[END_LOGITS], self.version_2,
+            examples, rebuild_windows(features), outputs[START_LOGITS], outputs[END_LOGITS], self.version_2,
             self.n_best_size, self.max_answer_length,
         )  # fmt: skip
 

@@ -1,11 +1,12 @@
-"""How SQuAD's answers are scored, by the published rules: exact match and F1, both from 0 to 100.
+"""Scores answers by the published rules of SQuAD: exact match and F1, from 0 to 100.
 
 Texts are compared in lower case, without ASCII punctuation, without the articles a, an and the, and with single spaces.
-F1 is the one of the words that two texts share. The best over the right answers counts. In v2.0 a question without an
-answer counts as right if the prediction is empty (after that), and right answers of which nothing remains do not count.
+F1 counts the words that two texts share. If a question has several right answers, the best score counts. In v2.0, a
+question without an answer is right if the normalized prediction is empty, and right answers that become empty are
+ignored.
 
-It differs from the published script of v2.0 in one thing: a question without a prediction is wrong; the script leaves
-it out of the mean (the one of v1.1 does not).
+A question without a prediction is wrong, as in the published script of v1.1. The script of v2.0 leaves it out of the
+mean.
 """
 
 import collections
@@ -20,22 +21,19 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def normalized(text: str) -> str:
-    """Returns the text as it is compared."""
+def normalize(text: str) -> str:
+    """Returns a text in the form in which texts are compared."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, answer: str) -> float:
-    """Returns 1.0 if both are the same once normalized, else 0.0."""
-    return float(normalized(prediction) == normalized(answer))
+    """Returns 1.0 if both texts are equal after normalization, else 0.0."""
+    return float(normalize(prediction) == normalize(answer))
 
 
 def f1(prediction: str, answer: str) -> float:
-    """Returns the harmonic mean of the shares of words that each has in common with the other, v1.1's way.
-
-    If nothing remains of either text, nothing is in common, and it is 0.0 even if nothing remains of both.
-    """
-    predicted, right = normalized(prediction).split(), normalized(answer).split()
+    """Returns the F1 of the words that two texts share, as in v1.1: 0.0 if both texts are empty after normalization."""
+    predicted, right = normalize(prediction).split(), normalize(answer).split()
     common = sum((collections.Counter(predicted) & collections.Counter(right)).values())
     if not common:
         return 0.0
@@ -44,8 +42,8 @@ def f1(prediction: str, answer: str) -> float:
 
 
 def f1_version_2(prediction: str, answer: str) -> float:
-    """Returns `f1`, but 1.0 if nothing remains of both texts."""
-    if not normalized(prediction) or not normalized(answer):
+    """Returns `f1`, but 1.0 if both texts are empty after normalization."""
+    if not normalize(prediction) or not normalize(answer):
         return exact_match(prediction, answer)
     return f1(prediction, answer)
 
@@ -54,15 +52,15 @@ def score_version_1(questions: Sequence[Question], answers: Mapping[str, str]) -
     """Returns exact_match and f1.
 
     Args:
-        questions: with their right answers.
-        answers: the predictions, by the questions' ids; a question without one is wrong.
+        questions: Questions with their right answers.
+        answers: Predictions by the ids of the questions.
 
     Raises:
-        UserError: a question's right answers are not known.
+        UserError: If the right answers of a question are not known.
     """
     totals = {"exact_match": 0.0, "f1": 0.0}
     for question in questions:
-        right = _right_answers(question)
+        right = _list_right_answers(question)
         if question.id in answers:
             predicted = answers[question.id]
             totals["exact_match"] += max(exact_match(predicted, each) for each in right)
@@ -76,51 +74,55 @@ def score_version_2(
     null_score_differences: Mapping[str, float] | None = None,
     best_answers: Mapping[str, str] | None = None,
 ) -> dict[str, float]:
-    """Returns exact, f1 and total: of all questions, of those with an answer (HasAns_) and of those without (NoAns_).
+    """Returns exact, f1 and total of all questions, of questions with (HasAns_) and without an answer (NoAns_).
 
     Args:
-        questions: with their right answers; an empty tuple for those without one.
-        answers: the predictions, by the questions' ids; "" for no answer.
-        null_score_differences: for each id how much more likely no answer is than the best one. With it the result has
-            best_exact and best_f1, the scores at the best thresholds on it, and best_exact_thresh and best_f1_thresh.
-        best_answers: the best answers that are not empty, for the search of thresholds. The published script knows
-            `answers` alone, in which some have been emptied by a threshold already; that is done without this.
+        questions: Questions with their right answers, an empty tuple for no answer.
+        answers: Predictions by the ids of the questions, "" for no answer.
+        null_score_differences: Score of "no answer" minus the score of the best answer, by id. If given, the result
+            contains best_exact and best_f1, the scores at the best thresholds of the difference, and the thresholds
+            best_exact_thresh and best_f1_thresh.
+        best_answers: The best answers that are not empty, for the search of thresholds. Defaults to `answers`, as in
+            the published script.
 
     Raises:
-        UserError: a question's right answers are not known.
+        UserError: If the right answers of a question are not known.
     """
-    exact, overlap = _by_question(questions, answers, exact_match), _by_question(questions, answers, f1_version_2)
+    exact, overlap = (
+        _score_by_question(questions, answers, exact_match),
+        _score_by_question(questions, answers, f1_version_2),
+    )
     answerable = {question.id for question in questions if question.answers}
-    result = _means("", exact, overlap, set(exact))
+    result = _average_scores("", exact, overlap, set(exact))
     if answerable:
-        result |= _means("HasAns_", exact, overlap, answerable)
+        result |= _average_scores("HasAns_", exact, overlap, answerable)
     if unanswerable := set(exact) - answerable:
-        result |= _means("NoAns_", exact, overlap, unanswerable)
+        result |= _average_scores("NoAns_", exact, overlap, unanswerable)
     if null_score_differences is not None:
         candidates = answers if best_answers is None else best_answers
         for name, measure in (("exact", exact_match), ("f1", f1_version_2)):
-            result[f"best_{name}"], result[f"best_{name}_thresh"] = best_threshold(
-                _by_question(questions, candidates, measure), answerable, candidates, null_score_differences
+            result[f"best_{name}"], result[f"best_{name}_thresh"] = find_best_threshold(
+                _score_by_question(questions, candidates, measure), answerable, candidates, null_score_differences
             )
     return result
 
 
-def best_threshold(
+def find_best_threshold(
     scores: Mapping[str, float],
     answerable: set[str],
     answers: Mapping[str, str],
     null_score_differences: Mapping[str, float],
 ) -> tuple[float, float]:
-    """Returns the highest score, 0 to 100, that a threshold on the null-score difference gives, and that threshold.
+    """Returns the highest score, 0 to 100, for any threshold of the null-score difference, and that threshold.
 
-    A question is answered if its difference is not above the threshold. Of equal scores the lowest threshold is
-    returned, and 0.0 if to answer nothing is best, as by the published script.
+    A question is answered if its difference is not above the threshold. As in the published script, the lowest of
+    several best thresholds is returned, and 0.0 if it is best to answer nothing.
 
     Args:
-        scores: of each question's answer.
-        answerable: the ids of the questions that have an answer.
-        answers: the predictions.
-        null_score_differences: for each id; a question without one is never answered.
+        scores: Score of the answer to each question.
+        answerable: The ids of the questions that have an answer.
+        answers: The predictions by id.
+        null_score_differences: The differences by id. A question without a difference is not answered.
     """
     current = best = float(len(scores) - len(answerable))  # nothing is answered
     threshold = 0.0
@@ -136,26 +138,28 @@ def best_threshold(
     return 100 * best / max(len(scores), 1), threshold
 
 
-def _by_question(
+def _score_by_question(
     questions: Sequence[Question], answers: Mapping[str, str], measure: Callable[[str, str], float]
 ) -> dict[str, float]:
     result = {}
     for question in questions:
         right = [""]
         if question.answers != ():
-            right = [text for text in _right_answers(question) if normalized(text)] or [""]
+            right = [text for text in _list_right_answers(question) if normalize(text)] or [""]
         predicted = answers.get(question.id)
         result[question.id] = 0.0 if predicted is None else max(measure(predicted, each) for each in right)
     return result
 
 
-def _right_answers(question: Question) -> list[str]:
+def _list_right_answers(question: Question) -> list[str]:
     if not question.answers:
         raise UserError(f"question {question.id} has no answers to score by; evaluate on a file that has them")
     return [answer.text for answer in question.answers]
 
 
-def _means(prefix: str, exact: Mapping[str, float], overlap: Mapping[str, float], ids: set[str]) -> dict[str, float]:
+def _average_scores(
+    prefix: str, exact: Mapping[str, float], overlap: Mapping[str, float], ids: set[str]
+) -> dict[str, float]:
     return {
         f"{prefix}exact": 100 * sum(exact[name] for name in ids) / max(len(ids), 1),
         f"{prefix}f1": 100 * sum(overlap[name] for name in ids) / max(len(ids), 1),

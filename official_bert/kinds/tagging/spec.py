@@ -1,9 +1,9 @@
 """Tags of words, such as named entities or parts of speech (paper, section 5.3).
 
-A word is tagged at its first piece, as in the paper; its other pieces, [CLS] and [SEP] have no label.
+The first piece of a word gets its tag, as in the paper. The other pieces, [CLS] and [SEP] have no label.
 
-A sentence that is longer than the model reads is cut into windows between words. Every word is tagged in the window
-where it has most context, in training as in prediction, so that each counts once.
+A sentence that is too long for the model is split into windows, between words. In training and in prediction, each word
+is tagged once, in the window where it has the most context.
 
 T tokens of all windows, S sequence, C classes
 """
@@ -27,7 +27,7 @@ from official_bert.kinds.tagging import entity_scores
 from official_bert.tokenization import pairs, truncation
 from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, FullTokenizer
 
-_WORD = "word"  # in Features.details, [T]: the number of the word that is tagged at this token, or -1
+_WORD = "word"  # in Features.details, [T]: the index of the word that is tagged at this token, or -1
 
 Tagged = tuple[list[str], list[float]]
 
@@ -66,9 +66,9 @@ class Sentence:
 class Window:
     """[CLS] pieces of whole words [SEP], without padding."""
 
-    sentence: int  # the sentence's number
-    input_ids: list[int]  # the tokens; the segment is 0 for all
-    words: list[int]  # the numbers of the words that are tagged here
+    sentence: int  # the index of the sentence
+    input_ids: list[int]  # the tokens, all of segment 0
+    words: list[int]  # the indices of the words that are tagged here
     positions: list[int]  # the positions of their first pieces in `input_ids`
 
 
@@ -81,8 +81,8 @@ class TaggingSpec(KindSpec):
 
     Attributes:
         labels: The tags.
-        doc_stride: Approximate number of tokens from one window of a long sentence to the next, or None for half a
-            window.
+        doc_stride: Approximate number of tokens between the starts of two windows of a long sentence. Defaults to half
+            a window.
     """
 
     kind: ClassVar[str] = TAGGING
@@ -102,7 +102,7 @@ class TaggingSpec(KindSpec):
 
     @property
     def scheme(self) -> entity_scores.Scheme | None:
-        """The scheme of the entities that the tags mark, or None for other tags."""
+        """The scheme of entities that the tags follow, or None if the tags are classes of words."""
         return entity_scores.detect_scheme(self.labels)
 
     @property
@@ -150,9 +150,11 @@ class TaggingSpec(KindSpec):
         return sentences
 
     def spans(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> list[list[Span]]:
-        """Returns the entities of each text, in order; its words, where the tags are not those of entities.
+        """Returns the entities of each text in order, or its words if the tags do not mark entities.
 
-        The examples have the characters that their words are (see `split_text` and `join_words`).
+        Args:
+            predictions: The predictions.
+            examples: Sentences with the positions of their words (see `split_text` and `join_words`).
         """
         scheme = self.scheme
         return [
@@ -192,26 +194,26 @@ class TaggingSpec(KindSpec):
 
     def margins(self, outputs: Outputs, features: Features, examples: Sequence[Sentence]) -> list[float]:
         margins = [math.inf] * len(examples)
-        for window, logits in zip(windows_of(features), outputs, strict=True):
+        for window, logits in zip(rebuild_windows(features), outputs, strict=True):
             rows = softmax(logits[window.positions].astype(np.float64))
             margins[window.sentence] = min([margins[window.sentence], *compute_margins(rows)])
         return margins
 
     def featurize(self, examples: Sequence[Sentence], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         words = [each.words for each in examples]
-        windows = cut_into_windows(words, tokenizer, max_seq_length, self.doc_stride)
-        features = features_of(windows, examples, {label: number for number, label in enumerate(self.labels)})
+        windows = split_into_windows(words, tokenizer, max_seq_length, self.doc_stride)
+        features = build_features(windows, examples, self.labels)
         room = max_seq_length - 2
         is_truncated = [
             any(len(word) > room and len(tokenizer.tokenize(word)) > room for word in each) for each in words
         ]
         return dataclasses.replace(features, is_truncated=np.array(is_truncated, bool))
 
-    def describe_truncation(self, cut: int, examples: int, max_seq_length: int) -> str | None:
-        if not cut:
+    def describe_truncation(self, num_truncated: int, num_examples: int, max_seq_length: int) -> str | None:
+        if not num_truncated:
             return None
         return (
-            f"{cut:,} of {examples:,} texts have a word of more than {max_seq_length - 2} tokens, whose "
+            f"{num_truncated:,} of {num_examples:,} texts have a word of more than {max_seq_length - 2} tokens, whose "
             "rest was left out (max_seq_length)"
         )
 
@@ -220,8 +222,7 @@ class TaggingSpec(KindSpec):
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[Sentence]) -> list[Tagged]:
         counts = [len(each.words) for each in examples]
-        tags, certainties = tags_from_logits(counts, windows_of(features), outputs, self.labels)
-        return list(zip(tags, certainties, strict=True))
+        return decode_tags(counts, rebuild_windows(features), outputs, self.labels)
 
     def scores(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> dict[str, float]:
         expected, predicted = [each.tags or () for each in examples], [tags for tags, _ in predictions]
@@ -243,7 +244,7 @@ class TaggingSpec(KindSpec):
 
 
 def split_text(text: str, tokenizer: FullTokenizer, line: int = 1) -> Sentence:
-    """Returns a text's words, cut as exports cut them: at white space, and punctuation and ideographs by themselves."""
+    """Splits a text into words as exports do: at white space, with punctuation and ideographs as separate words."""
     pieces = tokenizer.tokenize_with_offsets(text)
     first = [number for number, piece in enumerate(pieces) if not piece.token.startswith(CONTINUATION)]
     starts = tuple(pieces[number].start for number in first)
@@ -253,34 +254,34 @@ def split_text(text: str, tokenizer: FullTokenizer, line: int = 1) -> Sentence:
 
 
 def join_words(sentence: Sentence) -> Sentence:
-    """Returns a sentence of words with the text that they are with one space between them."""
+    """Returns the sentence with the text of its words, joined by spaces, and their positions in it."""
     lengths = [len(word) for word in sentence.words]
     starts = tuple(itertools.accumulate((length + 1 for length in lengths), initial=0))[:-1]
     ends = tuple(start + length for start, length in zip(starts, lengths, strict=True))
     return dataclasses.replace(sentence, text=" ".join(sentence.words), starts=starts, ends=ends)
 
 
-def cut_into_windows(
+def split_into_windows(
     sentences: Iterable[Sequence[str]], tokenizer: FullTokenizer, max_seq_length: int, stride: int | None = None
 ) -> list[Window]:
     """Returns the windows of all sentences, in the order of the sentences.
 
     Args:
-        sentences: the words of each.
-        tokenizer: cuts words into pieces. A word of which nothing remains (a lone control character) becomes [UNK], one
-            of more pieces than fit keeps the first.
-        max_seq_length: tokens of a window, with [CLS] and [SEP].
-        stride: tokens from one window's first to the next one's, about; by default half of those that fit.
+        sentences: The words of each sentence.
+        tokenizer: Splits words into pieces. A word without pieces (a control character) becomes [UNK]. A word with more
+            pieces than fit is truncated.
+        max_seq_length: Maximum number of tokens of a window, with [CLS] and [SEP].
+        stride: Approximate number of tokens between the starts of two windows. Defaults to half of those that fit.
 
     Raises:
-        UserError: there is no room for a word.
+        UserError: If no word fits into a window.
     """
     room = max_seq_length - 2
     if room < 1:
-        raise UserError(f"max_seq_length={max_seq_length} leaves no room for a word beside [CLS] and [SEP]")
+        raise UserError(f"max_seq_length={max_seq_length} leaves no room for a word between [CLS] and [SEP]")
     cls, sep, unk = tokenizer.convert_tokens_to_ids([CLS, SEP, UNK])
     known: dict[str, list[int]] = {}
-    cut = []
+    windows = []
     for number, words in enumerate(sentences):
         pieces = []
         for word in words:
@@ -293,7 +294,7 @@ def cut_into_windows(
         for index, (first, last) in enumerate(spans):
             ids = [piece for word in pieces[first:last] for piece in word]
             here = [word for word in range(first, last) if owners[starts[word]] == index]
-            cut.append(
+            windows.append(
                 Window(
                     sentence=number,
                     input_ids=pairs.join(cls, sep, ids)[0],
@@ -301,40 +302,43 @@ def cut_into_windows(
                     positions=[1 + starts[word] - starts[first] for word in here],
                 )
             )
-    return cut
+    return windows
 
 
-def label_ids(window: Window, sentence: Sentence, number_of: dict[str, int]) -> list[int]:
-    """Returns the label of each position of a window, NO_LABEL where it has none, or a tag without a number."""
-    result = [NO_LABEL] * len(window.input_ids)
+def find_label_ids(window: Window, sentence: Sentence, labels: Sequence[str]) -> list[int]:
+    """Returns the label of each position of a window, or NO_LABEL if no word or an unknown tag is there."""
+    label_ids = [NO_LABEL] * len(window.input_ids)
     for word, position in zip(window.words, window.positions, strict=True):
-        result[position] = number_of.get((sentence.tags or ())[word], NO_LABEL)
-    return result
+        tag = (sentence.tags or ())[word]
+        label_ids[position] = labels.index(tag) if tag in labels else NO_LABEL
+    return label_ids
 
 
-def tags_from_logits(
-    num_words: Sequence[int], cut: Sequence[Window], logits: Sequence[npt.NDArray[np.float32]], labels: Sequence[str]
-) -> tuple[list[list[str]], list[list[float]]]:
-    """Returns for each sentence the likeliest tag of each word, and its probability.
+def decode_tags(
+    num_words: Sequence[int],
+    windows: Sequence[Window],
+    logits: Sequence[npt.NDArray[np.float32]],
+    labels: Sequence[str],
+) -> list[Tagged]:
+    """Returns the most probable tag of each word, with its probability.
 
     Args:
-        num_words: of each sentence.
-        cut: the windows of all sentences.
-        logits: for each window, [S or more, C].
-        labels: the tags, by number.
+        num_words: Number of words of each sentence.
+        windows: The windows of all sentences.
+        logits: Logits of each window, [S or more, C].
+        labels: The tags, in the order of the logits.
     """
-    tags = [[""] * count for count in num_words]
-    probabilities = [[0.0] * count for count in num_words]
-    for window, scores in zip(cut, logits, strict=True):
-        chosen = softmax(scores[window.positions].astype(np.float64))  # [words, C]
-        for word, row in zip(window.words, chosen, strict=True):
+    tagged: list[Tagged] = [([""] * count, [0.0] * count) for count in num_words]
+    for window, rows in zip(windows, logits, strict=True):
+        tags, probabilities = tagged[window.sentence]
+        for word, row in zip(window.words, softmax(rows[window.positions].astype(np.float64)), strict=True):
             best = int(np.argmax(row))
-            tags[window.sentence][word], probabilities[window.sentence][word] = labels[best], float(row[best])
-    return tags, probabilities
+            tags[word], probabilities[word] = labels[best], float(row[best])
+    return tagged
 
 
-def features_of(windows: Sequence[Window], sentences: Sequence[Sentence], number_of: dict[str, int]) -> Features:
-    """Returns windows as the runner reads them; without targets if the tags are not known."""
+def build_features(windows: Sequence[Window], sentences: Sequence[Sentence], labels: Sequence[str]) -> Features:
+    """Returns the inputs of the model for windows, with targets if all sentences have tags."""
     features = from_rows(
         [np.array(window.input_ids, np.int32) for window in windows],
         [np.zeros(len(window.input_ids), np.int32) for window in windows],
@@ -346,15 +350,13 @@ def features_of(windows: Sequence[Window], sentences: Sequence[Sentence], number
         words[first + np.array(window.positions, np.int64)] = window.words
     features.details[_WORD] = words
     if all(sentence.tags is not None for sentence in sentences):
-        labels = np.full(len(features.input_ids), NO_LABEL, np.int32)
-        for window, first in zip(windows, features.splits, strict=False):
-            labels[first : first + len(window.input_ids)] = label_ids(window, sentences[window.sentence], number_of)
-        features.targets[LABELS] = labels
+        ids = [find_label_ids(window, sentences[window.sentence], labels) for window in windows]
+        features.targets[LABELS] = np.array(list(itertools.chain.from_iterable(ids)), np.int32)
     return features
 
 
-def windows_of(features: Features) -> list[Window]:
-    """Returns the windows that features were made of."""
+def rebuild_windows(features: Features) -> list[Window]:
+    """Returns the windows from which features were made."""
     windows = []
     splits = features.splits.tolist()
     for row, (first, last) in enumerate(itertools.pairwise(splits)):

@@ -1,4 +1,4 @@
-"""A vector for each text, or for each pair joined by " ||| ". Vectors are learned from pairs or triplets of texts.
+"""Vectors of texts, or of pairs joined by " ||| ", which are learned from pairs or triplets of texts.
 
 E examples, N texts of an example, D dimensions, T different texts
 """
@@ -25,10 +25,10 @@ from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
 @dataclasses.dataclass(frozen=True)
 class VectorExample:
-    """A text; or, to learn from, a text with one that belongs to it, and maybe one that does not."""
+    """A text, or for training a text, a text that belongs to it, and optionally one that does not."""
 
-    id: str  # its name in the file, or its number
-    texts: tuple[str, ...]  # one, two or three; each may be a pair with " ||| " between
+    id: str  # the identifier in the file, or the index
+    texts: tuple[str, ...]  # one, two or three texts, which may be pairs joined by " ||| "
     score: float | None = None  # the similarity of two texts, from 0 to 1, or None if it is not known
 
 
@@ -36,7 +36,7 @@ class VectorExample:
 class VectorSpec(KindSpec):
     """Pooling, which has no weights of its own.
 
-    A prediction is float32, [D], or of an example of several texts [N, D].
+    A prediction is float32, [D], or [N, D] for an example of several texts.
 
     Attributes:
         pooling: See modeling.pooling.build_vector_model, also for `layers` and `normalize`.
@@ -44,10 +44,10 @@ class VectorSpec(KindSpec):
         normalize: Whether vectors have length 1.
         objective: The training objective, one of kinds.names.OBJECTIVES.
         scale: Factor of the cosines before the softmax of RANKING.
-        margin: How much farther away TRIPLET wants the negative.
+        margin: Minimum difference of distances that TRIPLET trains for.
         dimensions: Sizes of the prefixes that are trained to be vectors too.
         score_range: The lowest and the highest score of a pair.
-        graded: Whether evaluation uses pairs with scores instead of retrieval. None takes what the objective needs.
+        graded: Whether evaluation uses pairs with scores instead of retrieval. Defaults to True only for COSINE.
     """
 
     kind: ClassVar[str] = VECTORS
@@ -99,7 +99,7 @@ class VectorSpec(KindSpec):
 
     @property
     def score_names(self) -> tuple[str, ...]:
-        return ("spearman", "pearson") if self.is_value else tuple(retrieval.scores([np.ones(1)]))
+        return ("spearman", "pearson") if self.is_value else tuple(retrieval.score_ranks([np.ones(1)]))
 
     @property
     def is_value(self) -> bool:
@@ -136,10 +136,11 @@ class VectorSpec(KindSpec):
         return [VectorExample(str(number), (text,)) for number, text in enumerate(input_adapters.to_texts(x))]
 
     def training_examples(self, x: Any, y: Any) -> list[VectorExample]:
-        """Returns examples of pairs or, for TRIPLET, and for RANKING where they are given, of triplets.
+        """Returns examples of pairs, or of triplets for TRIPLET and optionally for RANKING.
 
-        x is a tuple or list of two or three columns, or rows of two or three texts, which are tuples. y is scores,
-        where pairs have such.
+        Args:
+            x: A tuple or list of two or three columns, or rows of two or three texts, which are tuples.
+            y: Scores of the pairs, or None.
         """
         columns = self._columns(x)
         for place, column in enumerate(columns):
@@ -181,7 +182,7 @@ class VectorSpec(KindSpec):
         return found
 
     def featurize(self, examples: Sequence[VectorExample], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
-        """Returns the inputs of the model. A row has a sequence for each text."""
+        """Returns the inputs of the model, with a sequence for each text of a row."""
         number = len(examples[0].texts) if examples else 1
         parts = [text.rsplit(PAIR_SEPARATOR, 1) for example in examples for text in example.texts]
         is_pair = any(len(part) > 1 and part[1] for part in parts)
@@ -215,7 +216,7 @@ class VectorSpec(KindSpec):
         return np.stack(outputs)
 
     def scores(self, predictions: Array, examples: Sequence[VectorExample]) -> dict[str, float]:
-        """Returns the scores of pairs with scores, or of texts to be found, and the best metric of fewer dimensions."""
+        """Returns the scores of graded pairs or of retrieval, and the best metric of each of `dimensions`."""
         values = self._scores(predictions, examples)
         best = "spearman" if "spearman" in values else "mrr"
         shorter = {
@@ -230,7 +231,7 @@ class VectorSpec(KindSpec):
                 "spearman": score_functions.spearman(cosines, expected),
                 "pearson": score_functions.pearson(cosines, expected),
             }
-        values = retrieval.scores(_Search(predictions, examples).ranks)
+        values = retrieval.score_ranks(_Search(predictions, examples).ranks)
         if len(examples[0].texts) == 3:
             distances = np.linalg.norm(predictions[:, :1] - predictions[:, 1:], axis=-1)
             values["triplet_accuracy"] = float(np.mean(distances[:, 0] < distances[:, 1]))
@@ -252,34 +253,34 @@ class VectorSpec(KindSpec):
 
 
 class _Search:
-    """What is found for the first text of each example among the other texts of all.
+    """A search for the first text of each example among the other texts of all examples.
 
     Attributes:
-        queries: the different first texts.
-        candidates: the different other texts.
-        answers: the numbers of the candidates that are the second text of each query.
-        ranks: of each query's answers.
-        nearest: the number of the candidate that is nearest to each query.
+        queries: The distinct first texts.
+        candidates: The distinct other texts.
+        answers: Indices of the candidates that are a second text of each query.
+        ranks: Ranks of the answers to each query.
+        nearest: Index of the nearest candidate to each query.
     """
 
     def __init__(self, predictions: Array, examples: Sequence[VectorExample]) -> None:
-        vectors = retrieval.unit_vectors(predictions)
-        number_of: dict[str, int] = {}
-        of_candidates: list[Array] = []
+        vectors = retrieval.normalize_vectors(predictions)
+        indices: dict[str, int] = {}
+        candidate_vectors: list[Array] = []
         by_query: dict[str, tuple[Array, list[int]]] = {}
         for example, rows in zip(examples, vectors, strict=True):
             query, *others = example.texts
             for text, row in zip(others, rows[1:], strict=True):
-                if text not in number_of:
-                    number_of[text] = len(number_of)
-                    of_candidates.append(row)
-            numbers = by_query.setdefault(query, (rows[0], []))[1]
-            if number_of[others[0]] not in numbers:
-                numbers.append(number_of[others[0]])
-        self.queries, self.candidates = list(by_query), list(number_of)
-        self.answers = [np.array(numbers) for _, numbers in by_query.values()]
-        of_queries = np.stack([row for row, _ in by_query.values()])
-        self.ranks, self.nearest = retrieval.ranks(of_queries, np.stack(of_candidates), self.answers)
+                if text not in indices:
+                    indices[text] = len(indices)
+                    candidate_vectors.append(row)
+            answers = by_query.setdefault(query, (rows[0], []))[1]
+            if indices[others[0]] not in answers:
+                answers.append(indices[others[0]])
+        self.queries, self.candidates = list(by_query), list(indices)
+        self.answers = [np.array(answers) for _, answers in by_query.values()]
+        query_vectors = np.stack([row for row, _ in by_query.values()])
+        self.ranks, self.nearest = retrieval.rank_answers(query_vectors, np.stack(candidate_vectors), self.answers)
 
 
 def _are_graded(examples: Sequence[VectorExample]) -> bool:
@@ -287,6 +288,6 @@ def _are_graded(examples: Sequence[VectorExample]) -> bool:
 
 
 def _cosines(predictions: Array) -> Array:
-    """The cosines of the first two texts of each example, [E]."""
-    vectors = retrieval.unit_vectors(predictions)
+    """Returns the cosine of the first two texts of each example, [E]."""
+    vectors = retrieval.normalize_vectors(predictions)
     return np.asarray((vectors[:, 0] * vectors[:, 1]).sum(-1))

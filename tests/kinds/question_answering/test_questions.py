@@ -23,7 +23,7 @@ SMALL = Limits(max_seq_length=12, doc_stride=2, max_query_length=3)
 
 def test_a_window_is_question_and_context(tokenizer: FullTokenizer):
     question = Question("q", "cat dog mat sun", "The cat sat on the mat, un affable.", (Answer("mat", 19),))
-    first, second, third, *_ = head.cut_into_windows([question], tokenizer, SMALL)
+    first, second, third, *_ = head.split_into_windows([question], tokenizer, SMALL)
     tokens = tokenizer.convert_ids_to_tokens(first.input_ids)
     assert tokens == "[CLS] cat dog mat [SEP] the cat sat on the mat [SEP]".split()
     assert first.segment_ids == [0] * 5 + [1] * 7
@@ -35,9 +35,9 @@ def test_a_window_is_question_and_context(tokenizer: FullTokenizer):
 
 def test_an_answer_outside_the_window_is_learnt_as_none(tokenizer: FullTokenizer):
     question = Question("q", "cat", "the cat sat on the mat . the dog ran on the mat in the sun", (Answer("the", 0),))
-    cut = head.cut_into_windows([question], tokenizer, SMALL)
+    cut = head.split_into_windows([question], tokenizer, SMALL)
     assert [window.start_position > 0 for window in cut] == [True] + [False] * (len(cut) - 1)
-    (no_answer,) = head.cut_into_windows(
+    (no_answer,) = head.split_into_windows(
         [dataclasses.replace(question, answers=(), context="the cat")], tokenizer, SMALL
     )
     assert (no_answer.start_position, no_answer.end_position) == (0, 0)
@@ -47,7 +47,7 @@ def test_an_answer_within_words_is_found_to_the_piece(tokenizer: FullTokenizer):
     context = "(sunning-unaffable)."
     for text, pieces in (("sun", ["sun"]), ("aff", ["##aff"]), ("ning-un", ["##n", "##ing", "-", "un"])):
         question = Question("q", "cat", context, (Answer(text, context.index(text)),))
-        (window,) = head.cut_into_windows([question], tokenizer, Limits(30, 2, 3))
+        (window,) = head.split_into_windows([question], tokenizer, Limits(30, 2, 3))
         learnt = window.input_ids[window.start_position : window.end_position + 1]
         assert tokenizer.convert_ids_to_tokens(learnt) == [p if p in tokenizer.vocab else "[UNK]" for p in pieces]
 
@@ -63,7 +63,7 @@ def test_an_answer_that_cuts_a_piece_is_learnt_from_the_same_word(
 ):
     question = Question("q", "cat", context, (Answer(answer, start),))
     pieces = head.tokenize_context(context, tokenizer)
-    assert head.answer_tokens(question, pieces, tokenizer) == expected
+    assert head.find_answer_tokens(question, pieces, tokenizer) == expected
 
 
 def test_limits_without_room_for_context_are_refused():
@@ -85,16 +85,16 @@ LENGTH = 13
 
 
 def test_windows_come_back_from_features(tokenizer: FullTokenizer):
-    cut = head.cut_into_windows(QUESTIONS, tokenizer, Limits(LENGTH, 3, 4))
-    features = head.features_of(cut, QUESTIONS)
+    cut = head.split_into_windows(QUESTIONS, tokenizer, Limits(LENGTH, 3, 4))
+    features = head.build_features(cut, QUESTIONS)
     assert len(features) == len(cut) > 4
-    for window, again in zip(cut, head.windows_of(features), strict=True):
+    for window, again in zip(cut, head.rebuild_windows(features), strict=True):
         for field in dataclasses.fields(window):
             if field.name not in ("start_position", "end_position"):
                 np.testing.assert_array_equal(getattr(window, field.name), getattr(again, field.name), field.name)
     assert features.targets["start_logits"].tolist() == [window.start_position for window in cut]
     unknown = [dataclasses.replace(QUESTIONS[0], answers=None)]
-    assert head.features_of(head.cut_into_windows(unknown, tokenizer, Limits(LENGTH, 3, 4)), unknown).targets == {}
+    assert head.build_features(head.split_into_windows(unknown, tokenizer, Limits(LENGTH, 3, 4)), unknown).targets == {}
 
 
 def test_the_loss_of_questions_is_the_mean_of_starts_and_ends():
@@ -137,7 +137,7 @@ read = functools.partial(read_kept, squad.read)
 def cut(context: str, tokenizer: FullTokenizer, limits: Limits = SMALL, text: str = "cat dog mat", answers=None):
     """Returns a question about a context, and its windows."""
     question = Question("q", text, context, answers)
-    return [question], head.cut_into_windows([question], tokenizer, limits)
+    return [question], head.split_into_windows([question], tokenizer, limits)
 
 
 def scores_for(window: Window, start: int, end: int, value: float = 9.0) -> tuple[np.ndarray, np.ndarray]:
@@ -233,7 +233,7 @@ def test_what_is_learnt_of_real_questions_is_answered_to_the_character(limits: L
     tokenizer = FullTokenizer(str(test_data / "vocab" / "bert-base-uncased-vocab.txt"))
     questions, _ = read(str(test_data / "squad" / "dev-v1.1.json"), version_2=False, for_training=True)
     questions = random.Random(0).sample(questions, 200)
-    windows = head.cut_into_windows(questions, tokenizer, limits)
+    windows = head.split_into_windows(questions, tokenizer, limits)
     scores = [scores_for(window, window.start_position, window.end_position) for window in windows]
     predictions = predicted(questions, windows, scores, max_answer_length=60)
     exact = 0

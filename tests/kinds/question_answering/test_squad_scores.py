@@ -24,7 +24,7 @@ def question(name: str, *answers: str) -> Question:
     ("the a an", ""),
 ])  # fmt: skip
 def test_texts_are_compared_without_case_articles_and_punctuation(text: str, normal: str):
-    assert squad_scores.normalized(text) == normal
+    assert squad_scores.normalize(text) == normal
 
 
 @pytest.mark.parametrize(("prediction", "answer", "exact", "f1", "f1_version_2"), [

@@ -12,10 +12,12 @@ def angled(*degrees: float) -> np.ndarray:
 
 def test_ranks_count_what_is_at_least_as_near():
     candidates = angled(0, 10, 10, 90)
-    ranks, nearest = retrieval.ranks(angled(0, 12, 50), candidates, [np.array([0]), np.array([1]), np.array([3, 0])])
+    ranks, nearest = retrieval.rank_answers(
+        angled(0, 12, 50), candidates, [np.array([0]), np.array([1]), np.array([3, 0])]
+    )
     assert [each.tolist() for each in ranks] == [[1], [2], [3, 4]]
     assert nearest.tolist() == [0, 1, 1]
-    scores = retrieval.scores(ranks)
+    scores = retrieval.score_ranks(ranks)
     assert scores["accuracy_at_1"] == pytest.approx(1 / 3)
     assert scores["recall_at_1"] == pytest.approx(1 / 3)
     assert scores["recall_at_5"] == scores["accuracy_at_10"] == 1.0
@@ -23,7 +25,7 @@ def test_ranks_count_what_is_at_least_as_near():
 
 
 def test_recall_is_of_all_answers_and_accuracy_of_any():
-    scores = retrieval.scores([np.array([1, 7]), np.array([6, 12])])
+    scores = retrieval.score_ranks([np.array([1, 7]), np.array([6, 12])])
     assert (scores["accuracy_at_1"], scores["recall_at_1"]) == (0.5, 0.25)
     assert (scores["accuracy_at_5"], scores["recall_at_5"]) == (0.5, 0.25)
     assert (scores["accuracy_at_10"], scores["recall_at_10"]) == (1.0, 0.75)
@@ -31,7 +33,7 @@ def test_recall_is_of_all_answers_and_accuracy_of_any():
 
 
 def test_equal_vectors_find_nothing():
-    ranks, _ = retrieval.ranks(np.ones((1, 2)), np.ones((4, 2)), [np.array([2])])
+    ranks, _ = retrieval.rank_answers(np.ones((1, 2)), np.ones((4, 2)), [np.array([2])])
     assert ranks[0].tolist() == [4]
 
 
