@@ -1,4 +1,4 @@
-"""All kinds by name, as task.json and exports name them."""
+"""The specs of all kinds, by the names in task.json and exports."""
 
 import dataclasses
 from collections.abc import Mapping

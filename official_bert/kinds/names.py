@@ -19,7 +19,7 @@ IS_TRUNCATED = "is_truncated"  # the output that every kind has: whether the end
 # of triplets.
 OBJECTIVES = RANKING, COSINE, TRIPLET = "ranking", "cosine", "triplet"
 
-# Scores of which a lower one is better. "loss" is that of `fit`.
+# Scores that are better if they are lower. Only `fit` has "loss".
 LOWER_IS_BETTER = frozenset({"loss", "mean_absolute_error"})
 
 # The measures that choose the threshold of a label: F-scores by their beta (above 1 recall counts more), or accuracies.

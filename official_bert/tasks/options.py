@@ -22,7 +22,7 @@ _NO_WINDOWS = "none, long texts are truncated"
 
 @dataclasses.dataclass(frozen=True)
 class Defaults:
-    """Default settings for training, equal to those of the original's scripts."""
+    """Default settings for training, with the values of the original's scripts."""
 
     train_batch_size: int = 32
     learning_rate: float = 5e-5
@@ -56,7 +56,7 @@ class TaskOptions(ValidatedOptions):
         return HeadInput(self.head, self.lstm_units)
 
     def merge_trained(self, task_spec: Mapping[str, Any]) -> Self:
-        """Returns these options. Values in the task.json of a fine-tuned model replace those that are defaults."""
+        """Returns these options with values from a fine-tuned model's task.json in place of default values."""
         changes = {
             field.name: task_spec[field.name]
             for field in dataclasses.fields(self)

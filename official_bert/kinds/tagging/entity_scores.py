@@ -1,9 +1,9 @@
 """Precision, recall and F1 of named entities, as CoNLL's conlleval and seqeval (in its default mode) count them.
 
-An entity is right if its first word, its last word and its type are. Tags are IOB1, IOB2 (BIO), BIOES, BILOU, BMES or
-BMEWO: a prefix, a dash, a type (B-PER, but also B_PER, PER-B or PER_B); or prefixes without types. What begins and ends
-an entity is decided as conlleval does it for any mixture of these, so that a model's impossible sequences (an I after
-an O, a change of type within) count as they do there.
+An entity is right if its first word, its last word and its type are right. Tags follow IOB1, IOB2 (BIO), BIOES, BILOU,
+BMES or BMEWO. They consist of a prefix, a dash and a type (B-PER, but also B_PER, PER-B or PER_B), or of a prefix only.
+As in conlleval, entities in any mixture of these schemes are counted, and in impossible sequences (an I after an O, a
+change of type within an entity).
 """
 
 import collections
@@ -13,11 +13,11 @@ from typing import NamedTuple
 Entity = tuple[str, int, int]
 
 _OUTSIDE = "O"
-# The prefixes of each scheme; of those that hold all of a set of tags, the first is meant.
+# The prefixes of each scheme. The first scheme that contains all prefixes of a set of tags is chosen.
 _SCHEMES = {"BI": "IOB1 or IOB2", "BIES": "BIOES", "BILU": "BILOU", "BMES": "BMES", "BMEW": "BMEWO"}
 # The prefixes of other schemes that mean the same as one of BIOES: middle, last, unit and whole.
 _AS_BIOES = {"M": "I", "L": "E", "U": "S", "W": "S"}
-_WORD_SEGMENTS = {"B", "M", "E", "S"}  # cuts text into words, so that no character is outside
+_WORD_SEGMENTS = {"B", "M", "E", "S"}  # tags of characters that segment text into words
 
 
 class Scheme(NamedTuple):
@@ -34,7 +34,7 @@ class Scheme(NamedTuple):
     type_first: bool = False
 
     def split(self, tag: str) -> tuple[str, str]:
-        """Returns the prefix and the type of a tag; the type is empty if the tag has none."""
+        """Returns the prefix and the type of a tag. The type may be empty."""
         if self.type_first:
             kind, _, prefix = tag.rpartition(self.separator)
         else:
@@ -48,7 +48,7 @@ _DASHED = Scheme("BIOES")
 def detect_scheme(tags: Iterable[str]) -> Scheme | None:
     """Returns the scheme of entities that uses the tags, or None if the tags are classes of words.
 
-    IOB1 and IOB2 have the same tags; how entities are counted does not depend on which one it is.
+    IOB1 and IOB2 have the same tags, and entities are counted in the same way.
     """
     tags = set(tags)
     if tags == _WORD_SEGMENTS:
@@ -77,7 +77,7 @@ def _scheme_name(parts: set[tuple[str, str]]) -> str | None:
 
 
 def entities(tags: Sequence[str], scheme: Scheme = _DASHED) -> list[Entity]:
-    """Returns the entities of a sentence: type, number of the first word, number of the last."""
+    """Returns the entities of a sentence: type, index of the first word, index of the last word."""
     spans = []
     start = 0
     before, type_before = _OUTSIDE, ""
@@ -98,14 +98,14 @@ def entities(tags: Sequence[str], scheme: Scheme = _DASHED) -> list[Entity]:
 def score(
     right: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme = _DASHED
 ) -> dict[str, float]:
-    """Returns precision, recall, f1 and accuracy of the words, from 0 to 1; and the first three for each type.
+    """Returns precision, recall and f1 of the entities, in total and by type, and accuracy of the words, from 0 to 1.
 
     A mean over nothing is 0, as in conlleval.
 
     Args:
-        right: the tags of each sentence's words.
-        predicted: those that a model gave, as many.
-        scheme: How the tags are written.
+        right: The right tags of each sentence.
+        predicted: The predicted tags of each sentence.
+        scheme: The scheme of the tags.
     """
     counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])  # right, predicted, both
     for right_tags, predicted_tags in zip(right, predicted, strict=True):

@@ -1,6 +1,6 @@
-"""The model of vectors, pooling without weights, and its losses, which may compare the rows of a batch.
+"""The model for vectors, which pools without weights, and its losses, which may compare the rows of a batch.
 
-B rows, N texts of a row (a text, the one that belongs to it, and maybe one that does not), D dimensions
+B rows, N texts of a row (a text, one that belongs to it, and optionally one that does not), D dimensions
 """
 
 import abc
@@ -22,15 +22,15 @@ _DISTANCE_OFFSET = 1e-6  # added to differences, so that equal vectors have a di
 
 
 class VectorLoss(BatchLoss):
-    """What the losses of vectors share.
+    """The base class of the losses of vectors.
 
-    y_true is [B] float32, which graded pairs alone read: what their cosine should be; y_pred is vectors, [B, N, D];
+    y_true is float32 [B], the target cosine of each pair, which only CosineLoss uses. y_pred is vectors, [B, N, D].
     `call` returns [B].
 
     Args:
-        dimensions: the loss is that of the whole vectors and of their first dimensions, so many each, added up; all are
-            normalized first (Matryoshka, arXiv:2205.13147). None for the loss of the vectors as they are.
-        settings: of keras.losses.Loss.
+        dimensions: Sizes of prefixes of the vectors. The loss is the sum of the losses of the normalized prefixes and
+            vectors (Matryoshka, arXiv:2205.13147). If empty, it is the loss of the vectors.
+        settings: Arguments of keras.losses.Loss.
     """
 
     def __init__(self, dimensions: Sequence[int] = (), **settings: Any) -> None:
@@ -43,7 +43,9 @@ class VectorLoss(BatchLoss):
     def losses_of_rows(self, y_true: Any, y_pred: Any, is_row: Any) -> Any:
         vectors = y_pred
         if len(vectors.shape) != 3:
-            raise UserError("vectors are learned from pairs of texts or triplets; ids of single texts were given")
+            raise UserError(
+                "vectors are trained on pairs or triplets of texts, but the token ids are of single texts; pass texts"
+            )
         if not self.dimensions:
             return self._losses(y_true, vectors, is_row)
         sizes = {vectors.shape[-1], *self.dimensions}
@@ -58,11 +60,11 @@ class VectorLoss(BatchLoss):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class RankingLoss(VectorLoss):
-    """The cross-entropy of finding a text's own second text among those, and the negatives, of the whole batch.
+    """The cross-entropy of selecting the second text of a row among the other texts of the whole batch.
 
     Args:
-        scale: what cosines are multiplied by.
-        settings: of VectorLoss.
+        scale: Factor of the cosines.
+        settings: Arguments of VectorLoss.
     """
 
     def __init__(self, scale: float = 20.0, **settings: Any) -> None:
@@ -83,7 +85,7 @@ class RankingLoss(VectorLoss):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class CosineLoss(VectorLoss):
-    """The squared error of a pair's cosine."""
+    """The squared error of the cosine of a pair."""
 
     def _losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
         vectors = normalized(vectors)
@@ -92,11 +94,11 @@ class CosineLoss(VectorLoss):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TripletLoss(VectorLoss):
-    """How much less than a margin the negative is farther away than the second text, in Euclidean distance.
+    """The amount by which the negative is less than a margin farther away than the second text (Euclidean distances).
 
     Args:
-        margin: of distances.
-        settings: of VectorLoss.
+        margin: The margin.
+        settings: Arguments of VectorLoss.
     """
 
     def __init__(self, margin: float = 5.0, **settings: Any) -> None:
