@@ -37,7 +37,7 @@ class WordCounts:
         self._counts: collections.Counter[str] = collections.Counter()
         self._occurrences = 0
         self._max_words = max_words
-        self._tokenizer = FastBasicTokenizer(BasicTokenizer(*casing))
+        self._tokenizer = FastBasicTokenizer(BasicTokenizer(casing.do_lower_case, casing.strip_accents))
         self._random = random.Random(0)
         self._waiting: list[str] = []
         self._waiting_characters = 0

@@ -64,8 +64,12 @@ def convert(options: ConversionOptions) -> list[str]:
             lines += _format_notes(
                 (f"the {target_format.title} format cannot store the settings of the task: {settings}",)
             )
-        lines += _compare_forward_pass(source, source_format.framework, CheckpointPath(source.source.path).folder)
+        source_folder = CheckpointPath(source.source.path).folder
+        lines += _compare_forward_pass(source, source_format.framework, source_folder)
+        if (options.vocab_file, options.do_lower_case, options.strip_accents) == (None, None, None):
+            lines += _compare_texts(source, source_format.framework, source_folder)
         lines += _compare_forward_pass(written, target_format.framework, folder)
+        lines += _compare_texts(written, target_format.framework, folder)
     lines.append(f"written {target_format.title} checkpoint {options.to}: {_summarize(written)}")
     return lines
 
@@ -172,3 +176,11 @@ def _compare_forward_pass(checkpoint: LoadedModel, framework: Framework | None, 
             f"{difference:g}; --to was removed"
         )
     return [f"forward pass on a fixed input: largest difference to {framework.title} {difference:.1e}"]
+
+
+def _compare_texts(checkpoint: LoadedModel, framework: Framework | None, folder: str) -> list[str]:
+    """Compares the tokenizer with that of the framework that the folder belongs to, if there is one."""
+    count = parity.compare_texts(checkpoint, framework, folder) if framework else None
+    return (
+        [f"tokenizer: {pluralize(count, 'fixed text')} get the ids of {framework.title}"] if framework and count else []
+    )

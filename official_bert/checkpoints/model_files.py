@@ -23,7 +23,7 @@ from official_bert.checkpoints.formats.hugging_face_tokenizer import read_tokeni
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.casing import Casing, make_casing
+from official_bert.tokenization.casing import Casing
 from official_bert.utils import files
 
 
@@ -72,13 +72,7 @@ def find_tokenizer(folder: str) -> FoundTokenizer:
 def read_casing(settings_file: str) -> Casing:
     """Returns the casing in a tokenizer_config.json, where strip_accents is optional."""
     try:
-        settings = files.read_json_object(settings_file)
-        lower, accents = settings["do_lower_case"], settings.get("strip_accents")
-        if not isinstance(lower, bool):
-            raise TypeError(f"do_lower_case is {lower!r}")
-        if not isinstance(accents, bool | None):
-            raise TypeError(f"strip_accents is {accents!r}")
-        return make_casing(lower, accents)
+        return Casing.from_settings(files.read_json_object(settings_file))
     except (UserError, KeyError, TypeError) as error:
         raise UserError(
             f'{settings_file} is damaged ({error!r}); it should read {{"do_lower_case": true}} or false'

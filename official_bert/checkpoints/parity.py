@@ -11,12 +11,21 @@ import numpy as np
 from official_bert.checkpoints.checkpoint import MASKED_LM, NEXT_SENTENCE, PARTS, POOLER, Array, LoadedModel
 from official_bert.checkpoints.formats.format import Framework
 from official_bert.checkpoints.tensors import assign_weights
+from official_bert.errors import UserError
 from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.fast.model_parts import find_blocks
 from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.tokenization.casing import Casing
 
 _BATCH, _LONGEST = 2, 32
+_TEXTS = (
+    "The quick brown fox jumps over the lazy dog, 42 times!",
+    "Don't stop: #1 e-mail (user@example.org) <tag> [E1] {x} $5.00",
+    "UPPER lower MiXed Ünïcode na\u0308ive café",
+    "日本語 and 中文, mixed\twith\n white  space",
+)
+_TOKEN_TEMPLATES = ("{0}", "the {0} cat", "the{0}, {0}{0}.")
 
 
 def find_largest_difference(a: dict[str, Array], b: dict[str, Array]) -> float:
@@ -76,6 +85,39 @@ def compute_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | Non
             kernel, bias = (checkpoint.weights[name] for name in PARTS[part])
             outputs["logits"] = np.asarray(encoded) @ kernel + bias
     return outputs
+
+
+def make_fixed_texts(casing: Casing) -> list[str]:
+    """Returns the texts of every comparison of tokenizers, with each added token in several places."""
+    contents = [token.content for token in casing.added_tokens]
+    return [*_TEXTS, *(template.format(each) for each in contents for template in _TOKEN_TEMPLATES)]
+
+
+def compare_texts(checkpoint: LoadedModel, framework: Framework, folder: str) -> int | None:
+    """Compares the ids of our tokenizer with those of the framework that the folder's format belongs to.
+
+    Returns:
+        The number of texts, or None if there is no vocabulary or the framework's tokenizer is not available.
+
+    Raises:
+        UserError: If a text gets other ids.
+    """
+    if framework.encode is None or checkpoint.vocab is None:
+        return None
+    texts, tokenizer = make_fixed_texts(checkpoint.casing), checkpoint.tokenizer
+    try:
+        encoded = framework.encode(folder, texts)
+    except ModuleNotFoundError:
+        return None
+    for text, theirs in zip(texts, encoded, strict=True):
+        tokens = tokenizer.tokenize(text)
+        if tokenizer.convert_tokens_to_ids(tokens) != theirs:
+            names = [tokenizer.inv_vocab.get(index, str(index)) for index in theirs]
+            raise UserError(
+                f"{framework.title} splits the text {text!r} into {' '.join(names)} with the tokenizer in {folder}, "
+                f"but this model splits it into {' '.join(tokens)}"
+            )
+    return len(texts)
 
 
 def compare_forward_pass(checkpoint: LoadedModel, framework: Framework, folder: str) -> float | None:

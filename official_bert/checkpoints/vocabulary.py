@@ -9,6 +9,7 @@ from typing import NamedTuple
 from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
+from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import (
     Casing,
     describe_contradiction,
@@ -31,6 +32,7 @@ class FoundTokenizer:
         folder: The folder of the checkpoint.
         vocabularies: The text of each vocabulary, by the path of its file.
         casing: The casing that the folder states, or None.
+        added_tokens: The added tokens of a folder that does not state the casing.
         settings_file: The file that states the casing, or that could state it.
     """
 
@@ -38,6 +40,7 @@ class FoundTokenizer:
     vocabularies: Mapping[str, str]
     casing: Casing | None
     settings_file: str
+    added_tokens: tuple[AddedToken, ...] = ()
 
 
 class Tokenizer(NamedTuple):
@@ -81,7 +84,12 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
             raise UserError(f"{path} and {other} contain different vocabularies; pass one as --vocab_file")
     notes += check_vocabulary(given, config, str(path))
     casing, casing_notes = _resolve_casing(found, overrides, given, str(path))
-    return Tokenizer(given, casing, notes + casing_notes, found.casing is not None)
+    tokens = set(split_vocab(given))
+    added = found.casing.added_tokens if found.casing else found.added_tokens
+    kept = tuple(token for token in added if token.content in tokens)
+    if dropped := [token.content for token in added if token not in kept]:
+        notes += (f"{path} has no line for the added tokens {', '.join(dropped)}: they are ordinary text",)
+    return Tokenizer(given, casing._replace(added_tokens=kept), notes + casing_notes, found.casing is not None)
 
 
 def _resolve_casing(

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_bert.kinds.graph_model import TextGraph
-from official_bert.tokenization.casing import Casing, make_casing, resolve_casing
+from official_bert.tokenization.casing import Casing, resolve_casing, restore_casing
 from official_bert.tokenization.exact import FullTokenizer, parse_vocab
 
 
@@ -85,8 +85,7 @@ class Preprocessor(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        casing = make_casing(config["do_lower_case"], config.get("strip_accents"))
-        return cls(**{**config, "do_lower_case": casing, "strip_accents": None})
+        return cls(**restore_casing(config))
 
 
 def _pad_to_length(values: Any, length: int) -> Any:

@@ -42,7 +42,7 @@ from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
 from official_bert.optimization.freezing import ALL, freeze
 from official_bert.optimization.optimizers import BertAdamW
-from official_bert.tokenization.casing import Casing, make_casing, resolve_casing
+from official_bert.tokenization.casing import Casing, resolve_casing, restore_casing
 from official_bert.tokenization.exact import parse_vocab
 from official_bert.tokenization.fast import FastTokenizer
 
@@ -181,8 +181,7 @@ class TextModel(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        casing = make_casing(config["do_lower_case"], config.get("strip_accents"))
-        return cls(**{**config, "do_lower_case": casing, "strip_accents": None})
+        return cls(**restore_casing(config))
 
     @property
     def labels(self) -> tuple[str, ...] | None:

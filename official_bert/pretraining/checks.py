@@ -111,7 +111,8 @@ def check_run(
     with errors.collecting():
         casing = _check_vocabulary_casing(options, casing, bool(manifests))
     casing = casing or UNCASED
-    options = dataclasses.replace(options, **{"strip_accents": None, **casing.settings})
+    strip_accents = casing.settings.get("strip_accents")
+    options = dataclasses.replace(options, do_lower_case=casing.do_lower_case, strip_accents=strip_accents)
     vocab = files.read_text(options.vocab_file) if options.vocab_file else None
     model_files = format_model_files(LoadedModel(config, {}, vocab, casing))
     changes: Changes = {}

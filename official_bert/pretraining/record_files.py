@@ -21,7 +21,7 @@ from official_bert.data.record_damage import RecordRanges
 from official_bert.data.sentence_objectives import get_objective
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.tokenization.casing import Casing, make_casing
+from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import load_vocab
 from official_bert.utils import files
 
@@ -248,8 +248,7 @@ def _check_manifest(
 def recorded_casing(described: manifest.Manifest) -> Casing | None:
     """Returns how the records' text was lower-cased; None where the manifest does not say it."""
     flags = described.source["flags"]
-    lower = flags.get("do_lower_case")
-    return None if lower is None else make_casing(bool(lower), flags.get("strip_accents"))
+    return None if flags.get("do_lower_case") is None else Casing.from_settings(flags)
 
 
 def _check_casing(manifests: list[manifest.Manifest], flag: str, given: Mapping[str, bool | None]) -> None:

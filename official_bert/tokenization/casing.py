@@ -1,61 +1,91 @@
-"""What a tokenizer does to letters: lower case, and whether accents go or stay."""
+"""The settings of a tokenizer: lower case, accents, and tokens that are cut out of texts."""
 
 import unicodedata
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self
 
 from official_bert.errors import UserError
+from official_bert.tokenization.added_tokens import AddedToken, parse_added_token
 
-# The help of the flag, where a checkpoint may say it.
-STRIP_ACCENTS = "Whether lower-cased texts lose their accents, where the files do not say it; by default they do."
+# The help of the flag in commands that read checkpoints.
+STRIP_ACCENTS = (
+    "Whether accents are deleted in lower-cased text, if the checkpoint's files do not state it. Defaults to true."
+)
 
-
-NO_RULE = "BERT's rules delete accents in lower-cased text alone"
+NO_RULE = "BERT's rules delete accents only in lower-cased text"
+ADDED_TOKENS = "added_tokens"
 
 
 class Casing(NamedTuple):
-    """What the texts of a vocabulary are brought to; there are three kinds, which `make_casing` makes."""
+    """How a tokenizer prepares texts. `make_casing` creates valid settings.
 
-    do_lower_case: bool = True  # whether the vocabulary is uncased
-    strip_accents: bool = True  # whether accents are deleted; never without lower case
+    Attributes:
+        do_lower_case: Whether texts are lower-cased, for uncased vocabularies.
+        strip_accents: Whether accents are deleted, which requires lower case.
+        added_tokens: Tokens of the vocabulary that are cut out of texts.
+    """
+
+    do_lower_case: bool = True
+    strip_accents: bool = True
+    added_tokens: tuple[AddedToken, ...] = ()
 
     @property
     def kind(self) -> str:
-        """The name of its kind in lines for the user."""
+        """The name of the casing, for messages about vocabularies."""
         if not self.do_lower_case:
             return "cased"
         return "uncased" if self.strip_accents else "uncased, accented"
 
     @property
     def texts(self) -> str:
-        """What is done to texts, in words."""
-        if not self.do_lower_case:
-            return "not lower-cased"
-        return "lower-cased" if self.strip_accents else "lower-cased with their accents kept"
+        """The settings in words that follow "texts are"."""
+        added = f", with the added tokens {', '.join(token.content for token in self.added_tokens)}"
+        accents = "" if self.strip_accents or not self.do_lower_case else " with their accents kept"
+        return f"{'' if self.do_lower_case else 'not '}lower-cased{accents}{added if self.added_tokens else ''}"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What files say of it; strip_accents stands there only where it is not what do_lower_case says."""
-        kept = self.do_lower_case and not self.strip_accents
-        return {"do_lower_case": self.do_lower_case, **({"strip_accents": False} if kept else {})}
+        """The settings as JSON values. Those with the default value are left out, except for do_lower_case."""
+        settings: dict[str, Any] = {"do_lower_case": self.do_lower_case}
+        if self.do_lower_case and not self.strip_accents:
+            settings["strip_accents"] = False
+        if self.added_tokens:
+            settings[ADDED_TOKENS] = [token._asdict() for token in self.added_tokens]
+        return settings
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """Returns the casing whose `settings` were written to a file.
+
+        Raises:
+            KeyError: If do_lower_case is missing.
+            UserError: If a setting has no valid value.
+        """
+        lower, accents = settings["do_lower_case"], settings.get("strip_accents")
+        if not isinstance(lower, bool) or not isinstance(accents, bool | None):
+            raise UserError(f"do_lower_case is {lower!r} and strip_accents {accents!r}; expected true or false")
+        added = settings.get(ADDED_TOKENS) or []
+        return cls(*make_casing(lower, accents, map(parse_added_token, added)))
 
 
 UNCASED = Casing()
 
 
-def make_casing(do_lower_case: bool = True, strip_accents: bool | None = None) -> Casing:
-    """Returns what a tokenizer of these arguments does; strip_accents None is the original's rule: with lower case.
+def make_casing(
+    do_lower_case: bool = True, strip_accents: bool | None = None, added_tokens: Iterable[AddedToken] = ()
+) -> Casing:
+    """Returns the settings of a tokenizer. strip_accents defaults to do_lower_case, as in the original.
 
     Raises:
-        UserError: accents are to go where capital letters stay, for which BERT has no rule.
+        UserError: If accents are to be deleted in text that is not lower-cased.
     """
     if strip_accents and not do_lower_case:
         raise UserError(f"strip_accents is true, but do_lower_case is false: {NO_RULE}; leave strip_accents out")
-    return Casing(do_lower_case, do_lower_case if strip_accents is None else strip_accents)
+    return Casing(do_lower_case, do_lower_case if strip_accents is None else strip_accents, tuple(added_tokens))
 
 
 def has_accents(vocab: str) -> bool:
-    """Returns whether a vocabulary's text has an accent. A model whose texts lose their accents has none."""
+    """Returns whether the text of a vocabulary contains an accent."""
     return any(unicodedata.category(each) == "Mn" for each in unicodedata.normalize("NFD", vocab))
 
 
@@ -77,7 +107,7 @@ def detect_lower_case(tokens: Iterable[str]) -> tuple[bool | None, str]:
 
 
 def infer_casing(tokens: Iterable[str], do_lower_case: bool | None, strip_accents: bool | None = None) -> Casing:
-    """Returns what `make_casing` does. If do_lower_case is None, the vocabulary decides; lower case if it does not."""
+    """Returns `make_casing`'s result. If do_lower_case is None, infers it from the vocabulary. Defaults to true."""
     if do_lower_case is None:
         do_lower_case = detect_lower_case(tokens)[0] is not False
     return make_casing(do_lower_case, strip_accents)
@@ -103,6 +133,12 @@ def resolve_casing(
     if do_lower_case is not None and (problem := find_contradiction(tokens, do_lower_case)):
         raise UserError(f"do_lower_case is {do_lower_case}, but the vocabulary {problem}; leave do_lower_case out")
     return infer_casing(tokens, do_lower_case, strip_accents)
+
+
+def restore_casing(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the config of a Keras model or layer with a Casing as do_lower_case, instead of `Casing.settings`."""
+    others = {name: value for name, value in config.items() if name not in ("strip_accents", ADDED_TOKENS)}
+    return others | {"do_lower_case": Casing.from_settings(config)}
 
 
 def find_contradiction(tokens: Iterable[str], do_lower_case: bool) -> str | None:

@@ -50,7 +50,8 @@ class CharacterTables(NamedTuple):
 @functools.cache
 def character_tables(casing: Casing) -> CharacterTables:
     """Returns the tables of a tokenizer. They take seconds to compute and are cached."""
-    tokenizer, cased = BasicTokenizer(*casing), BasicTokenizer(do_lower_case=False)
+    tokenizer = BasicTokenizer(casing.do_lower_case, casing.strip_accents)
+    cased = BasicTokenizer(do_lower_case=False)
     forms: dict[tuple[tuple[int, int], ...], int] = {((ITSELF, 0),): 0}
     properties = np.full(sys.maxunicode + 1, STARTER, np.int32)
     codes = [code for code in range(sys.maxunicode + 1) if _may_change(code)]  # all others are their own form

@@ -1,6 +1,6 @@
 """BERT's exact tokenizer: text to words (BasicTokenizer), and words to pieces (WordpieceTokenizer).
 
-The rules equal those of the original for every character, with Python's Unicode data:
+The rules treat every character as the original does, with Python's Unicode data:
 
 1. U+0000, U+FFFD and every control or format character (Cc, Cf) other than tab and line ends are deleted. No space
    replaces them.
@@ -12,6 +12,9 @@ The rules equal those of the original for every character, with Python's Unicode
 6. A word is split into the longest pieces of the vocabulary from left to right. Pieces within a word begin with "##".
    A word of over 200 characters, or with a remainder that no piece matches, becomes a single "[UNK]".
 
+Before that, added tokens (see added_tokens.py) are cut out of the text. Normalized ones are searched after rules 1, 2
+and 4, the others in the text itself.
+
 FullTokenizer is the interface of a tokenizer. fast.py implements it for much text, and in_graph.py within TensorFlow
 graphs.
 """
@@ -19,14 +22,15 @@ graphs.
 import dataclasses
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
-from official_bert.tokenization.casing import make_casing
+from official_bert.tokenization.added_tokens import AddedToken, make_pattern
+from official_bert.tokenization.casing import Casing, make_casing
 from official_bert.utils import files
 
 Ids = npt.NDArray[np.int32]
@@ -77,25 +81,29 @@ class _Table(dict[int, str]):
 
 
 def _clean(character: str) -> str:
-    """Applies rules 1 to 3."""
+    """Applies rules 1 and 2."""
     category = unicodedata.category(character)
     if character in "\t\n\r" or category == "Zs":
         return " "
     if character in "\0\ufffd" or category in ("Cc", "Cf"):
         return ""
-    if any(first <= ord(character) <= last for first, last in _CJK_BLOCKS):
-        return f" {character} "
     return character
 
 
 def _split(character: str) -> str:
-    """Applies rule 5."""
-    return f" {character} " if is_punctuation(character) else character
+    """Applies rules 3 and 5."""
+    is_word = is_punctuation(character) or any(first <= ord(character) <= last for first, last in _CJK_BLOCKS)
+    return f" {character} " if is_word else character
+
+
+def _delete_mark(character: str) -> str:
+    """Applies the deletion of rule 4."""
+    return "" if unicodedata.category(character) == "Mn" else character
 
 
 def _split_without_mark(character: str) -> str:
-    """Applies rule 5 and the deletion of rule 4."""
-    return "" if unicodedata.category(character) == "Mn" else _split(character)
+    """Applies rules 3 and 5, and the deletion of rule 4."""
+    return _delete_mark(character) and _split(character)
 
 
 class BasicTokenizer:
@@ -111,29 +119,45 @@ class BasicTokenizer:
     """
 
     def __init__(self, do_lower_case: bool = True, strip_accents: bool | None = None) -> None:
-        self.casing = make_casing(do_lower_case, strip_accents)
-        self.do_lower_case, self.strip_accents = self.casing
-        self._clean = _Table(_clean)
+        self.do_lower_case, self.strip_accents, _ = make_casing(do_lower_case, strip_accents)
+        self._clean, self._delete_marks = _Table(_clean), _Table(_delete_mark)
         self._split = _Table(_split_without_mark if self.strip_accents else _split)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Returns the words. Bytes are decoded as UTF-8 without invalid ones, as in the original."""
+        return self._normalize(convert_to_unicode(text)).translate(self._split).split()
+
+    def normalize(self, text: str) -> str:
+        """Returns the text after rules 1, 2 and 4, in which normalized added tokens are searched."""
+        text = self._normalize(text)
+        return text.translate(self._delete_marks) if self.strip_accents else text
+
+    def _normalize(self, text: str) -> str:
+        """Applies rules 1, 2 and 4, but for the deletion."""
         # The rules treat characters one by one, except for lower case (the final sigma) and NFD (the order of marks),
         # whose contexts end at white space. So each rule can be applied to the whole text before it is split.
-        text = convert_to_unicode(text).translate(self._clean)
+        text = text.translate(self._clean)
         if self.do_lower_case:
             text = text.lower()
         if self.strip_accents:
             text = unicodedata.normalize("NFD", text)
-        return text.translate(self._split).split()
+        return text
 
-    def tokenize_with_origins(self, text: str) -> list[tuple[str, list[int]]]:
-        """Returns each word with the index in the text that each of its characters came from."""
+    def normalize_with_origins(self, text: str) -> list[tuple[str, int]]:
+        """Returns the characters of `normalize`, each with the index in the text that it came from."""
         traced = [(new, index) for index, character in enumerate(text) for new in character.translate(self._clean)]
         if self.do_lower_case:
             traced = _lower(traced)
         if self.strip_accents:
-            traced = _decompose(traced)
+            traced = [pair for pair in _decompose(traced) if unicodedata.category(pair[0]) != "Mn"]
+        return traced
+
+    def tokenize_with_origins(self, text: str) -> list[tuple[str, list[int]]]:
+        """Returns each word with the index in the text that each of its characters came from."""
+        return self.split_with_origins(self.normalize_with_origins(text))
+
+    def split_with_origins(self, traced: Sequence[tuple[str, int]]) -> list[tuple[str, list[int]]]:
+        """Returns each word of a part of what `normalize_with_origins` returned, with its characters' origins."""
         words: list[tuple[str, list[int]]] = []
         open_word = False
         for character, index in traced:
@@ -230,14 +254,22 @@ class FullTokenizer:
         do_lower_case: True for uncased models, False for cased ones.
         strip_accents: Whether accents are deleted. Defaults to do_lower_case, as in the original. False is for uncased
             models that keep accents.
+        added_tokens: Tokens of the vocabulary that are cut out of texts. Those at the end of the vocabulary are no
+            pieces of words.
 
     Raises:
-        UserError: If the vocabulary is missing, unreadable or lacks special tokens, or strip_accents is true for a
-            cased model.
+        UserError: If the vocabulary is missing, unreadable or lacks special or added tokens, or strip_accents is true
+            for a cased model.
     """
 
-    def __init__(self, vocab_file: str, do_lower_case: bool = True, strip_accents: bool | None = None) -> None:
-        self._set_up(load_vocab(vocab_file), BasicTokenizer(do_lower_case, strip_accents), vocab_file)
+    def __init__(
+        self,
+        vocab_file: str,
+        do_lower_case: bool = True,
+        strip_accents: bool | None = None,
+        added_tokens: Sequence[AddedToken] = (),
+    ) -> None:
+        self._set_up(load_vocab(vocab_file), make_casing(do_lower_case, strip_accents, added_tokens), vocab_file)
 
     @classmethod
     def from_vocab(
@@ -246,6 +278,7 @@ class FullTokenizer:
         do_lower_case: bool = True,
         source: str = "the vocabulary",
         strip_accents: bool | None = None,
+        added_tokens: Sequence[AddedToken] = (),
     ) -> Self:
         """Returns the tokenizer of a vocabulary in memory.
 
@@ -254,23 +287,30 @@ class FullTokenizer:
             do_lower_case: As for the class.
             source: Where the vocabulary is from, for error messages.
             strip_accents: As for the class.
+            added_tokens: As for the class.
 
         Raises:
-            UserError: If a special token is missing, or strip_accents is true for a cased model.
+            UserError: If a special or added token is missing, or strip_accents is true for a cased model.
         """
         tokenizer = cls.__new__(cls)
         tokens = parse_vocab(vocab) if isinstance(vocab, str) else dict(vocab)
-        tokenizer._set_up(tokens, BasicTokenizer(do_lower_case, strip_accents), source)
+        tokenizer._set_up(tokens, make_casing(do_lower_case, strip_accents, added_tokens), source)
         return tokenizer
 
-    def _set_up(self, vocab: dict[str, int], basic_tokenizer: BasicTokenizer, source: str) -> None:
+    def _set_up(self, vocab: dict[str, int], casing: Casing, source: str) -> None:
         check_special_tokens(vocab, source)
         self.vocab = vocab
-        self.casing = basic_tokenizer.casing
+        self.casing = casing
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
-        self.basic_tokenizer = basic_tokenizer
-        self.wordpiece_tokenizer = WordpieceTokenizer(vocab=self.vocab)
-        self._special = re.compile("(" + "|".join(map(re.escape, SPECIAL_TOKENS)) + ")")
+        self.basic_tokenizer = BasicTokenizer(casing.do_lower_case, casing.strip_accents)
+        added = casing.added_tokens
+        self.wordpiece_tokenizer = WordpieceTokenizer(vocab=select_word_pieces(vocab, added, source))
+        self.raw_contents = tuple(token.content for token in added if not token.normalized)
+        self.normalized_contents = {
+            self.basic_tokenizer.normalize(token.content): token.content for token in added if token.normalized
+        }
+        self._raw, self._raw_or_special = map(_compile, (self.raw_contents, (*self.raw_contents, *SPECIAL_TOKENS)))
+        self._normalized = _compile(self.normalized_contents)
 
     def tokenize(self, text: str | bytes, special_tokens: bool = False) -> list[str]:
         """Returns the word pieces of the text.
@@ -280,15 +320,26 @@ class FullTokenizer:
             special_tokens: Whether "[MASK]" and the names of the other special tokens in the text become these tokens.
                 By default they are ordinary text and are split into brackets and letters, as in the original.
         """
-        text = convert_to_unicode(text)
         pieces: list[str] = []
-        for part in self._special.split(text) if special_tokens else [text]:
-            if special_tokens and part in SPECIAL_TOKENS:
+        for number, part in enumerate(self._split_at_tokens(convert_to_unicode(text), special_tokens)):
+            if number % 2:
                 pieces.append(part)
             else:
                 for word in self.basic_tokenizer.tokenize(part):
                     pieces.extend(self.wordpiece_tokenizer.pieces(word))
         return pieces
+
+    def _split_at_tokens(self, text: str, special_tokens: bool = False) -> list[str]:
+        """Cuts added tokens out of a text. Returns ordinary text and tokens in turn: text, token, text, ..., text."""
+        raw = self._raw_or_special if special_tokens else self._raw
+        parts = raw.split(text) if raw else [text]
+        if self._normalized is None:
+            return parts
+        cut = []
+        for number, part in enumerate(parts):
+            found = [part] if number % 2 else self._normalized.split(self.basic_tokenizer.normalize(part))
+            cut += [self.normalized_contents[each] if index % 2 else each for index, each in enumerate(found)]
+        return cut
 
     def encode(self, texts: Sequence[str]) -> tuple[Ids, Splits]:
         """Returns the ids of many texts.
@@ -308,21 +359,43 @@ class FullTokenizer:
         """Returns the same pieces as `tokenize`, with their positions in the text.
 
         Deleted accents after a piece's last character belong to the piece, so that text[start:end] never separates a
-        letter from its accent.
+        letter from its accent. An added token ends where it was found.
         """
-        traced_pieces = []
-        for word, origins in self.basic_tokenizer.tokenize_with_origins(text):
-            pieces = self.wordpiece_tokenizer.pieces(word)
-            first = 0
-            for number, piece in enumerate(pieces):
-                length = len(piece) - (len(CONTINUATION) if number else 0)
-                last = len(word) if number == len(pieces) - 1 else first + length
-                end = max(origins[first:last]) + 1
-                while end < len(text) and unicodedata.category(text[end]) == "Mn":
-                    end += 1
-                traced_pieces.append(Piece(piece, min(origins[first:last]), end))
-                first = last
-        return traced_pieces
+        pieces: list[Piece] = []
+        start = 0
+        for number, part in enumerate(self._raw.split(text) if self._raw else [text]):
+            end = start + len(part)
+            pieces += [Piece(part, start, end)] if number % 2 else self._trace_pieces(text, start, end)
+            start = end
+        return pieces
+
+    def _trace_pieces(self, text: str, start: int, end: int) -> Iterator[Piece]:
+        """Yields the pieces of text[start:end], in which normalized added tokens are left to find."""
+        traced, text = self.basic_tokenizer.normalize_with_origins(text[start:end]), text[:end]
+        parts: list[Any] = self._normalized.split("".join(new for new, _ in traced)) if self._normalized else [traced]
+        first = 0
+        for number, part in enumerate(parts):
+            letters = traced[first : first + len(part)]
+            first += len(part)
+            if number % 2:
+                origins = [start + index for _, index in letters]
+                yield Piece(self.normalized_contents[part], min(origins), max(origins) + 1)
+            else:
+                for word, origins in self.basic_tokenizer.split_with_origins(letters):
+                    yield from self._trace_word(word, [start + origin for origin in origins], text)
+
+    def _trace_word(self, word: str, origins: list[int], text: str) -> Iterator[Piece]:
+        """Yields the pieces of a word, given the index in the text that each of its characters came from."""
+        pieces = self.wordpiece_tokenizer.pieces(word)
+        first = 0
+        for number, piece in enumerate(pieces):
+            length = len(piece) - (len(CONTINUATION) if number else 0)
+            last = len(word) if number == len(pieces) - 1 else first + length
+            end = max(origins[first:last]) + 1
+            while end < len(text) and unicodedata.category(text[end]) == "Mn":
+                end += 1
+            yield Piece(piece, min(origins[first:last]), end)
+            first = last
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Returns the ids of the tokens. Raises a UserError if a token is not in the vocabulary."""
@@ -362,6 +435,27 @@ def parse_vocab(text: str) -> dict[str, int]:
     """
     lines = text.removesuffix("\n").split("\n") if text else []
     return {line.strip(): index for index, line in enumerate(lines)}
+
+
+def _compile(contents: Iterable[str]) -> re.Pattern[str] | None:
+    """Returns the pattern that splits a text into ordinary text and these strings in turn, or None without strings."""
+    pattern = make_pattern(contents)
+    return re.compile(f"({pattern})") if pattern else None
+
+
+def select_word_pieces(vocab: dict[str, int], added_tokens: Iterable[AddedToken], source: str) -> dict[str, int]:
+    """Returns the part of the vocabulary that words are split into: all but the added tokens at its end.
+
+    Raises:
+        UserError: If an added token is not in the vocabulary.
+    """
+    added = {token.content for token in added_tokens}
+    if not added:
+        return vocab
+    if missing := sorted(added - vocab.keys()):
+        raise UserError(f"{source} has no line {missing[0]!r}, which is an added token; append the line")
+    last = max(index for token, index in vocab.items() if token not in added)
+    return {token: index for token, index in vocab.items() if index <= last}
 
 
 def check_special_tokens(vocab: Mapping[str, int], source: str) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import BasicTokenizer, FullTokenizer, Ids, Splits, WordpieceTokenizer
 
 # The most words in the cache. It is emptied when full. Longer words than _LONGEST_CACHED characters rarely repeat.
@@ -32,7 +33,7 @@ _CAPITAL_SIGMA = "Σ"
 # A word that marks the end of a text. Rule 1 deletes this character, so it occurs in no other word.
 TEXT_END = "\x01"
 
-# Values in the table of characters, besides the code point that a character becomes:
+# Values in the table of characters other than the code point that a character becomes:
 _UNKNOWN = 0  # not looked up so far
 _STRINGS = sys.maxunicode + 1  # plus an index: the character becomes the string with that index
 _DELETED = _STRINGS
@@ -162,12 +163,27 @@ class FastTokenizer(FullTokenizer):
     Several threads may use it at the same time.
     """
 
-    def _set_up(self, vocab: dict[str, int], basic_tokenizer: BasicTokenizer, source: str) -> None:
-        super()._set_up(vocab, basic_tokenizer, source)
-        self._fast_basic_tokenizer = FastBasicTokenizer(basic_tokenizer)
+    def _set_up(self, vocab: dict[str, int], casing: Casing, source: str) -> None:
+        super()._set_up(vocab, casing, source)
+        self._fast_basic_tokenizer = FastBasicTokenizer(self.basic_tokenizer)
         self._word_ids = _WordIds(self.wordpiece_tokenizer)
 
     def encode(self, texts: Sequence[str]) -> tuple[Ids, Splits]:
+        if not self.casing.added_tokens:
+            return self._encode_ordinary(texts)
+        rows = [self._split_at_tokens(text) for text in texts]
+        parts = list(itertools.chain.from_iterable(rows))
+        is_token = np.array([number % 2 for row in rows for number in range(len(row))], bool)
+        ids, splits = self._encode_ordinary(
+            ["" if token else part for part, token in zip(parts, is_token, strict=True)]
+        )
+        tokens = [self.vocab[part] for part, token in zip(parts, is_token, strict=True) if token]
+        ids = np.insert(ids, splits[:-1][is_token], tokens)
+        ends = np.cumsum(np.concatenate([[0], np.where(is_token, 1, np.diff(splits))]))
+        return ids, ends[np.cumsum([0, *map(len, rows)])]
+
+    def _encode_ordinary(self, texts: Sequence[str]) -> tuple[Ids, Splits]:
+        """Returns the ids of texts without added tokens (see `encode`)."""
         parts = list(map(_split_long_text, texts))
         batches = [self._encode_batch(batch) for batch in _batches(list(itertools.chain.from_iterable(parts)))]
         ids, lengths = zip(*batches, strict=True)

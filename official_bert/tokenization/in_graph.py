@@ -17,13 +17,16 @@ import tensorflow_text
 from official_bert.errors import UserError
 from official_bert.tokenization import character_tables as tables
 from official_bert.tokenization import exact
+from official_bert.tokenization.added_tokens import make_pattern
 
 _TOO_LONG = "a" * (exact.MAX_BYTES_PER_WORD + 1)  # the kernel returns [UNK] for it
 
-# During tokenization, one control character replaces each special token. Rule 1 deletes control characters, so those in
-# the text itself can be replaced by _OTHER_CONTROL first.
-_SPECIAL_CODES = {token: code for code, token in enumerate(exact.SPECIAL_TOKENS, start=1)}
-_OTHER_CONTROL = "\x06"
+# Regular expressions find added tokens and put a control character before and after each. Rule 1 deletes control
+# characters, so those in the text itself can be replaced by _OTHER_CONTROL first.
+_BEGIN, _END, _OTHER_CONTROL = "\x01", "\x02", "\x03"
+
+# What a letter belongs to: ordinary text, or an added token that was found before or after normalization.
+_TEXT, _RAW, _NORMALIZED = range(3)
 
 
 class Tokens(NamedTuple):
@@ -56,11 +59,17 @@ class GraphTokenizer(tf.Module):
         super().__init__()
         self._unknown_id = tokenizer.vocab[exact.UNK]  # not the vocabulary: tf.Module would track each entry
         # Tensors, so that a SavedModel stores each once for all its functions.
-        arrays = tables.character_tables(tokenizer.basic_tokenizer.casing)
+        arrays = tables.character_tables(tokenizer.casing._replace(added_tokens=()))
         self._tables = tables.CharacterTables(*map(tf.constant, arrays))
-        pieces = _pieces_for_the_kernel(tokenizer.vocab)
+        pieces = _pieces_for_the_kernel(tokenizer.wordpiece_tokenizer.vocab)
         self._piece_lengths = tf.constant([len(piece.removeprefix(exact.CONTINUATION)) for piece in pieces])
-        self._special_ids = tf.constant([0, *(tokenizer.vocab[token] for token in _SPECIAL_CODES)])
+        raw, raw_or_special = tokenizer.raw_contents, (*tokenizer.raw_contents, *exact.SPECIAL_TOKENS)
+        self._raw, self._raw_or_special = make_pattern(raw), make_pattern(raw_or_special)
+        self._normalized = make_pattern(tokenizer.normalized_contents)
+        ids = {(_RAW, content): tokenizer.vocab[content] for content in raw_or_special}
+        ids |= {(_NORMALIZED, text): tokenizer.vocab[token] for text, token in tokenizer.normalized_contents.items()}
+        hashes = _hash_tokens(*map(tf.constant, zip(*ids, strict=True)))
+        self._hashes, self._added_ids = tf.sort(hashes), tf.gather(list(ids.values()), tf.argsort(hashes))
         try:
             self._kernel = tensorflow_text.FastWordpieceTokenizer(
                 pieces,
@@ -81,51 +90,70 @@ class GraphTokenizer(tf.Module):
 
         Args:
             texts: string [B].
-            special_tokens: As for FullTokenizer.tokenize. If True, starts and ends count each special token in the
-                text as one character.
+            special_tokens: As for FullTokenizer.tokenize.
         """
+        raw = self._raw_or_special if special_tokens else self._raw
+        has_added_tokens = raw or self._normalized
+        if has_added_tokens:  # invalid bytes must not separate the letters of a token
+            texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
         # A newline after each text separates it from the next one for the rules that depend on neighbors.
-        texts = tf.strings.join([self._mark_special_tokens(texts) if special_tokens else texts, "\n"])
+        texts = tf.strings.join([texts, "\n"])
         decoded = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")  # [B, (characters)]
         codes, text_splits = decoded.values, tf.cast(decoded.row_splits, tf.int32)  # [C], [B + 1]
         properties = self._properties(codes)
-        if special_tokens:
-            is_special = (codes > 0) & (codes <= len(exact.SPECIAL_TOKENS))
-            properties = tf.where(
-                is_special, self._properties(tf.constant([ord(",")])), properties
-            )  # a word of its own, like a comma
+        if has_added_tokens:
+            is_raw, raw_begins = _find_tokens(texts, raw)  # [C]
+            properties = tf.where(is_raw, tables.STARTER, properties)  # it becomes itself and affects no neighbor
         letters, flags, origins = tf.cond(
             tf.reduce_any(properties & tables.DEPENDS_ON_NEIGHBORS > 0),
             lambda: self._sort_marks(*self._normalize(*self._replace_final_sigmas(codes, properties)), properties),
             lambda: self._normalize(codes, properties),
         )
 
-        # Words are the runs between spaces, and the characters that are words of their own.
+        if has_added_tokens:
+            owners = tf.where(tf.gather(is_raw, origins), _RAW, _TEXT)  # [E]
+            searched = tf.where(owners == _RAW, ord(_OTHER_CONTROL), letters)
+            rows = tf.RaggedTensor.from_value_rowids(searched, _rows(text_splits, origins), tf.size(texts), None, False)
+            is_found, found_begins = _find_tokens(tf.strings.unicode_encode(rows, "UTF-8"), self._normalized)
+            owners = tf.where(is_found, _NORMALIZED, owners)
+            token_begins = tf.gather(raw_begins, origins) | found_begins | _follows(owners != _TEXT) & (owners == _TEXT)
+            flags = tf.where(owners == _TEXT, flags, 0)
+
+        # Words are the runs between spaces, the characters that are words of their own, and added tokens.
         breaks = tf.concat([[tables.SPACE], flags[:-1]], 0) & (tables.SPACE | tables.ALONE)
         begins = (breaks > 0) | (flags & tables.ALONE > 0)
+        if has_added_tokens:
+            begins |= token_begins
         kept = true_positions(flags & tables.SPACE == 0)
         letters, origins, begins = (tf.gather(values, kept) for values in (letters, origins, begins))
         firsts = true_positions(begins)  # [W]
         word_splits = tf.concat([firsts, [tf.size(letters)]], 0)
         words = tf.RaggedTensor.from_row_splits(letters, word_splits, validate=False)
         strings = tf.strings.unicode_encode(words, "UTF-8")
-        pieces = self._kernel.tokenize(
-            tf.where(words.row_lengths() > exact.MAX_CHARACTERS_PER_WORD, _TOO_LONG, strings)
-        )
+        is_unknown = words.row_lengths() > exact.MAX_CHARACTERS_PER_WORD
+        if has_added_tokens:  # an added token is one piece, whose id is set below
+            word_owners = tf.gather(tf.gather(owners, kept), firsts)
+            is_unknown |= word_owners != _TEXT
+        pieces = self._kernel.tokenize(tf.where(is_unknown, _TOO_LONG, strings))
         ids, piece_splits = pieces.values, tf.cast(pieces.row_splits, tf.int32)
 
         word_of_piece = _rows(piece_splits, tf.range(tf.size(ids)))  # [P]
         word_lengths = tf.gather(word_splits[1:] - word_splits[:-1], word_of_piece)
         widths = tf.where(ids == self._unknown_id, word_lengths, tf.gather(self._piece_lengths, ids))
-        if special_tokens:
-            first_letters = tf.gather(letters, tf.gather(firsts, word_of_piece))
-            special = first_letters <= len(exact.SPECIAL_TOKENS)
-            ids = tf.where(special, tf.gather(self._special_ids, tf.where(special, first_letters, 0)), ids)
+        if has_added_tokens:
+            is_added = tf.gather(word_owners != _TEXT, word_of_piece)  # [P]
+            added = true_positions(is_added)
+            added_words = tf.gather(word_of_piece, added)
+            hashes = _hash_tokens(tf.gather(word_owners, added_words), tf.gather(strings, added_words))
+            added_ids = tf.gather(self._added_ids, tf.searchsorted(self._hashes, hashes))
+            ids = tf.tensor_scatter_nd_update(ids, added[:, None], added_ids)
 
         # The piece of each letter. All pieces together are as long as all words.
         piece_of_character = _rows(tf.concat([[0], tf.cumsum(widths)], 0), tf.range(tf.size(letters)))
         starts = tf.math.segment_min(origins, piece_of_character)  # [P] into [C]
-        ends = self._skip_accents(tf.math.segment_max(origins, piece_of_character) + 1, properties)
+        ends = tf.math.segment_max(origins, piece_of_character) + 1
+        with_accents = self._skip_accents(ends, properties)
+        ends = tf.where(is_added, ends, with_accents) if has_added_tokens else with_accents
         offsets = tf.gather(text_splits, _rows(text_splits, starts))
         words_before = tf.searchsorted(tf.gather(origins, firsts), text_splits)  # [B + 1], before each text
         splits = tf.gather(piece_splits, words_before)  # [B + 1]
@@ -146,13 +174,6 @@ class GraphTokenizer(tf.Module):
         letters = tf.where(letters == tables.ITSELF, tf.gather(codes, origins), letters)
         return letters, tf.gather(self._tables.flags, positions), origins
 
-    def _mark_special_tokens(self, texts: Any) -> Any:
-        """Replaces each special token with its control character."""
-        texts = tf.strings.regex_replace(texts, f"[\x01-{chr(len(exact.SPECIAL_TOKENS))}]", _OTHER_CONTROL)
-        for token, code in _SPECIAL_CODES.items():
-            texts = tf.strings.regex_replace(texts, rf"\[{token[1:-1]}\]", chr(code))
-        return texts
-
     def _properties(self, codes: Any) -> Any:
         pages = tf.gather(self._tables.page_numbers, codes // tables.PAGE)
         return tf.gather(self._tables.pages, pages * tables.PAGE + codes % tables.PAGE)
@@ -163,7 +184,7 @@ class GraphTokenizer(tf.Module):
         seen = true_positions(case != tables.IGNORED)
         is_cased = tf.gather(case, seen) == tables.CASED
         before, after = tf.concat([[False], is_cased[:-1]], 0), tf.concat([is_cased[1:], [False]], 0)
-        ends_word = before & ~after & (tf.gather(codes, seen) == ord(tables.CAPITAL_SIGMA))
+        ends_word = before & ~after & is_cased & (tf.gather(codes, seen) == ord(tables.CAPITAL_SIGMA))
         positions = tf.gather(seen, true_positions(ends_word))[:, None]
         final = tf.fill(tf.shape(positions)[:1], ord(tables.FINAL_SIGMA))
         codes = tf.tensor_scatter_nd_update(codes, positions, final)
@@ -183,6 +204,30 @@ class GraphTokenizer(tf.Module):
         stops = properties & tables.NON_SPACING == 0
         passed = tf.cumsum(tf.cast(stops, tf.int32), exclusive=True)
         return tf.gather(true_positions(stops), tf.gather(passed, positions))
+
+
+def _find_tokens(texts: Any, pattern: str | None) -> tuple[Any, Any]:
+    """Returns which characters of all texts belong to a match of the pattern, and which begin one, bool [C] each."""
+    if pattern is None:
+        nothing = tf.zeros_like(tf.strings.unicode_decode(texts, "UTF-8").values, tf.bool)
+        return nothing, nothing
+    texts = tf.strings.regex_replace(texts, f"[{_BEGIN}{_END}]", _OTHER_CONTROL)
+    texts = tf.strings.regex_replace(texts, pattern, rf"{_BEGIN}\0{_END}")
+    codes = tf.strings.unicode_decode(texts, "UTF-8").values
+    is_begin, is_end = codes == ord(_BEGIN), codes == ord(_END)
+    is_inside = tf.cumsum(tf.cast(is_begin, tf.int32) - tf.cast(is_end, tf.int32)) > 0
+    kept = true_positions(~(is_begin | is_end))
+    return tf.gather(is_inside, kept), tf.gather(_follows(is_begin), kept)
+
+
+def _hash_tokens(owners: Any, tokens: Any) -> Any:
+    """Returns a hash of each added token and the way in which it was found, int64."""
+    return tf.strings.to_hash_bucket_fast(tf.strings.join([tf.strings.as_string(owners), tokens]), 2**62)
+
+
+def _follows(mask: Any) -> Any:
+    """Returns whether the element before each one is True."""
+    return tf.concat([[False], mask], 0)[:-1]
 
 
 def _rows(splits: Any, positions: Any) -> Any:

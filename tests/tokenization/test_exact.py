@@ -74,7 +74,7 @@ def step_by_step(text: str, casing: Casing) -> list[str]:
 @pytest.mark.parametrize("casing", CASINGS)
 def test_every_assigned_code_point_follows_the_documented_rules(casing: Casing, codes: list[int]):
     assert len(ASSIGNED) > 140_000
-    tokenizer = BasicTokenizer(*casing)
+    tokenizer = BasicTokenizer(*casing[:2])
     # At a word's beginning, middle and end, alone, and after a letter that it might combine with.
     for code in codes:
         text = f"a{chr(code)}b {chr(code)} {chr(code)}the e{chr(code)}"
@@ -84,7 +84,7 @@ def test_every_assigned_code_point_follows_the_documented_rules(casing: Casing, 
 @with_code_points
 @pytest.mark.parametrize("casing", CASINGS)
 def test_offsets_agree_with_tokens_on_every_assigned_code_point(casing: Casing, codes: list[int]):
-    tokenizer = BasicTokenizer(*casing)
+    tokenizer = BasicTokenizer(*casing[:2])
     for code in codes:
         text = f"a{chr(code)}b \u0391{chr(code)}"
         assert [word for word, _ in tokenizer.tokenize_with_origins(text)] == tokenizer.tokenize(text), f"U+{code:04X}"
@@ -106,7 +106,7 @@ TRICKY = st.text(alphabet=TRICKY_CHARACTERS, max_size=20)
 @given(st.one_of(TEXTS, TRICKY), st.sampled_from(CASINGS))
 @settings(max_examples=1000)
 def test_any_text_follows_the_documented_rules(text: str, casing: Casing):
-    tokenizer = BasicTokenizer(*casing)
+    tokenizer = BasicTokenizer(*casing[:2])
     words = tokenizer.tokenize(text)
     assert words == step_by_step(text, casing)
     traced = tokenizer.tokenize_with_origins(text)

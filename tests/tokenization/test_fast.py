@@ -98,7 +98,7 @@ def test_only_marks_that_stay_and_capital_sigma_need_the_exact_rules(
 
 def test_normal_form_is_what_a_character_becomes_in_every_context():
     def forms(characters: str, *casing: bool) -> list[str | None]:
-        return [normal_form(character, BasicTokenizer(*casing)) for character in characters]
+        return [normal_form(character, BasicTokenizer(*casing[:2])) for character in characters]
 
     assert forms("aÉ,中\u3000\u200b") == ["a", "e", " , ", " 中 ", " ", ""]
     assert forms("aÉ,中\u3000\u200b", False) == ["a", "É", " , ", " 中 ", " ", ""]
@@ -111,7 +111,7 @@ def test_normal_form_is_what_a_character_becomes_in_every_context():
 @with_code_points
 @pytest.mark.parametrize("casing", CASINGS)
 def test_fast_words_are_the_exact_ones_for_every_code_point(casing: Casing, codes: list[int]):
-    exact = BasicTokenizer(*casing)
+    exact = BasicTokenizer(*casing[:2])
     fast_tokenizer = FastBasicTokenizer(exact)
     texts = [CONTEXTS.format(chr(code)) for code in [*codes, 0x378, 0xD800]]
     for start in range(0, len(texts), 200):
@@ -125,7 +125,7 @@ def exact_words(exact: BasicTokenizer, texts: list[str]) -> list[str]:
 
 @given(st.lists(st.text()), st.sampled_from(CASINGS))
 def test_fast_words_are_the_exact_ones_of_any_text(texts: list[str], casing: Casing):
-    exact = BasicTokenizer(*casing)
+    exact = BasicTokenizer(*casing[:2])
     assert FastBasicTokenizer(exact).words(texts) == exact_words(exact, texts)
 
 

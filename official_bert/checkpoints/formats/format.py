@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from official_bert.checkpoints import bundle
 from official_bert.checkpoints.checkpoint import Array, LoadedModel, LoadOverrides
@@ -58,10 +58,13 @@ class Framework:
         title: The name for messages.
         outputs: Computes outputs, with the names of `parity.compute_outputs`, from the checkpoint, its folder and input
             features such as `parity.make_fixed_input` returns.
+        encode: Returns the ids of texts without [CLS] and [SEP], from the tokenizer in a folder. None if the
+            framework's tokenizer is not compared.
     """
 
     title: str
     outputs: Callable[[LoadedModel, str, Mapping[str, Array]], dict[str, Array]]
+    encode: Callable[[str, Sequence[str]], list[list[int]]] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

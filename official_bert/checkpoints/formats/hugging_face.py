@@ -5,7 +5,7 @@ PyTorch and transformers are not needed. Files of TensorFlow classes can be read
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -164,6 +164,14 @@ def transformers_outputs(checkpoint: LoadedModel, folder: str, features: Mapping
     return outputs
 
 
+def encode_with_transformers(folder: str, texts: Sequence[str]) -> list[list[int]]:
+    """Returns the ids of texts with the tokenizer of a folder (see `Framework.encode`)."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+
+
 FORMAT = Format(
     name="hugging_face",
     title=NAME,
@@ -171,5 +179,5 @@ FORMAT = Format(
     read=read,
     write=write,
     holds_config=True,
-    framework=Framework("transformers", transformers_outputs),
+    framework=Framework("transformers", transformers_outputs, encode_with_transformers),
 )

@@ -4,21 +4,28 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from official_bert.checkpoints.checkpoint import VOCAB_FILE, LoadedModel, LoadOverrides
+from official_bert.checkpoints.formats.hugging_face_added_tokens import (
+    ADDED_TOKENS_FILE,
+    SPECIAL_TOKENS_FILE,
+    append_added_tokens,
+    format_added_tokens,
+    list_added_tokens,
+    read_json_if_exists,
+)
 from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, resolve_tokenizer, split_vocab
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
+from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import Casing, make_casing
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
 
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
-ADDED_TOKENS_FILE = "added_tokens.json"
 
 # Values under which their tokenizers follow BERT's rules, by the key of tokenizer_config.json or the place in
 # tokenizer.json. Other values give other tokens.
@@ -45,10 +52,6 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
 }
 # Tokenizer classes for BERT and for models that share its tokenizer.
 _BERT_CLASSES = re.compile(r"(Bert|DistilBert|Electra|MobileBert|ConvBert|SqueezeBert)Tokenizer(Fast|Legacy)?")
-# The keys and files that list tokens which Hugging Face's tokenizers do not split.
-_KEPT_WHOLE = {ADDED_TOKENS_FILE} | set(
-    "never_split added_tokens added_tokens_decoder additional_special_tokens extra_special_tokens".split()
-)
 
 
 def read_tokenizer(
@@ -67,7 +70,7 @@ def read_tokenizer(
             differ from BERT's.
     """
     vocab_file, tokenizer_file = os.path.join(folder, VOCAB_FILE), os.path.join(folder, TOKENIZER_FILE)
-    settings_file, added_file = os.path.join(folder, SETTINGS_FILE), os.path.join(folder, ADDED_TOKENS_FILE)
+    settings_file = os.path.join(folder, SETTINGS_FILE)
     notes: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
     vocabularies = {vocab_file: files.read_text(vocab_file)} if files.exists(vocab_file) else {}
@@ -79,12 +82,15 @@ def read_tokenizer(
             if not overrides.vocab_file:
                 raise
             notes = (f"{error}: --vocab_file replaces it with BERT's rules",)
-    if files.exists(added_file):
-        settings[ADDED_TOKENS_FILE] = list(files.read_json_object(added_file))
-    if files.exists(settings_file):
-        more = files.read_json_object(settings_file)
-        _check_accents(settings, more, tokenizer_file, settings_file)
-        settings |= more
+    more = read_json_if_exists(settings_file)
+    _check_accents(settings, more, tokenizer_file, settings_file)
+    settings |= read_json_if_exists(os.path.join(folder, SPECIAL_TOKENS_FILE)) | more
+    added_ids = read_json_if_exists(os.path.join(folder, ADDED_TOKENS_FILE))
+    added, problems = list_added_tokens(settings, added_ids, folder)
+    if not overrides.vocab_file:
+        vocabularies = {
+            path: append_added_tokens(vocab, added, config.vocab_size, problems) for path, vocab in vocabularies.items()
+        }
     accents = settings.get("strip_accents")
     for key, value in (("do_lower_case", settings.get("do_lower_case")), ("strip_accents", accents)):
         if not isinstance(value, bool | None):
@@ -93,20 +99,21 @@ def read_tokenizer(
     if lower is None and overrides.strip_accents is None:
         overrides = dataclasses.replace(overrides, strip_accents=accents)
     # Accents that go where capital letters stay are refused below, unless the user asks for BERT's own rules.
-    casing = None if lower is None else make_casing(lower, accents if lower else None)
-    tokenizer = resolve_tokenizer(FoundTokenizer(folder, vocabularies, casing, settings_file), overrides, config)
+    casing = None if lower is None else make_casing(lower, accents if lower else None, added)
+    found = FoundTokenizer(folder, vocabularies, casing, settings_file, tuple(added))
+    tokenizer = resolve_tokenizer(found, overrides, config)
     tokenizer = tokenizer._replace(notes=notes + tokenizer.notes)
-    problems = _other_rules({"tokenizer_class": tokenizer_class} | settings, tokenizer)
+    problems = sorted({*problems, *_find_other_rules({"tokenizer_class": tokenizer_class} | settings, tokenizer)})
     if not problems:
         return tokenizer
-    text = f"the tokenizer in {folder} has {'; '.join(problems)}, which BERT's own rules have not"
+    text = f"the tokenizer in {folder} has {'; '.join(problems)}, which BERT's own rules lack"
     if not overrides.vocab_file:
         raise UserError(f"{text}; give --vocab_file to take the vocabulary with BERT's rules")
     return tokenizer._replace(notes=(*tokenizer.notes, f"{text}: --vocab_file replaces them with BERT's rules"))
 
 
-def _other_rules(settings: dict[str, Any], tokenizer: Tokenizer) -> list[str]:
-    """Returns the settings with which Hugging Face's tokenizers would produce other tokens than ours."""
+def _find_other_rules(settings: dict[str, Any], tokenizer: Tokenizer) -> list[str]:
+    """Returns the settings that make Hugging Face's tokenizers produce other tokens than ours."""
     allowed = _ALLOWED if tokenizer.casing.do_lower_case else _ALLOWED | {"strip_accents": (None, False)}
     problems = []
     for key in allowed.keys() & settings.keys():
@@ -116,24 +123,11 @@ def _other_rules(settings: dict[str, Any], tokenizer: Tokenizer) -> list[str]:
         is_class_of_bert = key == "tokenizer_class" and _BERT_CLASSES.fullmatch(str(value))
         if value not in allowed[key] and not is_class_of_bert:
             problems.append(f"{key} {value!r}")
-    if tokenizer.vocab is None:
-        return sorted(problems)
-    ours = FullTokenizer.from_vocab(tokenizer.vocab, **tokenizer.casing._asdict())
-    for key in _KEPT_WHOLE & settings.keys():
-        problems += [
-            f"{key} {token!r}"
-            for token in _listed_tokens(settings[key])
-            if token not in exact.SPECIAL_TOKENS and ours.tokenize(token) != [token]
-        ]
-    return sorted(problems)
-
-
-def _listed_tokens(value: Any) -> list[str]:
-    """Returns the tokens in a list or in a dictionary's values, where each is a string or has a content."""
-    each_token = value.values() if isinstance(value, dict) else value or []
-    if not isinstance(each_token, Iterable):
-        return [repr(value)]
-    return [str(token.get("content") if isinstance(token, dict) else token) for token in each_token]
+    if tokenizer.vocab is not None and settings.get("never_split"):
+        ours = FullTokenizer.from_vocab(tokenizer.vocab, **tokenizer.casing._asdict())
+        whole = [str(token) for token in settings["never_split"]]
+        problems += [f"never_split {token!r}" for token in whole if ours.tokenize(token, True) != [token]]
+    return problems
 
 
 def _check_accents(first: dict[str, Any], second: dict[str, Any], first_file: str, second_file: str) -> None:
@@ -162,7 +156,9 @@ def _read_tokenizer_json(path: str, vocab: str) -> tuple[dict[str, Any], list[st
                 f"{path} holds a {normalizer.get('type')} and a {model.get('type')} model; expected BertNormalizer and "
                 "WordPiece, as BERT has"
             )
-        numbers = {**model["vocab"], **{token["content"]: token["id"] for token in contents.get("added_tokens") or []}}
+        added = contents.get("added_tokens") or []
+        special = {each["content"]: each["id"] for each in added if each["content"] in exact.SPECIAL_TOKENS}
+        numbers = {**model["vocab"], **special}
         tokens = sorted(numbers, key=numbers.__getitem__)
         if vocab and exact.parse_vocab(vocab) == numbers:
             tokens = split_vocab(vocab)
@@ -180,7 +176,7 @@ def _read_tokenizer_json(path: str, vocab: str) -> tuple[dict[str, Any], list[st
             "model.unk_token": model.get("unk_token", exact.UNK),
             "pre_tokenizer": (contents.get("pre_tokenizer") or {}).get("type"),
             "post_processor": processor if processor not in bert else _ALLOWED["post_processor"][0],
-            "added_tokens": contents.get("added_tokens"),
+            "added_tokens": added,
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged or no tokenizer of BERT: {error!r}") from error
@@ -191,15 +187,18 @@ def tokenizer_files(checkpoint: LoadedModel) -> dict[str, str]:
     """Returns the files that make their tokenizers give our ids, by name; none without a vocabulary."""
     if checkpoint.vocab is None:
         return {}
-    contents = {VOCAB_FILE: checkpoint.vocab, SETTINGS_FILE: _settings_json(checkpoint)}
-    tokens = split_vocab(checkpoint.vocab)
+    tokens, added = split_vocab(checkpoint.vocab), checkpoint.casing.added_tokens
+    ids = exact.parse_vocab(checkpoint.vocab)
+    num_pieces = 1 + max(exact.select_word_pieces(ids, added, VOCAB_FILE).values())
+    vocab = checkpoint.vocab if num_pieces == len(tokens) else "".join(f"{token}\n" for token in tokens[:num_pieces])
+    contents = {VOCAB_FILE: vocab, SETTINGS_FILE: _settings_json(checkpoint, format_added_tokens(ids, added))}
     if len(set(tokens)) == len(tokens):  # its format cannot hold equal tokens; transformers then reads vocab.txt
         contents[TOKENIZER_FILE] = format_tokenizer_json(tokens, checkpoint.casing)
     return contents
 
 
-def _settings_json(checkpoint: LoadedModel) -> str:
-    values = {
+def _settings_json(checkpoint: LoadedModel, added_tokens: list[dict[str, Any]]) -> str:
+    values: dict[str, Any] = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": checkpoint.casing.do_lower_case,
         "strip_accents": checkpoint.casing.settings.get("strip_accents"),
@@ -211,6 +210,8 @@ def _settings_json(checkpoint: LoadedModel) -> str:
         "sep_token": exact.SEP,
         "mask_token": exact.MASK,
     }
+    if added_tokens:
+        values["added_tokens_decoder"] = {str(token.pop("id")): token for token in added_tokens}
     return json.dumps(values, indent=2) + "\n"
 
 
@@ -235,15 +236,12 @@ def _post_processor(numbers: dict[str, int]) -> dict[str, Any]:
 def format_tokenizer_json(tokens: list[str], casing: Casing) -> str:
     """Returns the content of a tokenizer.json with these tokens, which must be unique."""
     numbers = {token: number for number, token in enumerate(tokens)}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    special = [AddedToken(token, special=True, normalized=False) for token in exact.SPECIAL_TOKENS]
     values = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [
-            {"id": numbers[token], "content": token, **flags}
-            for token in sorted(exact.SPECIAL_TOKENS, key=numbers.__getitem__)
-        ],
+        "added_tokens": format_added_tokens(numbers, (*special, *casing.added_tokens)),
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
@@ -259,7 +257,7 @@ def format_tokenizer_json(tokens: list[str], casing: Casing) -> str:
             "unk_token": exact.UNK,
             "continuing_subword_prefix": exact.CONTINUATION,
             "max_input_chars_per_word": exact.MAX_CHARACTERS_PER_WORD,
-            "vocab": numbers,
+            "vocab": exact.select_word_pieces(numbers, casing.added_tokens, VOCAB_FILE),
         },
     }
     return json.dumps(values, indent=1, ensure_ascii=False) + "\n"

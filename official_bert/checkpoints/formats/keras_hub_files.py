@@ -118,6 +118,11 @@ def preset_files(checkpoint: LoadedModel) -> dict[str, str]:
     head = "BertMaskedLM" if MASKED_LM in checkpoint.parts else "BertTextClassifier"
     has_head = len(checkpoint.parts) > 2
     if checkpoint.vocab is not None:
+        if added := checkpoint.casing.added_tokens:
+            raise UserError(
+                f"a keras-hub preset cannot store added tokens, and the model has {added[0].content}; choose another "
+                "format"
+            )
         if (
             not checkpoint.casing.strip_accents
             and checkpoint.casing.do_lower_case

@@ -145,14 +145,14 @@ def test_vocabulary_comes_from_tokenizer_json_where_it_stands_alone(tiny_config:
     assert_equal(checkpoint, read(tmp_path))
     path = tmp_path / "tokenizer.json"
     path.write_text(path.read_text().replace('"strip_accents": null', '"strip_accents": true'))
-    assert "has strip_accents True, which BERT's own rules have not; give --vocab_file" in refusal(read, tmp_path)
+    assert "has strip_accents True, which BERT's own rules lack; give --vocab_file" in refusal(read, tmp_path)
     path.write_text(path.read_text().replace('"WordPiece"', '"BPE"'))
     assert "a BPE model; expected BertNormalizer and WordPiece" in refusal(read, tmp_path)
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"continuing_subword_prefix": "@@"}, "has continuing_subword_prefix '@@', which BERT's own rules have not"),
-    ({"max_input_chars_per_word": 5}, "has max_input_chars_per_word 5, which BERT's own rules have not"),
+    ({"continuing_subword_prefix": "@@"}, "has continuing_subword_prefix '@@', which BERT's own rules lack"),
+    ({"max_input_chars_per_word": 5}, "has max_input_chars_per_word 5, which BERT's own rules lack"),
     ({"max_input_chars_per_word": 100}, None),
 ])  # fmt: skip
 def test_a_tokenizer_json_of_other_rules_is_refused(change, message, tiny_config, tmp_path):
