@@ -7,7 +7,8 @@ from typing import ClassVar
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE, SENTENCE_OBJECTIVES
 from official_bert.errors import UserError
-from official_bert.tokenization.casing import Casing, make_casing
+from official_bert.tokenization.added_tokens import parse_added_token
+from official_bert.tokenization.casing import ADDED_TOKENS, Casing, make_casing
 from official_bert.utils import files
 from official_bert.utils.flags import ValidatedOptions, option
 
@@ -75,6 +76,11 @@ class RecordOptions(TextOptions):
         True, "Whether to lower-case text and strip accents, for uncased vocabularies.", group=TEXT
     )
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=TEXT)
+    added_tokens_file: str | None = option(
+        None,
+        "The tokenizer_config.json in the folder of a model, whose added tokens are cut out of the text.",
+        group=TEXT,
+    )
     exclude_texts: list[str] = option([], EXCLUDE_TEXTS, group=TEXT)
     do_whole_word_mask: bool = option(False, "Whether to mask all pieces of a word together.", group=MASKING)
     word_boundaries: str | None = option(None, WORD_BOUNDARIES, group=MASKING)
@@ -145,6 +151,8 @@ class RecordOptions(TextOptions):
         MaskingRates.parse(self.masking_rates)
         if self.word_boundaries is not None and not self.do_whole_word_mask:
             raise UserError(NO_WHOLE_WORDS)
+        if self.word_boundaries is not None and self.added_tokens_file is not None:
+            raise UserError("--word_boundaries and --added_tokens_file cannot be combined; give one of them")
         if self.word_boundaries is not None and self.masking == "dynamic":
             raise UserError(
                 "--word_boundaries needs --masking=static, because unmasked records do not contain word boundaries"
@@ -162,8 +170,10 @@ class RecordOptions(TextOptions):
 
     @property
     def casing(self) -> Casing:
-        """The casing of the text before tokenization."""
-        return make_casing(self.do_lower_case, self.strip_accents)
+        """The casing and the added tokens of the text before tokenization."""
+        path = self.added_tokens_file
+        added = files.read_json_object(path).get(ADDED_TOKENS, []) if path else []
+        return make_casing(self.do_lower_case, self.strip_accents, map(parse_added_token, added))
 
     @property
     def stem(self) -> str:

@@ -100,7 +100,7 @@ def make_instance_config(options: RecordOptions, vocab: dict[str, int]) -> Insta
 def _make_recorded_flags(
     options: RecordOptions, boundaries: WordBoundaries | None, exclude_files: list[str]
 ) -> dict[str, Any]:
-    ignored = ("input_file", "vocab_file", "num_workers", "strip_accents", "word_boundaries", "exclude_texts")
+    ignored = "input_file vocab_file num_workers strip_accents added_tokens_file word_boundaries exclude_texts".split()
     flags = {name: value for name, value in dataclasses.asdict(options).items() if name not in ignored}
     flags |= options.casing.settings | ({"word_boundaries": boundaries.identity} if boundaries else {})
     if exclude_files:

@@ -15,7 +15,7 @@ from data_gen.pipelines import one_machine
 from data_gen.text import exclusion, formats
 from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
 from official_bert.adaptation.options import AUTO, PAIRS, Options
-from official_bert.checkpoints.checkpoint import VOCAB_FILE
+from official_bert.checkpoints.checkpoint import TOKENIZER_FILE, VOCAB_FILE
 from official_bert.checkpoints.model_files import find_tokenizer
 from official_bert.data.sentence_objectives import NEXT_SENTENCE, NONE
 from official_bert.errors import UserError
@@ -156,7 +156,9 @@ def make_records(options: Options, work: str, model: str, passes: int) -> Record
                 dupe_factor=dupe_factor,
                 sentence_objective=NEXT_SENTENCE if texts.pairs else NONE,
                 input_format="sentences",
-                **casing.settings,
+                do_lower_case=casing.do_lower_case,
+                strip_accents=casing.strip_accents,
+                added_tokens_file=os.path.join(model_folder, TOKENIZER_FILE) if casing.added_tokens else None,
                 **{option: getattr(options, option) for option in (*_MASKING_OPTIONS, *_SIZE_OPTIONS)},
             )
         )

@@ -9,9 +9,11 @@ import numpy as np
 from official_bert.checkpoints.checkpoint import Array, LoadedModel
 from official_bert.checkpoints.vocabulary import UNUSED, split_vocab
 from official_bert.errors import UserError
+from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.exact import CONTINUATION, UNK, BasicTokenizer, WordpieceTokenizer
 
-_BRACKETED = re.compile(r"\[\S+\]")
+# New tokens of this form become added tokens, which are cut out of the text as they are written.
+_MARKER = re.compile(r"\[\S+\]|<\S+>")
 
 
 def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "append") -> LoadedModel:
@@ -22,7 +24,7 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
 
     Args:
         checkpoint: A checkpoint with a vocabulary and without optimizer state.
-        tokens: Words, pieces (beginning with ##) or markers in brackets.
+        tokens: Words, pieces (beginning with ##) or markers such as [E1] and <user>, which become added tokens.
         rows: "append" for new rows at the end of the table, "unused" to take the rows of [unused0] and so on,
             "unused_first" to append rows once those are used up.
 
@@ -33,16 +35,17 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
         raise UserError("tokens cannot be added to a checkpoint with optimizer state; remove --optimizer")
     vocab = split_vocab(checkpoint.require_vocab())
     numbers = {token: number for number, token in enumerate(vocab)}
-    basic = BasicTokenizer(*checkpoint.casing)
+    casing = checkpoint.casing
+    basic = BasicTokenizer(casing.do_lower_case, casing.strip_accents)
     for index, token in enumerate(tokens):
         if token in numbers or token in tokens[:index]:
             raise UserError(f"the new token {token!r} is already in the vocabulary or is listed twice; remove it")
         word = token.removeprefix(CONTINUATION)
-        if not _BRACKETED.fullmatch(token) and basic.tokenize(word) != [word]:
+        if not _MARKER.fullmatch(token) and basic.tokenize(word) != [word]:
             raise UserError(
                 f"the new token {token!r} never occurs in tokenized text, because the "
-                f"{'uncased ' if checkpoint.casing.do_lower_case else ''}tokenizer splits or changes it: "
-                f"{basic.tokenize(word)}. Write it in the form in which the tokenizer produces it."
+                f"{'uncased ' if casing.do_lower_case else ''}tokenizer splits or changes it: {basic.tokenize(word)}. "
+                "Write it in the form in which the tokenizer produces it, or as a marker: [...] or <...>"
             )
     unused = [] if rows == "append" else [number for number, token in enumerate(vocab) if UNUSED.fullmatch(token)]
     if rows == "unused" and len(unused) < len(tokens):
@@ -59,15 +62,16 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
     for row_number, token in zip(row_numbers, tokens, strict=True):
         vocab[row_number : row_number + 1] = [token]
     config = dataclasses.replace(checkpoint.config, vocab_size=len(weights["word_embeddings/embeddings"]))
-    return dataclasses.replace(
-        checkpoint, config=config, weights=weights, vocab="".join(f"{token}\n" for token in vocab)
-    )
+    markers = (AddedToken(token, special=True, normalized=False) for token in tokens if _MARKER.fullmatch(token))
+    casing = casing._replace(added_tokens=(*casing.added_tokens, *markers))
+    text = "".join(f"{token}\n" for token in vocab)
+    return dataclasses.replace(checkpoint, config=config, weights=weights, vocab=text, casing=casing)
 
 
 def find_tokens_without_pieces(checkpoint: LoadedModel, tokens: Sequence[str]) -> list[str]:
     """Returns the new tokens that the vocabulary splits into nothing but [UNK]."""
     numbers = {token: number for number, token in enumerate(split_vocab(checkpoint.vocab or ""))}
-    basic = BasicTokenizer(*checkpoint.casing)
+    basic = BasicTokenizer(checkpoint.casing.do_lower_case, checkpoint.casing.strip_accents)
     return [token for token in tokens if not _get_piece_ids(token, numbers, basic)]
 
 

@@ -36,6 +36,22 @@ def _mean(table: np.ndarray, word: str) -> np.ndarray:
     return table[[WORDS.index(piece) for piece in pieces]].mean(axis=0)
 
 
+def test_markers_become_added_tokens_that_texts_contain(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    tf1.write(sample(tiny_config), str(tmp_path / "google"))
+    (tmp_path / "new.txt").write_text("[E1]\ndogs\n<user>\n")
+    options = {"new_tokens_file": str(tmp_path / "new.txt"), "to_format": "tf1"}
+    conversion.convert(conversion_options(tmp_path / "google", tmp_path / "out", **options))
+    after = open_model(str(tmp_path / "out"))
+    ids, _ = after.tokenizer.encode(["[E1] the dogs[E1]<user>!"])
+    assert ids.tolist() == [78, WORDS.index("the"), 79, 78, 80, WORDS.index("!")]
+    table, grown = (
+        sample(tiny_config).weights["word_embeddings/embeddings"],
+        after.weights["word_embeddings/embeddings"],
+    )
+    pieces = [WORDS.index(piece) for piece in ("u", "##s", "##e", "##r")]  # < and > are unknown
+    np.testing.assert_allclose(grown[80], table[pieces].mean(axis=0), rtol=1e-6)
+
+
 def test_new_tokens_that_were_unknown_start_as_the_mean_of_all_rows(tiny_config: BertConfig, tmp_path: pathlib.Path):
     before = sample(tiny_config)
     tf1.write(before, str(tmp_path / "google"))

@@ -182,9 +182,7 @@ def test_a_conversion_compares_texts_with_added_tokens(tiny_config: BertConfig, 
 
 
 def test_a_text_with_other_ids_in_the_framework_is_named(tiny_config: BertConfig):
-    framework = Framework(
-        "another library", (), lambda *_: {}, lambda _, texts: [[WORDS.index("the"), 999] for _ in texts]
-    )
+    framework = Framework("another library", lambda *_: {}, lambda _, texts: [[WORDS.index("the"), 999] for _ in texts])
     with pytest.raises(
         UserError, match=r"another library splits the text 'The quick .*!' into the 999 with the tokenizer"
     ):
