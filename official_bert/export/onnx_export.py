@@ -59,10 +59,13 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     files.write_text(os.path.join(folder, exports.VOCAB_FILE), source.vocab)
     tokens = split_vocab(source.vocab)
     if len(set(tokens)) == len(tokens):  # tokenizer.json cannot contain equal tokens.
-        tokenizer = format_tokenizer_json(tokens, source.tokenizer.casing)
+        # Not special, so that encode_special_tokens of Hugging Face's tokenizers spares [SEP] in a text, but not these.
+        added = tuple(token._replace(special=False) for token in source.tokenizer.casing.added_tokens)
+        tokenizer = format_tokenizer_json(tokens, source.tokenizer.casing._replace(added_tokens=added))
         files.write_text(os.path.join(folder, exports.TOKENIZER_FILE), tokenizer)
     metadata = source.metadata(source.spec.text_inputs) | {
         "task_spec": {**source.task_spec, "kind": source.kind},
+        "decoding": source.spec.decoding,
         "quantization": options.quantization,
     }
     write_metadata(folder, metadata)

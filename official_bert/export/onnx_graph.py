@@ -45,7 +45,7 @@ _NO_SPAN = -1e9  # The logit that SpanLogits gives to padding.
 def onnx_model(
     model: keras.Model, pooling: str | None = None, layers: Sequence[int] = (-1,), normalize: bool = False
 ) -> onnx.ModelProto:
-    """Converts a model to ONNX, with int32 inputs of any batch size and length, and float32 outputs.
+    """Converts a model to ONNX, with int64 inputs of any batch size and length, and float32 outputs.
 
     A single output is named logits. Several outputs keep their names.
 
@@ -62,9 +62,10 @@ def onnx_model(
     values = {}
     inputs = []
     for name, tensor in model.input.items():
-        values[id(tensor)] = name
+        # ONNX Runtime's fused operations take int32, but ids are int64 in most other programs.
+        values[id(tensor)] = graph.node("Cast", [name], f"{name}/int32", to=TensorProto.INT32)
         sizes = ["batch", *tensor.shape[1:-1], "sequence"]
-        inputs.append(helper.make_tensor_value_info(name, TensorProto.INT32, sizes))
+        inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, sizes))
     writer = _ModelWriter(graph, model, values)
     if pooling is not None:
         outputs = {"vector": writer.vectors(pooling, layers, normalize)}
@@ -211,7 +212,7 @@ class _ModelWriter:
         values = graph.node("Concat", encoded, "chosen_layers", axis=2) if len(encoded) > 1 else encoded[0]
         if pooling == CLS_POOLING:
             return graph.node("Gather", [values, graph.constant("zero", 0, np.int64)], "cls", axis=1)
-        mask = graph.node("Unsqueeze", ["input_mask", graph.numbers(2)], "mask_of_vectors")
+        mask = graph.node("Unsqueeze", [self._mask(), graph.numbers(2)], "mask_of_vectors")
         if pooling == MAX:
             is_token = graph.node("Cast", [mask], "is_token", to=TensorProto.BOOL)
             kept = graph.node("Where", [is_token, values, graph.constant("least", -np.inf)], "tokens_alone")

@@ -4,6 +4,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
+
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports
@@ -18,7 +20,7 @@ from official_bert.kinds.features import (
     padded_inputs,
     row_lengths,
 )
-from official_bert.tokenization.casing import make_casing
+from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import extras, files
 
@@ -48,7 +50,7 @@ class OnnxPredictor(SpecPredictor):
         self.folder, self.metadata = folder, exports.read_metadata(folder)
         try:
             spec, length = create_spec(self.metadata["task_spec"]), int(self.metadata["max_seq_length"])
-            casing = make_casing(self.metadata["do_lower_case"], self.metadata.get("strip_accents"))
+            casing = Casing.from_settings(self.metadata)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"{os.path.join(folder, exports.METADATA_FILE)} does not describe a model for ONNX Runtime "
@@ -79,7 +81,7 @@ class OnnxPredictor(SpecPredictor):
         return collect_outputs(features, zip(batches, map_batches(self._run_session, inputs), strict=True))
 
     def _run_session(self, inputs: dict[str, Array]) -> Any:
-        values = self._session.run(self._outputs, {name: inputs[name] for name in self._inputs})
+        values = self._session.run(self._outputs, {name: inputs[name].astype(np.int64) for name in self._inputs})
         return values[0] if len(self._outputs) == 1 else dict(zip(self._outputs, values, strict=True))
 
 

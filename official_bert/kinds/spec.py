@@ -48,6 +48,7 @@ class KindSpec(abc.ABC):
 
     Attributes:
         kind: Name of the kind in task.json and exports.
+        decoding: How the settings in task.json turn logits into answers, for programs without this package.
         head_input: Input of the head: the encoder, or a BiLSTM on it.
         labels: Names of the classes in the order of the logits. None for kinds without classes.
         num_choices: Number of choices per example. None for kinds without choices.
@@ -64,6 +65,7 @@ class KindSpec(abc.ABC):
     """
 
     kind: ClassVar[str]
+    decoding: ClassVar[str]
     supports_sample_weight: ClassVar[bool] = True
     has_tokens: ClassVar[bool] = False
     best_possible_score: ClassVar[float] = 1.0

@@ -62,28 +62,39 @@ def test_answers_have_the_types_of_saved_models(classifier: str):
     assert answers["is_truncated"].tolist() == [False, False, False, True, False] * 40
 
 
-def run_documented_programs(folder: str, texts: list[str], kind: str) -> list[str]:
-    """Runs the program of docs/guides/onnx.md for each text without this package, and returns the printed lines."""
-    programs = re.findall(r"```python\n(.*?)```", ONNX_PAGE.read_text(), re.DOTALL)
-    (classes,) = (each for each in programs if "import tokenizers" in each)
-    (tags,) = (each for each in programs if "word_to_tokens" in each)
-    if kind == TAGGING:
-        classes = "\n".join(classes.rstrip().split("\n")[:-5]) + "\n" + tags
-    program = classes.replace("exports/sst2-onnx/1", folder)
-    calls = [program.replace('"A film to see twice"', repr(text)) for text in texts]
+def run_documented_program(folder: str, block: int, example: str, inputs: list[str]) -> list[str]:
+    """Runs a program of docs/guides/onnx.md for each input without this package, and returns the printed lines.
+
+    Args:
+        folder: The folder of the exported version.
+        block: The number of the program's code block on the page. The first one begins every program.
+        example: The expression in the program that each of the inputs replaces.
+        inputs: Python expressions.
+    """
+    first, *others = re.findall(r"```python\n(.*?)```", ONNX_PAGE.read_text(), re.DOTALL)
+    assert example in others[block - 1]
     blocked = "import sys\nsys.modules.update(official_bert=None, data_gen=None, tensorflow=None)\n"
-    done = subprocess.run([sys.executable, "-c", blocked + "".join(calls)], capture_output=True, text=True, check=False)
+    program = first.replace("exports/sst2-onnx/1", folder)
+    program += "".join(others[block - 1].replace(example, each) for each in inputs)
+    done = subprocess.run([sys.executable, "-c", blocked + program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("decisions", [{}, {"temperature": 2.5, "thresholds": [0.1, 0.6, 0.3]}])
-def test_documented_program_classifies_without_this_package(decisions: dict[str, Any], tmp_path: pathlib.Path):
-    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION, **decisions)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 2.5, "thresholds": [0.1, 0.6, 0.3], "min_confidence": 0.4},
+        {"doc_stride": 5, "temperature": 0.5},
+    ],
+)
+def test_documented_program_classifies_without_this_package(settings: dict[str, Any], tmp_path: pathlib.Path):
+    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION, **settings)
     folder = export(model_dir, tmp_path / "exports", ONNX)
     texts = [*TEXTS, "a [SEP] cat [MASK]"]
     answers = OnnxPredictor(folder).run(exports.to_columns({"text": texts}))
-    lines = run_documented_programs(folder, texts, CLASSIFICATION)
+    lines = run_documented_program(folder, 1, '"A film to see twice"', list(map(repr, texts)))
     for line, label, expected in zip(lines, answers["label"], answers["probabilities"], strict=True):
         found, _, probabilities = line.partition(" ")
         assert found == label
@@ -100,11 +111,26 @@ def test_documented_program_tags_without_this_package(export_kind: Callable[[str
         for start, end, tag, probability in zip(*row, strict=True)
         if start >= 0
     ]
-    lines = run_documented_programs(folder, texts, TAGGING)
+    lines = run_documented_program(folder, 2, '"A film by Agnes Varda"', list(map(repr, texts)))
     assert [line.rpartition(" ")[0] for line in lines] == [word for word, _ in words]
     np.testing.assert_allclose(
         [float(line.rpartition(" ")[2]) for line in lines], [each for _, each in words], atol=1e-6
     )
+
+
+@pytest.mark.parametrize("settings", [{}, {"version_2": True, "null_score_diff_threshold": 0.5}])
+def test_documented_program_answers_questions_without_this_package(settings: dict[str, Any], tmp_path: pathlib.Path):
+    model_dir = save_finetuned(tmp_path / "model", QUESTION_ANSWERING, **settings)
+    folder = export(model_dir, tmp_path / "exports", ONNX)
+    rows = [(question, context) for question in ("a cat on the mat in the sun", "dog?") for context in TEXTS]
+    columns = dict(zip(("question", "context"), map(list, zip(*rows, strict=True)), strict=True))
+    answers = OnnxPredictor(folder).run(exports.to_columns(columns))
+    example = '"Who came twice?", "She came twice. He did not."'
+    lines = run_documented_program(folder, 3, example, [f"{question!r}, {context!r}" for question, context in rows])
+    for line, answer, expected in zip(lines, answers["answer"], answers["probability"], strict=True):
+        probability, _, found = line.partition(" ")
+        assert found == answer
+        assert float(probability) == pytest.approx(expected, abs=1e-6)
 
 
 def test_quantized_model_is_scored_before_it_is_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

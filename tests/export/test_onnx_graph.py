@@ -30,18 +30,23 @@ from tests.export.exported_models import (
 CAUSAL = dataclasses.replace(CONFIG, causal_attention=True)
 
 
+def run_session(session: onnxruntime.InferenceSession, features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    names = [output.name for output in session.get_outputs()]
+    inputs = {name: values.astype(np.int64) for name, values in features.items()}
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
 def assert_written(proto: Any, model: keras.Model, kind: str, tmp_path: pathlib.Path) -> None:
     """Compares outputs for several batches and lengths; of tokens alone, since nobody reads those of padding."""
     path = str(tmp_path / "model.onnx")
     onnx.checker.check_model(proto, full_check=True)
     onnx_graph.write(proto, path, quantized=False)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
     for rows, length in ((1, 5), (3, 20)):
         features = random_features(rows, *([CHOICES] if kind == MULTIPLE_CHOICE else []), length)
         expected = model(features, training=False)
-        expected = expected if isinstance(expected, dict) else {names[0]: expected}
-        written = dict(zip(names, session.run(names, features), strict=True))
+        expected = expected if isinstance(expected, dict) else {session.get_outputs()[0].name: expected}
+        written = run_session(session, features)
         assert written.keys() == expected.keys()
         is_token = features["input_mask"] > 0
         for name, values in expected.items():
@@ -64,8 +69,7 @@ def test_8_bit_matrices_nearly_keep_the_logits_of_every_kind(kind: str, tmp_path
     onnx_graph.write(onnx_graph.onnx_model(model), path, quantized=True)
     onnx.checker.check_model(path, full_check=True)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    error = relative_error(model, kind, lambda features: dict(zip(names, session.run(names, features), strict=True)))
+    error = relative_error(model, kind, lambda features: run_session(session, features))
     assert error < 0.1
 
 

@@ -54,7 +54,7 @@ def run_onnx_runtime(path: str, tokenizer: Any, encoded: list[list[int]], batch_
     logits = []
     for start in range(0, len(encoded), batch_size):
         batch = tokenizer.pad({"input_ids": encoded[start : start + batch_size]}, return_tensors="np")
-        ids, mask = (batch[name].astype(np.int32) for name in ("input_ids", "attention_mask"))
+        ids, mask = (batch[name].astype(np.int64) for name in ("input_ids", "attention_mask"))
         logits.append(session.run(None, {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)})[0])
     return np.concatenate(logits)
 

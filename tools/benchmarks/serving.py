@@ -174,7 +174,7 @@ def load_onnx_runtime(export: str, tokenizer_folder: str) -> Answer:
 
     def answer(texts: list[str]) -> np.ndarray:
         encoded = tokenizer(texts, truncation=True, max_length=128, return_tensors="np", padding=True)
-        (logits,) = session.run(None, {name: encoded[each].astype(np.int32) for name, each in names.items()})
+        (logits,) = session.run(None, {name: encoded[each].astype(np.int64) for name, each in names.items()})
         powers = np.exp(logits - logits.max(-1, keepdims=True))
         return np.asarray(powers / powers.sum(-1, keepdims=True))
 

@@ -32,6 +32,11 @@ class ClassificationSpec(LabelSpec):
     """
 
     kind: ClassVar[str] = CLASSIFICATION
+    decoding: ClassVar[str] = (
+        "Average the logits over the windows, divide them by temperature and apply softmax. The label is the class"
+        " with the largest probability minus its threshold. It is empty if its probability is below "
+        "min_confidence."
+    )
     required_settings: ClassVar[tuple[str, ...]] = ("labels",)
     best_metric: ClassVar[str] = "accuracy"
     discrete_outputs: ClassVar[tuple[str, ...]] = ("label",)

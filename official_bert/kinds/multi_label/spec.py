@@ -30,6 +30,10 @@ class MultiLabelSpec(LabelSpec):
     """
 
     kind: ClassVar[str] = MULTI_LABEL
+    decoding: ClassVar[str] = (
+        "Average the logits over the windows, divide them by temperature and apply the sigmoid. The labels are the"
+        " classes whose probabilities are above their thresholds, or above 0.5."
+    )
     required_settings: ClassVar[tuple[str, ...]] = ("labels",)
     best_metric: ClassVar[str] = "f1_micro"
     score_names: ClassVar[tuple[str, ...]] = ("f1_micro", "f1_macro", "exact_match")

@@ -40,6 +40,7 @@ class MultipleChoiceSpec(KindSpec):
     """Which of several endings follows. A prediction is the probability of each, [N]."""
 
     kind: ClassVar[str] = MULTIPLE_CHOICE
+    decoding: ClassVar[str] = "Apply softmax to the logits of the choices. The choice is the most probable one."
     best_metric: ClassVar[str] = "accuracy"
     score_names: ClassVar[tuple[str, ...]] = ("accuracy",)
     discrete_outputs: ClassVar[tuple[str, ...]] = ("choice",)

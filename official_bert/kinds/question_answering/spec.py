@@ -46,6 +46,12 @@ class QuestionAnsweringSpec(KindSpec):
     """Answers that are part of a context. A prediction is the best candidates."""
 
     kind: ClassVar[str] = QUESTION_ANSWERING
+    decoding: ClassVar[str] = (
+        "The answer is the span of at most max_answer_length tokens of the context with the largest sum of start "
+        "and end logits. Of several windows, only the one that shows the most context around a token counts as its"
+        " start. With version_2, the answer is empty if the sum at [CLS] exceeds the answer's by more than "
+        "null_score_diff_threshold."
+    )
     best_possible_score: ClassVar[float] = 100.0
     default_max_seq_length: ClassVar[int] = 384
     discrete_outputs: ClassVar[tuple[str, ...]] = ("answer", "start", "end", "probability")

@@ -19,6 +19,7 @@ class RegressionSpec(TextSpec):
     """A number, such as the similarity in STS-B. Labels and predictions are numbers."""
 
     kind: ClassVar[str] = REGRESSION
+    decoding: ClassVar[str] = "The value is the logit, averaged over the windows."
     best_metric: ClassVar[str] = "pearson"
     score_names: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_absolute_error")
     is_value: ClassVar[bool] = True

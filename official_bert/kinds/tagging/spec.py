@@ -86,6 +86,10 @@ class TaggingSpec(KindSpec):
     """
 
     kind: ClassVar[str] = TAGGING
+    decoding: ClassVar[str] = (
+        "Apply softmax to the logits of the first token of each word. The tag is the most probable label. A word "
+        "in several windows is read in the one that shows the most context around it."
+    )
     required_settings: ClassVar[tuple[str, ...]] = ("labels",)
     has_tokens: ClassVar[bool] = True
     discrete_outputs: ClassVar[tuple[str, ...]] = ("tags",)

@@ -51,6 +51,7 @@ class VectorSpec(KindSpec):
     """
 
     kind: ClassVar[str] = VECTORS
+    decoding: ClassVar[str] = "The output is the vector."
     supports_sample_weight: ClassVar[bool] = False
     has_head: ClassVar[bool] = False
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"vector": np.float32}
