@@ -53,7 +53,7 @@ def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int
     return LoadedModel(config, weights, vocab=VOCAB)
 
 
-def with_optimizer(checkpoint: LoadedModel, step: int = 7) -> LoadedModel:
+def add_optimizer_state(checkpoint: LoadedModel, step: int = 7) -> LoadedModel:
     rng = np.random.default_rng(1)
     slots = {
         f"{name}/{slot}": np.abs(rng.normal(0, 1e-3, value.shape)).astype(np.float32)
@@ -68,7 +68,7 @@ def write_sample(format_name: str, folder: pathlib.Path) -> LoadedModel:
     checkpoint = sample(SAMPLE_CONFIG)
     folder.mkdir(exist_ok=True)
     if format_name in ("tf1", "official_bert"):
-        checkpoint = with_optimizer(checkpoint)
+        checkpoint = add_optimizer_state(checkpoint)
     if format_name == "model_garden":
         write_model_garden("trained", folder)
         checksums.write(str(folder), ["bert_config.json", "vocab.txt", "tokenizer_config.json"], {})
@@ -146,7 +146,7 @@ def write_model_garden(model: str, folder: pathlib.Path) -> tuple[dict[str, np.n
 
 
 def read_refusal(folder: pathlib.Path, **overrides: Any) -> str:
-    """Returns the message with which a checkpoint is refused."""
+    """Returns the error message of reading a checkpoint."""
     return refusal(open_model, str(folder), LoadOverrides(**overrides))
 
 

@@ -1,4 +1,4 @@
-"""What the tests of checkpoints share."""
+"""Fixtures of the tests of checkpoints."""
 
 import dataclasses
 
@@ -9,5 +9,5 @@ from official_bert.modeling.config import BertConfig
 
 @pytest.fixture
 def exact_config(tiny_config: BertConfig) -> BertConfig:
-    """As Hugging Face's models usually are."""
+    """A configuration with the settings that are typical of Hugging Face's models."""
     return dataclasses.replace(tiny_config, hidden_act="gelu_exact", layer_norm_eps=1e-6, hidden_dropout_prob=0.2)

@@ -18,7 +18,13 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import WRITABLE
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from tests.checkpoints.checkpoint_samples import HEADS, conversion_options, sample, with_optimizer, write_model_garden
+from tests.checkpoints.checkpoint_samples import (
+    HEADS,
+    add_optimizer_state,
+    conversion_options,
+    sample,
+    write_model_garden,
+)
 from tests.make import run_python
 
 
@@ -28,7 +34,7 @@ def test_the_flag_lists_the_formats_that_can_be_written():
 
 @pytest.mark.parametrize("name", WRITABLE)
 @pytest.mark.parametrize("odd", ["", "cat"])
-def test_equal_and_blank_lines_of_a_vocabulary_are_written_as_they_are(name, odd, tiny_config, tmp_path):
+def test_duplicate_and_blank_lines_of_a_vocabulary_are_preserved(name, odd, tiny_config, tmp_path):
     checkpoint = sample(tiny_config)
     vocab = "\n".join([*(checkpoint.vocab or "").split("\n")[:-3], odd, "sat", ""])
     tf1.write(dataclasses.replace(checkpoint, vocab=vocab), str(tmp_path / "google"))
@@ -37,7 +43,7 @@ def test_equal_and_blank_lines_of_a_vocabulary_are_written_as_they_are(name, odd
 
 
 def forget(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
-    """Has checkpoints of TF1 written with other values of these fields."""
+    """Makes the writer of TF1 checkpoints write other values of these fields."""
     true_write = tf1.write
 
     def forgetful_write(checkpoint, folder):
@@ -47,7 +53,7 @@ def forget(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
     monkeypatch.setitem(FORMATS, "tf1", dataclasses.replace(FORMATS["tf1"], write=forgetful_write))
 
 
-def test_names_of_classes_that_do_not_come_along_are_told(tiny_config: BertConfig, tmp_path, monkeypatch):
+def test_lost_names_of_classes_are_reported(tiny_config: BertConfig, tmp_path, monkeypatch):
     checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=2)
     tf1.write(dataclasses.replace(checkpoint, labels=("yes", "no")), str(tmp_path / "google"))
     lines = conversion.convert(conversion_options(tmp_path / "google", tmp_path / "preset", to_format="keras_hub"))
@@ -60,41 +66,41 @@ def test_names_of_classes_that_do_not_come_along_are_told(tiny_config: BertConfi
         conversion.convert(conversion_options(tmp_path / "google", tmp_path / "again", to_format="tf1"))
 
 
-def test_a_step_that_is_not_written_is_seen(tiny_config: BertConfig, tmp_path, monkeypatch):
-    tf1.write(with_optimizer(sample(tiny_config), step=7), str(tmp_path / "google"))
+def test_a_lost_step_is_detected(tiny_config: BertConfig, tmp_path, monkeypatch):
+    tf1.write(add_optimizer_state(sample(tiny_config), step=7), str(tmp_path / "google"))
     forget(monkeypatch, step=0)
     with pytest.raises(UserError, match="cannot hold the model's step: written 7, read back 0"):
         conversion.convert(conversion_options(tmp_path / "google", tmp_path / "again", to_format="tf1", optimizer=True))
 
 
-def inventory_of(folder: pathlib.Path, **given) -> tuple[int, dict[str, int]]:
-    """How many tensors were loaded, and left behind of each kind (by the first words of what they are)."""
+def count_tensors(folder: pathlib.Path, **given) -> tuple[int, dict[str, int]]:
+    """Returns the number of loaded tensors, and of ignored ones by kind (without the parentheses of the kind)."""
     inventory = open_model(str(folder), LoadOverrides(**given)).inventory
     kinds = {kind.split(" (")[0]: len(names) for kind, names in inventory.left_behind.items()}
     return len(inventory.loaded), kinds
 
 
-def test_every_tensor_of_a_file_is_loaded_or_said_to_be_left_behind(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    checkpoint = with_optimizer(sample(tiny_config))  # 46 weights
+def test_every_tensor_of_a_file_is_loaded_or_reported(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = add_optimizer_state(sample(tiny_config))  # 46 weights
     tf1.write(checkpoint, str(tmp_path / "tf1"))
-    assert inventory_of(tmp_path / "tf1") == (46, {"of the optimizer's moments and step": 93})
-    assert inventory_of(tmp_path / "tf1", optimizer=True) == (139, {})
+    assert count_tensors(tmp_path / "tf1") == (46, {"of the optimizer's moments and step": 93})
+    assert count_tensors(tmp_path / "tf1", optimizer=True) == (139, {})
     FORMATS["official_bert"].write(checkpoint, str(tmp_path / "ours"))
     others = {"of the place in the data": 3, "of TensorFlow's own": 2}
-    assert inventory_of(tmp_path / "ours") == (46, {"of the optimizer's moments and step": 93, **others})
-    assert inventory_of(tmp_path / "ours", optimizer=True) == (139, others)
+    assert count_tensors(tmp_path / "ours") == (46, {"of the optimizer's moments and step": 93, **others})
+    assert count_tensors(tmp_path / "ours", optimizer=True) == (139, others)
     hugging_face.write(checkpoint, str(tmp_path / "hf"))
-    assert inventory_of(tmp_path / "hf") == (46, {})
+    assert count_tensors(tmp_path / "hf") == (46, {})
     keras_hub.write(checkpoint, str(tmp_path / "preset"))
-    assert inventory_of(tmp_path / "preset") == (44, {"of the optimizer's state": 2})
+    assert count_tensors(tmp_path / "preset") == (44, {"of the optimizer's state": 2})
     write_model_garden("trained", tmp_path / "garden")
     pooler = {"of the encoder's pooler, in whose place the head has its own": 2}
     moments = {"of the optimizer's moments and step": 70, "of TensorFlow's own": 2}
-    assert inventory_of(tmp_path / "garden") == (30, {**moments, **pooler})
+    assert count_tensors(tmp_path / "garden") == (30, {**moments, **pooler})
 
 
 def test_tensors_are_listed_on_request(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    tf1.write(with_optimizer(sample(tiny_config)), str(tmp_path / "google"))
+    tf1.write(add_optimizer_state(sample(tiny_config)), str(tmp_path / "google"))
     lines = conversion.convert(conversion_options(tmp_path / "google", tmp_path / "short"))
     assert lines[1] == (
         "tensors: 46 loaded, none missing, none unexpected; left behind: 93 of the optimizer's moments and step "
@@ -108,7 +114,7 @@ def test_tensors_are_listed_on_request(tiny_config: BertConfig, tmp_path: pathli
     assert sum(line.startswith("left behind:") for line in lines) == 93
 
 
-def test_a_chain_through_all_formats_ends_where_it_began(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_a_chain_of_conversions_preserves_the_files(tiny_config: BertConfig, tmp_path: pathlib.Path):
     first = sample(tiny_config, frozenset({ENCODER, POOLER, MASKED_LM}))
     FORMATS["tf1"].write(first, str(tmp_path / "0"))
     for number, name in enumerate(["hugging_face", "keras_hub", "official_bert", "tf1"]):
@@ -118,7 +124,7 @@ def test_a_chain_through_all_formats_ends_where_it_began(tiny_config: BertConfig
         assert filecmp.cmp(tmp_path / "0" / name, tmp_path / "4" / name, shallow=False), name
 
 
-def test_the_command_says_what_it_read_and_proves_what_it_wrote(tiny_config: BertConfig, tmp_path, capsys):
+def test_the_report_of_a_conversion(tiny_config: BertConfig, tmp_path, capsys):
     tf1.write(sample(tiny_config), str(tmp_path / "google"))
     (tmp_path / "new.txt").write_text("dogs\n\ncats\n")
     flags = [f"--from={tmp_path}/google", f"--to={tmp_path}/out"]
@@ -145,7 +151,7 @@ def test_the_command_says_what_it_read_and_proves_what_it_wrote(tiny_config: Ber
     assert capsys.readouterr().err.endswith(expected)
 
 
-def test_nothing_is_left_of_a_conversion_that_fails(tiny_config: BertConfig, tmp_path, monkeypatch):
+def test_a_failed_conversion_leaves_no_files(tiny_config: BertConfig, tmp_path, monkeypatch):
     tf1.write(sample(tiny_config), str(tmp_path / "google"))
     true_write = tf1.write
 
@@ -161,11 +167,13 @@ def test_nothing_is_left_of_a_conversion_that_fails(tiny_config: BertConfig, tmp
 
 
 @pytest.mark.parametrize("name", WRITABLE)
-def test_what_a_full_disk_refuses_is_an_error_of_one_line(name: str, tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_a_full_disk_is_reported_by_conversions_to_every_format(
+    name: str, tiny_config: BertConfig, tmp_path: pathlib.Path
+):
     tf1.write(sample(tiny_config, frozenset({ENCODER, POOLER})), str(tmp_path / "google"))
     options = conversion_options(tmp_path / "google", tmp_path / "out", to_format=name)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # The weights alone are larger than this.
+    # This is smaller than the weights.
     resource.setrlimit(resource.RLIMIT_FSIZE, (8000, before[1]))
     try:
         with pytest.raises(UserError, match="cannot (write|save) .*File too large"):

@@ -27,12 +27,12 @@ QUERY = "layers/dense/vars/0"
 FILES = ["bert_config.json", "model.weights.h5", "task.json", "tokenizer_config.json", "vocab.txt"]
 
 
-def model_of(config: BertConfig, seed: int) -> keras.Model:
+def build_random_model(config: BertConfig, seed: int) -> keras.Model:
     return build_task_model("classification", build_encoder(config, seed=seed), 2, seed=seed)
 
 
 def save(folder: pathlib.Path, config: BertConfig, seed: int) -> keras.Model:
-    model = model_of(config, seed)
+    model = build_random_model(config, seed)
     finetuned.save(str(folder), model, SPEC, config, VOCAB)
     return model
 
@@ -45,7 +45,7 @@ def stored_weights(folder: pathlib.Path) -> np.ndarray:
     return np.concatenate([each.ravel() for each in open_model(str(folder)).weights.values()])
 
 
-def test_a_saved_model_is_read_again_and_written_over(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_a_saved_model_can_be_read_and_overwritten(tiny_config: BertConfig, tmp_path: pathlib.Path):
     for seed in (1, 2):
         saved = save(tmp_path / "model", tiny_config, seed)
         np.testing.assert_array_equal(weights(saved), stored_weights(tmp_path / "model"))
@@ -59,7 +59,7 @@ def test_a_saved_model_is_read_again_and_written_over(tiny_config: BertConfig, t
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_flipped_bit_in_any_file_is_found(name: str, tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_a_flipped_bit_in_any_file_is_detected(name: str, tiny_config: BertConfig, tmp_path: pathlib.Path):
     save(tmp_path, tiny_config, 1)
     path = tmp_path / name
     content = bytearray(path.read_bytes())
@@ -79,7 +79,7 @@ def test_a_folder_without_checksums_is_read(tiny_config: BertConfig, tmp_path: p
 
 
 @pytest.mark.parametrize(("copies", "had_checksums"), [(0, True), (1, True), (1, False), (3, True)])
-def test_a_save_that_is_killed_leaves_a_folder_that_is_read(copies, had_checksums, tiny_config, tmp_path, monkeypatch):
+def test_a_killed_save_leaves_a_readable_folder(copies, had_checksums, tiny_config, tmp_path, monkeypatch):
     save(tmp_path, tiny_config, 1)
     if not had_checksums:
         (tmp_path / checksums.CHECKSUM_FILE).unlink()
@@ -96,13 +96,13 @@ def test_a_save_that_is_killed_leaves_a_folder_that_is_read(copies, had_checksum
         save(tmp_path, tiny_config, 2)
     monkeypatch.setattr(files, "copy", copy)
     seed = 2 if copies else 1  # the weights are the first file
-    np.testing.assert_array_equal(stored_weights(tmp_path), weights(model_of(tiny_config, seed)))
+    np.testing.assert_array_equal(stored_weights(tmp_path), weights(build_random_model(tiny_config, seed)))
     assert not [name for name in os.listdir(tmp_path) if name not in (*FILES, checksums.CHECKSUM_FILE)]
 
 
-def test_weights_that_are_no_numbers_are_neither_written_nor_read(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_weights_that_are_not_finite_are_neither_written_nor_read(tiny_config: BertConfig, tmp_path: pathlib.Path):
     save(tmp_path, tiny_config, 1)
-    model = model_of(tiny_config, 1)
+    model = build_random_model(tiny_config, 1)
     bias = model.get_layer("sequence_classifier").bias
     bias.assign(np.array([np.nan, 0.0], np.float32))
     before = (tmp_path / "model.weights.h5").read_bytes()
@@ -146,7 +146,7 @@ def virtual_dataset(weights: h5py.File, name: str, foreign: pathlib.Path) -> Non
 
 
 @pytest.mark.parametrize("replace", [external_link, soft_link, external_storage, virtual_dataset])
-def test_weights_that_are_in_other_files_are_never_read(replace, folder: pathlib.Path, tmp_path: pathlib.Path):
+def test_weights_in_linked_files_are_rejected(replace, folder: pathlib.Path, tmp_path: pathlib.Path):
     foreign = tmp_path / "secret"
     with h5py.File(foreign, "w") as other:
         other["numbers"] = np.ones((4, 4), np.float32)
@@ -178,7 +178,7 @@ def test_weights_that_are_in_other_files_are_never_read(replace, folder: pathlib
         ({"max_seq_length": 0}, "max_seq_length is 0; expected a number of tokens"),
     ],
 )
-def test_a_task_json_with_other_values_is_refused(change, message: str, tmp_path: pathlib.Path):
+def test_invalid_values_in_task_json_are_rejected(change, message: str, tmp_path: pathlib.Path):
     (tmp_path / "task.json").write_text(json.dumps(SPEC | change))
     with pytest.raises(UserError, match=f"task.json: {message}"):
         finetuned.read_task(str(tmp_path))

@@ -11,7 +11,7 @@ from official_bert.checkpoints import hdf5
 from official_bert.errors import UserError
 
 
-def test_a_full_disk_is_noticed_before_hdf5_meets_it(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
+def test_a_full_disk_is_detected_before_hdf5_writes(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
     tensors = {f"{number}/vars/0": np.zeros((30, 30), np.float32) for number in range(100)}
     path = tmp_path / "model.weights.h5"
     hdf5.write_hdf5(str(path), tensors)

@@ -40,6 +40,6 @@ def test_load_works_under_a_distribution_scope(tiny_config: BertConfig, tmp_path
         np.testing.assert_array_equal(variable, checkpoint.weights[variable.path])
 
 
-def test_load_gives_no_random_pooler(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_load_omits_a_missing_pooler(tiny_config: BertConfig, tmp_path: pathlib.Path):
     hugging_face.write(sample(tiny_config, frozenset({ENCODER, MASKED_LM})), str(tmp_path))
     assert set(official_bert.load(str(tmp_path)).model.output) == {"sequence_output"}

@@ -59,7 +59,7 @@ def on_hub(server: Server, tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def test_a_name_on_the_hub_is_taken_wherever_a_checkpoint_is(on_hub: pathlib.Path, server: Server, tmp_path):
+def test_names_on_the_hub_are_accepted_as_checkpoints(on_hub: pathlib.Path, server: Server, tmp_path):
     expected = open_model(str(on_hub))
     assert_equal(open_model("hf://owner/name"), expected)
     assert not [path for path in server.asked if path.endswith("pytorch_model.bin")]
@@ -68,7 +68,7 @@ def test_a_name_on_the_hub_is_taken_wherever_a_checkpoint_is(on_hub: pathlib.Pat
     conversion.convert(ConversionOptions(from_="hf://owner/name", to=str(tmp_path / "converted")))
 
 
-def test_weights_for_tensorflow_are_fetched_where_there_are_no_others(on_hub: pathlib.Path, server: Server, tmp_path):
+def test_tensorflow_weights_are_downloaded_only_without_others(on_hub: pathlib.Path, server: Server, tmp_path):
     (on_hub / "tf_model.h5").write_bytes(b"the same weights once more")
     server.add_repository("owner/both", on_hub, ["main"])
     assert_equal(open_model("hf://owner/both"), open_model(str(on_hub)))
@@ -79,7 +79,7 @@ def test_weights_for_tensorflow_are_fetched_where_there_are_no_others(on_hub: pa
     assert_equal(open_model("hf://owner/alone"), open_model(str(alone)))
 
 
-def test_without_network_the_cache_serves_and_else_the_error_says_what_to_do(on_hub, server, monkeypatch):
+def test_without_network_the_cache_is_used_or_the_error_explains_what_to_do(on_hub, server, monkeypatch):
     folder = named_models.get_local_folder("hf://owner/name")
     forget_downloads()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -95,7 +95,7 @@ def test_without_network_the_cache_serves_and_else_the_error_says_what_to_do(on_
 
 
 @pytest.mark.parametrize("most_bytes", [0, 1, 900])  # 900 are enough for all but the weights
-def test_a_download_that_breaks_off_leaves_no_half_of_a_model(most_bytes, on_hub, released, server, monkeypatch):
+def test_an_interrupted_download_leaves_no_incomplete_model(most_bytes, on_hub, released, server, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)  # huggingface_hub waits before it tries again
     server.publish(hub_server.google_zip(released))
     server.most_bytes = most_bytes
@@ -109,7 +109,7 @@ def test_a_download_that_breaks_off_leaves_no_half_of_a_model(most_bytes, on_hub
 
 
 @pytest.mark.parametrize("name", ["hf://", "hf://a/b/c", "hf://owner/../name"])
-def test_what_is_no_name_on_the_hub_is_refused(name: str, server: Server):
+def test_invalid_names_on_the_hub_are_rejected(name: str, server: Server):
     assert "is not a name on the Hub; expected hf://owner/name or" in refusal(open_model, name)
     assert "cannot download hf://owner/gone" in refusal(open_model, "hf://owner/gone")
 
@@ -124,7 +124,7 @@ def released(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("prefix", [f"{TINY}/", ""])
-def test_a_release_of_google_is_downloaded_once(prefix: str, released: pathlib.Path, server: Server, tmp_path):
+def test_googles_releases_are_downloaded_once(prefix: str, released: pathlib.Path, server: Server, tmp_path):
     server.publish(hub_server.google_zip(released, prefix))
     expected = open_model(str(released))
     assert_equal(open_model(f"google://{TINY}"), expected)
@@ -136,7 +136,7 @@ def test_a_release_of_google_is_downloaded_once(prefix: str, released: pathlib.P
     assert not list(tmp_path.rglob("outside.txt"))
 
 
-def test_two_processes_may_download_at_once_and_what_a_killed_one_left_is_removed(
+def test_concurrent_and_killed_downloads(
     released: pathlib.Path, server: Server, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     server.publish(hub_server.google_zip(released))
@@ -160,7 +160,7 @@ def test_two_processes_may_download_at_once_and_what_a_killed_one_left_is_remove
     assert [path.name for path in other.parent.iterdir()] == [TINY]
 
 
-def test_a_file_in_the_place_of_a_release_is_named(server: Server, tmp_path: pathlib.Path):
+def test_a_file_in_place_of_the_cached_folder_is_an_error(server: Server, tmp_path: pathlib.Path):
     place = tmp_path / "cache" / "google" / TINY
     place.parent.mkdir(parents=True)
     place.write_text("")
@@ -168,7 +168,7 @@ def test_a_file_in_the_place_of_a_release_is_named(server: Server, tmp_path: pat
     assert f"{TINY} is a file; expected the folder of a checkpoint. Remove it" in message
 
 
-def test_a_download_that_is_damaged_leaves_nothing(released: pathlib.Path, server: Server, tmp_path: pathlib.Path):
+def test_a_damaged_download_leaves_no_files(released: pathlib.Path, server: Server, tmp_path: pathlib.Path):
     content = hub_server.google_zip(released)
     flipped = bytearray(content)
     flipped[len(content) // 2] ^= 1
@@ -194,7 +194,7 @@ def test_every_configuration_of_a_release_has_an_address():
     )  # BERT-Base is also a miniature
 
 
-def test_a_name_without_a_scheme_is_found_where_it_is_published(
+def test_names_without_a_scheme_are_downloaded_from_their_source(
     on_hub: pathlib.Path, released: pathlib.Path, server: Server, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
@@ -225,7 +225,7 @@ def test_a_name_without_a_scheme_is_found_where_it_is_published(
     ("mine", "no known model has this name; `official-bert models` lists the names$"),
     ("./bert-tiny", "there is no readable checkpoint ./bert-tiny"),
 ])  # fmt: skip
-def test_an_unknown_name_is_answered_with_the_nearest_ones(name: str, message: str, server: Server):
+def test_similar_names_are_suggested_for_an_unknown_one(name: str, message: str, server: Server):
     for read in (open_model, read_initial_model):
         with pytest.raises(UserError, match=message):
             read(name)

@@ -52,7 +52,7 @@ WRITTEN = [name for name, each in FORMATS.items() if each.write or name == "mode
 
 
 @pytest.mark.parametrize("format_name", WRITTEN)
-def test_damaged_checkpoints_end_in_a_clear_error_or_read_as_if_whole(format_name: str, tmp_path: pathlib.Path):
+def test_damaged_checkpoints_raise_a_clear_error_or_are_read_correctly(format_name: str, tmp_path: pathlib.Path):
     rng = random.Random(format_name)
     expected = write_sample(format_name, tmp_path / "whole")
     given = LoadOverrides(optimizer=bool(expected.slots))
@@ -85,7 +85,7 @@ def write_without_checksums(format_name: str, folder: pathlib.Path) -> LoadedMod
 
 
 @pytest.mark.parametrize("format_name", WRITTEN)
-def test_damage_without_checksums_ends_in_an_error_or_a_model_that_fits(format_name: str, tmp_path: pathlib.Path):
+def test_damage_without_checksums_raises_an_error_or_gives_a_valid_model(format_name: str, tmp_path: pathlib.Path):
     write_without_checksums(format_name, tmp_path / "whole")
     rng = random.Random(format_name)
     for _ in range(VARIANTS):
@@ -101,7 +101,7 @@ def test_damage_without_checksums_ends_in_an_error_or_a_model_that_fits(format_n
         shutil.rmtree(folder)
 
 
-def test_damaged_headers_of_safetensors_of_others_are_seen(tmp_path: pathlib.Path):
+def test_damaged_headers_of_safetensors_are_detected(tmp_path: pathlib.Path):
     expected = write_without_checksums("hugging_face", tmp_path)
     path = tmp_path / "model.safetensors"
     content = path.read_bytes()
@@ -124,7 +124,7 @@ def test_damaged_headers_of_safetensors_of_others_are_seen(tmp_path: pathlib.Pat
     ("hugging_face", "model.safetensors"),
     ("keras_hub", "model.weights.h5"),
 ])  # fmt: skip
-def test_weights_cut_short_are_an_error_that_names_the_file(format_name: str, file: str, tmp_path: pathlib.Path):
+def test_truncated_weights_are_an_error_that_names_the_file(format_name: str, file: str, tmp_path: pathlib.Path):
     expected = write_without_checksums(format_name, tmp_path)
     path = tmp_path / file
     content = path.read_bytes()
@@ -155,7 +155,7 @@ def test_a_flipped_byte_is_an_error_that_names_the_tensor(format_name: str, tens
 
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face", "keras_hub"])
-def test_weights_that_are_not_numbers_are_refused(format_name: str, tmp_path: pathlib.Path):
+def test_weights_that_are_not_finite_are_rejected(format_name: str, tmp_path: pathlib.Path):
     checkpoint = sample(SAMPLE_CONFIG)
     checkpoint.weights["layer_0_output/kernel"][1, 2] = np.nan
     FORMATS[format_name].write(checkpoint, str(tmp_path))
@@ -163,7 +163,7 @@ def test_weights_that_are_not_numbers_are_refused(format_name: str, tmp_path: pa
 
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face", "keras_hub"])
-def test_a_vocabulary_of_another_size_is_refused(format_name: str, tmp_path: pathlib.Path):
+def test_a_vocabulary_of_the_wrong_size_is_rejected(format_name: str, tmp_path: pathlib.Path):
     write_without_checksums(format_name, tmp_path)
     (path,) = tmp_path.rglob("vocab*.txt")
     if format_name == "hugging_face":
@@ -173,7 +173,7 @@ def test_a_vocabulary_of_another_size_is_refused(format_name: str, tmp_path: pat
 
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face", "keras_hub"])
-def test_a_table_of_another_size_is_refused_by_name(format_name: str, tmp_path: pathlib.Path):
+def test_a_word_table_of_the_wrong_size_is_rejected(format_name: str, tmp_path: pathlib.Path):
     write_without_checksums(format_name, tmp_path)
     for path in tmp_path.glob("*config.json"):
         path.write_text(path.read_text().replace("78", "80"))
@@ -194,7 +194,7 @@ def test_missing_and_unexpected_tensors_are_listed(tmp_path: pathlib.Path):
     assert "1 unexpected: cls.predictions.more" in message
 
 
-def test_a_head_that_the_configuration_promises_must_be_there(tmp_path: pathlib.Path):
+def test_a_missing_head_is_an_error(tmp_path: pathlib.Path):
     write_without_checksums("keras_hub", tmp_path / "preset")
     (tmp_path / "preset" / "task.weights.h5").unlink()
     message = read_refusal(tmp_path / "preset")
@@ -210,7 +210,7 @@ def test_a_head_that_the_configuration_promises_must_be_there(tmp_path: pathlib.
 
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "model_garden"])
-def test_an_index_without_its_data_says_which_file_is_missing(format_name: str, tmp_path: pathlib.Path):
+def test_a_missing_data_file_is_named(format_name: str, tmp_path: pathlib.Path):
     write_sample(format_name, tmp_path)
     (path,) = tmp_path.glob("*.data-*")
     path.unlink()
@@ -237,13 +237,13 @@ def test_a_changed_configuration_is_an_error_unless_its_checksum_is_removed(tmp_
 
 
 @pytest.mark.parametrize("tensors", ['[["gone", "0"]]', "[[false, 9223372036854775808]]", '"ab"', "null", "[1]"])
-def test_checksums_of_another_form_are_damaged(tensors: str, tmp_path: pathlib.Path):
+def test_invalid_checksum_files_are_rejected(tensors: str, tmp_path: pathlib.Path):
     write_sample("hugging_face", tmp_path)
     (tmp_path / "checksums.json").write_text('{"files": {}, "tensors": ' + tensors + "}")
     assert "checksums.json is damaged" in read_refusal(tmp_path)
 
 
-def test_checksums_that_are_cut_short_are_named_without_the_name_of_an_exception(tmp_path: pathlib.Path):
+def test_truncated_checksum_files_are_rejected(tmp_path: pathlib.Path):
     write_sample("hugging_face", tmp_path)
     (tmp_path / "checksums.json").write_text("{")
     message = read_refusal(tmp_path)
@@ -251,7 +251,7 @@ def test_checksums_that_are_cut_short_are_named_without_the_name_of_an_exception
     assert "UserError" not in message
 
 
-def test_places_without_a_checkpoint_say_what_was_expected(tmp_path: pathlib.Path):
+def test_paths_without_a_checkpoint_are_rejected(tmp_path: pathlib.Path):
     assert re.search("there is no readable checkpoint .*nowhere", read_refusal(tmp_path / "nowhere"))
     assert "holds no checkpoint of a known format; expected a folder with" in read_refusal(tmp_path)
     (tmp_path / "text.txt").write_text("hello")

@@ -12,11 +12,11 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from tests.checkpoints.checkpoint_samples import conversion_options, sample, with_optimizer
+from tests.checkpoints.checkpoint_samples import add_optimizer_state, conversion_options, sample
 from tests.conftest import WORDS
 
 
-def test_new_tokens_start_as_the_mean_of_their_pieces(tiny_config: BertConfig):
+def test_new_tokens_are_initialized_with_the_mean_of_their_pieces(tiny_config: BertConfig):
     before = sample(tiny_config)
     after = resize.add_tokens(before, ["running", "##ming", "[ENTITY]"])
     assert after.config.vocab_size == 81
@@ -52,7 +52,7 @@ def test_markers_become_added_tokens_that_texts_contain(tiny_config: BertConfig,
     np.testing.assert_allclose(grown[80], table[pieces].mean(axis=0), rtol=1e-6)
 
 
-def test_new_tokens_that_were_unknown_start_as_the_mean_of_all_rows(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_unknown_new_tokens_are_initialized_with_the_mean_of_all_rows(tiny_config: BertConfig, tmp_path: pathlib.Path):
     before = sample(tiny_config)
     tf1.write(before, str(tmp_path / "google"))
     (tmp_path / "new.txt").write_text("dogs\n日\n", encoding="utf-8")
@@ -68,14 +68,14 @@ def test_new_tokens_that_were_unknown_start_as_the_mean_of_all_rows(tiny_config:
     np.testing.assert_allclose(grown[79], table.mean(axis=0), rtol=1e-5)
 
 
-def test_rows_behind_the_vocabulary_do_not_count_in_the_mean(tiny_config: BertConfig):
+def test_rows_beyond_the_vocabulary_are_excluded_from_the_mean(tiny_config: BertConfig):
     padded = sample(dataclasses.replace(tiny_config, vocab_size=len(WORDS) + 10))
     table = padded.weights["word_embeddings/embeddings"]
     grown = resize.add_tokens(padded, ["日"], "append").weights["word_embeddings/embeddings"]
     np.testing.assert_allclose(grown[len(WORDS)], table[: len(WORDS)].mean(axis=0), rtol=1e-5)
 
 
-def test_unused_tokens_give_their_rows(tiny_config: BertConfig):
+def test_new_tokens_can_replace_unused_ones(tiny_config: BertConfig):
     words = [*WORDS[:70], "[unused0]", "[unused1]", *WORDS[72:]]
     before = dataclasses.replace(sample(tiny_config), vocab="".join(f"{word}\n" for word in words))
     after = resize.add_tokens(before, ["dogs"], "unused")
@@ -100,7 +100,7 @@ def test_unused_tokens_give_their_rows(tiny_config: BertConfig):
     (["Dogs"], "never occurs in tokenized text, because the uncased tokenizer splits or changes it: .'dogs'"),
     (["a-b"], "never occurs in tokenized text"),
 ])  # fmt: skip
-def test_tokens_that_would_be_of_no_use_are_refused(tokens: list[str], message: str, tiny_config: BertConfig):
+def test_useless_new_tokens_are_rejected(tokens: list[str], message: str, tiny_config: BertConfig):
     with pytest.raises(UserError, match=message):
         resize.add_tokens(sample(tiny_config), tokens)
 
@@ -117,4 +117,4 @@ def test_positions_are_tiled_or_interpolated(tiny_config: BertConfig):
     with pytest.raises(UserError, match="the model has 32 positions; expected a number greater than that, received 32"):
         resize.extend_positions(before, 32)
     with pytest.raises(UserError, match="remove --optimizer"):
-        resize.extend_positions(with_optimizer(before), 80)
+        resize.extend_positions(add_optimizer_state(before), 80)

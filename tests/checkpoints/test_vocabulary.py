@@ -9,7 +9,7 @@ from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.tokenization.test_exact import ACCENTED
 
 
-def test_flags_of_accents_are_taken_where_no_file_says_them(tiny_config: BertConfig):
+def test_the_accent_flags_apply_if_no_file_states_the_casing(tiny_config: BertConfig):
     vocab = "\n".join([*SPECIAL_TOKENS, "über", "a"]) + "\n"
     found = FoundTokenizer("model", {"vocab.txt": vocab}, None, "tokenizer_config.json")
 

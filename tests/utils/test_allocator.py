@@ -33,19 +33,19 @@ def faults(monkeypatch: pytest.MonkeyPatch, setting: str) -> int:
 
 
 @has_glibc
-def test_freed_memory_is_used_again_without_page_faults(monkeypatch: pytest.MonkeyPatch):
+def test_freed_memory_is_reused_without_page_faults(monkeypatch: pytest.MonkeyPatch):
     if len(os.sched_getaffinity(0)) > allocator._MAX_PROCESSORS:
-        pytest.skip("nothing changes on a machine of so many processors")
+        pytest.skip("nothing changes on a machine with this many processors")
     assert faults(monkeypatch, "1") < PAGES / 100
 
 
 @has_glibc
-def test_the_environment_variable_leaves_the_allocator_as_it_is(monkeypatch: pytest.MonkeyPatch):
+def test_the_environment_variable_disables_the_tuning(monkeypatch: pytest.MonkeyPatch):
     assert faults(monkeypatch, "0") >= PAGES / 2  # fewer than PAGES where the kernel maps several at once
 
 
 @pytest.mark.parametrize("library", [object(), None])
-def test_nothing_changes_where_the_c_library_is_not_glibc(monkeypatch: pytest.MonkeyPatch, library: object):
+def test_nothing_changes_without_glibc(monkeypatch: pytest.MonkeyPatch, library: object):
     def load(name: None) -> object:
         if library is None:
             raise TypeError("this system wants a name")
@@ -57,7 +57,7 @@ def test_nothing_changes_where_the_c_library_is_not_glibc(monkeypatch: pytest.Mo
     allocator.retune_allocator()
 
 
-def test_nothing_changes_on_a_machine_of_many_processors(monkeypatch: pytest.MonkeyPatch):
+def test_nothing_changes_on_machines_with_many_processors(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(allocator.VARIABLE, "1")
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
     assert not allocator.tune_allocator()

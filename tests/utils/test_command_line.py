@@ -84,7 +84,7 @@ def test_flags_are_spelled_as_the_original_spells_them():
         assert not command().parse(["--needed", "x", *spelling.split()])[0].is_cased, spelling
 
 
-def test_flags_may_stand_in_a_file(tmp_path: pathlib.Path):
+def test_flags_can_be_read_from_files(tmp_path: pathlib.Path):
     write_text(tmp_path / "inner.flagfile", "\ufeff--number=3\n\n")
     path = write_text(tmp_path / "a.flagfile", f"\ufeff# a comment\n--needed=x\n--flagfile={tmp_path}/inner.flagfile\n")
     assert command().parse([f"--flagfile={path}"])[0].number == 3
@@ -93,7 +93,7 @@ def test_flags_may_stand_in_a_file(tmp_path: pathlib.Path):
     assert "nowhere" in mistake(command(), "--flagfile=nowhere")
 
 
-def test_mistakes_are_named_with_what_was_expected():
+def test_error_messages_state_what_was_expected():
     assert mistake(command()) == "--needed is required; --help shows all flags"
     assert mistake(command(), "--needed=x", "--nubmer=3") == "unknown flag --nubmer; did you mean --number?"
     assert mistake(command(), "--needed=x", "--zzz") == "unknown flag --zzz; --help shows all flags"
@@ -105,7 +105,7 @@ def test_mistakes_are_named_with_what_was_expected():
     assert mistake(command(), "--needed=x", "--number") == "--number: expected a value, as in --number=..."
 
 
-def test_names_in_a_list_may_hold_line_breaks_and_quotes_keep_commas():
+def test_items_of_lists_may_contain_line_breaks_and_quoted_commas():
     parsed = command().parse(['--needed=a\nb/c, d\te ,f"g'])[0]
     assert parsed.needed == ["a\nb/c", "d\te", 'f"g']
     assert command().parse(['--needed="a,b",c'])[0].needed == ["a,b", "c"]
@@ -113,12 +113,12 @@ def test_names_in_a_list_may_hold_line_breaks_and_quotes_keep_commas():
     assert mistake(command(), '--needed="a').endswith("a value that begins with a double quote must end with one")
 
 
-def test_a_name_that_is_not_utf8_is_refused():
+def test_an_argument_that_is_not_utf8_is_rejected():
     expected = r"the argument '--needed=a\udcff' contains the byte 0xff, which is not UTF-8. Rename the file"
     assert mistake(command(), "--needed=a\udcff").startswith(expected)
 
 
-def test_what_the_terminal_cannot_show_is_escaped():
+def test_characters_that_the_terminal_cannot_show_are_escaped():
     code = """
 from official_bert.utils.command_line import Command
 Command(program="program", summary="It.", main=lambda: print("\u4e2d"), options=(), tensorflow=False).run([])
@@ -127,7 +127,7 @@ Command(program="program", summary="It.", main=lambda: print("\u4e2d"), options=
     assert (done.returncode, done.stdout, done.stderr) == (0, "\\u4e2d\n", "")
 
 
-def test_of_a_very_long_message_the_middle_is_left_out():
+def test_the_middle_of_a_very_long_message_is_omitted():
     assert str(UserError("a" * 10_000)) == "a" * 10_000
     message = str(UserError("received " + "a" * 10**6 + "; remove it"))
     assert len(message) < 10_100
@@ -136,7 +136,7 @@ def test_of_a_very_long_message_the_middle_is_left_out():
     assert message.endswith("aaa; remove it")
 
 
-def test_too_few_descriptors_are_one_line(capsys: pytest.CaptureFixture[str]):
+def test_running_out_of_file_descriptors_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]):
     import tensorflow as tf
 
     too_many = "/model/variables.data-00000-of-00001; Too many open files"
@@ -155,7 +155,7 @@ def test_too_few_descriptors_are_one_line(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     "reason", ["OOM when allocating tensor with shape[1]", "could not create a primitive, in x.cc"]
 )
-def test_too_little_memory_for_tensorflow_is_one_line(reason: str, capsys: pytest.CaptureFixture[str]):
+def test_running_out_of_memory_in_tensorflow_is_reported_in_one_line(reason: str, capsys: pytest.CaptureFixture[str]):
     import tensorflow as tf
 
     with pytest.raises(SystemExit) as caught, exit_codes():
@@ -165,13 +165,13 @@ def test_too_little_memory_for_tensorflow_is_one_line(reason: str, capsys: pytes
     assert f"error: out of memory: status: 1, message: {reason}. Use smaller batches" in shown
 
 
-def test_arguments_that_are_no_flags_may_stand_before_flags_and_after_a_double_dash():
+def test_positional_arguments_may_precede_flags_or_follow_a_double_dash():
     texts = command(positional="texts")
     assert texts.parse(["one", "--needed=x", "two"])[1] == ["one", "two"]
     assert texts.parse(["--needed=x", "--", "--three"])[1] == ["--three"]
 
 
-def test_the_chosen_variant_brings_its_flags():
+def test_the_chosen_variant_adds_its_flags():
     assert TASKS.parse(["--task=squad"]) == [TaskChoice("squad", None), WindowOptions(128)]
     assert TASKS.parse(["--length=9", "--stride", "64", "--task", "glue"]) == [TaskChoice("glue", 9), WindowOptions(64)]
     assert TASKS.parse(["--task=swag"]) == [TaskChoice("swag", None)]
@@ -184,7 +184,7 @@ def test_a_flag_of_another_variant_is_an_error():
     assert mistake(TASKS) == "--task is required: one of squad, glue, tagging, swag"
 
 
-def test_the_choosers_value_may_be_in_capitals():
+def test_the_value_of_the_chooser_may_be_in_capitals():
     assert TASKS.parse(["--task=SQuAD"]) == [TaskChoice("squad", None), WindowOptions(128)]
 
 
@@ -198,7 +198,7 @@ def test_help_shows_groups_defaults_choices_and_examples():
     assert "--needed=x" not in text  # the first example is shown at the top, with before and after
 
 
-def test_help_begins_with_what_to_do_in_three_lines():
+def test_help_starts_with_the_steps_before_and_after():
     text = command(examples=("--needed=x",), before="a file", after="read it").help()
     head = "Does it.\n\nusage: program --flag=value ...\n\n"
     steps = "  before  a file\n  run     program --needed=x\n  after   read it\n\n"
@@ -216,7 +216,7 @@ def test_help_shows_the_flags_of_the_variant_that_is_chosen():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_examples_of_each_command_are_right(name: str):
+def test_the_examples_of_each_command_are_valid(name: str):
     found = load(name)
     assert len(found.examples) >= 2 or not found.options
     for example in found.examples:
@@ -224,7 +224,7 @@ def test_the_examples_of_each_command_are_right(name: str):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_says_what_to_do_before_and_after(name: str):
+def test_each_command_describes_the_steps_before_and_after(name: str):
     found = load(name)
     for text in (found.before, found.after):
         assert text
@@ -233,7 +233,7 @@ def test_each_command_says_what_to_do_before_and_after(name: str):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_knows_its_name_and_lists_its_flags(name: str):
+def test_the_help_of_each_command_shows_its_name_and_flags(name: str):
     found = load(name)
     text = found.help()
     for options in found.options:
@@ -243,7 +243,7 @@ def test_each_command_knows_its_name_and_lists_its_flags(name: str):
     assert f"usage: official-bert {name}" + (" --flag=value" if found.options else "") in text
 
 
-def test_flags_are_read_before_anything_heavy_is_imported():
+def test_flags_are_parsed_before_slow_imports():
     code = f"""
 import sys
 from official_bert_cli import COMMANDS, load
@@ -264,7 +264,7 @@ print([name for name in {HEAVY} if name in sys.modules])
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
-def test_help_and_mistakes_have_their_exit_codes():
+def test_exit_codes_of_help_and_errors():
     done = run_python("-m", "official_bert_cli", "pretrain", "--help")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Pre-trains BERT")
@@ -274,7 +274,7 @@ def test_help_and_mistakes_have_their_exit_codes():
     assert done.stderr == "error: unknown flag --lerning_rate; did you mean --learning_rate?\n"
 
 
-def test_a_reader_that_has_seen_enough_of_the_help_ends_it_quietly():
+def test_help_ends_quietly_if_the_reader_closes_the_pipe():
     command = [sys.executable, "-m", "official_bert_cli"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -286,7 +286,7 @@ def test_a_reader_that_has_seen_enough_of_the_help_ends_it_quietly():
 @pytest.mark.parametrize(
     "script", ["run_pretraining", "run_classifier", "run_squad", "extract_features", "data_gen.create_pretraining_data"]
 )
-def test_scripts_of_the_originals_names_show_the_name_that_was_typed(script: str):
+def test_scripts_named_like_the_originals_show_that_name_in_their_help(script: str):
     done = run_python("-m", script, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"usage: python -m {script} --flag=value" in done.stdout
@@ -305,7 +305,7 @@ def interrupt():
 """
 
 
-def test_ctrl_c_while_tensorflow_is_imported_is_one_line(tmp_path: pathlib.Path):
+def test_ctrl_c_during_the_import_of_tensorflow_prints_one_line(tmp_path: pathlib.Path):
     # Python runs a module of this name when it starts; it sends the signal when TensorFlow's import begins.
     code = f"""{INTERRUPT}
 class Interrupt:
@@ -321,7 +321,7 @@ sys.meta_path.insert(0, Interrupt())
 
 
 @pytest.mark.slow
-def test_tensorflow_is_imported_without_remarks_and_without_what_no_command_uses():
+def test_tensorflow_is_imported_quietly_and_without_optional_packages():
     code = """
 import os, sys
 from official_bert.utils import tensorflow_import
@@ -388,7 +388,7 @@ with command_line.exit_codes():
         pytest.param(IN_A_DESTRUCTOR, id="while an object is deleted"),
     ],
 )
-def test_ctrl_c_that_other_code_loses_ends_the_command(code: str, tmp_path: pathlib.Path):
+def test_ctrl_c_ends_the_command_even_if_other_code_loses_the_exception(code: str, tmp_path: pathlib.Path):
     write_text(tmp_path / "keras.py", KERAS)
     done = run_python("-c", INTERRUPT + code, folder=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
@@ -396,7 +396,7 @@ def test_ctrl_c_that_other_code_loses_ends_the_command(code: str, tmp_path: path
 
 
 @pytest.mark.parametrize("megabytes", [60, 150])
-def test_too_little_memory_for_the_imports_is_a_line(megabytes: int):
+def test_running_out_of_memory_during_imports_is_reported_in_one_line(megabytes: int):
     limit = megabytes << 20
     command = ("-m", "official_bert_cli", "fill-mask", "--model_dir=x", "[MASK]")
     done = run_python(*command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
@@ -405,7 +405,7 @@ def test_too_little_memory_for_the_imports_is_a_line(megabytes: int):
     assert "Traceback" not in done.stderr
 
 
-def test_a_flagfile_that_cannot_be_read_is_named_and_a_pipe_is_not_waited_for(tmp_path: pathlib.Path):
+def test_an_unreadable_flagfile_is_named_and_pipes_do_not_block(tmp_path: pathlib.Path):
     utf16, pipe, outer = tmp_path / "utf16", tmp_path / "pipe", tmp_path / "outer"
     utf16.write_text("--number=3\n", encoding="utf-16")
     os.mkfifo(pipe)

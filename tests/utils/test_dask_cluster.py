@@ -13,16 +13,16 @@ ADDRESS = "tcp://127.0.0.1:8786"
 
 
 @pytest.mark.parametrize("address", [ADDRESS, "tls://scheduler:8786"])
-def test_an_address_is_taken(address: str):
+def test_addresses_of_schedulers_are_accepted(address: str):
     assert DaskOptions(address).dask == address
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:8786", "tcp://host", "http://host:8786"])
-def test_what_is_no_address_is_refused(address: str):
+def test_invalid_addresses_are_rejected(address: str):
     assert_refused(f"^--dask is '{address}'; it must be a scheduler's address, such as tcp://", DaskOptions, address)
 
 
-def test_an_address_without_a_scheduler_is_one_line(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_scheduler_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -54,7 +54,7 @@ MISSING = ModuleNotFoundError("No module named 'official_bert'")
     ],
     ids=["version", "missing", "failing"],
 )
-def test_a_worker_with_another_version_is_named_before_the_first_task(there: object, words: str):
+def test_a_worker_with_a_different_version_is_reported_before_the_first_task(there: object, words: str):
     cluster = dask_cluster.Cluster(ADDRESS)
     cluster._client = Client(dask_cluster.code_identity(), there)
     assert_refused(words, cluster._check_workers)

@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 WHEEL = "file:///dist/official_bert-0.1.0-py3-none-any.whl"
 
 
-def test_a_checkout_installs_from_itself():
+def test_a_checkout_suggests_installing_extras_from_itself():
     assert f"aiohttp is not installed; run: pip install '{ROOT}[serve-onnx]'" in message("serve-onnx")
 
 
@@ -19,7 +19,7 @@ def test_a_checkout_installs_from_itself():
     ({"url": WHEEL, "archive_info": {}}, f"official-bert[serve] @ {WHEEL}"),
     ({"url": "https://host/a.git", "vcs_info": {"vcs": "git"}}, "official-bert[serve] @ git+https://host/a.git"),
 ])  # fmt: skip
-def test_an_installed_package_installs_from_where_it_came_from(
+def test_an_installed_package_suggests_installing_extras_from_its_source(
     source: dict | None, requirement: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     folder = tmp_path / "official_bert-0.1.0.dist-info"

@@ -22,7 +22,7 @@ def refused(path: str, *inputs: str) -> bool:
     return False
 
 
-def test_an_input_is_known_by_any_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_input_file_is_recognized_under_any_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "in").touch()
@@ -42,13 +42,13 @@ def test_an_input_is_known_by_any_name(tmp_path: pathlib.Path, monkeypatch: pyte
     assert not refused("gs://bucket/b", "gs://other/b")
 
 
-def test_a_digest_is_that_of_the_content(tmp_path: pathlib.Path):
+def test_sha256_hashes_the_content_of_a_file(tmp_path: pathlib.Path):
     (tmp_path / "a").write_bytes(b"abc")
     assert files.sha256(str(tmp_path / "a")).startswith("ba7816bf8f01cfea414140de5dae2223")
     assert_refused("there is no file .*none", files.sha256, str(tmp_path / "none"))
 
 
-def test_a_file_whose_name_is_not_utf8_is_named_and_refused(tmp_path: pathlib.Path):
+def test_a_file_name_that_is_not_utf8_is_rejected(tmp_path: pathlib.Path):
     (tmp_path / "byte\udcff").touch()
     with pytest.raises(UserError, match=r"--input_file: the name '.*byte\\udcff' contains the byte 0xff, which is not"):
         files.expand([f"{tmp_path}/*"], "input_file")
@@ -78,7 +78,7 @@ def test_patterns_of_remote_files_are_expanded_through_fsspec():
         ('{"a": "' + "b" * 200 + '"}', "has 209 bytes; expected a JSON file of at most 200"),
     ],
 )
-def test_json_that_cannot_be_read_is_an_error(content: str, message: str, tmp_path: pathlib.Path):
+def test_invalid_json_is_an_error(content: str, message: str, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "config.json", content)
     limit = 200 if "bytes" in message else files.MAX_JSON_BYTES
     assert f"config.json {message}" in refusal(files.read_json_object, path, limit)
@@ -92,7 +92,7 @@ def test_a_byte_order_mark_is_dropped(tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_pipe_in_a_model_folder_is_refused_and_not_waited_for(name: str, tmp_path: pathlib.Path):
+def test_a_pipe_in_a_model_folder_is_rejected_without_blocking(name: str, tmp_path: pathlib.Path):
     (tmp_path / "config.json").write_text('{"model_type": "bert", "vocab_size": 9}')
     (tmp_path / "model.safetensors").write_bytes(b"")
     (tmp_path / name).unlink()
@@ -104,13 +104,13 @@ def test_a_pipe_in_a_model_folder_is_refused_and_not_waited_for(name: str, tmp_p
     ("name", "value", "shown"),
     [("num_hidden_layers", 1_000_000, "1,000,000"), ("vocab_size", 10**4000, "a number of more than 18 digits")],
 )
-def test_sizes_that_no_model_has_are_refused_at_once(name: str, value: int, shown: str, tmp_path: pathlib.Path):
+def test_absurd_model_sizes_are_rejected(name: str, value: int, shown: str, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "bert_config.json", json.dumps({"vocab_size": 30522, name: value}))
     assert f"bert_config.json: {name} is {shown}; expected at most" in refusal(BertConfig.from_json_file, path)
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(
+def test_temporary_files_of_killed_processes_are_removed_but_not_those_in_use(
     is_folder: bool, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ):
     path = tmp_path / "model.bin"
@@ -134,7 +134,7 @@ def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(
     assert sorted(capfd.readouterr().err.splitlines()) == sorted(removed)
 
 
-def test_a_file_that_another_process_has_removed_is_removed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_removing_a_missing_file_is_not_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files, "exists", lambda path: True)  # a moment ago
     files.remove(str(tmp_path / "gone"))
     (tmp_path / "file").touch()
@@ -142,7 +142,7 @@ def test_a_file_that_another_process_has_removed_is_removed(tmp_path: pathlib.Pa
     assert (tmp_path / "file").exists()
 
 
-def test_a_file_of_several_parts_is_never_mixed_of_two(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_parts_of_two_versions_of_a_file_are_never_mixed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "index.json"
     replaced: list[bool] = []
     path.write_text("of old parts")
@@ -158,12 +158,12 @@ def test_a_file_of_several_parts_is_never_mixed_of_two(tmp_path: pathlib.Path, m
     "Error while serializing: I/O error: File too large (os error 27)",
     'Error while serializing: IoError(Os { code: 27, kind: FileTooLarge, message: "File too large" })',
 ])  # fmt: skip
-def test_a_refusal_to_write_is_explained_however_a_library_words_it(message: str):
+def test_failed_writes_of_libraries_are_explained(message: str):
     with pytest.raises(UserError, match="^cannot write model: File too large$"), files.explain_write_errors("model"):
         raise RuntimeError(message)
 
 
-def test_a_path_that_is_too_long_is_named_before_work_begins(tmp_path: pathlib.Path):
+def test_a_path_that_is_too_long_is_rejected_before_work_starts(tmp_path: pathlib.Path):
     path = "/".join([str(tmp_path), *["long" * 50] * 25, "records"])
     assert_refused(r"^cannot create the folder .*: File name too long$", files.check_writable, path)
     files.check_writable(str(tmp_path / "records"))

@@ -5,7 +5,7 @@ import pytest
 from official_bert.utils import progress
 
 
-def test_waiting_shows_that_it_lives_and_ends_with_the_work(monkeypatch: pytest.MonkeyPatch, capsys):
+def test_elapsed_time_is_printed_until_the_work_ends(monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.01)
     lines = ""
     with progress.report_elapsed_time("compiling"):
@@ -17,13 +17,13 @@ def test_waiting_shows_that_it_lives_and_ends_with_the_work(monkeypatch: pytest.
     assert not [thread for thread in threading.enumerate() if "report" in thread.name]
 
 
-def test_short_waiting_prints_nothing(capsys):
+def test_short_work_prints_no_elapsed_time(capsys):
     with progress.report_elapsed_time("compiling"):
         pass
     assert capsys.readouterr().err == ""
 
 
-def test_progress_tells_small_amounts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_progress_shows_small_amounts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr("official_bert.utils.progress._SECONDS_BETWEEN_LINES", -1.0)
     progress.Progress("tokenizing", 0.84, "MB").update(0.0521)
     progress.Progress("making instances", 12_345, "blocks").update(7)
@@ -33,5 +33,5 @@ def test_progress_tells_small_amounts(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 @pytest.mark.parametrize(("steps", "most", "interval"), [(1, 50, 1), (19, 50, 1), (60, 50, 3), (5_000, 50, 50)])
-def test_a_short_run_has_a_curve(steps: int, most: int, interval: int):
+def test_short_runs_log_more_often(steps: int, most: int, interval: int):
     assert progress.get_log_interval(steps, most) == interval

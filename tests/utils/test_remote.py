@@ -51,7 +51,7 @@ def test_files_are_written_read_listed_and_removed_on_every_file_system(remote: 
 
 
 @pytest.mark.slow
-def test_a_name_with_brackets_is_no_pattern(bucket: str):
+def test_brackets_in_a_name_are_not_a_pattern(bucket: str):
     for folder in ("model [1]", "model 1"):
         files.write_text(f"{bucket}/{folder}/a", folder)
     assert pathlib.Path(files.local_copy(f"{bucket}/model [1]"), "a").read_text() == "model [1]"
@@ -59,7 +59,7 @@ def test_a_name_with_brackets_is_no_pattern(bucket: str):
     assert files.list_folder(bucket) == ["model 1"]
 
 
-def test_a_file_whose_writer_fails_is_not_there_and_the_one_before_stays(remote: str):
+def test_a_failed_write_leaves_no_file_and_keeps_the_old_one(remote: str):
     path = f"{remote}/answers"
     for before in (None, "whole"):
         if before:
@@ -71,7 +71,9 @@ def test_a_file_whose_writer_fails_is_not_there_and_the_one_before_stays(remote:
     assert files.read_text(path) == "whole"
 
 
-def test_a_folder_is_sent_whole_and_what_a_killed_sender_left_is_replaced(remote: str, monkeypatch: pytest.MonkeyPatch):
+def test_folders_are_uploaded_completely_and_interrupted_uploads_are_replaced(
+    remote: str, monkeypatch: pytest.MonkeyPatch
+):
     with files.write_folder_atomically(remote) as local:
         (pathlib.Path(local) / "inner").mkdir()
         (pathlib.Path(local) / "inner" / "a").write_text("a")
@@ -93,7 +95,7 @@ def test_a_folder_is_sent_whole_and_what_a_killed_sender_left_is_replaced(remote
 
 
 @pytest.mark.parametrize("remote", [_S3, "memory"], indirect=True)
-def test_a_local_copy_is_made_once_and_again_when_the_store_has_changed(remote: str):
+def test_local_copies_are_cached_until_the_remote_files_change(remote: str):
     files.write_text(f"{remote}/inner/a", "first")
     files.write_text(f"{remote}/b", "b")
     copy = files.local_copy(f"{remote}/")
@@ -107,14 +109,14 @@ def test_a_local_copy_is_made_once_and_again_when_the_store_has_changed(remote: 
 
 
 @pytest.mark.slow
-def test_names_that_would_leave_the_copys_folder_are_refused(store: ObjectStore, bucket: str):
+def test_names_that_point_outside_the_local_copy_are_rejected(store: ObjectStore, bucket: str):
     store.put(bucket, "model/../../../outside", b"")
     message = "cannot download s3://.*/model: the file name '.*/outside' contains a folder ..; rename it"
     assert_refused(message, files.local_copy, f"{bucket}/model")
 
 
 @pytest.mark.slow
-def test_one_process_at_a_time_holds_a_lock_in_a_store(bucket: str):
+def test_only_one_process_holds_a_lock_in_object_storage(bucket: str):
     path = f"{bucket}/records.json"
     with locks.lock_file(path, "output_file"), pytest.raises(UserError, match="records.json is in use"):
         locks.lock_file(path, "output_file").__enter__()
@@ -122,7 +124,7 @@ def test_one_process_at_a_time_holds_a_lock_in_a_store(bucket: str):
 
 
 @pytest.mark.slow
-def test_the_folder_of_a_run_is_refused_where_files_cannot_grow(bucket: str):
+def test_a_run_in_object_storage_is_rejected(bucket: str):
     told = refusal(locks.lock_folder(f"{bucket}/run", "output_dir").__enter__)
     assert f"--output_dir: {bucket}/run cannot store checkpoints and logs" in told
     assert "convert --from=FOLDER" in told
@@ -137,7 +139,7 @@ def test_the_folder_of_a_run_is_refused_where_files_cannot_grow(bucket: str):
         (lambda bucket: files.read_text(f"{bucket}/there"), "cannot read s3://.*/there: .*(Forbidden|denied)"),
     ],
 )
-def test_a_bucket_that_refuses_is_one_line(
+def test_missing_permissions_are_reported_in_one_line(
     attempt: Callable[[str], object], message: str, bucket: str, store: ObjectStore
 ):
     files.write_text(f"{bucket}/there", "content")
@@ -148,7 +150,7 @@ def test_a_bucket_that_refuses_is_one_line(
 
 
 @pytest.mark.slow
-def test_a_bucket_that_is_not_there_is_named_and_not_made(store: ObjectStore):
+def test_a_missing_bucket_is_named_and_not_created(store: ObjectStore):
     told = refusal(files.write_text, "s3://no-such-bucket/folder/a", "")
     assert "cannot write s3://no-such-bucket/folder/a: The specified bucket does not exist" in told
     files.make_folder("s3://no-such-bucket/folder")
@@ -156,7 +158,7 @@ def test_a_bucket_that_is_not_there_is_named_and_not_made(store: ObjectStore):
 
 
 @pytest.mark.slow
-def test_missing_credentials_are_one_line(bucket: str, monkeypatch: pytest.MonkeyPatch):
+def test_missing_credentials_are_reported_in_one_line(bucket: str, monkeypatch: pytest.MonkeyPatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -32,7 +32,7 @@ def read(path: str, columns: Sequence[str] | None = ("text",), size: int | None 
 
 
 @pytest.mark.parametrize("kind", STORED)
-def test_every_kind_is_known_and_gives_its_rows(kind: str, tmp_path: pathlib.Path):
+def test_files_of_every_kind_are_recognized_and_read(kind: str, tmp_path: pathlib.Path):
     path = STORED[kind](tmp_path, TEXTS)
     assert {row_files.detect_kind(each) for each in row_files.expand([path], "input_file")} == {kind}
     assert read(path) == [{"text": text} for text in TEXTS]
@@ -41,7 +41,7 @@ def test_every_kind_is_known_and_gives_its_rows(kind: str, tmp_path: pathlib.Pat
 
 @pytest.mark.parametrize("kind", STORED)
 @pytest.mark.parametrize("size", [1, 300, 1000])
-def test_parts_of_a_file_give_all_of_its_rows(kind: str, size: int, tmp_path: pathlib.Path):
+def test_ranges_of_a_file_cover_all_rows(kind: str, size: int, tmp_path: pathlib.Path):
     path = STORED[kind](tmp_path, TEXTS)
     first = row_files.expand([path], "input_file")[0]
     ranges = row_files.find_ranges(first, kind, size)
@@ -64,12 +64,12 @@ def test_remote_files_are_read(kind: str, scheme: str, tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("kind", STORED)
-def test_a_missing_column_is_an_error_that_names_those_there(kind: str, tmp_path: pathlib.Path):
+def test_a_missing_column_is_an_error_that_lists_the_columns(kind: str, tmp_path: pathlib.Path):
     assert_refused("no column 'body'.*'text'", read, STORED[kind](tmp_path, TEXTS), ["body"])
 
 
 @pytest.mark.parametrize("kind", STORED)
-def test_a_file_cut_short_or_damaged_is_an_error(kind: str, tmp_path: pathlib.Path):
+def test_a_truncated_file_is_an_error(kind: str, tmp_path: pathlib.Path):
     path = pathlib.Path(row_files.expand([STORED[kind](tmp_path, TEXTS)], "input_file")[-1])
     content = path.read_bytes()
     damaged = tmp_path / "damaged"
@@ -82,7 +82,7 @@ def test_a_file_cut_short_or_damaged_is_an_error(kind: str, tmp_path: pathlib.Pa
 
 
 @pytest.mark.parametrize("kind", STORED)
-def test_a_changed_byte_is_not_seen_or_a_users_error(kind: str, tmp_path: pathlib.Path):
+def test_a_flipped_bit_is_harmless_or_a_user_error(kind: str, tmp_path: pathlib.Path):
     path = pathlib.Path(row_files.expand([STORED[kind](tmp_path, TEXTS)], "input_file")[0])
     content, random = path.read_bytes(), Random(1)
     for _ in range(60):
@@ -96,7 +96,7 @@ def test_a_changed_byte_is_not_seen_or_a_users_error(kind: str, tmp_path: pathli
                 assert all(isinstance(row["text"], str) for row in rows)
 
 
-def test_a_stream_that_was_cut_between_two_batches_is_an_error(tmp_path: pathlib.Path):
+def test_a_stream_truncated_between_batches_is_an_error(tmp_path: pathlib.Path):
     path = row_files.expand([stored_texts.hugging_face(tmp_path, TEXTS)], "input_file")[0]
     content = pathlib.Path(path).read_bytes()
     with pa.memory_map(path) as source:
@@ -110,7 +110,7 @@ def test_a_stream_that_was_cut_between_two_batches_is_an_error(tmp_path: pathlib
             assert "incomplete or corrupted" in refusal(read, path, size=size)
 
 
-def test_a_number_is_no_text(tmp_path: pathlib.Path):
+def test_a_column_of_numbers_is_not_text(tmp_path: pathlib.Path):
     for store in STORED.values():
         assert "'number' is not text, but int64" in refusal(read, store(tmp_path, TEXTS), ["number"])
 
@@ -126,12 +126,12 @@ _TYPES = [pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())
     ],
     ids=lambda each: getattr(each, "__name__", str(each)),
 )
-def test_texts_of_all_types_of_columns_are_read(store: Callable[..., str], type: object, tmp_path: pathlib.Path):
+def test_all_column_types_of_texts_are_read(store: Callable[..., str], type: object, tmp_path: pathlib.Path):
     path = store(tmp_path, TEXTS, type)
     assert read(path) == read(path, size=1) == [{"text": text} for text in TEXTS]
 
 
-def test_nested_columns_and_columns_of_one_name_are_refused(tmp_path: pathlib.Path):
+def test_nested_and_duplicate_columns_are_rejected(tmp_path: pathlib.Path):
     path = str(tmp_path / "nested.parquet")
     pa.parquet.write_table(pa.table({"text": [["a"], ["b"]]}), path)
     assert "nested.parquet: the column 'text' is not text, but list<" in refusal(read, path)
@@ -139,7 +139,7 @@ def test_nested_columns_and_columns_of_one_name_are_refused(tmp_path: pathlib.Pa
     assert_refused(r"there is two columns 'text'; the columns are 'text', 'text'|two columns", read, path)
 
 
-def test_what_is_not_utf8_is_named_or_dropped(tmp_path: pathlib.Path):
+def test_invalid_utf8_is_an_error_or_dropped(tmp_path: pathlib.Path):
     path = str(tmp_path / "latin.parquet")
     pa.parquet.write_table(pa.table({"text": pa.array([b"a", b"b\xe4c"], pa.binary())}), path)
     assert_refused(r"latin.parquet, row 2: byte 0xe4 in 'text' is not UTF-8.*--drop_invalid_utf8", read, path)
@@ -147,7 +147,7 @@ def test_what_is_not_utf8_is_named_or_dropped(tmp_path: pathlib.Path):
     assert [row["text"] for _, row in rows] == ["a", "bc"]
 
 
-def test_files_that_cannot_be_read_in_parts_are_refused(tmp_path: pathlib.Path):
+def test_files_that_cannot_be_read_in_ranges_are_rejected(tmp_path: pathlib.Path):
     packed = tmp_path / "texts.parquet.gz"
     packed.write_bytes(gzip.compress(pathlib.Path(stored_texts.parquet(tmp_path, TEXTS)).read_bytes()))
     assert_refused(r"texts.parquet.gz is a compressed parquet file.*decompress it", row_files.detect_kind, str(packed))
@@ -160,7 +160,7 @@ def test_files_that_cannot_be_read_in_parts_are_refused(tmp_path: pathlib.Path):
 @pytest.mark.parametrize(("start", "kind"), [
     (b"WARC/1.0\r\nWARC-Type: conversion", "web archive"), (struct.pack("<Q", 10) + b"abcd text", "TFRecord file"),
 ])  # fmt: skip
-def test_files_that_are_read_after_a_conversion_are_named(start: bytes, kind: str, tmp_path: pathlib.Path):
+def test_files_that_need_a_conversion_are_recognized(start: bytes, kind: str, tmp_path: pathlib.Path):
     path = tmp_path / "text"
     for content in (start, gzip.compress(start)):
         path.write_bytes(content)
@@ -168,12 +168,12 @@ def test_files_that_are_read_after_a_conversion_are_named(start: bytes, kind: st
 
 
 @pytest.mark.parametrize("start", [b"", b"PAR", b"WARC", b"A text."])
-def test_text_is_no_file_of_rows(start: bytes, tmp_path: pathlib.Path):
+def test_text_is_not_a_file_of_rows(start: bytes, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "text", start)
     assert row_files.detect_kind(path) is None
 
 
-def test_names_are_expanded_in_their_order(tmp_path: pathlib.Path):
+def test_names_are_expanded_in_order(tmp_path: pathlib.Path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(name)
     folder = stored_texts.hugging_face(tmp_path, TEXTS)

@@ -30,7 +30,7 @@ def read(name: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_prepared_data_set_is_named_without_a_network(data_dir: pathlib.Path):
+def test_a_prepared_dataset_is_read_without_network(data_dir: pathlib.Path):
     name = f"tfds:{prepare_tfds(data_dir, TEXTS)}"
     assert read(name, ["text"]) == read(f"{name}#train", ["text"]) == [{"text": text} for text in TEXTS]
     assert read(name)[5] == {"text": TEXTS[5], "number": 5}
@@ -40,7 +40,7 @@ def test_a_prepared_data_set_is_named_without_a_network(data_dir: pathlib.Path):
     assert "\n" not in str(caught.value)
 
 
-def test_values_become_python_types_and_classes_their_names(data_dir: pathlib.Path):
+def test_values_are_converted_to_python_types_and_classes_to_names(data_dir: pathlib.Path):
     names = tfds.features.ClassLabel(names=["bad", "good"])
     rows = [
         {"text": "a", "label": 1, "words": ["b", "é"], "tags": [0, 1], "answers": {"start": [3, 4]}, "score": 0.5},
@@ -55,7 +55,7 @@ def test_values_become_python_types_and_classes_their_names(data_dir: pathlib.Pa
     assert second == {**rows[1], "label": None}
 
 
-def test_files_without_rows_are_left_out(data_dir: pathlib.Path):
+def test_files_without_rows_are_omitted(data_dir: pathlib.Path):
     assert read(f"tfds:{prepare_tfds(data_dir, TEXTS[:1])}", ["text"]) == [{"text": TEXTS[0]}]
 
 

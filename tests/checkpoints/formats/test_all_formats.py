@@ -13,7 +13,7 @@ from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from tests.checkpoints.checkpoint_samples import HEADS, assert_equal, conversion_options, sample, with_optimizer
+from tests.checkpoints.checkpoint_samples import HEADS, add_optimizer_state, assert_equal, conversion_options, sample
 from tests.tokenization.test_exact import CASINGS
 
 
@@ -38,7 +38,7 @@ from tests.tokenization.test_exact import CASINGS
     ("keras_hub", {ENCODER, POOLER, HEADS["sequence"]}),
 ])  # fmt: skip
 @pytest.mark.parametrize("casing", CASINGS)
-def test_what_is_written_reads_back_to_the_bit(format_name, parts, casing, tiny_config, tmp_path):
+def test_written_checkpoints_are_read_back_bit_for_bit(format_name, parts, casing, tiny_config, tmp_path):
     checkpoint = dataclasses.replace(sample(tiny_config, frozenset(parts)), casing=casing)
     checkpoint = dataclasses.replace(checkpoint, vocab=checkpoint.vocab.replace("\nsun\n", "\nsün\n"))
     assert set(checkpoint.parts) == set(parts)
@@ -49,22 +49,24 @@ def test_what_is_written_reads_back_to_the_bit(format_name, parts, casing, tiny_
 
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert"])
-def test_moments_and_step_come_along_on_request(format_name: str, tiny_config: BertConfig, tmp_path: pathlib.Path):
-    checkpoint = with_optimizer(sample(tiny_config))
+def test_optimizer_state_and_step_are_read_on_request(
+    format_name: str, tiny_config: BertConfig, tmp_path: pathlib.Path
+):
+    checkpoint = add_optimizer_state(sample(tiny_config))
     FORMATS[format_name].write(checkpoint, str(tmp_path))
     assert_equal(checkpoint, open_model(str(tmp_path), LoadOverrides(optimizer=True)))
     assert not open_model(str(tmp_path)).slots
 
 
 @pytest.mark.parametrize("format_name", ["tf1", "official_bert", "hugging_face"])
-def test_names_of_classes_come_along(format_name: str, tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_names_of_classes_are_preserved(format_name: str, tiny_config: BertConfig, tmp_path: pathlib.Path):
     checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=3)
     checkpoint = dataclasses.replace(checkpoint, labels=("yes", "no", "möglich"))
     FORMATS[format_name].write(checkpoint, str(tmp_path))
     assert open_model(str(tmp_path)).labels == checkpoint.labels
 
 
-def test_numbers_of_classes_are_no_names(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_placeholder_labels_are_not_names_of_classes(tiny_config: BertConfig, tmp_path: pathlib.Path):
     checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=2)
     tf1.write(dataclasses.replace(checkpoint, labels=("LABEL_0", "LABEL_1")), str(tmp_path / "google"))
     conversion.convert(conversion_options(tmp_path / "google", tmp_path / "hf", to_format="hugging_face"))
@@ -77,7 +79,7 @@ def test_numbers_of_classes_are_no_names(tiny_config: BertConfig, tmp_path: path
     assert "names classes, but the checkpoint has no classifier" in open_model(str(tmp_path / "headless")).notes[-1]
 
 
-def test_half_precision_is_widened_exactly(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_half_precision_is_converted_exactly(tiny_config: BertConfig, tmp_path: pathlib.Path):
     import ml_dtypes
     from safetensors.numpy import load_file, save_file
 
@@ -94,7 +96,7 @@ def test_half_precision_is_widened_exactly(tiny_config: BertConfig, tmp_path: pa
             np.testing.assert_array_equal(again.weights[name], value.astype(kind).astype(np.float32))
 
 
-def test_a_file_within_the_folder_will_do(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_a_file_in_the_folder_can_be_passed(tiny_config: BertConfig, tmp_path: pathlib.Path):
     checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER}))
     for format_name, file in (
         ("tf1", "bert_model.ckpt"),

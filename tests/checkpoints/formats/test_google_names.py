@@ -122,7 +122,7 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def test_a_checkpoint_by_googles_names_computes_the_same_here(google: pathlib.Path):
+def test_outputs_equal_those_computed_from_googles_names(google: pathlib.Path):
     expected = compute_by_google_names(google, CONFIG)
     checkpoint = open_model(str(google))
     outputs = parity.compute_outputs(checkpoint)
@@ -132,7 +132,7 @@ def test_a_checkpoint_by_googles_names_computes_the_same_here(google: pathlib.Pa
     assert parity.find_largest_difference(compute_by_our_names(google), expected) < 1e-9
 
 
-def test_the_toy_checkpoint_by_googles_names_computes_the_same_here(test_data: pathlib.Path):
+def test_outputs_of_the_toy_checkpoint_equal_those_computed_from_googles_names(test_data: pathlib.Path):
     folder = test_data / "checkpoints" / "toy_tf1"
     checkpoint = open_model(str(folder))
     expected = compute_by_google_names(folder, checkpoint.config)
@@ -159,13 +159,13 @@ EXCHANGED = [
 
 
 @pytest.mark.parametrize(("one", "other"), EXCHANGED)
-def test_names_that_are_exchanged_in_the_table_are_noticed(one: str, other: str, google: pathlib.Path, monkeypatch):
+def test_exchanged_names_in_the_table_change_the_outputs(one: str, other: str, google: pathlib.Path, monkeypatch):
     names = tf1.NAMES | {one: tf1.NAMES[other], other: tf1.NAMES[one]}
     monkeypatch.setattr(tf1, "NAMING", dataclasses.replace(tf1.NAMING, names=names))
     assert parity.find_largest_difference(compute_by_our_names(google), compute_by_google_names(google, CONFIG)) > 0.01
 
 
-def test_only_a_key_bias_cannot_be_told_from_another(google: pathlib.Path):
+def test_key_biases_do_not_affect_the_outputs(google: pathlib.Path):
     """A key's bias adds the same to all scores of a query, so that no output depends on it."""
     checkpoint = open_model(str(google))
     features = parity.make_fixed_input(CONFIG)

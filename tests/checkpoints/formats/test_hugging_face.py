@@ -46,7 +46,7 @@ def write_as_others(checkpoint: LoadedModel, folder: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["bert.", ""])
-def test_hugging_face_names_of_old_are_understood(prefix: str, exact_config: BertConfig, tmp_path: pathlib.Path):
+def test_old_names_of_hugging_face_are_read(prefix: str, exact_config: BertConfig, tmp_path: pathlib.Path):
     from safetensors.numpy import load_file, save_file
 
     checkpoint = sample(exact_config)
@@ -59,7 +59,7 @@ def test_hugging_face_names_of_old_are_understood(prefix: str, exact_config: Ber
     assert_equal(checkpoint, read(tmp_path))
 
 
-def test_shards_are_one_model(exact_config: BertConfig, tmp_path: pathlib.Path):
+def test_sharded_weights_are_read(exact_config: BertConfig, tmp_path: pathlib.Path):
     from safetensors.numpy import load_file, save_file
 
     checkpoint = sample(exact_config)
@@ -77,7 +77,7 @@ def test_shards_are_one_model(exact_config: BertConfig, tmp_path: pathlib.Path):
         assert_equal(checkpoint, open_model(str(path)))
 
 
-def test_an_output_layer_of_its_own_is_refused_and_a_copy_is_not(exact_config: BertConfig, tmp_path: pathlib.Path):
+def test_an_untied_output_layer_is_rejected_and_a_copy_is_accepted(exact_config: BertConfig, tmp_path: pathlib.Path):
     from safetensors.numpy import load_file, save_file
 
     checkpoint = sample(exact_config)
@@ -98,7 +98,7 @@ WIDE_CLASSIFIER = {"classifier.weight": (5, 16), "classifier.bias": (5,)}  # it 
 
 
 @pytest.mark.parametrize("own", [{"crf.transitions": (3, 3), "bert.lstm.weight": (8, 4)}, WIDE_CLASSIFIER])
-def test_a_users_own_head_is_ignored_and_listed(own: dict, exact_config: BertConfig, tmp_path: pathlib.Path, capsys):
+def test_custom_heads_are_ignored_and_listed(own: dict, exact_config: BertConfig, tmp_path: pathlib.Path, capsys):
     from safetensors.numpy import load_file, save_file
 
     checkpoint = sample(exact_config)
@@ -116,7 +116,7 @@ def test_a_users_own_head_is_ignored_and_listed(own: dict, exact_config: BertCon
     assert f"note: {line}" in report
 
 
-def test_the_kind_of_gelu_is_translated(tiny_config: BertConfig):
+def test_activations_are_translated(tiny_config: BertConfig):
     base = {"model_type": "bert", "vocab_size": 9}
     kinds = {"gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "relu": "relu"}
     for theirs, ours in kinds.items():
@@ -132,12 +132,14 @@ def test_the_kind_of_gelu_is_translated(tiny_config: BertConfig):
     ({"hidden_act": "silu"}, "hidden_act 'silu'; expected one of"),
     ({"vocab_size": "many"}, "config.json: vocab_size is 'many'; expected a whole number"),
 ])  # fmt: skip
-def test_models_that_compute_something_else_are_refused(change: dict, message: str):
+def test_models_other_than_bert_are_rejected(change: dict, message: str):
     config = {"model_type": "bert", "vocab_size": 9, **change}
     assert message in refusal(hugging_face_config.read_config, config, "config.json")
 
 
-def test_vocabulary_comes_from_tokenizer_json_where_it_stands_alone(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_the_vocabulary_is_read_from_tokenizer_json_if_it_is_the_only_file(
+    tiny_config: BertConfig, tmp_path: pathlib.Path
+):
     checkpoint = dataclasses.replace(sample(tiny_config), casing=make_casing(False))
     hugging_face.write(checkpoint, str(tmp_path))
     for name in ("checksums.json", "vocab.txt", "tokenizer_config.json"):
@@ -155,7 +157,7 @@ def test_vocabulary_comes_from_tokenizer_json_where_it_stands_alone(tiny_config:
     ({"max_input_chars_per_word": 5}, "has max_input_chars_per_word 5, which BERT's own rules lack"),
     ({"max_input_chars_per_word": 100}, None),
 ])  # fmt: skip
-def test_a_tokenizer_json_of_other_rules_is_refused(change, message, tiny_config, tmp_path):
+def test_a_tokenizer_json_with_other_rules_is_rejected(change, message, tiny_config, tmp_path):
     write_as_others(sample(tiny_config), tmp_path)
     path = tmp_path / "tokenizer.json"
     contents = json.loads(path.read_text())
@@ -165,7 +167,7 @@ def test_a_tokenizer_json_of_other_rules_is_refused(change, message, tiny_config
         read(tmp_path)
 
 
-def test_a_type_of_number_that_numpy_has_not_is_named(tmp_path: pathlib.Path):
+def test_unsupported_number_types_are_named(tmp_path: pathlib.Path):
     path = tmp_path / "model.safetensors"
     header = json.dumps({"weight": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2))
@@ -185,7 +187,7 @@ def transformers_models():
 @pytest.mark.parametrize(
     "name", ["BertForPreTraining", "BertForSequenceClassification", "BertModel", "BertForMaskedLM"]
 )
-def test_models_of_transformers_compute_the_same_here_and_back_there(name: str, size: tuple[int, ...], tmp_path):
+def test_models_of_transformers_give_the_same_outputs_after_conversion(name: str, size: tuple[int, ...], tmp_path):
     transformers = transformers_models()
     import torch
 
@@ -222,7 +224,7 @@ def test_models_of_transformers_compute_the_same_here_and_back_there(name: str, 
     ({ENCODER, POOLER, HEADS["choice"]}, set()),
     ({ENCODER, HEADS["span"]}, {"logits"}),
 ])  # fmt: skip
-def test_transformers_loads_ours_wholly_and_computes_the_same(parts, outputs, exact_config, tmp_path):
+def test_transformers_loads_our_models_and_gives_the_same_outputs(parts, outputs, exact_config, tmp_path):
     transformers = transformers_models()
     checkpoint = hugging_face.write(sample(exact_config, frozenset(parts)), str(tmp_path))
     name = hugging_face_names.CLASSES[frozenset(parts)]

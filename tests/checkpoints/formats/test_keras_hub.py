@@ -23,7 +23,7 @@ from tests.conftest import WORDS
 from tests.tokenization.test_exact import ACCENTED
 
 
-def test_keras_hub_loads_our_preset_and_computes_the_same(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_keras_hub_loads_our_preset_and_gives_the_same_outputs(tiny_config: BertConfig, tmp_path: pathlib.Path):
     import keras_hub as hub
 
     written = keras_hub.write(sample(tiny_config), str(tmp_path))
@@ -61,7 +61,9 @@ def test_presets_that_keras_hub_wrote_are_read(vocab_file: str, tmp_path: pathli
     np.testing.assert_allclose(parity.compute_outputs(checkpoint)["logits"], classifier(features), atol=1e-5)
 
 
-def test_what_keras_hub_would_compute_otherwise_is_refused(exact_config: BertConfig, tiny_config: BertConfig, tmp_path):
+def test_models_that_keras_hub_cannot_represent_are_rejected(
+    exact_config: BertConfig, tiny_config: BertConfig, tmp_path
+):
     hugging_face.write(sample(dataclasses.replace(exact_config, layer_norm_eps=1e-12)), str(tmp_path / "hf"))
     to_preset = conversion_options(tmp_path / "hf", tmp_path / "preset", to_format="keras_hub")
     with pytest.raises(UserError, match="hidden_act gelu_exact; keras-hub's .* with gelu.*pass --hidden_act=gelu"):
@@ -89,7 +91,7 @@ def test_what_keras_hub_would_compute_otherwise_is_refused(exact_config: BertCon
         ("task.json", {"class_name": {}}, None),  # of a task that is not known: the backbone is read
     ],
 )
-def test_an_odd_preset_of_keras_hub_is_refused(name: str, value: Any, message: str | None, tmp_path: pathlib.Path):
+def test_invalid_presets_of_keras_hub_are_rejected(name: str, value: Any, message: str | None, tmp_path: pathlib.Path):
     keras_hub.write(sample(SAMPLE_CONFIG), str(tmp_path))
     path = tmp_path / name
     content = json.loads(path.read_text())
@@ -103,13 +105,13 @@ def test_an_odd_preset_of_keras_hub_is_refused(name: str, value: Any, message: s
         open_model(str(tmp_path), LoadOverrides())
 
 
-def test_a_preset_of_keras_hub_is_no_fine_tuned_folder_of_ours(tmp_path: pathlib.Path):
+def test_a_preset_of_keras_hub_is_not_one_of_our_fine_tuned_folders(tmp_path: pathlib.Path):
     keras_hub.write(sample(SAMPLE_CONFIG), str(tmp_path))
     assert (tmp_path / "task.json").exists()
     assert not finetuned.is_finetuned(str(tmp_path))
 
 
-def test_presets_keep_accents_where_the_vocabulary_has_some(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_presets_keep_accents_if_the_vocabulary_contains_accents(tiny_config: BertConfig, tmp_path: pathlib.Path):
     import keras_hub as hub
 
     plain = dataclasses.replace(sample(tiny_config, frozenset({ENCODER, POOLER})), casing=ACCENTED)

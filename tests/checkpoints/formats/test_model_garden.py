@@ -22,7 +22,7 @@ from tests.checkpoints.checkpoint_samples import HEADS, write_model_garden
     ("classifier", {ENCODER, POOLER, HEADS["sequence"]}),
     ("classifier_pooler", {ENCODER, POOLER, HEADS["sequence"]}),
 ])  # fmt: skip
-def test_models_of_model_garden_compute_the_same_here(model: str, parts: set[str], tmp_path: pathlib.Path):
+def test_models_of_model_garden_give_the_same_outputs(model: str, parts: set[str], tmp_path: pathlib.Path):
     values, expected = write_model_garden(model, tmp_path)
     checkpoint = open_model(str(tmp_path))
     assert checkpoint.source.format == "model_garden"
@@ -35,7 +35,7 @@ def test_models_of_model_garden_compute_the_same_here(model: str, parts: set[str
 
 
 @pytest.mark.parametrize("model", ["token_classifier", "span_labeler"])
-def test_heads_of_model_garden_that_share_a_name_are_refused(model: str, tmp_path, monkeypatch):
+def test_heads_of_model_garden_with_an_ambiguous_name_are_rejected(model: str, tmp_path, monkeypatch):
     models = checkpoint_samples.MODEL_GARDEN["models"]
     classes = {"token_classifier": 3, "span_labeler": 2}[model]
     head = [["model/head/kernel", "predictions/transform/logits/kernel", [4, classes]]]

@@ -99,7 +99,7 @@ def test_each_variable_of_another_program_is_ignored(name: str, tiny_config: Ber
 @pytest.mark.parametrize("name", [
     "bert/encoder/layer_7/output/dense/kernel", "bert/embeddings/word_embeddings_2", "cls/predictions/more/kernel",
 ])  # fmt: skip
-def test_a_weight_that_the_configuration_does_not_have_is_still_an_error(
+def test_a_weight_outside_the_configuration_is_still_an_error(
     name: str, tiny_config: BertConfig, tmp_path: pathlib.Path
 ):
     write_with_others(tmp_path, tiny_config, (name,))

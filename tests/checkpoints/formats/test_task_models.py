@@ -45,7 +45,7 @@ def save_random_model(name: str, folder: pathlib.Path, tiny_config: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_a_fine_tuned_model_goes_to_hugging_face_and_back(name: str, tiny_config: Any, tmp_path: pathlib.Path):
+def test_fine_tuned_models_are_converted_to_hugging_face_and_back(name: str, tiny_config: Any, tmp_path: pathlib.Path):
     model = save_random_model(name, tmp_path / "ours", tiny_config)
     source, there, back = (tmp_path / each for each in ("ours/model", "theirs", "back"))
     lines = conversion.convert(conversion_options(source, there, to_format="hugging_face"))
@@ -67,7 +67,7 @@ def test_a_fine_tuned_model_goes_to_hugging_face_and_back(name: str, tiny_config
     assert again.labels == model.labels
 
 
-def test_a_classifier_goes_to_keras_hub_and_back(tiny_config: Any, tmp_path: pathlib.Path):
+def test_a_classifier_is_converted_to_keras_hub_and_back(tiny_config: Any, tmp_path: pathlib.Path):
     hub = pytest.importorskip("keras_hub")
     model = save_random_model("classifier", tmp_path / "ours", tiny_config)
     source, there, back = (tmp_path / each for each in ("ours/model", "theirs", "back"))
@@ -83,7 +83,7 @@ def test_a_classifier_goes_to_keras_hub_and_back(tiny_config: Any, tmp_path: pat
     np.testing.assert_allclose(again.predict(TEXTS), model.predict(TEXTS), atol=1e-5)
 
 
-def test_a_fine_tuned_model_stays_one_where_its_vocabulary_grows(tiny_config: Any, tmp_path: pathlib.Path):
+def test_a_fine_tuned_model_keeps_its_task_if_tokens_are_added(tiny_config: Any, tmp_path: pathlib.Path):
     model = save_random_model("classifier", tmp_path / "ours", tiny_config)
     (tmp_path / "new.txt").write_text("dogs\n")
     options = conversion_options(
@@ -97,7 +97,7 @@ def test_a_fine_tuned_model_stays_one_where_its_vocabulary_grows(tiny_config: An
     assert official_bert.load(str(tmp_path / "grown")).config == grown.bert_config
 
 
-def test_what_no_checkpoint_has_is_refused(tiny_config: Any, tmp_path: pathlib.Path):
+def test_fine_tuned_models_that_a_format_cannot_store_are_rejected(tiny_config: Any, tmp_path: pathlib.Path):
     save_random_model("tagger", tmp_path / "ours", tiny_config)
     folder = tmp_path / "ours" / "model"
     with pytest.raises(UserError, match="has no pooler, which keras-hub's backbone needs"):

@@ -49,7 +49,7 @@ def assert_computes_the_same(checkpoint: LoadedModel, folder: pathlib.Path) -> N
     ("shards", PRETRAINING),
     ("safetensors_shards", PRETRAINING),
 ])  # fmt: skip
-def test_classes_of_transformers_for_tensorflow_compute_the_same_here(model: str, parts: set[str], golden: Any):
+def test_tensorflow_classes_of_transformers_give_the_same_outputs(model: str, parts: set[str], golden: Any):
     folder = golden("transformers") / model
     checkpoint = open_model(str(folder))
     assert checkpoint.source.format == "hugging_face"
@@ -66,7 +66,7 @@ def test_classes_of_transformers_for_tensorflow_compute_the_same_here(model: str
     ("model_garden", "classifier", {ENCODER, POOLER, HEADS["sequence"]}),
     ("model_garden", "serving", {ENCODER, POOLER, HEADS["sequence"]}),
 ])  # fmt: skip
-def test_saved_models_compute_the_same_here(library: str, model: str, parts: set[str], golden: Any):
+def test_saved_models_give_the_same_outputs(library: str, model: str, parts: set[str], golden: Any):
     folder = golden(library) / model
     checkpoint = open_model(str(folder))
     assert checkpoint.source.format == "saved_model"
@@ -85,7 +85,7 @@ def test_saved_models_compute_the_same_here(library: str, model: str, parts: set
     ("keras_nlp_0.8", {ENCODER, POOLER}),  # under Keras 2
     ("keras_nlp_0.14", {ENCODER, POOLER, HEADS["sequence"]}),
 ])  # fmt: skip
-def test_presets_of_keras_nlp_compute_the_same_here(library: str, parts: set[str], golden: Any):
+def test_presets_of_keras_nlp_give_the_same_outputs(library: str, parts: set[str], golden: Any):
     folder = golden(library) / "preset"
     checkpoint = open_model(str(folder))
     assert checkpoint.source.format == "keras_hub"
@@ -95,7 +95,7 @@ def test_presets_of_keras_nlp_compute_the_same_here(library: str, parts: set[str
     assert_computes_the_same(checkpoint, folder)
 
 
-def test_saved_models_of_something_else_are_refused(golden: Any, tmp_path: pathlib.Path):
+def test_other_saved_models_are_rejected(golden: Any, tmp_path: pathlib.Path):
     import tensorflow as tf
 
     message = read_refusal(golden("tensorflow_hub") / "preprocess")
@@ -118,13 +118,13 @@ def test_saved_models_of_something_else_are_refused(golden: Any, tmp_path: pathl
     ("several", "TextClassifier", {"multi_label": True}),
     ("tagger", "TokenTagger", {}),
 ])  # fmt: skip
-def test_a_classifier_comes_along_with_its_labels(model: str, class_name: str, settings: dict, golden: Any):
+def test_classifiers_keep_their_labels(model: str, class_name: str, settings: dict, golden: Any):
     predictor = getattr(official_bert, class_name).from_checkpoint(str(golden("transformers") / model))
     assert predictor.labels == ("noun", "verb", "möglich")
     assert predictor.get_config().items() >= settings.items()
 
 
-def test_a_rescued_head_is_exported_unless_the_encoder_is_asked_for(golden: Any):
+def test_imported_heads_are_exported_unless_only_the_encoder_is_requested(golden: Any):
     for model, kind in (("tagger", "tagging"), ("regressor", "regression"), ("answerer", "question_answering")):
         folder = str(golden("transformers") / model)
         source = read_source(folder)
@@ -133,13 +133,13 @@ def test_a_rescued_head_is_exported_unless_the_encoder_is_asked_for(golden: Any)
     assert read_source(folder, encoder=True).kind == "encoder"
 
 
-def test_another_model_is_named(golden: Any, tmp_path: pathlib.Path):
+def test_other_model_types_are_named(golden: Any, tmp_path: pathlib.Path):
     for other in ("roberta", "distilbert", "albert"):
         folder = shutil.copytree(golden("transformers") / other, tmp_path / other)
         assert f"tf_model.h5 contains tensors of {other}; only BERT is supported" in read_refusal(folder)
 
 
-def test_shards_are_there_whole_and_in_their_folder(golden: Any, tmp_path: pathlib.Path):
+def test_missing_and_damaged_shards_are_errors(golden: Any, tmp_path: pathlib.Path):
     for model, index, shard in (
         ("shards", "tf_model.h5.index.json", "tf_model-00002-of-00002.h5"),
         ("safetensors_shards", "model.safetensors.index.json", "model-00002-of-00002.safetensors"),

@@ -18,10 +18,12 @@ from official_bert.modeling.config import BertConfig
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.tokenization.casing import make_casing
-from tests.checkpoints.checkpoint_samples import assert_equal, conversion_options, sample, with_optimizer
+from tests.checkpoints.checkpoint_samples import add_optimizer_state, assert_equal, conversion_options, sample
 
 
-def test_toy_checkpoint_comes_back_to_the_byte_with_slots_and_step(test_data: pathlib.Path, tmp_path: pathlib.Path):
+def test_the_toy_checkpoint_is_written_byte_for_byte_with_slots_and_step(
+    test_data: pathlib.Path, tmp_path: pathlib.Path
+):
     folder = test_data / "checkpoints" / "toy_tf1"
     toy = open_model(str(folder), LoadOverrides(optimizer=True))
     assert toy.step == 20
@@ -54,8 +56,8 @@ def test_bert_mini_has_the_released_names_shapes_and_order(test_data: pathlib.Pa
     assert len(content) == sum(entry["size"] for entry in released.values())
 
 
-def test_pretraining_goes_on_from_an_old_run(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    old = with_optimizer(sample(tiny_config), step=7)
+def test_pretraining_resumes_from_a_converted_tf1_run(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    old = add_optimizer_state(sample(tiny_config), step=7)
     tf1.write(old, str(tmp_path / "old"))
     conversion.convert(conversion_options(tmp_path / "old", tmp_path / "run", optimizer=True))
     schedule = WarmupPolynomialDecay(1e-3, 100)
@@ -73,13 +75,13 @@ def test_pretraining_goes_on_from_an_old_run(tiny_config: BertConfig, tmp_path: 
     model_files.check_model_files(str(tmp_path / "run"), model_files.format_model_files(old))
 
 
-def test_released_checkpoints_without_moments_say_so(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_missing_optimizer_state_is_an_error(tiny_config: BertConfig, tmp_path: pathlib.Path):
     tf1.write(sample(tiny_config), str(tmp_path))
     with pytest.raises(UserError, match="lacks 93 tensors of the optimizer's state, .* remove --optimizer"):
         open_model(str(tmp_path), LoadOverrides(optimizer=True))
 
 
-def test_a_folder_of_google_scripts_takes_what_it_lacks_from_flags(tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_missing_files_of_a_google_checkpoint_can_be_passed_as_flags(tiny_config: BertConfig, tmp_path: pathlib.Path):
     checkpoint = sample(tiny_config)
     tf1.write(checkpoint, str(tmp_path / "run"))
     for name in ("bert_config.json", "vocab.txt"):
