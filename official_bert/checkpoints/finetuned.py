@@ -58,17 +58,11 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def check_setting(name: str, value: Any, where: str = "") -> None:
-    """Raises a UserError if the value of a setting of a fine-tuned model is invalid.
-
-    Args:
-        name: The name of the setting, as in task.json.
-        value: The value.
-        where: Text before the name in the message.
-    """
+def check_setting(name: str, value: Any) -> None:
+    """Raises a UserError if the value of a setting in task.json is invalid."""
     is_valid, expected = _VALUES[name]
     if not is_valid(value):
-        raise UserError(f"{where}{name} is {value!r}; expected {expected}")
+        raise UserError(f"{name} is {value!r}; expected {expected}")
 
 
 def save(
