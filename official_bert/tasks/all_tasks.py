@@ -1,4 +1,4 @@
-"""From the options of a task to the task."""
+"""Creates tasks from their options."""
 
 from collections.abc import Sequence
 
@@ -27,15 +27,15 @@ def make_task(name: str, options: TaskOptions, labels: Sequence[str] | None = No
     """Returns the task that the options describe.
 
     Args:
-        name: as --task names it.
-        options: those of the task, of the class that TASK_OPTIONS has for it.
-        labels: the classes' names of a fine-tuned model that is there, for a table and for tagging; None for those of
-            the training data.
-        needs_labels: whether the rows of a table to train on need labels.
+        name: Name of the task, a value of --task.
+        options: Options of the task, an instance of its class in TASK_OPTIONS.
+        labels: Class names of an existing fine-tuned model, for tables and tagging. None to read them from the training
+            data.
+        needs_labels: Whether the training rows of a table need labels.
 
     Raises:
-        UserError: there is no such task, an option is wrong, or there are no training data to tell the labels.
-        TypeError: the options are those of another task.
+        UserError: If the task is unknown, an option is invalid, or the training data for the labels are missing.
+        TypeError: If the options belong to another task.
     """
     if type(options) is not get_options_class(name):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Which file of a folder is a part of a data set."""
+"""Finds the file of a split in a data folder."""
 
 import fnmatch
 import os
@@ -9,33 +9,33 @@ from official_bert.utils import files
 
 
 def find(data_dir: str | None, split: str, patterns: Sequence[str]) -> str:
-    """Returns the one file of the folder that matches the first of the patterns that any file matches.
+    """Returns the file that matches the first pattern with a match.
 
     Args:
-        data_dir: the folder, as --data_dir has it.
-        split: the part, for the error.
-        patterns: names with * in them, the most wanted first.
+        data_dir: The folder, the value of --data_dir.
+        split: Name of the split, for errors.
+        patterns: File names with wildcards, in order of preference.
 
     Raises:
-        UserError: no file matches, or several do, or no folder was given.
+        UserError: If no file or several files match, or `data_dir` is missing.
     """
     if not data_dir:
-        raise UserError("pass --data_dir: the folder of the task's files")
+        raise UserError("--data_dir is missing; expected the folder of the task's files")
     if not files.is_folder(data_dir):
-        raise UserError(f"there is no folder {data_dir}; give the folder of the task's files as --data_dir")
+        raise UserError(f"--data_dir is {data_dir}, which is not a folder; expected the folder of the task's files")
     names = files.list_folder(data_dir)
     for pattern in patterns:
         if matches := fnmatch.filter(names, pattern):
             if len(matches) > 1:
                 raise UserError(
-                    f"{data_dir} has {', '.join(matches)}: which one is the {split} part? Leave one of them there"
+                    f"{data_dir} has several files for the {split} split: {', '.join(matches)}; keep only one of them"
                 )
             return os.path.join(data_dir, matches[0])
-    raise UserError(f"{data_dir} has no {split} part; expected a file named {' or '.join(patterns)}")
+    raise UserError(f"{data_dir} has no {split} split; expected a file named {' or '.join(patterns)}")
 
 
 def has(data_dir: str | None, split: str, patterns: Sequence[str]) -> bool:
-    """Whether `find` finds one."""
+    """Returns whether `find` finds a file."""
     try:
         find(data_dir, split, patterns)
     except UserError:

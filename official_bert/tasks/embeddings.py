@@ -1,4 +1,4 @@
-"""Vectors of texts, learned from pairs and triplets in named columns of your own data."""
+"""The task of training text embeddings on pairs or triplets in a table."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from official_bert.kinds.features import Array
 from official_bert.kinds.names import COSINE, RANKING, TRIPLET
 from official_bert.kinds.vectors.spec import VectorExample, VectorSpec
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
-from official_bert.tasks.table import check_columns, part_of, rows_in, text_columns, text_problem
+from official_bert.tasks.table import check_columns, find_text_problem, get_path, get_text_columns, read_rows
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import SKIP, BadRows
@@ -20,16 +20,16 @@ _OPTIONAL_COLUMNS = "--negative_column or --score_column"
 
 
 class EmbeddingsTask(Task):
-    """The task of the pairs and triplets that the options describe.
+    """Text embeddings from pairs or triplets in a table.
 
-    A part whose rows have a score is one of graded pairs. Other parts to evaluate on are for retrieval: each row's
-    second text is to be found for its first one among all second texts and negatives.
+    Evaluation data with a score column are graded pairs. Without scores, evaluation measures retrieval: for the first
+    text of each row, find its second text among all second texts and negatives.
 
     Args:
-        options: the files, their columns, and what is learned.
+        options: The files, their columns and the objective.
 
     Raises:
-        UserError: an option cannot be, or a file lacks what the objective needs.
+        UserError: If an option is invalid, or a file lacks a column of the objective.
     """
 
     head: VectorSpec
@@ -37,30 +37,30 @@ class EmbeddingsTask(Task):
     def __init__(self, options: EmbeddingsOptions) -> None:
         self._options = options
         if not options.head_input.is_encoder:
-            raise UserError(f"--head={options.head} is for tasks with labels; embeddings have --pooling: leave it out")
-        of_training = self._columns(options.train_file)
+            raise UserError(f"--head={options.head} is only for tasks with labels; remove it. Embeddings use --pooling")
+        of_training = self._read_columns(options.train_file)
         objective = options.objective or (COSINE if options.score_column in of_training else RANKING)
         head = VectorSpec(
             pooling=options.pooling, normalize=options.normalize, objective=objective, scale=options.scale,
             margin=options.margin, dimensions=tuple(map(int, options.dimensions)),
             score_range=tuple(map(float, options.score_range)),
-            graded=options.score_column in self._columns(options.eval_file) if options.eval_file else None,
+            graded=options.score_column in self._read_columns(options.eval_file) if options.eval_file else None,
         )  # fmt: skip
         super().__init__(EMBEDDINGS, head)
         self._has_negatives = options.negative_column in of_training
         self.eval_splits = (DEV,) if options.eval_file else ()
         self.test_splits = (TEST,) if options.predict_file else ()
 
-    def _columns(self, part: str | None) -> tuple[str, ...]:
-        """The columns of a part, by its first row; none where there is no such part."""
+    def _read_columns(self, part: str | None) -> tuple[str, ...]:
+        """Returns the columns of a file's first row, or () if `part` is None."""
         if part is None:
             return ()
-        _, values = next(iter(rows_in(self._options, part, BadRows(SKIP, silent=True))), (0, {}))
+        _, values = next(iter(read_rows(self._options, part, BadRows(SKIP, silent=True))), (0, {}))
         return tuple(values)
 
     @property
     def title(self) -> str:
-        return f"Vectors of texts ({self.head.objective})"
+        return f"Text embeddings ({self.head.objective})"
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
         names = ("columns", "text_column", "text_pair_column", "negative_column", "score_column")
@@ -68,20 +68,20 @@ class EmbeddingsTask(Task):
         return {**super().task_spec(max_seq_length), "table": remembered}
 
     def read(self, split: str, bad_rows: BadRows) -> list[VectorExample]:
-        options, part = self._options, part_of(self._options, split)
-        names = self._names(split)
+        options, part = self._options, get_path(self._options, split)
+        names = self._get_text_columns(split)
         has_score = self.head.needs_labels if split == TRAIN else split == DEV and self.head.is_value
         examples: list[VectorExample] = []
         rows = 0
-        for line, values in rows_in(options, part, bad_rows):
+        for line, values in read_rows(options, part, bad_rows):
             rows += 1
-            columns = text_columns(names, values)
+            columns = get_text_columns(names, values)
             wanted = [name for each in columns for name in each]
             with_score = [*wanted, *([options.score_column] if has_score else [])]
             check_columns(options, part, with_score, list(values), bad_rows, _OPTIONAL_COLUMNS)
-            score, problem = None, text_problem(values, columns)
+            score, problem = None, find_text_problem(values, columns)
             if not problem and has_score:
-                score, problem = self._score(values)
+                score, problem = self._parse_score(values)
             if problem:
                 bad_rows.add(part, line, problem)
                 continue
@@ -92,11 +92,11 @@ class EmbeddingsTask(Task):
             reason = bad_rows.first_reason(part)
             raise UserError(f"{part} has no {'good ' if rows else ''}rows; expected texts below the header{reason}")
         if split == TRAIN and self.head.objective == RANKING and len({each.texts for each in examples}) < 2:
-            raise UserError(f"{part} has the same texts in every row; there is nothing to tell apart")
+            raise UserError(f"{part} has the same texts in every row; expected at least two different rows")
         return examples
 
-    def _names(self, split: str) -> list[str]:
-        """The columns of a part's texts."""
+    def _get_text_columns(self, split: str) -> list[str]:
+        """Returns the text columns of a split."""
         options, objective = self._options, self.head.objective
         if split == TEST:
             return [options.text_column]
@@ -104,15 +104,15 @@ class EmbeddingsTask(Task):
         if split == TRAIN:
             has_negative = objective == TRIPLET or (objective == RANKING and self._has_negatives)
         else:
-            has_negative = not self.head.is_value and options.negative_column in self._columns(options.eval_file)
+            has_negative = not self.head.is_value and options.negative_column in self._read_columns(options.eval_file)
         return [*names, options.negative_column] if has_negative else names
 
-    def _score(self, values: Mapping[str, Any]) -> tuple[float | None, str]:
+    def _parse_score(self, values: Mapping[str, Any]) -> tuple[float | None, str]:
         name = self._options.score_column
         value = values.get(name)
         if value in (None, ""):
             return None, f"no score in {name}"
-        score, problem = self.head.scale_score(_number(value) if isinstance(value, str) else value)
+        score, problem = self.head.scale_score(_parse_number(value) if isinstance(value, str) else value)
         return score, problem and f"{problem} (in {name})"
 
     def write_predictions(
@@ -132,7 +132,7 @@ class EmbeddingsTask(Task):
         return [path]
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     """Parses a number. Returns NaN for other text."""
     try:
         return float(text)

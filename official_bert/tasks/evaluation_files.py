@@ -1,4 +1,4 @@
-"""A file to evaluate a fine-tuned model on, whatever its task: the file's layout follows from the model's task.json."""
+"""Reads a file to evaluate a fine-tuned model. The model's task.json determines the layout of the file."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,44 +33,44 @@ from official_bert.utils.bad_rows import NoBadRows
 
 
 def read_evaluation_file(task_spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
-    """Returns the task of a fine-tuned model, and the examples of a file.
+    """Returns the task of a fine-tuned model and the examples in a file.
 
     Args:
-        task_spec: what the model's task.json holds.
-        path: The layout that the model was trained on: SQuAD's JSON for questions, SWAG's or CODAH's for choices, CoNLL
-            or a table for tags, GLUE's or XNLI's .tsv or a table for their tasks, else a table.
+        task_spec: Content of the model's task.json.
+        path: A file in the layout of the training data: SQuAD's JSON for questions, SWAG's or CODAH's files for
+            choices, CoNLL or a table for tags, GLUE's or XNLI's .tsv or a table for their tasks, otherwise a table.
 
     Raises:
-        UserError: the file has another layout.
+        UserError: If the file has another layout.
     """
-    return _READERS.get(task_spec["kind"], _table)(task_spec, path)
+    return _READERS.get(task_spec["kind"], _read_table)(task_spec, path)
 
 
-def _questions(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
+def _read_questions(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
     options = SquadV2Options() if spec["version_2"] else SquadOptions()
     questions = squad.read(path, spec["version_2"], for_training=False, bad_rows=NoBadRows())
     return squad.SquadTask(options.merge_trained(spec)), questions
 
 
-def _choices(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
+def _read_choices(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
     task = multiple_choice.MultipleChoiceTask(CODAH, MultipleChoiceOptions())
     return task, multiple_choice.read(path, NoBadRows())
 
 
-def _vectors(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
+def _read_vectors(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
     task = make_task(EMBEDDINGS, EmbeddingsOptions(eval_file=path).merge_trained(spec))
     return task, task.read(DEV, NoBadRows())
 
 
-def _sentences(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
+def _read_sentences(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
     if "table" in spec or (tables.is_table(path) and not path.endswith((".csv", ".tsv"))):
-        return _table(spec, path)
+        return _read_table(spec, path)
     options = TaggingOptions().merge_trained(spec)
     sentences = conll.read(path, NoBadRows(), options.tag_column, options.word_column)
     return make_task(TAGGING, options, spec["labels"]), sentences
 
 
-def _table(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
+def _read_table(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
     name = spec["task"]
     if name == XNLI and path.endswith(".tsv") and "gold_label" in _read_header(path):
         xnli_task = XnliTask(XnliOptions().merge_trained(spec))
@@ -78,7 +78,7 @@ def _table(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
     glue_task = GlueTask(name, GlueOptions(doc_stride=spec.get("doc_stride"))) if name in GLUE else None
     if glue_task and path.endswith(".tsv") and "text" not in _read_header(path):
         return glue_task, read_file(SPECS[name], path, DEV, NoBadRows())
-    pair_column = "text_pair" if spec["pair"] and "table" not in spec else None  # a table's own columns are remembered
+    pair_column = "text_pair" if spec["pair"] and "table" not in spec else None  # task.json has a table's own columns.
     table = TableOptions(eval_file=path, text_pair_column=pair_column).merge_trained(spec)
     task = make_task(TABLE, table, spec["labels"])
     return glue_task or task, task.read(DEV, NoBadRows())
@@ -89,8 +89,8 @@ def _read_header(path: str) -> list[str]:
 
 
 _READERS = {
-    QuestionAnsweringSpec.kind: _questions,
-    MultipleChoiceSpec.kind: _choices,
-    VectorSpec.kind: _vectors,
-    TaggingSpec.kind: _sentences,
+    QuestionAnsweringSpec.kind: _read_questions,
+    MultipleChoiceSpec.kind: _read_choices,
+    VectorSpec.kind: _read_vectors,
+    TaggingSpec.kind: _read_sentences,
 }

@@ -1,6 +1,6 @@
 """GLUE (Wang et al., arXiv:1804.07461): the nine tasks and the diagnostic set, in the files of its release.
 
-The classes are in the original's order. The files are tab-separated; quotes in them mean nothing.
+The classes are in the original's order. The files are tab-separated and do not use quoting.
 """
 
 import dataclasses
@@ -32,22 +32,34 @@ Metrics = Callable[[Array, Array], dict[str, float]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlueSpec:
-    """A task of GLUE: how it is scored, and where the files have its examples."""
+    """The scores and the file layout of a GLUE task.
 
-    compute: Metrics  # scores by name, from predicted and expected numbers
-    best_metric: str  # the score that decides
-    submission: dict[str, str]  # names of the leaderboard's file for each test split
-    text_a: str  # the column of the first text
-    text_b: str | None = None  # of the second one, or None
-    label: str = "label"  # of the label, in files that have labels
-    labels: tuple[str, ...] | None  # the classes' names, as the files and the submissions have them; None for a number
-    # file names without .tsv, by split; the first that is there is taken
+    Attributes:
+        compute: Function from predicted and expected labels to scores by name.
+        best_metric: Score that selects the best checkpoint.
+        submission: Name of the leaderboard's file for each test split.
+        text_a: Column of the first text.
+        text_b: Column of the second text, or None.
+        label: Column of the label.
+        labels: Class names in the files and submissions. None if labels are numbers.
+        splits: File names without .tsv for each split. The first existing file is used.
+        eval_splits: Splits to evaluate on.
+        test_splits: Splits to predict.
+        without_header: Column names of files without a header, by split.
+    """
+
+    compute: Metrics
+    best_metric: str
+    submission: dict[str, str]
+    text_a: str
+    text_b: str | None = None
+    label: str = "label"
+    labels: tuple[str, ...] | None
     splits: dict[str, tuple[str, ...]] = dataclasses.field(
         default_factory=lambda: {split: (split,) for split in (TRAIN, DEV, TEST)}
     )
-    eval_splits: tuple[str, ...] = (DEV,)  # the parts to evaluate on
-    test_splits: tuple[str, ...] = (TEST,)  # the parts to predict
-    # for files that have no header, by split: the columns' names
+    eval_splits: tuple[str, ...] = (DEV,)
+    test_splits: tuple[str, ...] = (TEST,)
     without_header: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
@@ -65,11 +77,11 @@ def read_file(spec: GlueSpec, path: str, split: str, bad_rows: BadRows) -> list[
     for number, values in tables.read_rows(path, bad_rows, columns, needed, has_longer_rows=True):
         label = None
         if spec.label in values:
-            label, problem = _label(values[spec.label], spec.labels)
+            label, problem = _parse_label(values[spec.label], spec.labels)
             if problem:
                 bad_rows.add(path, number, problem)
                 continue
-        # Every row of a test part is predicted: leaderboards want all of them.
+        # Every row of a test split is predicted: leaderboards need all of them.
         if not split.startswith(TEST) and not all(values[name].strip() for name in wanted):
             bad_rows.add(path, number, f"an empty text in {' or '.join(wanted)}; expected a sentence")
             continue
@@ -80,24 +92,24 @@ def read_file(spec: GlueSpec, path: str, split: str, bad_rows: BadRows) -> list[
     return examples
 
 
-def _path(spec: GlueSpec, data_dir: str | None, split: str) -> str:
+def _get_path(spec: GlueSpec, data_dir: str | None, split: str) -> str:
     if not data_dir:
-        raise UserError("pass --data_dir: the folder of the task's files")
+        raise UserError("--data_dir is missing; expected the folder of the task's files")
     names = spec.splits.get(split)
     if names is None:
         raise UserError(
-            f"there is no {split} part of this task, which has only {', '.join(spec.splits)}; for the diagnostic set "
-            "give the --output_dir of a run on mnli as --init, and --do_predict"
+            f"the task has no {split} split, only {', '.join(spec.splits)}. To predict the diagnostic set, pass the "
+            "--output_dir of a run on mnli as --init, and --do_predict"
         )
     paths = [os.path.join(data_dir, f"{name}.tsv") for name in names]
     present = [path for path in paths if files.exists(path)]
     if not present:
-        raise UserError(f"there is no {' or '.join(paths)}; give the folder of the task's files as --data_dir")
+        raise UserError(f"{' or '.join(paths)} does not exist; --data_dir must be the folder of the task's files")
     return present[0]
 
 
-def _label(text: str, labels: tuple[str, ...] | None) -> tuple[Any, str]:
-    """The label, and what is wrong with it."""
+def _parse_label(text: str, labels: tuple[str, ...] | None) -> tuple[Any, str]:
+    """Returns the label, and the reason why it is invalid or ""."""
     if labels is not None:
         if text in labels:
             return labels.index(text), ""
@@ -172,7 +184,7 @@ SPECS = {
         compute=_accuracy, best_metric="accuracy", submission={TEST: "WNLI"},
         text_a="sentence1", text_b="sentence2", labels=_BINARY,
     ),
-    # The diagnostic set has no training data: it is for models of mnli.
+    # The diagnostic set has no training data. It tests models of mnli.
     "ax": GlueSpec(
         compute=_matthews, best_metric="matthews_correlation", submission={TEST: "AX"},
         text_a="sentence1", text_b="sentence2", labels=_RELATIONS,
@@ -182,11 +194,11 @@ SPECS = {
 
 
 class GlueTask(TextTask):
-    """A task of GLUE; its options say where the data are.
+    """A GLUE task.
 
     Args:
-        name: one of SPECS.
-        options: of the task.
+        name: A key of SPECS.
+        options: The data folder and the head.
     """
 
     def __init__(self, name: str, options: GlueOptions) -> None:
@@ -202,7 +214,7 @@ class GlueTask(TextTask):
         self.eval_splits, self.test_splits = self._spec.eval_splits, self._spec.test_splits
 
     def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:
-        return read_file(self._spec, _path(self._spec, self._options.data_dir, split), split, bad_rows)
+        return read_file(self._spec, _get_path(self._spec, self._options.data_dir, split), split, bad_rows)
 
     @property
     def score_names(self) -> tuple[str, ...]:

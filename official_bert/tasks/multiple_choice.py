@@ -1,6 +1,7 @@
-"""SWAG (arXiv:1808.05326) and CODAH (arXiv:1904.04365), which has the same task, as tasks of fine-tuning.
+"""The tasks SWAG (arXiv:1808.05326) and CODAH (arXiv:1904.04365): choose one of four endings.
 
-SWAG's prompt is its first sentence; the beginning of the second one, that all endings share, goes with the ending.
+SWAG's prompt is its first sentence. The start of the second sentence, which all endings share, becomes part of each
+ending.
 """
 
 import os
@@ -17,22 +18,22 @@ from official_bert.tasks.task import DEV, TEST, TRAIN, Task
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import BadRows
 
-# What the files of each part are called, without the ending: SWAG's are train.csv, val.csv and test.csv.
+# File names without extensions by split. SWAG has train.csv, val.csv and test.csv.
 _NAMES = {TRAIN: ("train",), DEV: ("dev", "val"), TEST: ("test",)}
 _EXTENSIONS = {SWAG: (".csv", ".jsonl"), CODAH: (".tsv",)}
 
 _ENDINGS = tuple(f"ending{number}" for number in range(NUM_CHOICES))
 _SWAG_TEXTS, _CODAH_TEXTS = ("sent1", "sent2", *_ENDINGS), ("sent1", *_ENDINGS)
-_CODAH_COLUMNS = ("category", *_CODAH_TEXTS, "label")  # its files have no header
-_MOST_SHOWN = 60  # characters of a label in a message
+_CODAH_COLUMNS = ("category", *_CODAH_TEXTS, "label")  # CODAH's files have no header.
+_MAX_CHARACTERS = 60  # Of a label in a message.
 
 
 class MultipleChoiceTask(Task):
-    """SWAG or CODAH; CODAH's test part has labels.
+    """SWAG or CODAH. CODAH's test split has labels.
 
     Args:
         name: swag or codah.
-        options: where the data are.
+        options: The data folder and the head.
     """
 
     def __init__(self, name: str, options: MultipleChoiceOptions) -> None:
@@ -58,12 +59,12 @@ def read(path: str, bad_rows: BadRows, need_labels: bool = True) -> list[Example
     """Reads a file of SWAG (*.csv with a header, *.jsonl) or CODAH (*.tsv: category, prompt, four endings, label).
 
     Args:
-        path: the file.
-        bad_rows: gets each example that is wrong.
-        need_labels: whether an example without a label is of no use. In JSON, -1 means that it is not known.
+        path: The file.
+        bad_rows: Receives the invalid examples.
+        need_labels: Whether examples without labels are invalid. In JSON, the label -1 is a missing label.
 
     Raises:
-        UserError: the file has another layout, or no good example.
+        UserError: If the file has another layout or no valid example.
     """
     ending = next((each for each in (".csv", ".jsonl", ".tsv") if path.endswith(each)), None)
     if ending is None:
@@ -72,8 +73,8 @@ def read(path: str, bad_rows: BadRows, need_labels: bool = True) -> list[Example
     examples = []
     for line, row in tables.read_rows(path, bad_rows, columns, texts):
         absent = [name for name in texts if not isinstance(row.get(name), str)]
-        example = f"there is no text named {', '.join(absent)}" if absent else _example(row)
-        reason = example if isinstance(example, str) else _problem(example, need_labels)
+        example = f"the texts {', '.join(absent)} are missing" if absent else _make_example(row)
+        reason = example if isinstance(example, str) else _find_problem(example, need_labels)
         if isinstance(example, str) or reason:
             bad_rows.add(path, line, str(reason))
         else:
@@ -83,24 +84,24 @@ def read(path: str, bad_rows: BadRows, need_labels: bool = True) -> list[Example
     return examples
 
 
-def _problem(example: Example, need_label: bool) -> str | None:
-    """Why the example cannot be used, or None."""
+def _find_problem(example: Example, need_label: bool) -> str | None:
+    """Returns the reason why the example is invalid, or None if it is valid."""
     if not example.prompt.strip():
         return "the prompt is empty"
     if example.label is not None and not 0 <= example.label < NUM_CHOICES:
         return f"the label is {example.label}; expected 0 to {NUM_CHOICES - 1}"
-    return "there is no label" if need_label and example.label is None else None
+    return "the label is missing" if need_label and example.label is None else None
 
 
-def _example(row: dict[str, Any]) -> Example | str:
-    """Returns the example in a row of SWAG or CODAH, or what is wrong with the row."""
+def _make_example(row: dict[str, Any]) -> Example | str:
+    """Returns the example in a row of SWAG or CODAH, or the reason why the row is invalid."""
     empty = next((number for number, name in enumerate(_ENDINGS) if not row[name].strip()), None)
     if empty is not None:
-        return f"the ending {empty} is empty"
-    start = f"{row['sent2']} " if "sent2" in row else ""  # all endings of SWAG share it
+        return f"ending {empty} is empty"
+    start = f"{row['sent2']} " if "sent2" in row else ""  # Shared by all endings of SWAG.
     endings, label = tuple(f"{start}{row[name]}" for name in _ENDINGS), row.get("label")
     if label in (None, "", -1):
         return Example(row["sent1"], endings, None)
     if isinstance(label, bool) or not re.fullmatch(r"-?[0-9]{1,9}", str(label).strip()):
-        return f"the label is {str(label)[:_MOST_SHOWN]!r}; expected 0 to {NUM_CHOICES - 1}"
+        return f"the label is {str(label)[:_MAX_CHARACTERS]!r}; expected 0 to {NUM_CHOICES - 1}"
     return Example(row["sent1"], endings, int(str(label)))

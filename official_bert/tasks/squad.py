@@ -1,12 +1,12 @@
-"""SQuAD (v1.1: arXiv:1606.05250, v2.0: arXiv:1806.03822) as tasks of fine-tuning.
+"""The tasks SQuAD v1.1 (arXiv:1606.05250) and v2.0 (arXiv:1806.03822).
 
-Defects of the original script that are mended here:
+Differences from the original script:
 
-- It stops at a training question with several answers; here the first is learnt.
-- It drops a training question whose answer is not in the context with a line in the log, among thousands; here that is
-  a bad row, at which reading stops, or which is counted.
-- Of two questions with one id it keeps the answer to one; here the second is a bad row.
-- A context without a token has no window, so that its question got no answer; here it has an empty one.
+- It stops at a training question with several answers. Here, the first answer is used.
+- It drops a training question whose answer is not in the context, with only a log line. Here, the question is a bad
+  row, which stops the reading or is counted.
+- It keeps only one of two answers whose questions have the same id. Here, the second question is a bad row.
+- It writes no answer for a context without tokens. Here, the answer is empty.
 """
 
 import json
@@ -25,14 +25,15 @@ from official_bert.tokenization.exact import BasicTokenizer
 from official_bert.utils import files
 from official_bert.utils.bad_rows import BadRows
 
-_MAX_BYTES = 4 << 30  # of a file of questions; SQuAD's largest has 42 MB
+_MAX_BYTES = 4 << 30  # Limit for a file of questions. SQuAD's largest has 42 MB.
 
 
 class SquadTask(Task):
-    """SQuAD v1.1, or v2.0 if the options are those of that.
+    """SQuAD v1.1, or v2.0 if the options are SquadV2Options.
 
-    Its data_dir holds train-v1.1.json and dev-v1.1.json, or train-v2.0.json and dev-v2.0.json; a name may be longer,
-    and a file to predict begins with test. The options train_file, eval_file and predict_file replace them.
+    The data_dir contains train-v1.1.json and dev-v1.1.json, or train-v2.0.json and dev-v2.0.json. The names may have a
+    suffix after the version. The file to predict starts with test. The options train_file, eval_file and predict_file
+    replace these files.
     """
 
     head: QuestionAnsweringSpec
@@ -65,7 +66,7 @@ class SquadTask(Task):
         answers = zip(questions, self.head.choose_answers(predictions), strict=True)
         contents: dict[str, Any] = {
             "predictions": {question.id: candidate.text for question, candidate in answers},
-            "nbest_predictions": _n_best(predictions, questions),
+            "nbest_predictions": _format_n_best(predictions, questions),
         }
         if self.head.version_2:
             contents["null_odds"] = null_odds(predictions, questions)
@@ -76,8 +77,8 @@ class SquadTask(Task):
         return paths
 
 
-def _n_best(predictions: Sequence[Prediction], questions: Sequence[Question]) -> dict[str, list[dict[str, Any]]]:
-    """As the original's nbest_predictions.json."""
+def _format_n_best(predictions: Sequence[Prediction], questions: Sequence[Question]) -> dict[str, list[dict[str, Any]]]:
+    """Returns the content of the original's nbest_predictions.json."""
     return {
         question.id: [
             {
@@ -96,24 +97,24 @@ def read(path: str, version_2: bool, for_training: bool, bad_rows: BadRows) -> l
     """Reads a file in SQuAD's JSON.
 
     Args:
-        path: the file.
-        version_2: whether questions may have no answer in their context (`is_impossible`).
-        for_training: whether an answer is to be learnt: each question then needs one, where it says in the context (or,
-            in v2.0, none). Otherwise answers may be missing, and where they begin is not looked at.
-        bad_rows: gets each question that is wrong, by its id.
+        path: The file.
+        version_2: Whether questions may have no answer in their context (`is_impossible`).
+        for_training: Whether each question needs an answer at the stated position of its context (or, in v2.0,
+            `is_impossible`). Otherwise answers may be missing and their positions are not checked.
+        bad_rows: Receives the invalid questions, by id.
 
     Raises:
-        UserError: the file is not in that layout, or has no good question.
+        UserError: If the file has another layout or no valid question.
     """
     questions: list[Question] = []
     seen = set()
     words = BasicTokenizer()
-    for question in _questions(path, version_2):
-        reason = _problem(question, words) if for_training else None
+    for question in _iterate_questions(path, version_2):
+        reason = _find_problem(question, words) if for_training else None
         if question.answers == () and not version_2:
-            reason = "it has no answer (is_impossible), which v1.1 does not have; use the task of v2.0"
+            reason = "it has no answer (is_impossible), which only SQuAD v2.0 supports; use --task=squad_v2"
         if question.id in seen:
-            reason = "its id was used before; every question needs its own, since predictions go by it"
+            reason = "another question has the same id; every question needs its own id"
         seen.add(question.id)
         if reason:
             bad_rows.add(path, f"question {question.id}", reason)
@@ -125,22 +126,22 @@ def read(path: str, version_2: bool, for_training: bool, bad_rows: BadRows) -> l
     return questions
 
 
-def _problem(question: Question, words: BasicTokenizer) -> str | None:
-    """Why the question cannot be learnt, or None."""
+def _find_problem(question: Question, words: BasicTokenizer) -> str | None:
+    """Returns the reason why the question cannot be used for training, or None if it can."""
     if question.answers is None:
-        return "it has no answers; expected one to learn"
+        return "it has no answers; expected one"
     if not question.answers:
         return None
     answer = question.answers[0]
     if not words.tokenize(answer.text):
         return f"its answer {answer.text!r} has no word"
-    there = question.context[max(answer.start, 0) :][: len(answer.text)]
-    if answer.start < 0 or there != answer.text:
-        return f"the context has {there!r} at character {answer.start}, not the answer {answer.text!r}"
+    found = question.context[max(answer.start, 0) :][: len(answer.text)]
+    if answer.start < 0 or found != answer.text:
+        return f"the context has {found!r} at character {answer.start}, not the answer {answer.text!r}"
     return None
 
 
-def _questions(path: str, version_2: bool) -> Iterator[Question]:
+def _iterate_questions(path: str, version_2: bool) -> Iterator[Question]:
     content = files.read_json_object(path, max_bytes=_MAX_BYTES)
     for article_number, article in enumerate(_get(content, "data", list, path)):
         article_name = f"{path}, article {article_number}"
@@ -148,20 +149,20 @@ def _questions(path: str, version_2: bool) -> Iterator[Question]:
             paragraph_name = f"{article_name}, paragraph {paragraph_number}"
             context = _get(paragraph, "context", str, paragraph_name)
             for number, entry in enumerate(_get(paragraph, "qas", list, paragraph_name)):
-                name = _question_id(entry, f"{paragraph_name}, question {number}")
+                name = _get_question_id(entry, f"{paragraph_name}, question {number}")
                 where = f"{path}, question {name}"
                 text = _get(entry, "question", str, where)
-                yield Question(name, text, context, _answers(entry, where, version_2))
+                yield Question(name, text, context, _get_answers(entry, where, version_2))
 
 
-def _question_id(entry: Any, where: str) -> str:
-    """Returns a question's id as text. The original reads whole numbers too."""
+def _get_question_id(entry: Any, where: str) -> str:
+    """Returns a question's id as text. Like the original, it accepts integers."""
     if isinstance(entry, dict) and isinstance(entry.get("id"), int) and not isinstance(entry["id"], bool):
         return str(entry["id"])
     return str(_get(entry, "id", str, where))
 
 
-def _answers(entry: dict[str, Any], where: str, version_2: bool) -> tuple[Answer, ...] | None:
+def _get_answers(entry: dict[str, Any], where: str, version_2: bool) -> tuple[Answer, ...] | None:
     if "is_impossible" in entry and _get(entry, "is_impossible", bool, where):
         return ()
     answers = _get(entry, "answers", list, where) if "answers" in entry else None
@@ -174,7 +175,7 @@ def _answers(entry: dict[str, Any], where: str, version_2: bool) -> tuple[Answer
 
 def _get(holder: Any, name: str, kind: type, where: str) -> Any:
     if not isinstance(holder, dict) or name not in holder:
-        raise UserError(f"{where}: there is no {name!r}; expected SQuAD's JSON")
+        raise UserError(f"{where}: {name!r} is missing; expected SQuAD's JSON")
     if not isinstance(holder[name], kind):
         raise UserError(f"{where}: {name!r} is {json.dumps(holder[name])[:80]}; expected {kind.__name__}")
     return holder[name]

@@ -1,4 +1,4 @@
-"""Your own data: texts or pairs with labels in named columns of a table."""
+"""The task of a user's table: texts or pairs of texts with labels in named columns."""
 
 import collections
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,23 +14,23 @@ from official_bert.tasks.text_task import TextTask
 from official_bert.utils import tables
 from official_bert.utils.bad_rows import SKIP, BadRows
 
-_MOST_LABELS_SHOWN = 10
+_MAX_LISTED = 10
 
 
-def part_of(options: RowsOptions, split: str) -> str:
-    """Returns the file that the options name for train, dev or test.
+def get_path(options: RowsOptions, split: str) -> str:
+    """Returns the file of a split.
 
     Raises:
-        UserError: they name none.
+        UserError: If the options have no file for the split.
     """
     path = {TRAIN: options.train_file, DEV: options.eval_file, TEST: options.predict_file}[split]
     if path is None:
-        raise UserError(f"no file was given for {split}; see --train_file, --eval_file and --predict_file")
+        raise UserError(f"the file of the {split} split is missing; see --train_file, --eval_file and --predict_file")
     return path
 
 
-def rows_in(options: RowsOptions, path: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
-    """Yields what `tables.read_rows` yields; the column of a .txt file is --text_column."""
+def read_rows(options: RowsOptions, path: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
+    """Yields the rows of `tables.read_rows`. The column of a .txt file is named --text_column."""
     for line, values in tables.read_rows(path, bad_rows, options.columns or None):
         yield line, {options.text_column: values[tables.TEXT]} if path.lower().endswith(".txt") else values
 
@@ -43,23 +43,23 @@ def check_columns(
     bad_rows: BadRows,
     label_flags: str = "--label_column",
 ) -> None:
-    """Raises a UserError if a part of the data, in whose rows all columns are, lacks some that are wanted."""
+    """Raises a UserError if the file `part`, which has `columns`, lacks wanted columns."""
     advice = (
-        f"name yours with --text_column, --text_pair_column and {label_flags}, and those of a file without a header "
-        "with --columns"
+        f"pass your columns' names as --text_column, --text_pair_column and {label_flags}, and the columns of a file "
+        "without a header as --columns"
     )
     if not bad_rows.has_flags:
         advice = tables.RENAMING_ADVICE
     tables.check_columns(part, wanted, columns, advice, has_header=not options.columns)
 
 
-def text_columns(names: Sequence[str | None], values: Mapping[str, Any]) -> list[list[str]]:
-    """Returns the columns of each text of a row, which may be several that are joined; None stands for no text."""
+def get_text_columns(names: Sequence[str | None], values: Mapping[str, Any]) -> list[list[str]]:
+    """Returns the columns of each text of a row. Several columns of one text are joined."""
     return [[name] if name in values else name.split(",") for name in names if name is not None]
 
 
-def text_problem(values: Mapping[str, Any], texts: Sequence[Sequence[str]]) -> str:
-    """Returns what is wrong with the columns of each text of a row; "" for nothing."""
+def find_text_problem(values: Mapping[str, Any], texts: Sequence[Sequence[str]]) -> str:
+    """Returns the reason why the texts of a row are invalid, or ""."""
     for columns in texts:
         if problem := tables.find_text_problem(values, columns):
             return problem
@@ -68,23 +68,24 @@ def text_problem(values: Mapping[str, Any], texts: Sequence[Sequence[str]]) -> s
     return ""
 
 
-def _labels_of_training(options: TableOptions, column: LabelColumn) -> dict[str, int]:
-    """The classes' names in the training data, sorted (numbers by value, else by the alphabet), with their counts."""
+def _read_training_labels(options: TableOptions, column: LabelColumn) -> dict[str, int]:
+    """Returns the counts of the classes in the training data, sorted by number or alphabet."""
     path = options.train_file
     if path is None:
         raise UserError(
-            "--task=table needs --train_file, which gives the classes too, or a fine-tuned model as --init or --teacher"
+            "--train_file is missing; --task=table reads the classes from it, unless --init or --teacher is a "
+            "fine-tuned model"
         )
     labels: collections.Counter[str] = collections.Counter()
     lines: dict[str, int | str] = {}
     sizes = set()
     rows = 0
-    bad_rows = BadRows(SKIP, silent=True)  # they are shown when the file is read for training
-    for line, values in rows_in(options, path, bad_rows):
+    bad_rows = BadRows(SKIP, silent=True)  # They are reported later, when the file is read for training.
+    for line, values in read_rows(options, path, bad_rows):
         rows += 1
         check_columns(options, path, [options.label_column], list(values), bad_rows)
         value = values.get(options.label_column)
-        names, problem = column.names_in(value)
+        names, problem = column.parse_names(value)
         if problem:
             bad_rows.add(path, line, problem)
             continue
@@ -97,8 +98,10 @@ def _labels_of_training(options: TableOptions, column: LabelColumn) -> dict[str,
         raise UserError(f"{path} has no rows; expected texts with labels below the header{reason}")
     if not labels:
         raise UserError(f"{path} has no labels in {options.label_column!r}: see --label_column{reason}")
-    if len(labels) < column.least_classes:
-        raise UserError(f"{path} has only the label {next(iter(labels))!r}; there is nothing to learn")
+    if len(labels) < column.min_classes:
+        raise UserError(
+            f"{path} has only the label {next(iter(labels))!r}; expected at least {column.min_classes} labels"
+        )
     if sizes:
         column.check_separator(path, lines, sizes)
     ordered = sorted(labels, key=lambda name: (not is_number(name), float(name) if is_number(name) else 0.0, name))
@@ -106,15 +109,15 @@ def _labels_of_training(options: TableOptions, column: LabelColumn) -> dict[str,
 
 
 class TableTask(TextTask):
-    """The task of the table that the options describe.
+    """A user's table.
 
     Args:
-        options: the files, their columns, and what a label is (anything but tagging: see TableTaggingTask).
-        labels: the classes' names of a model that is there; None for those of the training data.
-        needs_labels: whether rows to train on need labels; a teacher's answers may be all that is learned.
+        options: The files, their columns and the kind of labels (except tagging: see TableTaggingTask).
+        labels: Class names of an existing model. None to read them from the training data.
+        needs_labels: Whether training rows need labels. Distillation can use only the teacher's answers.
 
     Raises:
-        UserError: the labels are to come from a training file, and there is none, or it has no labels.
+        UserError: If the class names have to be read from training data that are missing or have no labels.
     """
 
     def __init__(self, options: TableOptions, labels: Sequence[str] | None = None, needs_labels: bool = True) -> None:
@@ -123,7 +126,7 @@ class TableTask(TextTask):
         values = tuple(options.label_values or labels or ())
         self._class_notes: list[str] = []
         if self._column.has_classes and labels is None:
-            counts = _labels_of_training(options, self._column)
+            counts = _read_training_labels(options, self._column)
             values = tuple(counts)
             self._class_notes = find_similar_classes(counts)
             if once := [repr(name) for name, count in counts.items() if count == 1]:
@@ -142,8 +145,8 @@ class TableTask(TextTask):
         )
         super().__init__(TABLE, head)
         self._label_values = values
-        # A label is what the training data call it, or its name.
-        self._number_of = numbers_by_name(head.labels or ()) | numbers_by_name(values)
+        # A label may be written as in the training data or as its name in --label_names.
+        self._label_numbers = numbers_by_name(head.labels or ()) | numbers_by_name(values)
         self.eval_splits = (DEV,) if options.eval_file else ()
         self.test_splits = (TEST,) if options.predict_file else ()
 
@@ -165,26 +168,26 @@ class TableTask(TextTask):
 
     def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:
         options = self._options
-        part = part_of(options, split)
+        part = get_path(options, split)
         labelled = split == DEV or (split == TRAIN and self._needs_labels)
         examples = []
         rows = 0
-        for line, values in rows_in(options, part, bad_rows):
+        for line, values in read_rows(options, part, bad_rows):
             rows += 1
-            texts = text_columns((options.text_column, options.text_pair_column), values)
+            texts = get_text_columns((options.text_column, options.text_pair_column), values)
             wanted = [name for names in texts for name in names] + ([options.label_column] if labelled else [])
             check_columns(options, part, wanted, list(values), bad_rows)
             label = None
-            problem = text_problem(values, texts)
+            problem = find_text_problem(values, texts)
             if not problem and labelled and options.label_column not in values:
                 problem = f"no key {options.label_column}"
             if not problem and (labelled or values.get(options.label_column) not in (None, "")):
-                label, problem = self._column.label_of(values.get(options.label_column), self._number_of)
+                label, problem = self._column.parse_label(values.get(options.label_column), self._label_numbers)
             if problem:
                 bad_rows.add(part, line, problem)
                 continue
             first, *second = (tables.join_texts(values, columns) for columns in texts)
-            # A row to learn from goes by its line; answers go by the id that the user knows, where there is one.
+            # Answers are written with the user's id, if there is one. Errors about training rows need the line.
             name = values.get("id", line) if split != TRAIN and "id" not in wanted else line
             examples.append(TextExample(str(name).removeprefix("row "), first, second[0] if second else None, label))
         if not examples:

@@ -1,4 +1,4 @@
-"""The labels in a table's column: a class's name, several names, or a number."""
+"""Parses the labels in a table's column: the name of a class, several names, or a number."""
 
 import collections
 import json
@@ -18,12 +18,12 @@ from official_bert.tasks.options import TableOptions
 from official_bert.utils import tables
 from official_bert.utils.bad_rows import format_position
 
-_MOST_LABELS_SHOWN = 10
-_SEPARATORS = ",;|\t"  # usual between the labels of a row
+_MAX_LISTED = 10
+_SEPARATORS = ",;|\t"  # Common separators of labels.
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a finite number."""
+    """Returns whether a text is a finite number."""
     try:
         return np.isfinite(float(text)).item()
     except ValueError:
@@ -35,89 +35,89 @@ def find_similar_classes(labels: Iterable[str]) -> list[str]:
     groups = collections.defaultdict(list)
     for label in labels:
         groups["".join(label.split()).casefold()].append(repr(label))
-    alike = [names for names in groups.values() if len(names) > 1]
-    return [f"classes differ only by case or blanks: {tables.format_names(names)}; are they one?" for names in alike]
+    similar = [names for names in groups.values() if len(names) > 1]
+    return [f"classes differ only by case or blanks: {tables.format_names(names)}" for names in similar]
 
 
 class LabelColumn:
-    """A column with the name of a class in each cell.
+    """A column whose cells contain the name of one class.
 
     Args:
-        options: of the table.
+        options: Options of the table.
 
     Attributes:
-        head: the class of the head that learns such labels.
-        has_classes: whether labels are names.
-        least_classes: how many there must be to learn something.
+        head: Class of the spec that learns such labels.
+        has_classes: Whether labels are names.
+        min_classes: Minimum number of classes in the training data.
     """
 
     head: ClassVar[type[TextSpec]] = ClassificationSpec
     has_classes: ClassVar[bool] = True
-    least_classes: ClassVar[int] = 2
+    min_classes: ClassVar[int] = 2
 
     def __init__(self, options: TableOptions) -> None:
         self._name, self._separator = options.label_column, options.label_separator
 
-    def names_in(self, value: Any) -> tuple[list[str], str]:
-        """Returns the names in a cell, and what is wrong with it."""
-        names, problem = self._names([value])
+    def parse_names(self, value: Any) -> tuple[list[str], str]:
+        """Returns the class names in a cell, and the reason why the cell is invalid or ""."""
+        names, problem = self._parse_parts([value])
         return names, problem or ("" if names else f"no label in {self._name}")
 
-    def label_of(self, value: Any, number_of: Mapping[str, int]) -> tuple[Any, str]:
-        """Returns the label as in TextExample, and what is wrong with the cell.
+    def parse_label(self, value: Any, label_numbers: Mapping[str, int]) -> tuple[Any, str]:
+        """Returns the label as in TextExample, and the reason why the cell is invalid or "".
 
         Args:
-            value: of the cell.
-            number_of: the number of each class, by its names.
+            value: Value of the cell.
+            label_numbers: Number of each class by name.
         """
-        numbers, problem = self._numbers(value, number_of)
+        numbers, problem = self._parse_numbers(value, label_numbers)
         return (None, problem) if problem else (numbers[0], "")
 
     def check_separator(self, path: str, lines: Mapping[str, int | str], sizes: set[int]) -> None:
-        """Raises a UserError if the names of several classes seem to have been read as one.
+        """Raises a UserError if the labels seem to have a different separator.
 
         Args:
             path: The table.
-            lines: The position of the first row of each class.
-            sizes: How many classes the rows have.
+            lines: Position of the first row of each class.
+            sizes: The numbers of classes per row.
         """
 
-    def _names(self, parts: list[Any]) -> tuple[list[str], str]:
+    def _parse_parts(self, parts: list[Any]) -> tuple[list[str], str]:
         names = []
         for part in parts:
             if isinstance(part, list | dict) or (part is None and len(parts) > 1):
                 return [], f"label {json.dumps(part)[:60]} in {self._name}; expected the name of a class"
             name = "" if part is None else class_name(str(part).strip())
             if name.lower() == "nan":
-                return [], f"label {name!r} in {self._name} stands for a missing one; expected the name of a class"
+                return [], f"label {name!r} in {self._name} means a missing value; expected the name of a class"
             names += [name] if name else []
         return names, ""
 
-    def _numbers(self, value: Any, number_of: Mapping[str, int]) -> tuple[tuple[int, ...], str]:
-        names, problem = self.names_in(value)
-        unknown = [name for name in names if name not in number_of]
+    def _parse_numbers(self, value: Any, label_numbers: Mapping[str, int]) -> tuple[tuple[int, ...], str]:
+        names, problem = self.parse_names(value)
+        unknown = [name for name in names if name not in label_numbers]
         if problem or unknown:
-            labels = list(number_of)[: len(set(number_of.values()))]  # other names of the same classes come after
-            known = ", ".join(labels[:_MOST_LABELS_SHOWN])
-            more = ", ..." if len(labels) > _MOST_LABELS_SHOWN else ""
-            shown = ", ".join(map(repr, unknown))
-            return (), problem or f"unknown label {shown}; the training data have {len(labels)}: {known}{more}"
-        return tuple(sorted({number_of[name] for name in names})), ""
+            labels = list(label_numbers)[: len(set(label_numbers.values()))]  # Other names of the classes follow.
+            known = ", ".join(labels[:_MAX_LISTED])
+            more = ", ..." if len(labels) > _MAX_LISTED else ""
+            names = ", ".join(map(repr, unknown))
+            return (), problem or f"unknown label {names}; the training data have {len(labels)}: {known}{more}"
+        return tuple(sorted({label_numbers[name] for name in names})), ""
 
 
 class SeveralLabelsColumn(LabelColumn):
-    """A column with any number of classes' names in each cell, separated, or as a list of JSON."""
+    """A column whose cells contain any number of class names, with separators or as a JSON list."""
 
     head = MultiLabelSpec
-    least_classes = 1
+    min_classes = 1
 
-    def names_in(self, value: Any) -> tuple[list[str], str]:
-        return self._names(
+    def parse_names(self, value: Any) -> tuple[list[str], str]:
+        return self._parse_parts(
             value if isinstance(value, list) else str("" if value is None else value).split(self._separator)
         )
 
-    def label_of(self, value: Any, number_of: Mapping[str, int]) -> tuple[Any, str]:
-        numbers, problem = self._numbers(value, number_of)
+    def parse_label(self, value: Any, label_numbers: Mapping[str, int]) -> tuple[Any, str]:
+        numbers, problem = self._parse_numbers(value, label_numbers)
         return (None, problem) if problem else (numbers, "")
 
     def check_separator(self, path: str, lines: Mapping[str, int | str], sizes: set[int]) -> None:
@@ -139,12 +139,12 @@ class SeveralLabelsColumn(LabelColumn):
 
 
 class ValueColumn(LabelColumn):
-    """A column with a number in each cell."""
+    """A column whose cells contain a number."""
 
     head = RegressionSpec
     has_classes = False
 
-    def label_of(self, value: Any, number_of: Mapping[str, int]) -> tuple[Any, str]:
+    def parse_label(self, value: Any, label_numbers: Mapping[str, int]) -> tuple[Any, str]:
         if value in (None, ""):
             return None, f"no label in {self._name}"
         is_value = not isinstance(value, bool | list | dict) and is_number(str(value))

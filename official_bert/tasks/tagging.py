@@ -1,4 +1,4 @@
-"""Tagging as a task of fine-tuning: words with tags, from a folder of CoNLL or CoNLL-U files or from a table."""
+"""The task of tagging words. Reads a folder of CoNLL or CoNLL-U files, or a table."""
 
 import abc
 import collections
@@ -13,7 +13,7 @@ from official_bert.tasks.task import DEV, TEST, TRAIN, Task
 from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import SKIP, BadRows
 
-# What the files of each part are called: ours, CoNLL-2003's, and those of Universal Dependencies.
+# File names by split, including the names in CoNLL-2003 and Universal Dependencies.
 _PATTERNS = {
     TRAIN: ("train.*", "*.train", "*train*.conllu", "*train*"),
     DEV: ("dev.*", "valid.*", "*.testa", "*dev*.conllu", "*dev*", "*valid*"),
@@ -22,36 +22,35 @@ _PATTERNS = {
 
 
 class TaggingTask(Task):
-    """Tags for words; a subclass says where the sentences come from.
+    """Base class of tagging tasks. Subclasses read the sentences.
 
     Args:
-        options: how long sentences are cut, and what stands on the encoder.
-        labels: the tags of a model that is there, in the order of its logits; None for those of the training part,
-            sorted.
+        options: The window stride and the head.
+        labels: Tags of an existing model, in the order of its logits. None to use the sorted tags of the training data.
 
     Raises:
-        UserError: the labels are to come from a training part, and there is none.
+        UserError: If `labels` is None and the training data are missing.
     """
 
     head: TaggingSpec
 
     def __init__(self, options: TaggingOptions | TableOptions, labels: Sequence[str] | None) -> None:
-        # Bad rows are shown when the file is read for training.
-        known = labels or conll.tags_of(self._read_part(TRAIN, BadRows(SKIP, silent=True), None))
+        # Bad rows are reported later, when the file is read for training.
+        known = labels or conll.collect_tags(self._read_part(TRAIN, BadRows(SKIP, silent=True), None))
         head = TaggingSpec(labels=tuple(known), doc_stride=options.doc_stride, head_input=options.head_input)
         super().__init__(TAGGING, head)
 
     @abc.abstractmethod
     def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
-        """The sentences of a part; those with other tags than `tags` are bad rows, unless that is None."""
+        """Returns the sentences of a split. If `tags` is not None, sentences with other tags are bad rows."""
 
     def notes(self) -> list[str]:
         similar = table_labels.find_similar_classes(self.head.labels)
         if scheme := self.head.scheme:
-            return [f"the tags are entities in {scheme.name}, which are scored as conlleval counts them", *similar]
-        shown = tables.format_names(list(self.head.labels))
+            return [f"the tags mark entities in the scheme {scheme.name}; they are scored like conlleval", *similar]
+        names = tables.format_names(list(self.head.labels))
         schemes = "IOB1, IOB2, BIOES, BILOU, BMES, BMEWO"
-        return [f"the tags ({shown}) are of no scheme of entities ({schemes}); accuracy is their score", *similar]
+        return [f"the tags ({names}) do not follow an entity scheme ({schemes}); they are scored by accuracy", *similar]
 
     def read(self, split: str, bad_rows: BadRows) -> list[Sentence]:
         if split == TRAIN:
@@ -62,7 +61,7 @@ class TaggingTask(Task):
         )
         if unknown:
             print(
-                f"note: {unknown.total():,} words of the {split} part have tags that the model does not know "
+                f"note: {unknown.total():,} words of the {split} split have tags that the model was not trained on "
                 f"({tables.format_names(sorted(unknown))}); they count as wrong"
             )
         return sentences
@@ -81,14 +80,14 @@ class TaggingTask(Task):
 
 
 class FolderTaggingTask(TaggingTask):
-    """Tags for the words of a folder's CoNLL or CoNLL-U files.
+    """Tags the words of a folder's CoNLL or CoNLL-U files.
 
-    The folder holds a file for each part, with train, dev (or valid) and test in their names. With tag_column "none"
-    the test part is predicted, else it is scored where there is one.
+    The folder has a file for each split, with train, dev (or valid) and test in their names. The test split is scored
+    if it exists, or predicted if tag_column is "none".
 
     Args:
-        options: the folder, its columns, and how long sentences are cut.
-        labels: as for TaggingTask.
+        options: The folder, its columns and the window stride.
+        labels: See TaggingTask.
     """
 
     def __init__(self, options: TaggingOptions, labels: Sequence[str] | None = None) -> None:
@@ -113,11 +112,11 @@ class FolderTaggingTask(TaggingTask):
 
 
 class TableTaggingTask(TaggingTask):
-    """Tags for the words of a table's rows.
+    """Tags the words of a table's rows.
 
     Args:
-        options: the files, their columns, and how long sentences are cut.
-        labels: as for TaggingTask.
+        options: The files, their columns and the window stride.
+        labels: See TaggingTask.
     """
 
     def __init__(self, options: TableOptions, labels: Sequence[str] | None = None) -> None:
@@ -131,7 +130,7 @@ class TableTaggingTask(TaggingTask):
         return {**super().task_spec(max_seq_length), "table": remembered}
 
     def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
-        path = table.part_of(self._options, split)
-        rows = table.rows_in(self._options, path, bad_rows)
+        path = table.get_path(self._options, split)
+        rows = table.read_rows(self._options, path, bad_rows)
         column = None if split == TEST else self._options.label_column
-        return conll.from_rows(rows, path, bad_rows, self._options.text_column, column, tags)
+        return conll.read_rows(rows, path, bad_rows, self._options.text_column, column, tags)

@@ -1,4 +1,4 @@
-"""A task: its data, what its head learns of them, and the files of its predictions."""
+"""Base class of tasks: the data, the head, the scores and the prediction files."""
 
 import abc
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ TRAIN, DEV, TEST = "train", "dev", "test"
 
 
 class Task(abc.ABC):
-    """How to read, score and write a task; a subclass a task, made from the task's options.
+    """A task: reads its data, scores predictions and writes them. Subclasses are created from the task's options.
 
     Args:
-        name: as --task names it.
-        head: what is learned.
+        name: Name of the task, a value of --task.
+        head: The kind of the task, with its settings.
 
     Attributes:
         best_metric: Name of the score that selects the best checkpoint.
-        train_split: the part to train on.
-        eval_splits: the parts with labels to evaluate on; the first one's best_metric decides.
-        test_splits: the parts without labels to predict.
-        title: what the model card calls it.
+        train_split: Split to train on.
+        eval_splits: Splits with labels to evaluate on. The best_metric of the first split selects the best checkpoint.
+        test_splits: Splits without labels to predict.
+        title: Title in the model card.
     """
 
     train_split: str = TRAIN
@@ -34,27 +34,27 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def read(self, split: str, bad_rows: BadRows) -> list[Any]:
-        """Returns the examples of a part, in its order.
+        """Returns the examples of a split, in order.
 
         Args:
-            split: one of `train_split`, `eval_splits` and `test_splits`.
-            bad_rows: gets the rows that cannot be read, with file and line.
+            split: `train_split`, or one of `eval_splits` and `test_splits`.
+            bad_rows: Receives the rows that cannot be read, with file and line.
 
         Raises:
-            UserError: a file is missing or has another layout.
+            UserError: If a file is missing or has another layout.
         """
 
     @abc.abstractmethod
     def write_predictions(self, folder: str, split: str, predictions: Any, examples: Sequence[Any]) -> list[str]:
-        """Writes predictions for people and leaderboards into the folder, and returns the files' paths."""
+        """Writes prediction files into the folder and returns their paths."""
 
     def metrics(self, predictions: Any, examples: Sequence[Any]) -> dict[str, float]:
-        """Returns scores by name, as the official script computes them; the examples must have labels."""
+        """Returns scores by name, computed like the task's official script. The examples must have labels."""
         return self.head.scores(predictions, examples)
 
     @property
     def score_names(self) -> tuple[str, ...]:
-        """The names of the scores that can be `best_metric` (see KindSpec.score_names)."""
+        """Names of the scores that can be `best_metric` (see KindSpec.score_names)."""
         return self.head.score_names
 
     @property
@@ -62,9 +62,9 @@ class Task(abc.ABC):
         return self.name
 
     def notes(self) -> list[str]:
-        """Returns what the user should know of how the task is understood."""
+        """Returns notes for the user on how the data were interpreted."""
         return []
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
-        """Returns what task.json holds (see checkpoints.finetuned.save)."""
+        """Returns the content of task.json (see checkpoints.finetuned.save)."""
         return self.head.task_spec(self.name, max_seq_length)

@@ -1,4 +1,4 @@
-"""What tasks of whole texts and of pairs share: the table of their predictions."""
+"""Base class of tasks whose examples are texts or pairs of texts."""
 
 import os
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from official_bert.utils import files
 
 
 class TextTask(Task):
-    """A task of whole texts or pairs."""
+    """A task whose examples are texts or pairs of texts."""
 
     head: TextSpec
 
     def write_predictions(
         self, folder: str, split: str, predictions: Array, examples: Sequence[TextExample]
     ) -> list[str]:
-        """Writes predictions_<split>.tsv: id, prediction, what was expected, and the probability of each class.
+        """Writes predictions_<split>.tsv: id, prediction, expected label and the probability of each class.
 
-        Numbers have seven significant digits. A prediction below the head's min_confidence is empty.
+        Numbers have seven significant digits. Predictions below the head's min_confidence are empty.
         """
         head = self.head
         classes = head.labels or ()

@@ -1,7 +1,7 @@
-"""XNLI (Conneau et al., arXiv:1809.05053): whether one sentence follows from another, in fifteen languages.
+"""XNLI (Conneau et al., arXiv:1809.05053): natural language inference in fifteen languages.
 
-As in the original, the training data are MultiNLI translated into the language (multinli/multinli.train.LANGUAGE.tsv),
-and the dev data are the rows of that language in xnli.dev.tsv; the rows to predict are those in xnli.test.tsv.
+As in the original, the training data are MultiNLI translated into the language (multinli/multinli.train.LANGUAGE.tsv).
+The dev and test data are the rows of the language in xnli.dev.tsv and xnli.test.tsv.
 """
 
 import os
@@ -17,7 +17,7 @@ from official_bert.utils import files, tables
 from official_bert.utils.bad_rows import BadRows
 
 _LABELS = ("contradiction", "entailment", "neutral")
-_RENAMED = {"contradictory": "contradiction"}  # in the training data
+_RENAMED = {"contradictory": "contradiction"}  # The name in the training data.
 _TRAIN_COLUMNS = ("premise", "hypo", "label")
 _COLUMNS = ("sentence1", "sentence2", "gold_label", "language")
 
@@ -26,7 +26,7 @@ class XnliTask(TextTask):
     """XNLI in one language.
 
     Args:
-        options: the language, and where the data are.
+        options: The language and the data folder.
     """
 
     def __init__(self, options: XnliOptions) -> None:
@@ -38,18 +38,18 @@ class XnliTask(TextTask):
 
     def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:
         if not self._options.data_dir:
-            raise UserError("pass --data_dir: the folder of multinli/ and xnli.dev.tsv")
+            raise UserError("--data_dir is missing; expected the folder of multinli/ and xnli.dev.tsv")
         name = f"multinli/multinli.train.{self._options.language}.tsv" if split == TRAIN else f"xnli.{split}.tsv"
         path = os.path.join(self._options.data_dir, name)
         if not files.exists(path):
-            raise UserError(f"there is no {path}; give the folder of multinli/ and xnli.dev.tsv as --data_dir")
+            raise UserError(f"{path} does not exist; --data_dir must be the folder of multinli/ and xnli.dev.tsv")
         return self.read_file(path, split, bad_rows)
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
         return {**super().task_spec(max_seq_length), "language": self._options.language}
 
     def read_file(self, path: str, split: str, bad_rows: BadRows) -> list[TextExample]:
-        """Reads the rows of the task's language from a file in the layout of a split."""
+        """Reads the rows of the task's language from a file with the layout of a split."""
         language = self._options.language
         columns = _TRAIN_COLUMNS if split == TRAIN else _COLUMNS
         examples, languages = [], set()
@@ -66,7 +66,7 @@ class XnliTask(TextTask):
             else:
                 examples.append(TextExample(str(int(number) - 2), text_a, text_b, _LABELS.index(label)))
         if not examples:
-            among = f"; it has {', '.join(sorted(languages))}" if languages else ""
+            found = f", only in {', '.join(sorted(languages))}" if languages else ""
             reason = bad_rows.first_reason(path)
-            raise UserError(f"{path} has no examples in {language}{among}: see --language{reason}")
+            raise UserError(f"{path} has no examples in --language={language}{found}{reason}")
         return examples

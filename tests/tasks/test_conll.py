@@ -61,7 +61,7 @@ def test_conllu_gives_its_syntactic_words(tmp_path: pathlib.Path):
     assert first == Sentence(("zu", "dem", "guten Hund"), ("ADP", "DET", "NOUN"), 4)
     assert second == Sentence(("#",), ("SYM",), 9)
     assert read(path, tag_column="xpos")[0][0].tags == ("APPR", "ART", "NN")
-    assert conll.tags_of([first, second]) == ["ADP", "DET", "NOUN", "SYM"]
+    assert conll.collect_tags([first, second]) == ["ADP", "DET", "NOUN", "SYM"]
     assert problems == []
 
 
@@ -140,7 +140,7 @@ def test_a_table_with_a_word_in_each_row_gives_sentences(tmp_path: pathlib.Path)
     assert read(path, tag_column="2")[0][0].tags == ("NNS", "IN", ",")
     assert read(path, tag_column="none")[0][1] == Sentence(("Iran", "ran"), None, 5)
     rows = tables.read_rows(path, BadRows())
-    assert conll.from_rows(rows, path, BadRows(), "Word", "Tag") == right
+    assert conll.read_rows(rows, path, BadRows(), "Word", "Tag") == right
     write_text(tmp_path / "train.csv", text.replace("of,IN,O", "of,IN,"))
     assert read(path)[1] == [f"{path}, line 2: 3 words and 0 tags; expected a tag for each word"]
 
@@ -158,7 +158,7 @@ def test_comments_before_a_sentence_are_counted(tmp_path: pathlib.Path, capsys: 
         Sentence(("#1",), ("O",), 13),
     ]  # fmt: skip
     assert problems == []
-    assert "a.txt: 4 comment lines before sentences left out (the first is line 1)" in capsys.readouterr().out
+    assert "a.txt: ignored 4 comment lines before sentences (the first is line 1)" in capsys.readouterr().out
     path = write_text(tmp_path / "a.txt", "# #\n1 CD\n\na DT\n# #\n")  # the tag of "#" in the Penn Treebank
     assert [each.words for each in read(path)[0]] == [("#", "1"), ("a", "#")]
     conll.read(path, BadRows(silent=True))
@@ -168,11 +168,11 @@ def test_comments_before_a_sentence_are_counted(tmp_path: pathlib.Path, capsys: 
 def test_files_without_sentences_and_impossible_columns_are_refused(tmp_path: pathlib.Path):
     path = write_text(tmp_path / "a.txt", "\n\n")
     assert "has no sentences" in refusal(read, path)
-    assert "the tag column is 'upos'" in refusal(read, path, tag_column="upos")
+    assert "--tag_column is 'upos'" in refusal(read, path, tag_column="upos")
 
 
 def test_a_word_or_tag_that_is_not_known_is_told(tmp_path: pathlib.Path):
     bad_rows = KeptRows()
     rows = [(1, {"words": ["a", None], "tags": ["X", "Y"]}), (2, {"words": ["a"], "tags": ["X"]})]
-    assert len(conll.from_rows(rows, "a.jsonl", bad_rows, "words", "tags")) == 1
+    assert len(conll.read_rows(rows, "a.jsonl", bad_rows, "words", "tags")) == 1
     assert bad_rows.problems == ["a.jsonl, line 1: 0 words and 2 tags; expected a tag for each word"]

@@ -49,13 +49,13 @@ def test_swag_is_read_from_json_lines(tmp_path: pathlib.Path):
     path = write_text(tmp_path / "a.jsonl", json.dumps(row) + "\n\n" + json.dumps(row | {"label": -1}) + "\n")
     known = Example("a", ("b c", "b d", "b e", "b f"), 0)
     assert read(path, need_labels=False)[0] == [known, Example("a", known.endings, None)]
-    assert read(path) == ([known], [f"{path}, line 3: there is no label"])
+    assert read(path) == ([known], [f"{path}, line 3: the label is missing"])
 
 
 def test_a_test_set_without_labels_is_read_for_prediction(tmp_path: pathlib.Path):
     path = swag(tmp_path / "a.csv", ROW[:-1], header=HEADER[:-1])
     assert read(path, need_labels=False)[0][0].label is None
-    assert "line 2: there is no label; correct it" in refusal(multiple_choice.read, path, BadRows())
+    assert "line 2: the label is missing; correct it" in refusal(multiple_choice.read, path, BadRows())
 
 
 @pytest.mark.parametrize(("row", "reason"), [
@@ -67,7 +67,7 @@ def test_a_test_set_without_labels_is_read_for_prediction(tmp_path: pathlib.Path
     ([*ROW[:-1], "9" * 5000], f"line 4: the label is '{'9' * 60}'; expected 0 to 3"),
     ([*ROW[:-1], "gold"], "line 4: the label is 'gold'; expected 0 to 3"),
     ([*ROW[:2], " ", *ROW[3:]], "line 4: the prompt is empty"),
-    ([*ROW[:5], "", *ROW[6:]], "line 4: the ending 1 is empty"),
+    ([*ROW[:5], "", *ROW[6:]], "line 4: ending 1 is empty"),
 ])  # fmt: skip
 def test_a_broken_row_is_named_by_its_line_and_the_rest_is_read(row: list[str], reason: str, tmp_path: pathlib.Path):
     path = swag(tmp_path / "a.csv", ROW, row, ROW)  # the first row has two lines
@@ -79,7 +79,7 @@ def test_a_broken_row_is_named_by_its_line_and_the_rest_is_read(row: list[str], 
 @pytest.mark.parametrize(("line", "reason"), [
     ("o\tp\ta\tb\tc\t1", "6 columns; expected 7: category, sent1, ending0, ending1, ending2, ending3, label"),
     ("o\tp\ta\tb\tc\td\t1.0", "the label is '1.0'"),
-    ("o\tp\ta\t\tc\td\t1", "the ending 1 is empty"),
+    ("o\tp\ta\t\tc\td\t1", "ending 1 is empty"),
 ])  # fmt: skip
 def test_a_broken_line_of_codah_is_named(line: str, reason: str, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "a.tsv", f'o\tsay "p\ta\tb\tc\td\t3\r\n{line}\n')
@@ -111,7 +111,7 @@ def test_real_sets_are_read_whole(test_data: pathlib.Path):
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match="there is no folder"):
+    with pytest.raises(UserError, match="nowhere, which is not a folder"):
         multiple_choice.MultipleChoiceTask("swag", MultipleChoiceOptions(data_dir=str(tmp_path / "nowhere"))).read(
             TRAIN, BadRows()
         )

@@ -50,8 +50,8 @@ def test_whole_number_ids_are_read_as_text(tmp_path: pathlib.Path):
     (entry("bad", ("mat.", 999)), "the context has '' at character 999"),
     (entry("bad", (" ", 3)), "its answer ' ' has no word"),
     (entry("bad"), "it has no answers"),
-    (entry("bad", is_impossible=True), "use the task of v2.0"),
-    (entry("good", ("cat", 4)), "its id was used before"),
+    (entry("bad", is_impossible=True), "--task=squad_v2"),
+    (entry("good", ("cat", 4)), "the same id"),
 ])  # fmt: skip
 def test_what_cannot_be_learnt_is_named_and_the_rest_is_read(bad: dict, reason: str, tmp_path: pathlib.Path):
     path = written(tmp_path / "a.json", entry("good", ("cat", 4)), bad, entry("also", ("sat", 8)))
@@ -73,13 +73,13 @@ def test_unanswerable_unknown_and_misplaced_answers_are_told_apart(tmp_path: pat
 @pytest.mark.parametrize(("content", "message"), [
     ("[]", "expected a JSON object"),
     ("{", "not valid JSON"),
-    ('{"version": 1}', "there is no 'data'"),
+    ('{"version": 1}', "'data' is missing"),
     ('{"data": {}}', "'data' is {}; expected list"),
     ('{"data": []}', "has no questions"),
-    ('{"data": [{"paragraphs": [{"qas": []}]}]}', "article 0, paragraph 0: there is no 'context'"),
+    ('{"data": [{"paragraphs": [{"qas": []}]}]}', "article 0, paragraph 0: 'context' is missing"),
     ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": 3.5}]}]}]}', "question 0: 'id' is 3.5; expected str"),
     ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": "q", "question": "", "answers": [{"text": "c"}]}]}]}]}',
-     "question q: there is no 'answer_start'"),
+     "question q: 'answer_start' is missing"),
 ])  # fmt: skip
 def test_files_of_another_layout_are_refused(content: str, message: str, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "a.json", content)
@@ -150,8 +150,8 @@ def test_a_bad_question_stops_reading_or_is_counted(tmp_path: pathlib.Path, caps
 
 
 @pytest.mark.parametrize(("names", "message"), [
-    ([], r"has no train part; expected a file named train-v1\.1\.json or train-v1\.1\*\.json"),
-    (["train-v1.1-a.json", "train-v1.1-b.json"], "which one is the train part"),
+    ([], r"has no train split; expected a file named train-v1\.1\.json or train-v1\.1\*\.json"),
+    (["train-v1.1-a.json", "train-v1.1-b.json"], "several files for the train split"),
 ])  # fmt: skip
 def test_a_folder_without_the_one_file_is_refused(names: list[str], message: str, tmp_path: pathlib.Path):
     for name in names:

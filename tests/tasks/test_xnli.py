@@ -38,7 +38,7 @@ def test_the_translated_training_data_and_the_rows_of_the_language_are_read(fold
 
 
 def test_what_is_missing_or_wrong_is_named(folder):
-    with pytest.raises(UserError, match=r"there is no .*multinli.train.de.tsv; give the folder of multinli/"):
+    with pytest.raises(UserError, match=r"multinli.train.de.tsv does not exist.*--data_dir"):
         task_in(folder, language="de").read("train", BadRows())
     told = refusal(task_in(folder, language="de").read, "dev", BadRows())
     assert "xnli.dev.tsv has no examples in de; it has ar, zh" in told
