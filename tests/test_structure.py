@@ -287,7 +287,7 @@ def shell_commands(page: pathlib.Path) -> list[list[str]]:
                 continue
             if "-m" in words[:2] and words[0].endswith("python"):
                 found.append(words[2:])
-            elif words[:1] == ["official-bert"] and words[1:] != ["--help"]:
+            elif words[:1] == ["official-bert"] and words[1:] not in (["--help"], ["--version"]):
                 assert words[1] in COMMANDS, f"{page_name(page)}: official-bert has no command {words[1]}"
                 found.append(words[1:])
             words = []
