@@ -41,7 +41,7 @@ def test_what_is_missing_or_wrong_is_named(folder):
     with pytest.raises(UserError, match=r"multinli.train.de.tsv does not exist.*--data_dir"):
         task_in(folder, language="de").read("train", BadRows())
     told = refusal(task_in(folder, language="de").read, "dev", BadRows())
-    assert "xnli.dev.tsv has no examples in de; it has ar, zh" in told
+    assert "xnli.dev.tsv has no examples in --language=de, only in ar, zh" in told
     (folder / "xnli.dev.tsv").write_text(DEV.replace("contradiction", "maybe"))
     bad_rows = BadRows("skip")
     (folder / "xnli.test.tsv").write_text("language\tgold_label\tsentence1\tsentence2\nzh\tmaybe\ta\tb\n")
