@@ -46,7 +46,7 @@ def test_what_is_missing_or_wrong_is_named(folder):
     bad_rows = BadRows("skip")
     (folder / "xnli.test.tsv").write_text("language\tgold_label\tsentence1\tsentence2\nzh\tmaybe\ta\tb\n")
     told = refusal(task_in(folder).read, "test", bad_rows)
-    assert "xnli.test.tsv has no examples in zh" in told
+    assert "xnli.test.tsv has no examples in --language=zh" in told
     assert "1 bad row; the first: " in told
     assert "xnli.test.tsv, line 2: unknown label 'maybe'" in told
     assert "line 4: unknown label 'maybe'" in refusal(task_in(folder).read, "dev", BadRows())
