@@ -236,7 +236,7 @@ class _Reader:
 
         Lists are flattened dimension by dimension, and each dimension is checked before the next.
         """
-        level, shape = column, (len(column),)
+        level, shape = column, tuple[int, ...]((len(column),))
         sizes = (spec.shape or ())[1:]
         for size in sizes:
             for i, each in enumerate(level) if set(map(type, level)) - {list} else ():

@@ -202,7 +202,12 @@ class Pools:
         pools = (self.computing, self.parsing, self.loader)
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
-        waiting = threading.Thread(target=lambda: [pool.shutdown() for pool in pools], daemon=True)
+
+        def wait() -> None:
+            for pool in pools:
+                pool.shutdown()
+
+        waiting = threading.Thread(target=wait, daemon=True)
         waiting.start()
         waiting.join(seconds)
         return not waiting.is_alive()

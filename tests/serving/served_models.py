@@ -1,6 +1,6 @@
-"""Small SavedModels with the signatures of exported ones, for tests of the server. None of them is a BERT.
+"""Small SavedModels with the signatures of exported ones, for tests of the server. They are not BERT models.
 
-Each answers from its text alone, by a rule that a test can repeat.
+Each computes its answer from the text by a rule that a test can repeat.
 """
 
 import json

@@ -15,7 +15,7 @@ from official_bert.serving.server import Server
 
 
 class Answer:
-    """What came back: status, headers, body."""
+    """A response: status, headers, body."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self.status, self.headers, self.body = response.status, response.headers, response.read()
@@ -50,8 +50,8 @@ class Client:
         return self.send("POST", f"/v1/models/{model}:predict", body, headers)
 
 
-def head_of(model: str, length: int) -> bytes:
-    """The head of a request to predict, for a body of so many bytes."""
+def make_head(model: str, length: int) -> bytes:
+    """Returns the head of a request to predict, for a body of `length` bytes."""
     return f"POST /v1/models/{model}:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode()
 
 

@@ -1,4 +1,4 @@
-"""Who is answered without a token, and by which rules."""
+"""Access with and without a token."""
 
 import contextlib
 import hmac

@@ -14,7 +14,7 @@ import pytest
 from official_bert.inference.predictor import PARALLEL_BATCHES
 from official_bert.inference.saved_model import SavedModelPredictor
 from tests.serving import served_models
-from tests.serving.serving_client import Client, eventually, head_of, running, sent, value
+from tests.serving.serving_client import Client, eventually, make_head, running, sent, value
 
 LIMITS = {"max_instances": 8, "max_text_bytes": 1000, "max_body_bytes": 20_000}
 
@@ -186,7 +186,7 @@ def test_a_model_with_a_fixed_shape_says_which(client: Client):
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip"])
 def test_a_compressed_request_is_refused_before_it_is_read(client: Client, encoding: str):
-    head = head_of("length", 10**6).replace(b"\r\n\r\n", f"\r\nContent-Encoding: {encoding}\r\n\r\n".encode())
+    head = make_head("length", 10**6).replace(b"\r\n\r\n", f"\r\nContent-Encoding: {encoding}\r\n\r\n".encode())
     with sent(client, head + b"\x1f\x8b") as connection:
         assert b" 415 " in connection.makefile("rb").readline()
 
@@ -194,7 +194,7 @@ def test_a_compressed_request_is_refused_before_it_is_read(client: Client, encod
 def test_compressed_bodies_do_not_keep_others_waiting(client: Client):
     body = gzip.compress(b" " * 50_000_000)
     with contextlib.ExitStack() as stack:
-        head = head_of("length", len(body)).replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+        head = make_head("length", len(body)).replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
         connections = [stack.enter_context(sent(client, head + body)) for _ in range(10)]
         start = time.monotonic()
         assert client.get("/healthz").status == 200
@@ -217,7 +217,7 @@ def test_the_server_header_has_no_versions(client: Client):
 def test_a_body_that_does_not_arrive_is_given_up(exports: pathlib.Path):
     with (
         running({"length": exports / "length"}, timeout_seconds=1.0) as (_, client),
-        sent(client, head_of("length", 100) + b"{") as connection,
+        sent(client, make_head("length", 100) + b"{") as connection,
     ):
         answer = connection.makefile("rb").read()  # to the end: the server closes
     assert b" 408 " in answer.splitlines()[0]
@@ -225,7 +225,7 @@ def test_a_body_that_does_not_arrive_is_given_up(exports: pathlib.Path):
 
 
 def test_a_body_far_too_large_is_refused_before_it_has_arrived(client: Client):
-    head = head_of("length", 99999999999) + b"{"
+    head = make_head("length", 99999999999) + b"{"
     with sent(client, head) as connection:
         assert b" 413 " in connection.makefile("rb").readline()
 
@@ -238,7 +238,7 @@ def test_bytes_that_are_no_http_are_refused(client: Client):
 
 def test_clients_that_go_away_harm_nobody(client: Client):
     body = json.dumps({"instances": ["abcd"] * 8}).encode()
-    head = head_of("length", len(body))
+    head = make_head("length", len(body))
     for _ in range(20):
         sent(client, head + body).close()
         sent(client, head + body[:50]).close()

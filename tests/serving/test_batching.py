@@ -1,4 +1,4 @@
-"""Which instances are computed together, and when."""
+"""The batcher: which instances share a batch, and when it starts."""
 
 import asyncio
 import concurrent.futures
@@ -52,7 +52,7 @@ class Recorded:
                 asked = []
                 for lengths in rounds:
                     for length in lengths:
-                        asked.append(asyncio.create_task(batcher.predict("serving_default", text_of(length))))
+                        asked.append(asyncio.create_task(batcher.predict("serving_default", make_text(length))))
                     await asyncio.sleep(0)  # so that the first one is being computed
                 self.opened.set()
                 async with asyncio.timeout(60):
@@ -63,7 +63,7 @@ class Recorded:
         asyncio.run(ask())
 
 
-def text_of(length: int) -> dict[str, np.ndarray]:
+def make_text(length: int) -> dict[str, np.ndarray]:
     return {"text": np.array(["x" * length], object)}
 
 
@@ -97,11 +97,11 @@ def test_texts_are_short_up_to_64_bytes(recorded: Recorded):
     assert recorded.batches[1:] == [[2, 64], [65]]
 
 
-def texts_of(*lengths: int) -> dict[str, np.ndarray]:
+def make_texts(*lengths: int) -> dict[str, np.ndarray]:
     return {"text": np.array(["x" * length for length in lengths], object)}
 
 
-def in_loop(recorded: Recorded, use: Callable[[Batcher], Awaitable[None]], **options: Any) -> None:
+def run_batcher(recorded: Recorded, use: Callable[[Batcher], Awaitable[None]], **options: Any) -> None:
     """Uses a batcher that computes one batch at a time."""
 
     async def run() -> None:
@@ -116,25 +116,25 @@ def in_loop(recorded: Recorded, use: Callable[[Batcher], Awaitable[None]], **opt
 def test_a_full_queue_says_when_it_will_be_shorter(recorded: Recorded, seconds: float, retry_after: int):
     async def use(batcher: Batcher) -> None:
         recorded.opened.clear()
-        asked = [asyncio.create_task(batcher.predict("serving_default", text_of(3)))]
+        asked = [asyncio.create_task(batcher.predict("serving_default", make_text(3)))]
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # it is being computed
-        asked += [asyncio.create_task(batcher.predict("serving_default", text_of(1))) for _ in range(4)]
+        asked += [asyncio.create_task(batcher.predict("serving_default", make_text(1))) for _ in range(4)]
         await asyncio.sleep(0)
         batcher._seconds_per_text = seconds
         with pytest.raises(RequestError, match="4 instances are already waiting for m") as refused:
-            await batcher.predict("serving_default", text_of(3))
+            await batcher.predict("serving_default", make_text(3))
         assert refused.value.retry_after == retry_after
         recorded.opened.set()
         await asyncio.gather(*asked)
 
-    in_loop(recorded, use, max_queue=4, max_instances=4)
+    run_batcher(recorded, use, max_queue=4, max_instances=4)
 
 
 def test_requests_that_arrive_together_may_be_as_many_as_are_computed_and_as_many_as_may_wait(recorded: Recorded):
     async def use(batcher: Batcher) -> None:
         recorded.opened.clear()
-        asked = [asyncio.create_task(batcher.predict("serving_default", text_of(n))) for n in range(1, 7)]
+        asked = [asyncio.create_task(batcher.predict("serving_default", make_text(n))) for n in range(1, 7)]
         await asyncio.sleep(0)  # all of them arrive before a batch begins
         with pytest.raises(RequestError, match="4 instances are already waiting for m"):
             await asked[5]
@@ -143,7 +143,7 @@ def test_requests_that_arrive_together_may_be_as_many_as_are_computed_and_as_man
             answers = await asyncio.gather(*asked[:5])
         assert [float(each["value"][0]) for each in answers] == [1001.0, 1002.0, 1003.0, 1004.0, 1005.0]
 
-    in_loop(recorded, use, max_batch_size=1, max_queue=4, max_instances=4)
+    run_batcher(recorded, use, max_batch_size=1, max_queue=4, max_instances=4)
 
 
 def test_the_time_of_a_batch_is_shared_by_its_texts_by_their_lengths(recorded: Recorded, monkeypatch):
@@ -151,12 +151,12 @@ def test_the_time_of_a_batch_is_shared_by_its_texts_by_their_lengths(recorded: R
     monkeypatch.setattr(batching, "time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
 
     async def use(batcher: Batcher) -> None:
-        await batcher.predict("serving_default", texts_of(64, 96, 128))
+        await batcher.predict("serving_default", make_texts(64, 96, 128))
         assert batcher._seconds_per_text == 1.0 / (1 + 1.5 + 2)
-        await batcher.predict("serving_default", text_of(1))
+        await batcher.predict("serving_default", make_text(1))
         assert batcher._seconds_per_text == pytest.approx(0.9 / 4.5 + 0.1)  # a tenth of the way to 1
 
-    in_loop(recorded, use)
+    run_batcher(recorded, use)
     assert [sorted(batch) for batch in recorded.batches] == [[64, 96, 128], [1]]
 
 
@@ -173,22 +173,22 @@ def test_what_takes_little_time_is_computed_by_the_event_loop(recorded: Recorded
     async def use(batcher: Batcher) -> None:
         for seconds, texts in ((None, [1]), (0.002, [1]), (0.002, [1, 64]), (0.002, [64, 128]), (0.01, [1])):
             batcher._seconds_per_text = seconds
-            await batcher.predict("serving_default", texts_of(*texts))
+            await batcher.predict("serving_default", make_texts(*texts))
 
-    in_loop(recorded, use)  # TensorFlow, never
+    run_batcher(recorded, use)  # TensorFlow, never
     assert threading.main_thread() not in threads
     threads.clear()
     recorded.model.has_even_speed = True  # type: ignore[misc]
-    in_loop(recorded, use)
+    run_batcher(recorded, use)
     assert [thread is threading.main_thread() for thread in threads] == [False, True, True, False, False]
 
 
 def test_requests_that_arrive_together_share_a_batch_also_where_the_event_loop_computes(recorded: Recorded):
     async def use(batcher: Batcher) -> None:
         batcher._seconds_per_text, recorded.model.has_even_speed = 0.0, True
-        await asyncio.gather(*(batcher.predict("serving_default", text_of(length)) for length in (3, 1, 2)))
+        await asyncio.gather(*(batcher.predict("serving_default", make_text(length)) for length in (3, 1, 2)))
 
-    in_loop(recorded, use)
+    run_batcher(recorded, use)
     assert [sorted(batch) for batch in recorded.batches] == [[1, 2, 3]]
 
 
@@ -205,53 +205,53 @@ def test_when_one_text_is_refused_the_others_of_its_request_are_not_computed(rec
 
     async def use(batcher: Batcher) -> None:
         with pytest.raises(RequestError, match="refused"):
-            await batcher.predict("serving_default", texts_of(1, 2, 3, 4))
+            await batcher.predict("serving_default", make_texts(1, 2, 3, 4))
         while batcher._running or batcher._waiting:
             await asyncio.sleep(0.01)
 
-    in_loop(recorded, use, max_batch_size=1)
+    run_batcher(recorded, use, max_batch_size=1)
     assert recorded.batches in ([[1]], [[1], [2]])  # the second may have begun before the first was refused
 
 
 def test_a_batch_has_no_more_tokens_than_allowed_with_padding(recorded: Recorded):
     async def use(batcher: Batcher) -> None:
-        await batcher.predict("serving_default", texts_of(40, 50, 50, 45, 40, 200))
+        await batcher.predict("serving_default", make_texts(40, 50, 50, 45, 40, 200))
 
-    in_loop(recorded, use, max_batch_tokens=150)
+    run_batcher(recorded, use, max_batch_tokens=150)
     assert [sorted(batch) for batch in recorded.batches] == [[40, 40, 45], [50, 50], [200]]
 
 
 def test_a_request_of_many_texts_makes_another_wait_for_one_batch(recorded: Recorded):
     async def use(batcher: Batcher) -> None:
         recorded.opened.clear()
-        large = asyncio.create_task(batcher.predict("serving_default", texts_of(*[10] * 8)))
+        large = asyncio.create_task(batcher.predict("serving_default", make_texts(*[10] * 8)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # its first batch is being computed
-        others = [asyncio.create_task(batcher.predict("serving_default", text_of(n))) for n in (200, 1000)]
+        others = [asyncio.create_task(batcher.predict("serving_default", make_text(n))) for n in (200, 1000)]
         await asyncio.sleep(0)
         recorded.opened.set()
         await asyncio.gather(large, *others)
 
-    in_loop(recorded, use, max_batch_size=2)
+    run_batcher(recorded, use, max_batch_size=2)
     assert recorded.batches == [[10, 10], [200], [1000], [10, 10], [10, 10], [10, 10]]
 
 
 def test_too_many_tokens_are_refused_in_a_request_and_in_all_of_them(recorded: Recorded):
     async def use(batcher: Batcher) -> None:
         with pytest.raises(RequestError, match=r"the 3 instances have 180 tokens .* 170 .*--max_tokens") as refused:
-            await batcher.predict("serving_default", texts_of(60, 60, 60))
+            await batcher.predict("serving_default", make_texts(60, 60, 60))
         assert refused.value.status == 413
         recorded.opened.clear()
-        asked = [asyncio.create_task(batcher.predict("serving_default", texts_of(80, 80))) for _ in range(8)]
+        asked = [asyncio.create_task(batcher.predict("serving_default", make_texts(80, 80))) for _ in range(8)]
         await asyncio.sleep(0)
         with pytest.raises(RequestError, match="1440 tokens are already waiting for m") as refused:
-            await batcher.predict("serving_default", texts_of(80, 80))
+            await batcher.predict("serving_default", make_texts(80, 80))
         assert refused.value.status == 429
         recorded.opened.set()
         await asyncio.gather(*asked)
-        await batcher.predict("serving_default", texts_of(80, 80))
+        await batcher.predict("serving_default", make_texts(80, 80))
 
-    in_loop(recorded, use, max_tokens=170)
+    run_batcher(recorded, use, max_tokens=170)
 
 
 def test_windows_of_long_texts_count_as_their_tokens(exports: pathlib.Path):

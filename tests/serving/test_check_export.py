@@ -27,7 +27,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def other(exported: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The same with other answers beside it."""
+    """The same export with different stored answers."""
     folder = shutil.copytree(exported, tmp_path_factory.mktemp("other") / "exports")
     path = folder / "1" / layout.REPLAY_FILE
     content = json.loads(path.read_text())

@@ -15,13 +15,13 @@ from aiohttp import web
 
 from official_bert.inference.saved_model import SavedModelPredictor
 from official_bert.serving import connections, json_api
-from tests.serving.serving_client import Client, eventually, head_of, is_closed, running, sent
+from tests.serving.serving_client import Client, eventually, is_closed, make_head, running, sent
 
 BODY = json.dumps({"instances": ["ab"]}).encode()
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def status_of(connection: socket.socket) -> int:
+def read_status(connection: socket.socket) -> int:
     """The status of an answer, which is read whole; 0 where the connection ends without one."""
     reader = connection.makefile("rb")
     line = reader.readline()
@@ -40,12 +40,12 @@ def test_connections_beyond_the_limit_are_refused(exports: pathlib.Path, caplog:
         sent(client, GET) as first,
         sent(client, GET) as second,
     ):
-        assert (status_of(first), status_of(second)) == (200, 200)
-        with sent(client, b"") as third, sent(client, head_of("size", len(BODY)) + BODY) as fourth:
-            assert status_of(third) == 503
-            assert status_of(fourth) == 503
+        assert (read_status(first), read_status(second)) == (200, 200)
+        with sent(client, b"") as third, sent(client, make_head("size", len(BODY)) + BODY) as fourth:
+            assert read_status(third) == 503
+            assert read_status(fourth) == 503
         second.sendall(GET)
-        assert status_of(second) == 200
+        assert read_status(second) == 200
         first.close()
         assert eventually(lambda: _is_answered(client))
     refused = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "a connection is refused"]
@@ -58,7 +58,7 @@ def test_probes_are_answered_whatever_the_number_of_connections(exports: pathlib
         for number in range(60):
             connection = stack.enter_context(sent(client, GET if number < 2 else GET[: number % 30]))
             if number < 2:
-                assert status_of(connection) == 200
+                assert read_status(connection) == 200
         for _ in range(20):
             for path in ("/healthz", "/readyz", "/metrics"):
                 answer = client.get(path)
@@ -103,7 +103,7 @@ def test_clients_that_send_headers_slowly_are_disconnected_and_others_are_not(ex
         sent(client, GET[:20]) as quick,
     ):
         quick.sendall(GET[20:])
-        assert [status_of(each) for each in (idle, slow, quick)] == [200, 200, 200]
+        assert [read_status(each) for each in (idle, slow, quick)] == [200, 200, 200]
         for byte in GET:
             try:
                 slow.sendall(bytes([byte]))
@@ -114,14 +114,14 @@ def test_clients_that_send_headers_slowly_are_disconnected_and_others_are_not(ex
             assert is_ended(connection)
         for connection in (idle, quick):  # idle for longer than the limit
             connection.sendall(GET)
-            assert status_of(connection) == 200
+            assert read_status(connection) == 200
 
 
 def test_bodies_in_flight_are_limited_together(exports: pathlib.Path):
     limits = {"max_body_bytes": 20_000, "max_in_flight_bytes": 20_000}
     large = json.dumps({"instances": ["ab"], "signature_name": "x" * 10_000})
     with running({"size": exports / "size"}, **limits) as (_, client):
-        with sent(client, head_of("size", 15_000) + b" " * 14_000):
+        with sent(client, make_head("size", 15_000) + b" " * 14_000):
             assert eventually(lambda: client.predict("size", large).status == 503)
             assert client.predict("size", BODY).status == 200
         assert eventually(lambda: client.predict("size", large).status == 400)  # read again, and refused for its name
@@ -137,11 +137,14 @@ def test_large_bodies_are_parsed_outside_the_event_loop(exports: pathlib.Path, m
 
     monkeypatch.setattr(json_api, "parse", waits)
     large = BODY + b" " * 200_000
-    with running({"size": exports / "size"}) as (_, client), sent(client, head_of("size", len(large)) + large) as asked:
+    with (
+        running({"size": exports / "size"}) as (_, client),
+        sent(client, make_head("size", len(large)) + large) as asked,
+    ):
         assert eventually(lambda: "requests_in_flight 2.0" in client.get("/metrics").body.decode())
         assert client.predict("size", BODY).status == 200
         opened.set()
-        assert status_of(asked) == 200
+        assert read_status(asked) == 200
 
 
 # Stopping.
@@ -153,13 +156,13 @@ def test_what_is_not_answered_in_time_gets_503_before_the_end(
     opened, run = threading.Event(), SavedModelPredictor.call
     with (
         running({"size": exports / "size"}, drain_seconds=2.0) as (server, client),
-        sent(client, head_of("size", 100) + b"{") as unfinished,
+        sent(client, make_head("size", 100) + b"{") as unfinished,
         sent(client, GET[:20]) as arriving,
         contextlib.ExitStack() as stack,
     ):
         monkeypatch.setattr(SavedModelPredictor, "call", lambda *given: opened.wait(60) and run(*given))
         stack.callback(opened.set)
-        computed = stack.enter_context(sent(client, head_of("size", len(BODY)) + BODY))
+        computed = stack.enter_context(sent(client, make_head("size", len(BODY)) + BODY))
         assert eventually(lambda: "requests_in_flight 3.0" in client.get("/metrics").body.decode())
         start = time.monotonic()
         server.loop.call_soon_threadsafe(server.stop)
@@ -182,10 +185,10 @@ def test_requests_in_the_sockets_queue_are_answered_before_the_end(exports: path
     with running({"size": exports / "size"}) as (server, client):
         server.loop.call_soon_threadsafe(block)
         assert blocked.wait(60)
-        asked = [sent(client, head_of("size", len(BODY)) + BODY) for _ in range(40)]
+        asked = [sent(client, make_head("size", len(BODY)) + BODY) for _ in range(40)]
         server.loop.call_soon_threadsafe(server.stop)
         go_on.set()
-        assert [status_of(each) for each in asked] == [200] * len(asked)
+        assert [read_status(each) for each in asked] == [200] * len(asked)
         for each in asked:
             each.close()
 
@@ -213,5 +216,5 @@ def test_a_client_that_has_just_connected_may_ask_before_the_end(exports: pathli
     with running({"size": exports / "size"}) as (server, client), sent(client, b"") as connection:
         server.loop.call_soon_threadsafe(server.stop)
         assert eventually(lambda: is_closed(client))
-        connection.sendall(head_of("size", len(BODY)) + BODY)
-        assert status_of(connection) == 200
+        connection.sendall(make_head("size", len(BODY)) + BODY)
+        assert read_status(connection) == 200

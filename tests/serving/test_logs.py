@@ -21,7 +21,7 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 @contextlib.contextmanager
 def logged() -> Iterator[io.StringIO]:
-    """What the server writes on stderr while the block runs."""
+    """Yields what the server writes to stderr while the block runs."""
     loggers = [logging.getLogger(name) for name in ("official_bert.serving", "aiohttp", "asyncio")]
     before = [(each.handlers, each.propagate, each.level) for each in loggers]
     with pytest.MonkeyPatch.context() as patch:
@@ -40,7 +40,7 @@ def client(exports: pathlib.Path) -> Iterator[Client]:
         yield client
 
 
-def with_body(body: bytes, headers: bytes = b"") -> bytes:
+def make_request(body: bytes, headers: bytes = b"") -> bytes:
     return POST + headers + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
@@ -52,20 +52,20 @@ def with_body(body: bytes, headers: bytes = b"") -> bytes:
     POST + b"Content-Length: " + SECRET + b"\r\n\r\n",
     POST + b"Transfer-Encoding: " + SECRET + b"\r\n\r\n",
     b"GET http://[" + SECRET + b" HTTP/1.1\r\n\r\n",
-    with_body(b"{}") + SECRET + b"\r\n\r\n",
+    make_request(b"{}") + SECRET + b"\r\n\r\n",
     CHUNKED + b"5;" + SECRET + b"\n" + SECRET + b"\r\nhello\r\n0\r\n\r\n",
     CHUNKED + b"zz" + SECRET + b"\r\n",
     CHUNKED + b"5\r\nhello" + SECRET + b"\r\n0\r\n\r\n",
-    with_body(SECRET, b"Content-Encoding: gzip\r\n"),
-    with_body(SECRET, b"Content-Encoding: deflate\r\n"),
-    with_body(SECRET, b"Content-Encoding: br\r\n"),
-    with_body(gzip.compress(SECRET)[:-8] + b"12345678", b"Content-Encoding: gzip\r\n"),
-    with_body(gzip.compress(SECRET)[:-9], b"Content-Encoding: gzip\r\n"),
-    with_body(SECRET),
-    with_body(b'{"instances": [["%b"]]}' % SECRET),
-    with_body(b'{"instances": [{"%b": ""}]}' % SECRET),
-    with_body(b'{"%b": []}' % SECRET),
-    with_body(b'{"instances": ["%b", "!"]}' % SECRET),
+    make_request(SECRET, b"Content-Encoding: gzip\r\n"),
+    make_request(SECRET, b"Content-Encoding: deflate\r\n"),
+    make_request(SECRET, b"Content-Encoding: br\r\n"),
+    make_request(gzip.compress(SECRET)[:-8] + b"12345678", b"Content-Encoding: gzip\r\n"),
+    make_request(gzip.compress(SECRET)[:-9], b"Content-Encoding: gzip\r\n"),
+    make_request(SECRET),
+    make_request(b'{"instances": [["%b"]]}' % SECRET),
+    make_request(b'{"instances": [{"%b": ""}]}' % SECRET),
+    make_request(b'{"%b": []}' % SECRET),
+    make_request(b'{"instances": ["%b", "!"]}' % SECRET),
 ])  # fmt: skip
 def test_what_is_refused_is_not_logged(client: Client, content: bytes):
     with logged() as log:

@@ -23,7 +23,7 @@ from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Pools
 from official_bert.serving.options import Options
 from tests.serving import served_models
-from tests.serving.serving_client import eventually, head_of, running, sent, value
+from tests.serving.serving_client import eventually, make_head, running, sent, value
 
 
 def test_a_model_that_is_not_loaded_yet_asks_to_come_back(exports: pathlib.Path):
@@ -51,7 +51,7 @@ def test_a_new_version_takes_over_without_a_lost_request(tmp_path: pathlib.Path)
         stop = True
         for each in asking:
             values = each.result()
-            assert values == sorted(values)  # none is None, and none goes back
+            assert values == sorted(values)  # Every request was answered, and never by an older version.
             assert set(values) <= {1002, 2002, 3002}
         assert eventually(
             lambda: [each.state for each in server.models["size"].versions.values()] == ["END", "END", "AVAILABLE"]
@@ -63,7 +63,7 @@ def test_a_new_version_takes_over_without_a_lost_request(tmp_path: pathlib.Path)
 def test_a_request_that_arrives_while_versions_change_gets_the_new_one(tmp_path: pathlib.Path):
     served_models.versioned(tmp_path, 1)
     body = json.dumps({"instances": ["ab"]}).encode()
-    head = head_of("size", len(body))
+    head = make_head("size", len(body))
     with running({"size": tmp_path}) as (server, client), sent(client, head + body[:5]) as connection:
         served_models.versioned(tmp_path, 2)
         assert eventually(lambda: server.models["size"].versions[1].model is None)

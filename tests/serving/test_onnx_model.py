@@ -25,7 +25,7 @@ from official_bert.serving.models import Models
 from official_bert.serving.options import Options
 from tests.conftest import ROOT
 from tests.export.exported_models import CHOICES, export, save_finetuned
-from tests.serving.serving_client import eventually, head_of, running, sent
+from tests.serving.serving_client import eventually, make_head, running, sent
 
 TEXT = "the cat sat on the mat"
 
@@ -59,7 +59,7 @@ print(sorted({name.split(".")[0] for name in sys.modules} & {"tensorflow", "kera
 """
 
 
-def answers_of(model: Predictor, inputs: dict[str, Any]) -> dict[str, Any]:
+def compute_answers(model: Predictor, inputs: dict[str, Any]) -> dict[str, Any]:
     """The answers of a model whose rows are all computed together."""
     instances = model.prepare(DEFAULT_SIGNATURE, inputs)
     outputs = iter(model.compute([(each, number) for each in instances for number in range(len(each.tokens))]))
@@ -98,7 +98,7 @@ def test_it_has_the_answers_and_the_signature_of_a_saved_model(tmp_path: pathlib
     assert endings.shape[1] == CHOICES
     for model in (onnx, tensorflow):
         model.warm_up()
-    ours, theirs = (answers_of(model, {"prompt": prompts, "endings": endings}) for model in (onnx, tensorflow))
+    ours, theirs = (compute_answers(model, {"prompt": prompts, "endings": endings}) for model in (onnx, tensorflow))
     assert list(ours) == list(theirs)
     for output, values in theirs.items():
         assert ours[output].dtype == values.dtype
@@ -119,7 +119,7 @@ def test_a_new_version_that_is_damaged_leaves_the_last_one(tagger: pathlib.Path,
     folder = tmp_path / "m"
     shutil.copytree(tagger / "1", folder / "1")
 
-    async def errors_of(*breaks: str) -> list[str]:
+    async def collect_errors(*breaks: str) -> list[str]:
         models = Models(Options([f"m={folder}"]), Metrics())
         model = models["m"]
         await model.refresh()
@@ -142,7 +142,7 @@ def test_a_new_version_that_is_damaged_leaves_the_last_one(tagger: pathlib.Path,
         models.pools.shut_down()
         return errors
 
-    replay, graph, vocabulary = asyncio.run(errors_of(exports.REPLAY_FILE, exports.ONNX_FILE, exports.VOCAB_FILE))
+    replay, graph, vocabulary = asyncio.run(collect_errors(exports.REPLAY_FILE, exports.ONNX_FILE, exports.VOCAB_FILE))
     assert "replay.json does not match the model: for " in replay
     assert "model.onnx does not match its checksum; restore the folder" in graph
     assert "vocab.txt does not match its checksum" in vocabulary
@@ -225,7 +225,7 @@ def test_nobody_waits_for_a_long_text_and_it_is_given_up_with_its_client(
     ):
         monkeypatch.setattr(OnnxPredictor, "compute", wait)
         body = json.dumps({"instances": [LONG * 4]}).encode()
-        with sent(client, head_of("m", len(body)) + body):
+        with sent(client, make_head("m", len(body)) + body):
             assert eventually(lambda: len(computed) == 1)
             other = threads.submit(client.predict, "m", {"instances": ["a cat"]})
             assert eventually(lambda: 'waiting{model="m"} 2.0' in client.get("/metrics").body.decode())

@@ -1,4 +1,4 @@
-"""The server's page in a real browser: clicks, keys, a phone. Skipped where there is no Chromium."""
+"""The server's page in a real browser: clicks, keys, a phone. Skipped without Chromium."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def browser():
 
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if not program:
-        pytest.skip("there is no Chromium on this machine")
+        pytest.skip("this machine has no Chromium")
     with api.sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield launched
@@ -172,7 +172,7 @@ def test_the_nearest_of_some_texts_are_shown(browser, tmp_path: pathlib.Path):
 
     @served_models.taking(served_models.TEXT)
     def serving_default(text):
-        """How many times a and b stand in the text."""
+        """Counts a and b in the text."""
         counts = [tf.strings.length(tf.strings.regex_replace(text, f"[^{letter}]", "")) for letter in "ab"]
         return {"vector": tf.cast(tf.stack(counts, -1), tf.float32), "is_truncated": tf.fill(tf.shape(text), False)}
 

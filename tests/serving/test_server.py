@@ -15,7 +15,7 @@ from official_bert.errors import UserError
 from official_bert.serving import logs, server
 from official_bert.serving.options import Options
 from tests.conftest import ROOT
-from tests.serving.serving_client import Client, eventually, head_of, is_closed, running, sent
+from tests.serving.serving_client import Client, eventually, is_closed, make_head, running, sent
 
 
 def test_a_taken_port_is_refused(exports: pathlib.Path):
@@ -65,7 +65,7 @@ def test_a_signal_answers_what_is_under_way_and_ends(exports: pathlib.Path, numb
                 break
         client = Client(lines[-1]["url"])
         body = json.dumps({"instances": ["abcd"]}).encode()
-        head = head_of("size", len(body))
+        head = make_head("size", len(body))
         with sent(client, head + body[:10]) as connection:
             assert eventually(lambda: "requests_in_flight 2.0" in client.get("/metrics").body.decode())
             os.kill(process.pid, number)
