@@ -245,7 +245,8 @@ class SpecPredictor(Predictor):
         return {DEFAULT_SIGNATURE: Signature(inputs, outputs)}
 
     def run(self, columns: Columns, batch_size: int | None = None) -> Columns:
-        return self._to_columns(self.answer(columns, batch_size)[0])
+        examples, features = self._featurize(columns)
+        return self._to_columns(self._decode(examples, features, self.compute_outputs(features, batch_size)))
 
     def answer(self, columns: Columns, batch_size: int | None = None) -> tuple[dict[str, list[Any]], list[float]]:
         """Returns the answers to texts as lists, and the margin of each decision (see KindSpec.margins)."""

@@ -89,7 +89,8 @@ def from_rows(
 
 def row_lengths(features: Features) -> Array:
     """Returns the number of tokens of the longest sequence of each row, int64 [R]."""
-    return np.asarray(np.diff(features.splits).reshape(-1, features.choices).max(axis=1))
+    lengths = features.splits[1:] - features.splits[:-1]  # Several times as fast as np.diff for a single text.
+    return np.asarray(lengths if features.choices == 1 else lengths.reshape(-1, features.choices).max(axis=1))
 
 
 def padded_inputs(

@@ -238,7 +238,7 @@ def featurize(
     ids_b, splits_b = np.empty(0, np.int32), np.zeros(len(examples) + 1, np.int64)
     if pair:
         ids_b, splits_b = tokenizer.encode([example.text_b or "" for example in examples])
-    lengths_a, lengths_b = np.diff(splits_a), np.diff(splits_b)
+    lengths_a, lengths_b = splits_a[1:] - splits_a[:-1], splits_b[1:] - splits_b[:-1]
     texts = np.arange(len(examples))  # [R], the index of the text of each row
     starts_a, starts_b = splits_a[:-1], splits_b[:-1]
     room = max_seq_length - np.where(lengths_b > 0, 3, 2)  # [E], without [CLS] and one or two [SEP]

@@ -30,14 +30,10 @@ class Options(ValidatedOptions):
         repeated=True,
         group=_MODELS,
     )
-    host: str = option(
-        "127.0.0.1", "Address to listen on. The default is reachable from this machine only.", group=_NETWORK
-    )
+    host: str = option("127.0.0.1", "Address to listen on. By default, only this machine can connect.", group=_NETWORK)
     port: int = option(8501, "Port to listen on. 0 selects a free port and logs it.", group=_NETWORK, min=0, max=65_535)
     token_file: str | None = option(
-        None,
-        f"File with a bearer token that requests must send. You can also set {TOKEN_VARIABLE}.",
-        group=_NETWORK,
+        None, f"File with a bearer token that requests must send. You can also set {TOKEN_VARIABLE}.", group=_NETWORK
     )
     allowed_hosts: list[str] = option(
         [],
@@ -48,15 +44,9 @@ class Options(ValidatedOptions):
         False, "Serve /metrics without a token and for any host name, such as the address of a pod.", group=_NETWORK
     )
     versions: int = option(1, "Number of versions of each model to serve, newest first.", group=_MODELS, min=1)
-    reload_seconds: float = option(
-        2.0, "Interval in seconds at which to look for new versions.", group=_MODELS, above=0
-    )
-    threads: int | None = option(
-        None, "Number of threads per batch. Defaults to the number of cores.", group=_BATCHES, min=1
-    )
-    max_batch_size: int = option(
-        32, "Maximum number of texts (or windows of long texts) per batch.", group=_BATCHES, min=1
-    )
+    reload_seconds: float = option(2.0, "Number of seconds between checks for new versions.", group=_MODELS, above=0)
+    threads: int | None = option(None, "Threads per batch. Defaults to the number of cores.", group=_BATCHES, min=1)
+    max_batch_size: int = option(32, "Maximum texts (or windows of long texts) per batch.", group=_BATCHES, min=1)
     max_batch_tokens: int = option(
         2048, "Maximum number of tokens per batch, with padding. A longer text is its own batch.", group=_BATCHES, min=1
     )
