@@ -9,11 +9,9 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import logging
 import os
 import pathlib
-import queue
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -24,10 +22,8 @@ from official_bert.utils.flags import ValidatedOptions, option
 from official_bert.utils.progress import Progress
 from official_bert.version import __version__
 
-_CONNECT_SECONDS = 10
-_WAIT_FOR_WORKERS = 60  # seconds
-_TASKS_IN_ADVANCE = 2  # per worker thread, so that no worker waits for the network
-_POLL_SECONDS = 1.0
+_CONNECT_TIMEOUT = 10  # seconds
+_WORKER_TIMEOUT = 60  # seconds
 
 MANY_MACHINES = "many machines"  # a heading in --help
 RESUME_HINT = "Finished work is kept: run the same command again to continue."
@@ -79,18 +75,18 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         distributed = _import_distributed()
         try:
-            self._client = distributed.Client(self._address, timeout=_CONNECT_SECONDS, set_as_default=False)
+            self._client = distributed.Client(self._address, timeout=_CONNECT_TIMEOUT, set_as_default=False)
         except OSError as error:
             raise UserError(
-                f"No scheduler answered at --dask={self._address} within {_CONNECT_SECONDS} s. Start one (dask "
+                f"No scheduler answered at --dask={self._address} within {_CONNECT_TIMEOUT} s. Start one (dask "
                 "scheduler) or correct the address."
             ) from error
         try:
             try:
-                self._client.wait_for_workers(1, timeout=_WAIT_FOR_WORKERS)
+                self._client.wait_for_workers(1, timeout=_WORKER_TIMEOUT)
             except TimeoutError as error:
                 raise UserError(
-                    f"The scheduler at {self._address} has had no workers for {_WAIT_FOR_WORKERS} s. Start some: dask "
+                    f"The scheduler at {self._address} has had no workers for {_WORKER_TIMEOUT} s. Start some: dask "
                     f"worker {self._address} --nthreads=1"
                 ) from error
             self._check_workers()
@@ -139,56 +135,39 @@ class Cluster:
                 version of this package.
             Exception: The first exception raised by a task. No task is running when it is raised.
         """
+        distributed = _import_distributed()
         amounts = amounts or [1] * len(tasks)
-        pending = enumerate(tasks)
-        running: dict[int, Any] = {}  # task index -> future
-        ended: queue.SimpleQueue[int] = queue.SimpleQueue()  # task indices
+        submit = functools.partial(self._client.submit, do_task, code_identity(), function, pure=False)
+        futures = [submit(*arguments) for arguments in tasks]
+        numbers = {future: number for number, future in enumerate(futures)}
         results: dict[int, Any] = {}
         progress, done = Progress(what, sum(amounts), unit), 0.0
-        try:
-            while True:
-                # Counted again every second, because workers come and go.
-                wanted = max(1, _TASKS_IN_ADVANCE * sum(self._client.nthreads().values()))
-                for number, arguments in itertools.islice(pending, max(0, wanted - len(running))):
-                    future = self._client.submit(do_task, code_identity(), function, *arguments, pure=False)
-                    running[number] = future
-                    future.add_done_callback(functools.partial(_note, ended, number))
-                if not running:
-                    return [results[number] for number in range(len(results))]
-                if not self._is_connected():
-                    raise self._lost()
-                with contextlib.suppress(queue.Empty):
-                    number = ended.get(timeout=_POLL_SECONDS)
-                    results[number] = self._result(running.pop(number), number)
+        with self._client.as_current():
+            try:
+                for future in distributed.as_completed(futures):
+                    number = numbers[future]
+                    results[number] = self._get_result(future, number)
                     done += amounts[number]
                     progress.update(done)
-        except UserError:
-            self._end(running, ended)
-            raise
-        except Exception as error:
-            if not self._is_connected() or type(error).__name__ == "CommClosedError":
-                raise self._lost() from error
-            self._end(running, ended)
-            raise
+            except Exception as error:
+                if not self._is_connected() or isinstance(error, distributed.comm.CommClosedError):
+                    raise self._make_lost_error() from error
+                self._cancel(futures)
+                raise
+        return [results[number] for number in range(len(futures))]
 
     def _is_connected(self) -> bool:
         return bool(self._client.status == "running")
 
-    def _lost(self) -> UserError:
+    def _make_lost_error(self) -> UserError:
         return UserError(
             f"Lost the connection to the scheduler at {self._address}. Restart it and its workers. {RESUME_HINT}"
         )
 
-    def _result(self, future: Any, number: int) -> Any:
-        import distributed
-
+    def _get_result(self, future: Any, number: int) -> Any:
+        distributed = _import_distributed()
         try:
-            while True:
-                try:
-                    return future.result(timeout=_CONNECT_SECONDS)
-                except TimeoutError:  # The worker may be lost; then another worker runs the task.
-                    if future.status == "error" or not self._is_connected():
-                        raise
+            return future.result()
         except distributed.scheduler.KilledWorker as error:
             raise UserError(
                 f"Several workers died while running task {number}, probably because they ran out of memory. Give them "
@@ -200,22 +179,15 @@ class Cluster:
                 f"machines. {RESUME_HINT}"
             ) from error
         except distributed.client.FutureCancelledError as error:
-            raise self._lost() from error
+            raise self._make_lost_error() from error
 
-    def _end(self, running: dict[int, Any], ended: "queue.SimpleQueue[int]") -> None:
-        """Cancels the tasks that have not started and waits for the running ones, so that nothing is still writing."""
-        if not self._is_connected():
-            return
+    def _cancel(self, futures: Sequence[Any]) -> None:
+        """Cancels the tasks that are waiting and waits for the running ones, so that nothing is still writing."""
+        distributed = _import_distributed()
         begun = {key for keys in self._client.processing().values() for key in keys}
-        left = {number for number, future in running.items() if future.key in begun}
-        self._client.cancel([future for number, future in running.items() if number not in left])
-        while left and self._is_connected():
-            with contextlib.suppress(queue.Empty):
-                left.discard(ended.get(timeout=_POLL_SECONDS))
-
-
-def _note(ended: "queue.SimpleQueue[int]", number: int, _: Any) -> None:
-    ended.put(number)
+        self._client.cancel([future for future in futures if future.key not in begun])
+        with contextlib.suppress(distributed.client.FutureCancelledError):  # if the connection is lost
+            distributed.wait([future for future in futures if future.key in begun])
 
 
 def do_task(identity: str, function: Callable[..., Any], *arguments: Any) -> Any:

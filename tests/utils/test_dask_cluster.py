@@ -23,7 +23,7 @@ def test_invalid_addresses_are_rejected(address: str):
 
 
 def test_a_missing_scheduler_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(dask_cluster, "_CONNECT_SECONDS", 1)
+    monkeypatch.setattr(dask_cluster, "_CONNECT_TIMEOUT", 1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
