@@ -94,13 +94,13 @@ def make_fixed_texts(casing: Casing) -> list[str]:
 
 
 def compare_texts(checkpoint: LoadedModel, framework: Framework, folder: str) -> int | None:
-    """Compares the ids of our tokenizer with those of the framework that the folder's format belongs to.
+    """Compares the ids of our tokenizer with the ids of the framework that the folder's format belongs to.
 
     Returns:
-        The number of texts, or None if there is no vocabulary or the framework's tokenizer is not available.
+        The number of texts, or None without a vocabulary or if the framework's tokenizer is unavailable.
 
     Raises:
-        UserError: If a text gets other ids.
+        UserError: If the ids of a text differ.
     """
     if framework.encode is None or checkpoint.vocab is None:
         return None

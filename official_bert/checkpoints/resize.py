@@ -12,7 +12,7 @@ from official_bert.errors import UserError
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.exact import CONTINUATION, UNK, BasicTokenizer, WordpieceTokenizer
 
-# New tokens of this form become added tokens, which are cut out of the text as they are written.
+# New tokens of this form become added tokens, which the tokenizer finds in the text before it splits words.
 _MARKER = re.compile(r"\[\S+\]|<\S+>")
 
 
@@ -24,7 +24,7 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
 
     Args:
         checkpoint: A checkpoint with a vocabulary and without optimizer state.
-        tokens: Words, pieces (beginning with ##) or markers such as [E1] and <user>, which become added tokens.
+        tokens: Words, pieces (beginning with ##) or markers, such as [E1] and <user>, which become added tokens.
         rows: "append" for new rows at the end of the table, "unused" to take the rows of [unused0] and so on,
             "unused_first" to append rows once those are used up.
 
