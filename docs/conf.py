@@ -16,9 +16,11 @@ from official_bert.version import __version__  # noqa: E402
 project = "official-bert"
 release = __version__
 extensions = ["myst_nb", "sphinx_copybutton", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "tutorials/out"]
 html_theme = "furo"
 html_title = f"official-bert {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_copyright = False
 smartquotes = False  # which would make dashes of flags
 
@@ -26,6 +28,7 @@ smartquotes = False  # which would make dashes of flags
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist", "dollarmath"]
 nb_execution_mode = "off"
+suppress_warnings = ["misc.highlighting_failure"]  # shell commands of several lines in notebooks
 
 default_role = "literal"  # of single backticks in docstrings
 autodoc_inherit_docstrings = False  # hides what overrides a hook of Keras
