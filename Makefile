@@ -129,7 +129,7 @@ test-install: .venv/bin/python
 	@touch $@
 
 docs: .venv-docs/ready
-	TF_CPP_MIN_LOG_LEVEL=3 .venv-docs/bin/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
+	.venv-docs/bin/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
 	@echo "the site is in docs/_build/html; make docs-serve shows it"
 
 docs-serve: docs

@@ -11,6 +11,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 from command_pages import describe_command  # noqa: E402
 
+from official_bert import build_encoder  # noqa: E402, F401 - imports TensorFlow without its messages
 from official_bert.version import __version__  # noqa: E402
 
 project = "official-bert"
