@@ -1,10 +1,12 @@
 """Settings of the documentation site, which `make docs` builds with Sphinx."""
 
+import inspect
 import pathlib
 import re
 import sys
 
 from sphinx.application import Sphinx
+from sphinx.util.inspect import stringify_signature
 
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
@@ -77,7 +79,17 @@ def mark_code_blocks(app: Sphinx, what: str, name: str, value: object, options: 
     lines[:] = re.sub(r":\n\n(?= {4} *[^ -])", "::\n\n", "\n".join(lines)).split("\n")
 
 
+def show_init_arguments(
+    app: Sphinx, what: str, name: str, value: type, options: object, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Shows the arguments of __init__. Sphinx would show those of Keras' __new__: *args and **kwargs."""
+    if what == "class":
+        signature = stringify_signature(inspect.signature(value), show_annotation=False)
+    return signature, returned
+
+
 def setup(app: Sphinx) -> None:
     """Connects the functions above."""
     app.connect("source-read", prepare_page)
+    app.connect("autodoc-process-signature", show_init_arguments)
     app.connect("autodoc-process-docstring", mark_code_blocks, priority=400)  # before napoleon
