@@ -20,7 +20,7 @@ def test_a_picture_is_what_its_script_draws(name: str):
     assert done.stdout == (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.svg")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted([*FOLDER.glob("*.svg"), *FOLDER.glob("*.png")]), ids=lambda path: path.stem)
 def test_a_picture_is_small_and_shown_with_an_alternative_text(path: Path):
     assert path.stat().st_size < 20_000
     assert path.with_suffix(".py").exists()
