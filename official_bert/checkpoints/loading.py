@@ -158,10 +158,7 @@ def load_pretraining_model(folder: str) -> Loaded:
     tokenizer = loaded.tokenizer
     missing = sorted(PRETRAINING - set(loaded.parts))
     if missing:
-        raise UserError(
-            f"{folder} is a {FORMATS[loaded.source.format].title} checkpoint without {', '.join(missing)}; expected a "
-            "pre-trained model"
-        )
+        raise UserError(f"{folder} has no {' and no '.join(missing)}. Pass a pre-trained model, in any format.")
     model = build_pretraining_model(loaded.config)
     assign_weights(model, loaded.weights)
     return Loaded(model, loaded.config, tokenizer)
