@@ -50,11 +50,6 @@ class RefusedTextsError(Exception):
     """The model cannot answer one of the texts. The message gives the reason."""
 
 
-def get_padding(output: str, is_text: bool) -> Any:
-    """Returns the padding value of an output, [B, W, ...]."""
-    return "" if is_text else -1 if output in _OFFSET_OUTPUTS else 0
-
-
 def find_graph(folder: str) -> str | None:
     """Returns the path of the SavedModel or ONNX graph in a version's folder, or None if it has no graph."""
     paths = (os.path.join(folder, name) for name in (GRAPH_FILE, ONNX_FILE))
@@ -201,7 +196,7 @@ def join_rows(rows: Sequence[Columns]) -> Columns:
     for name in rows[0]:
         values = [row[name] for row in rows]
         widest = np.max([value.shape[1:] for value in values], axis=0)
-        padding = get_padding(name, values[0].dtype == object)
+        padding: Any = "" if values[0].dtype == object else -1 if name in _OFFSET_OUTPUTS else 0
         joined[name] = np.concatenate([
             value if value.shape[1:] == tuple(widest) else np.pad(
                 value, [(0, 0), *((0, int(most) - size) for most, size in zip(widest, value.shape[1:], strict=True))],

@@ -168,6 +168,33 @@ def test_without_onnxruntime_the_extra_is_named(tagger: pathlib.Path, monkeypatc
         loading.load(str(tagger / "1"), None)
 
 
+def test_short_texts_of_several_requests_are_answered_by_one_call(
+    tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    model = OnnxPredictor(str(tagger / "1"))
+    requests = [exports.to_columns({"text": texts}) for texts in (["a cat"], ["the cat sat", ""])]
+    expected = [model.run(columns) for columns in requests]
+    run, calls = OnnxPredictor.run, list[list[str]]()
+
+    def note(self: OnnxPredictor, columns: exports.Columns, batch_size: int | None = None) -> exports.Columns:
+        calls.append(columns["text"].tolist())
+        return run(self, columns, batch_size)
+
+    monkeypatch.setattr(OnnxPredictor, "run", note)
+    prepared = [model.prepare(DEFAULT_SIGNATURE, columns) for columns in requests]
+    assert [[each.tokens for each in texts] for texts in prepared] == [[[5]], [[11], [0]]]  # Bytes.
+    outputs = iter(model.compute([(each, 0) for texts in prepared for each in texts]))
+    assert calls == [["a cat", "the cat sat", ""]]
+    for texts, answers in zip(prepared, expected, strict=True):
+        found = exports.join_rows([model.finish(each, [next(outputs)]) for each in texts])
+        assert found.keys() == answers.keys()
+        for name, values in answers.items():
+            if values.dtype == object:
+                assert found[name].tolist() == values.tolist()
+            else:
+                np.testing.assert_allclose(found[name], values, atol=1e-5)
+
+
 LONG = "the cat sat on a mat , and the dog ran . " * 20  # in dozens of windows
 
 
