@@ -6,7 +6,7 @@ import functools
 from data_gen.options import EXCLUDE_TEXTS, NO_WHOLE_WORDS, TEXT, WORD_BOUNDARIES, TextOptions
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.optimization.choices import MIRRORED, ONE_DEVICE, dtype_option
+from official_bert.optimization.choices import MIRRORED, ONE_DEVICE, AdamOptions, dtype_option
 from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils import files
 from official_bert.utils.flags import HARDWARE, MODEL, TRAINING, option
@@ -25,7 +25,7 @@ _PARTS = 10  # Warm-up takes one of ten parts of the training, and an evaluation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(TextOptions):
+class Options(TextOptions, AdamOptions):
     """The model, the text that it is adapted to, and the settings of the training."""
 
     init: str = _model(dataclasses.MISSING, "Weights: a checkpoint of any format, or a name (hf://, google://).")

@@ -10,6 +10,7 @@ from official_bert.optimization.choices import (
     ONE_DEVICE,
     STRATEGIES,
     TPU,
+    AdamOptions,
     deterministic_option,
     dtype_option,
     worker_hosts_option,
@@ -23,7 +24,7 @@ from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAININ
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ValidatedOptions):
+class Options(ValidatedOptions, AdamOptions):
     """The options of a fine-tuning run.
 
     Some options default to None, and then use the task's own default (see `resolved`). `task_options` is an

@@ -74,8 +74,8 @@ class Trainer:
             self.optimizer, self.schedule = create_bert_optimizer(
                 learner, initial_model.config.num_hidden_layers, num_steps=config.num_steps,
                 learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
-                layer_decay=config.layer_decay, adam_bias_correction=config.adam_bias_correction,
-                scales_loss=config.dtype == "mixed_float16",
+                layer_decay=config.layer_decay, scales_loss=config.dtype == "mixed_float16",
+                **config.optimizer_settings,
             )  # fmt: skip
             loss_share = make_loss_share(loss or create_model(head).loss(), loss_weights=head.loss_weights())
             self.replica_step = TrainingStep(

@@ -1,6 +1,7 @@
 """The settings of the trainer, computed from the options and the number of rows."""
 
 import dataclasses
+from typing import Any
 
 from official_bert.finetuning.options import Options
 from official_bert.optimization.choices import DTYPES, ONE_DEVICE
@@ -21,7 +22,7 @@ class TrainingConfig:
     freeze: tuple[str, ...] = ()  # regular expressions of encoder layers to freeze
     balanced_sampling: bool = False  # whether an epoch has equally many rows of each class
     layer_decay: float = 1.0  # learning rate of a layer divided by that of the next higher layer
-    adam_bias_correction: bool = True
+    optimizer_settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # arguments of BertAdamW
     group_by_length: bool = False  # whether the rows of a batch have similar lengths
     dtype: str = "float32"  # a Keras dtype policy
     micro_batches: int = 1  # micro-batches that a replica's rows are split into
@@ -50,7 +51,7 @@ def make_training_config(options: Options, rows: int) -> TrainingConfig:
         freeze=tuple(options.freeze),
         balanced_sampling=options.balanced_sampling,
         layer_decay=options.layer_decay,
-        adam_bias_correction=options.adam_bias_correction,
+        optimizer_settings=options.optimizer_settings,
         group_by_length=options.group_by_length,
         dtype=DTYPES[options.dtype],
         micro_batches=options.gradient_accumulation_steps,

@@ -3,15 +3,50 @@
 distribution.py and optimizers.py create the objects.
 """
 
+import dataclasses
 from typing import Any
 
-from official_bert.utils.flags import HARDWARE, option
+from official_bert.utils.flags import HARDWARE, TRAINING, option
 
 AUTO = "auto"  # value of --dtype: the faster of float32 and bfloat16
 # Keras dtype policies by value of --dtype.
 DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 STRATEGIES = ONE_DEVICE, MIRRORED, MULTI_WORKER, TPU = ("one_device", "mirrored", "multi_worker", "tpu")
 OPTIMIZERS = ("adamw", "lamb", "keras_adamw")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamOptions:
+    """The optimizer's flags of the commands that train. The names are Hugging Face's, the defaults the original's."""
+
+    adam_bias_correction: bool = option(
+        False,
+        "Correct the bias of adamw's moments. The original does not; the other optimizers always do.",
+        group=TRAINING,
+    )
+    weight_decay: float = option(
+        0.01, "Weight decay of all weights except biases and layer normalization.", group=TRAINING, min=0
+    )
+    adam_beta1: float = option(0.9, "Decay rate of the mean of the gradients.", group=TRAINING, min=0, below=1)
+    adam_beta2: float = option(0.999, "Decay rate of the mean of squared gradients.", group=TRAINING, min=0, below=1)
+    adam_epsilon: float = option(
+        1e-6, "Number added to the root of the mean of squared gradients.", group=TRAINING, above=0
+    )
+    max_grad_norm: float = option(
+        1.0, "Maximum global norm of the gradients. 0 disables clipping.", group=TRAINING, min=0
+    )
+
+    @property
+    def optimizer_settings(self) -> dict[str, Any]:
+        """The arguments of optimizers.get_optimizer."""
+        return {
+            "adam_bias_correction": self.adam_bias_correction,
+            "weight_decay_rate": self.weight_decay,
+            "beta_1": self.adam_beta1,
+            "beta_2": self.adam_beta2,
+            "epsilon": self.adam_epsilon,
+            "clip_norm": self.max_grad_norm or None,
+        }
 
 
 def worker_hosts_option() -> Any:

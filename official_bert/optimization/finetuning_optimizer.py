@@ -18,8 +18,8 @@ def create_bert_optimizer(
     learning_rate: float,
     warmup_proportion: float,
     layer_decay: float,
-    adam_bias_correction: bool = True,
     scales_loss: bool = False,
+    **settings: Any,
 ) -> tuple[BertAdamW, WarmupPolynomialDecay]:
     """Creates the optimizer of the finetune command and of fit, built for the model's weights, and its schedule.
 
@@ -32,12 +32,12 @@ def create_bert_optimizer(
         learning_rate: Peak learning rate.
         warmup_proportion: Fraction of the steps in which the learning rate warms up.
         layer_decay: Factor from the learning rate of each layer to the learning rate of the layer below it.
-        adam_bias_correction: Whether to correct the bias of Adam's moments. The original does not.
         scales_loss: Whether to scale the loss, as float16 requires.
+        settings: Other arguments of BertAdamW. adam_bias_correction defaults to True.
     """
     schedule = WarmupPolynomialDecay(learning_rate, num_steps, int(num_steps * warmup_proportion))
     factors = compute_layer_factors(model, num_layers, layer_decay)
-    settings: dict[str, Any] = {"adam_bias_correction": adam_bias_correction}
+    settings = {"adam_bias_correction": True, **settings}
     optimizer = LayerwiseAdamW(schedule, factors, **settings) if factors else BertAdamW(schedule, **settings)
     optimizer.build(model.trainable_variables)
     if scales_loss:

@@ -23,7 +23,7 @@ def get_optimizer(name: str, learning_rate: Any, **settings: Any) -> Any:
     Args:
         name: Name of the optimizer.
         learning_rate: A number or a schedule.
-        settings: Other arguments of the optimizer's class.
+        settings: Other arguments of BertAdamW. The other optimizers always correct the bias of their moments.
 
     Raises:
         UserError: If the name is unknown.
@@ -31,6 +31,10 @@ def get_optimizer(name: str, learning_rate: Any, **settings: Any) -> Any:
     classes = {"adamw": BertAdamW, "lamb": Lamb, "keras_adamw": KerasAdamW}
     if name not in classes:
         raise UserError(f"unknown optimizer {name!r}; expected one of {', '.join(OPTIMIZERS)}")
+    if name != "adamw":
+        settings.pop("adam_bias_correction", None)
+    if name == "keras_adamw" and "weight_decay_rate" in settings:
+        settings["weight_decay"] = settings.pop("weight_decay_rate")
     return classes[name](learning_rate, **settings)
 
 

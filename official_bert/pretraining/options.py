@@ -64,7 +64,7 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ValidatedOptions):
+class Options(ValidatedOptions, choices.AdamOptions):
     """The flags of run_pretraining. The original's flags have the original's defaults."""
 
     input_file: list[str] = _data(
@@ -137,9 +137,6 @@ class Options(ValidatedOptions):
     )
     optimizer: str = _training(
         "adamw", "Optimizer: adamw (the original's), lamb (for large batches) or keras_adamw.", choices.OPTIMIZERS
-    )
-    adam_bias_correction: bool = _training(
-        False, "Correct the bias of adamw's moments. The original does not; the other optimizers always do."
     )
     freeze: list[str] = _training([], "Comma-separated regular expressions of whole layer names to freeze.")
     random_seed: int = _training(12345, "Random seed for initial weights, the order of the records and dropout.", min=0)

@@ -130,7 +130,7 @@ def set_up(options: Options, strategy: Any) -> RunParts:
         jit_compile=should_jit_compile(options.jit_compile, options.dtype, strategy),
         compile_parts=options.compile_parts and distribution.compiles_parts(strategy),
         optimizer=options.optimizer,
-        adam_bias_correction=options.adam_bias_correction,
+        optimizer_settings=options.optimizer_settings,
         next_sentence=options.next_sentence_prediction,
         frozen=options.freeze,
         micro_batches=options.gradient_accumulation_steps,

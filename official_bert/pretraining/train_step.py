@@ -1,15 +1,15 @@
-"""A model in training: what one step does, on each replica and over all of them.
+"""A model in training, and the step that trains it on all replicas.
 
-One tf.function runs K steps; a step runs on every replica its share of the batch, in one piece or in micro-batches. It
-is written out, because it is here that sums over replicas, clipping and random seeds must be seen; Keras' fit breaks on
-several steps per call.
+One tf.function runs K steps. In a step, each replica processes its share of the batch, whole or in micro-batches. The
+step is explicit code instead of Keras' fit, because sums over replicas, clipping and random seeds must be visible here,
+and fit does not support several such steps per call.
 
 B batch of one replica, R records of a packed row
 """
 
 import functools
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -39,28 +39,28 @@ SUMS = tuple(
 
 
 class Pretrainer:
-    """A model in training: the steps that change it and those that judge it, under a distribution strategy.
+    """A model in training, with its training and evaluation steps under a distribution strategy.
 
     Args:
-        config: the model's sizes.
-        strategy: where to run.
-        schedule: the learning rate by step.
-        seed: of initial weights and dropout.
-        dtype: a Keras dtype policy. Under mixed_float16 the loss is scaled, and steps that overflow are skipped.
-        jit_compile: whether XLA compiles the step: the first one takes longer, the others less.
-        compile_parts: where XLA does not compile the step, whether it compiles all of it but the products of matrices:
-            for one CPU (see distribution.compiles_parts, compile_blocks).
-        optimizer: one of optimization.OPTIMIZERS.
-        adam_bias_correction: Whether adamw corrects the bias of its moments.
-        next_sentence: whether the loss of the sentence labels is trained; without it the pooler and that head are
-            frozen, and the sums of that loss are 0.
-        frozen: regular expressions of layers' names: these are not trained.
-        micro_batches: into how many parts a replica's batch is cut; gradients are summed over them.
-        rematerialize: whether encoder blocks are computed a second time in the backward pass.
-        skip_nonfinite: whether a step whose loss or gradient is not finite leaves the weights as they are.
-        packed: whether several records share a row. A replica's batch then comes in parts, as data.packing.pack cuts
-            it, and `micro_batches` is not looked at.
-        times_input: whether steps measure how long they wait for batches; deterministic operations have no clock.
+        config: Configuration of the model.
+        strategy: The distribution strategy.
+        schedule: The learning rate by step.
+        seed: Random seed of initial weights and dropout.
+        dtype: A Keras dtype policy. With mixed_float16, the loss is scaled and steps that overflow are skipped.
+        jit_compile: Whether XLA compiles the whole step.
+        compile_parts: Without jit_compile: whether XLA compiles everything except matrix products, for one CPU (see
+            distribution.compiles_parts and compile_blocks).
+        optimizer: One of choices.OPTIMIZERS.
+        optimizer_settings: Other arguments of get_optimizer.
+        next_sentence: Whether to train the loss of the sentence labels. Otherwise, the pooler and its head are frozen
+            and the sums of that loss are 0.
+        frozen: Regular expressions of layer names to freeze.
+        micro_batches: Number of micro-batches per replica. Their gradients are summed.
+        rematerialize: Whether the backward pass computes encoder blocks again.
+        skip_nonfinite: Whether to skip a step whose loss or gradient is not finite.
+        packed: Whether several records share a row. Batches are then split as by data.packing.pack, and
+            `micro_batches` has no effect.
+        times_input: Whether steps measure how long they wait for batches. Deterministic operations include no clock.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Pretrainer:
         jit_compile: bool = False,
         compile_parts: bool = False,
         optimizer: str = "adamw",
-        adam_bias_correction: bool = False,
+        optimizer_settings: Mapping[str, Any] | None = None,
         next_sentence: bool = True,
         frozen: Sequence[str] = (),
         micro_batches: int = 1,
@@ -84,7 +84,7 @@ class Pretrainer:
         times_input: bool = True,
     ) -> None:
         self.strategy = strategy
-        # A TPU would stop to be asked for the time.
+        # Reading the time would interrupt a TPU.
         self._times_input = times_input and not isinstance(strategy, tf.distribute.TPUStrategy)
         self.schedule = schedule
         self._micro_batches = micro_batches
@@ -98,8 +98,7 @@ class Pretrainer:
             if frozen:
                 freeze(self.model, frozen)
                 check_trainable(self.model)
-            settings = {"adam_bias_correction": adam_bias_correction} if optimizer == "adamw" else {}
-            self.optimizer = get_optimizer(optimizer, schedule, **settings)
+            self.optimizer = get_optimizer(optimizer, schedule, **optimizer_settings or {})
             self.optimizer.build(self.model.trainable_variables)
             self._loss_scale = DynamicLossScale() if dtype == "mixed_float16" else None
         compile_parts = compile_parts and not jit_compile
@@ -108,11 +107,11 @@ class Pretrainer:
         self._masked_lm_losses: Any = losses.factored_masked_lm_losses
         if compiled is None:
             self._masked_lm_losses = functools.partial(losses.masked_lm_losses, compiled=compile_parts)
-        # Compiled once each; the number of steps is a tensor, so that another number does not compile again.
+        # The number of steps is a tensor, so that each function is compiled only once.
         self._update: Any = functools.partial(apply_gradients, self.optimizer, self._loss_scale, skip_nonfinite)
         if compile_parts:
             self._update = tf.function(self._update, jit_compile=True, autograph=False)
-        # AutoGraph would rewrite all functions that are called, in vain: most of the time of tracing.
+        # AutoGraph would only make tracing slower.
         self._train = tf.function(self._train_steps, autograph=False)
         self._step = self.replica_step
         if jit_compile:
@@ -121,25 +120,26 @@ class Pretrainer:
 
     @property
     def variables(self) -> dict[str, list[Any]]:
-        """All that a checkpoint must hold for training to go on the same."""
+        """The variables that a checkpoint needs, so that a resumed run computes the same steps."""
         scale = {"loss_scale": self._loss_scale.variables} if self._loss_scale else {}
         return {"model": self.model.variables, "optimizer": self.optimizer.variables, **scale}
 
     @property
     def step(self) -> int:
-        """The number of steps taken."""
+        """Number of steps taken."""
         return int(self.optimizer.iterations.numpy())
 
     def train(self, batches: Iterator[Any], steps: int) -> dict[str, float]:
         """Takes steps and returns sums over them, by name.
 
         Returns:
-            Over the steps that were finite: the sums of pretraining_sums, and gradient_norm. Of the others:
-            - nonfinite_steps: their number; nonfinite_losses: that of those whose loss was not finite.
-            - nonfinite_at_end: how many of them came last, in a row.
-            - nonfinite_step, nonfinite_loss, nonfinite_norm: number from 1, loss and gradient norm of the first whose
-              loss was not finite, or else of the first; 0 where there is none.
-            And input_wait: the seconds in which the devices waited for a batch (0 on a TPU, or without times_input).
+            The sums of pretraining_sums and gradient_norm over the finite steps, and:
+            - nonfinite_steps: Number of steps whose loss or gradient was not finite.
+            - nonfinite_losses: Number of steps whose loss was not finite.
+            - nonfinite_at_end: Number of non-finite steps after the last finite one.
+            - nonfinite_step, nonfinite_loss, nonfinite_norm: Number (from 1), loss and gradient norm of the first step
+              with a non-finite loss, or else of the first non-finite step. 0 if all steps were finite.
+            - input_wait: Seconds for which the devices waited for batches (0 on a TPU, or without times_input).
         """
         return {name: float(value) for name, value in self._train(batches, tf.constant(steps)).items()}
 
@@ -147,30 +147,30 @@ class Pretrainer:
         """Returns the sums of pretraining_sums over one batch, without dropout."""
         return {name: float(value) for name, value in self._evaluate(batch).items()}
 
-    @tf.autograph.experimental.do_not_convert  # in callers' own graphs, too
+    @tf.autograph.experimental.do_not_convert  # also in the graphs of callers
     def replica_step(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """One step as a replica sees it: [B, ...] of its own (packed [parts, B, ...]), gradients and sums of all.
+        """Takes one step on a replica, given its features [B, ...] (packed [parts, B, ...]).
 
         Returns:
-            The sums over all replicas, gradient_norm, finite_loss, whether the losses are finite, and finite, whether
-            the gradients are too.
+            The sums over all replicas, gradient_norm, finite_loss (whether the losses are finite) and finite (whether
+            the gradients are finite too).
         """
-        # The losses' denominators are those of the whole batch: a replica with fewer predictions weighs less.
+        # The losses are divided by the counts of the whole batch, so a replica with fewer predictions counts less.
         predictions = all_reduce_sum(tf.reduce_sum(features["masked_lm_weights"]))
         examples = all_reduce_sum(tf.reduce_sum(losses.record_weights(features)))
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        sums, gradients = self._accumulated(features, predictions, examples, replica)
-        sums = _all_together(sums)
+        sums, gradients = self._accumulate(features, predictions, examples, replica)
+        sums = _sum_over_replicas(sums)
         finite_loss = tf.math.is_finite(sums["masked_lm_loss"] + sums["next_sentence_loss"])
-        # Dense, since a sparse gradient has no place among the arguments of a compiled function.
+        # Compiled functions do not accept sparse gradients.
         gradients = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
         norm, finite = self._update(gradients, finite_loss)
         return {**sums, "gradient_norm": norm, "finite": finite, "finite_loss": finite_loss}
 
-    def _accumulated(
+    def _accumulate(
         self, features: dict[str, tf.Tensor], predictions: tf.Tensor, examples: tf.Tensor, replica: Any
     ) -> tuple[dict[str, tf.Tensor], list[Any]]:
-        """Sums and gradients of a replica's batch, from one micro-batch after the other."""
+        """Returns the sums and gradients of a replica's batch, accumulated over its micro-batches."""
         variables = self.model.trainable_variables
 
         def micro_batch_gradients(number: Any, part: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], list[Any]]:
@@ -183,7 +183,7 @@ class Pretrainer:
 
         if self._packed:
             micro_batches = features
-            # Parts without records stand at the end.
+            # Empty parts are at the end.
             count = tf.math.count_nonzero(tf.reduce_any(features["input_mask"] > 0, axis=(1, 2)), dtype=tf.int32)
         elif self._micro_batches == 1:
             return micro_batch_gradients(0, features)
@@ -194,7 +194,7 @@ class Pretrainer:
     def _sums(self, features: dict[str, tf.Tensor], training: bool) -> dict[str, tf.Tensor]:
         if self._packed and "record_ids" not in features:  # in evaluation
             features = spread_over_rows(features)
-        # Labels are left out: Keras wants the model's inputs and nothing else.
+        # Keras accepts only the model's inputs, without labels.
         inputs = {name: features[name] for name in self.model.input}
         outputs = self._call(inputs, training=training)
         sums = losses.pretraining_sums(outputs, features, self._masked_lm_losses if training else None)
@@ -206,14 +206,14 @@ class Pretrainer:
         return step_seed(self._seed, self.optimizer.iterations, replica, micro_batch)
 
     def _train_steps(self, batches: Any, steps: tf.Tensor) -> dict[str, tf.Tensor]:
-        # Of 64 bits, so that it makes no difference into how many calls the steps are cut.
+        # 64 bits, so that the sums do not depend on the number of steps per call.
         names = (*SUMS, "gradient_norm", "nonfinite_steps", "nonfinite_losses")
         totals = {name: tf.constant(0.0, tf.float64) for name in names}
         bad = {name: tf.constant(0.0) for name in ("nonfinite_step", "nonfinite_loss", "nonfinite_norm")}
 
         def step(number: Any, totals: Any, bad: Any, nonfinite_at_end: Any, waited: Any) -> tuple[Any, ...]:
             batch, seconds = self._next(batches, after=totals["gradient_norm"])
-            results = self._on_replicas(self._step, batch)
+            results = self._run_on_replicas(self._step, batch)
             finite, finite_loss = results.pop("finite"), results.pop("finite_loss")
             is_first_of_all = ~finite & (totals["nonfinite_steps"] == 0)
             is_first = tf.where(finite_loss, is_first_of_all, totals["nonfinite_losses"] == 0)
@@ -236,7 +236,7 @@ class Pretrainer:
         return {**totals, **bad, "nonfinite_at_end": nonfinite_at_end, "input_wait": waited}
 
     def _next(self, batches: Any, after: tf.Tensor) -> tuple[Any, tf.Tensor]:
-        """A batch, and the seconds for which it had to be waited for once the step before was done."""
+        """Returns a batch, and the seconds from the end of the previous step until the batch was available."""
         if not self._times_input:
             return next(batches), tf.constant(0.0, tf.float64)
         with tf.control_dependencies([after]):
@@ -248,17 +248,17 @@ class Pretrainer:
 
     def _evaluate_step(self, batch: Any) -> dict[str, tf.Tensor]:
         def replica_step(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            return _all_together(self._sums(features, training=False))
+            return _sum_over_replicas(self._sums(features, training=False))
 
-        return self._on_replicas(replica_step, batch)
+        return self._run_on_replicas(replica_step, batch)
 
-    def _on_replicas(self, step: Any, batch: Any) -> dict[str, tf.Tensor]:
-        """What a step gives on every replica, where it is the same."""
+    def _run_on_replicas(self, step: Any, batch: Any) -> dict[str, tf.Tensor]:
+        """Runs a step on all replicas. Returns the results of one, because they are the same on each."""
         results = self.strategy.run(step, args=(batch,))
         return {name: self.strategy.experimental_local_results(value)[0] for name, value in results.items()}
 
 
-def _all_together(sums: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Sums over replicas, in one exchange for all."""
+def _sum_over_replicas(sums: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Sums values over replicas in one exchange."""
     stacked = all_reduce_sum(tf.stack([sums[name] for name in SUMS]))
     return dict(zip(SUMS, tf.unstack(stacked), strict=True))

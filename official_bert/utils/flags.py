@@ -199,7 +199,9 @@ def list_flags(options: type, shown_defaults: Mapping[str, Any] | None = None, g
     """
     hints = typing.get_type_hints(options)
     flags = []
-    for field in dataclasses.fields(options):
+    # Python puts inherited fields first. Here, those of mixins such as AdamOptions come last.
+    mixins = {field.name for base in options.__bases__[1:] for field in dataclasses.fields(base)}
+    for field in sorted(dataclasses.fields(options), key=lambda field: field.name in mixins):
         if "help" not in field.metadata:  # not made by `option`
             continue
         default: Any = None if field.default is dataclasses.MISSING else field.default

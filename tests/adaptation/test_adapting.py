@@ -16,6 +16,7 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
 from official_bert.keras_models.text_classifier import TextClassifier
+from official_bert.optimization.choices import AdamOptions
 from official_bert.runs import run_file
 from official_bert.runs.training_log import read_log
 from official_bert.utils import row_files
@@ -207,3 +208,7 @@ def test_a_folder_with_other_files_is_refused(source: pathlib.Path, tmp_path: pa
     with pytest.raises(UserError, match="model contains other files .ckpt-1.index.; pass a new or empty --output_dir"):
         adapting.run(make_options(source, text, tmp_path / "model"))
     assert os.listdir(tmp_path / "model") == ["ckpt-1.index"]
+
+
+def test_the_optimizer_s_flags_are_passed_to_pretraining():
+    assert {field.name for field in dataclasses.fields(AdamOptions)} <= training._SHARED_OPTIONS

@@ -9,6 +9,8 @@ from official_bert.errors import UserError
 from official_bert.finetuning import training
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training_config import make_training_config
+from official_bert.optimization.choices import AdamOptions
+from official_bert.runs.run_file import locked_options
 from official_bert.tasks import all_tasks
 from official_bert.tasks.options import (
     TASK_OPTIONS,
@@ -36,6 +38,20 @@ def test_each_task_has_its_own_options_and_defaults():
     assert dataclasses.replace(options, learning_rate=1e-3).settings() == Defaults(16, 1e-3, 3.0, 128)
     assert task_options == MultipleChoiceOptions()
     assert parse("--task=table", "--train_file=a.csv")[1] == TableOptions(train_file="a.csv")
+
+
+def test_the_optimizer_s_flags_reach_the_trainer_and_lock_a_run():
+    options = parse("--task=sst-2", "--weight_decay=0", "--adam_beta2=0.98", "--max_grad_norm=0.5")[0]
+    settings = make_training_config(options, 8).optimizer_settings
+    assert (settings["weight_decay_rate"], settings["beta_2"], settings["clip_norm"]) == (0.0, 0.98, 0.5)
+    assert settings["adam_bias_correction"]
+    assert {field.name for field in dataclasses.fields(AdamOptions)} <= locked_options(Options)
+    for flag, limit in {
+        "weight_decay=-1": "at least 0",
+        "adam_beta1=1": "less than 1",
+        "adam_epsilon=0": "greater",
+    }.items():
+        assert limit in refusal(parse, "--task=sst-2", f"--{flag}")
 
 
 @pytest.mark.parametrize(("task", "flag"), [

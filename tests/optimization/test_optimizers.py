@@ -8,7 +8,7 @@ import tensorflow as tf
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
-from official_bert.optimization.choices import OPTIMIZERS
+from official_bert.optimization.choices import OPTIMIZERS, AdamOptions
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import (
     BertAdamW,
@@ -67,6 +67,20 @@ def test_rows_of_equal_ids_are_clipped_as_their_sum(scale: float):
     np.testing.assert_allclose(found_norm, norm, rtol=1e-6)
     np.testing.assert_allclose(found[0], expected, rtol=1e-6)
     assert (found[0].shape, found[2]) == ((6, 2), None)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_flags_set_every_number_of_the_rule(name: str):
+    default = AdamOptions(adam_bias_correction=False)
+    assert get_optimizer(name, 0.1, **default.optimizer_settings).get_config() == get_optimizer(name, 0.1).get_config()
+    changed = AdamOptions(
+        adam_bias_correction=True, weight_decay=0.2, adam_beta1=0.8, adam_beta2=0.9, adam_epsilon=1e-4, max_grad_norm=0
+    )
+    config = get_optimizer(name, 0.1, **changed.optimizer_settings).get_config()
+    decay = "weight_decay" if name == "keras_adamw" else "weight_decay_rate"
+    found = [config[key] for key in (decay, "beta_1", "beta_2", "epsilon", "clip_norm")]
+    assert found == [0.2, 0.8, 0.9, 1e-4, None]
+    assert config.get("adam_bias_correction", True)
 
 
 def test_rules_differ_and_an_unknown_name_is_refused(tiny_config: BertConfig):
