@@ -1,9 +1,9 @@
-"""The examples of a run and their features. Each split is read and tokenized once."""
+"""The examples of a run and their features. Each split is read, hashed and tokenized once."""
 
 import dataclasses
 from typing import Any
 
-from official_bert.finetuning.feature_cache import load_or_compute_features
+from official_bert.finetuning.feature_cache import compute_digest, load_or_compute_features
 from official_bert.kinds.features import Features
 from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer
@@ -20,6 +20,7 @@ class RunData:
     bad_rows: BadRows  # collects rows that cannot be read
     cache_dir: str  # folder of the feature cache
     _examples: dict[str, list[Any]] = dataclasses.field(default_factory=dict)  # by split
+    _digests: dict[str, str] = dataclasses.field(default_factory=dict)  # by split
     _features: dict[str, Features] = dataclasses.field(default_factory=dict)  # by split
 
     def read(self, split: str) -> list[Any]:
@@ -28,12 +29,18 @@ class RunData:
             self._examples[split] = self.task.read(split, self.bad_rows)
         return self._examples[split]
 
+    def digest(self, split: str) -> str:
+        """Returns a digest of everything that the features of a split depend on."""
+        if split not in self._digests:
+            self._digests[split] = compute_digest(self.task, self.read(split), self.tokenizer, self.max_seq_length)
+        return self._digests[split]
+
     def features(self, split: str) -> Features:
         """Returns the features of a split, from the cache if possible, and prints a note about truncation."""
         if split not in self._features:
             examples = self.read(split)
             features = load_or_compute_features(
-                self.task, examples, self.tokenizer, self.max_seq_length, self.cache_dir
+                self.task, examples, self.tokenizer, self.max_seq_length, self.cache_dir, self.digest(split)
             )
             if note := self.task.head.describe_truncation(features.num_truncated, len(examples), self.max_seq_length):
                 print(f"note: {split}: {note}", flush=True)

@@ -91,7 +91,7 @@ def evaluate_and_predict(
         if is_chief:
             decisions = {name: value for name, value in task.head.settings.items() if name in DECISIONS}
             finetuned.replace_task(folder, task_spec | decisions)
-            print(f"decisions: {decisions}; existing exports do not include them: export the model again")
+            print(_describe_decisions(task.head, decisions))
     results: Scores = {}
     warnings: list[str] = []
     if options.do_eval and task.eval_splits:
@@ -125,6 +125,18 @@ def evaluate_and_predict(
             if is_chief:
                 _warn_if_constant(split, task.head, predictions, examples)
     return results
+
+
+def _describe_decisions(head: KindSpec, decisions: Mapping[str, Any]) -> str:
+    """Returns a line for each decision that was chosen on the evaluation data."""
+    lines = [f"temperature of the probabilities: {decisions['temperature']:.4f}"] if "temperature" in decisions else []
+    thresholds = zip(head.labels or (), decisions.get("thresholds", ()), strict=False)
+    lines += [f"threshold of {label}: {threshold:.4f}" for label, threshold in thresholds]
+    if "min_confidence" in decisions:
+        lines.append(f"minimum confidence: {decisions['min_confidence']:g}")
+    return "\n".join(
+        [*(lines or ["no decision changed"]), "existing exports do not include this: export the model again"]
+    )
 
 
 def _warn_if_constant(split: str, head: KindSpec, predictions: Any, examples: list[Any]) -> list[str]:

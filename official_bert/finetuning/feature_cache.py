@@ -39,7 +39,7 @@ def compute_digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer
 
 
 def load_or_compute_features(
-    task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int, folder: str | None
+    task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int, folder: str, digest: str
 ) -> Features:
     """Returns the features of some examples, from the cache if possible. Otherwise computes and stores them.
 
@@ -48,11 +48,10 @@ def load_or_compute_features(
         examples: Examples of the task.
         tokenizer: Tokenizer of the model.
         max_seq_length: Maximum sequence length.
-        folder: Folder of the cache. None disables the cache.
+        folder: Folder of the cache.
+        digest: The result of `compute_digest` for the other arguments.
     """
-    if folder is None:
-        return task.head.featurize(examples, tokenizer, max_seq_length)
-    path = os.path.join(folder, f"{compute_digest(task, examples, tokenizer, max_seq_length)}.{_VERSION}.npz")
+    path = os.path.join(folder, f"{digest}.{_VERSION}.npz")
     if files.exists(path) and (cached := _read(path)) is not None:
         return cached
     features = task.head.featurize(examples, tokenizer, max_seq_length)

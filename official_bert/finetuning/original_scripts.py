@@ -58,10 +58,10 @@ def run_squad(options: Options, original: OriginalSquadOptions, task_options: Sq
         task_options = SquadV2Options(**vars(task_options), null_score_diff_threshold=threshold)
         options = dataclasses.replace(options, task=SQUAD_V2)
     _run(options, original, task_options)
-    for name in ("predictions.json", "nbest_predictions.json", "null_odds.json"):
-        path = os.path.join(options.output_dir, f"test_{name}")
+    for name in ("predictions", "nbest_predictions", "null_odds"):
+        path = os.path.join(options.output_dir, f"{name}_test.json")
         if options.do_predict and files.exists(path):
-            files.write_text(os.path.join(options.output_dir, name), files.read_text(path))
+            files.write_text(os.path.join(options.output_dir, f"{name}.json"), files.read_text(path))
 
 
 def write_scores(path: str, scores: Mapping[str, float]) -> None:

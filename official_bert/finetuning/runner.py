@@ -142,8 +142,7 @@ def _check_splits(options: Options, task: Task) -> None:
         raise UserError(f"--do_eval: {task.name} has no evaluation data; a table needs --eval_file")
     if options.do_predict and not task.test_splits:
         raise UserError(
-            f"--do_predict: {task.name} has no test data without labels; a table needs --predict_file, and --do_eval "
-            "scores labelled test data"
+            f"--do_predict: {task.name} has no test data; pass --predict_file, or add the test part to --data_dir"
         )
 
 

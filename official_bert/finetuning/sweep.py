@@ -40,13 +40,14 @@ def run_sweep(options: Options) -> list[dict[str, Any]]:
     Raises:
         UserError: If the task has no evaluation data, or a run fails (see `runner.run`).
     """
-    is_chief = make_strategy(options).extended.should_checkpoint  # the worker that writes files
     task = make_run_task(options)
     if not task.eval_splits:
         raise UserError(
             f"a sweep compares runs by their scores, but {task.name} has no evaluation data; pass --eval_file"
         )
     deciding = get_deciding_score(task)
+    del task  # frees the rows of a table
+    is_chief = make_strategy(options).extended.should_checkpoint  # the worker that writes files
     seeds = [int(text) for text in options.random_seeds] or [options.random_seed]
     rows: list[dict[str, Any]] = []
     for setting in _list_settings(options):

@@ -12,7 +12,6 @@ from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.distillation import DistillationLoss, add_teacher_targets, get_text_head
-from official_bert.finetuning.feature_cache import compute_digest
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig, make_training_config
@@ -83,10 +82,8 @@ def train(
     variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
     state = run_checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), variables, keep=1)
     is_chief = strategy.extended.should_checkpoint
-    data_digest, *evaluation_digests = (
-        compute_digest(task, each, data.tokenizer, data.max_seq_length) for each in (examples, *held_out.values())
-    )
-    check_resume_compatibility(options, data_digest, evaluation_digests, is_writer=is_chief)
+    evaluation_digests = [data.digest(split) for split in held_out]
+    check_resume_compatibility(options, data.digest(task.train_split), evaluation_digests, is_writer=is_chief)
     step = 0
     if restored := state.restore_latest():
         step = run_checkpoints.parse_step(restored)

@@ -41,7 +41,6 @@ class MultipleChoiceTask(Task):
         self._options = options
         self._test_has_labels = name == CODAH
         self.eval_splits = (DEV, TEST) if self._test_has_labels else (DEV,)
-        self.test_splits = () if self._test_has_labels else (TEST,)
 
     def read(self, split: str, bad_rows: BadRows) -> list[Example]:
         names = [f"{part}{ending}" for part in _NAMES[split] for ending in _EXTENSIONS[self.name]]
@@ -50,7 +49,7 @@ class MultipleChoiceTask(Task):
 
     def write_predictions(self, folder: str, split: str, predictions: Array, examples: Sequence[Example]) -> list[str]:
         """Writes the number of the chosen ending of each example, a line each: what the leaderboard takes."""
-        path = os.path.join(folder, f"{split}_predictions.csv")
+        path = os.path.join(folder, f"predictions_{split}.csv")
         files.write_text(path, "".join(f"{choice}\n" for choice in choose_endings(predictions)))
         return [path]
 

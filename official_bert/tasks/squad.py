@@ -61,8 +61,7 @@ class SquadTask(Task):
     def write_predictions(
         self, folder: str, split: str, predictions: Sequence[Prediction], questions: Sequence[Question]
     ) -> list[str]:
-        """Writes the files of the original's script: answers, the best of each question and, in v2.0, null_odds."""
-        prefix = "" if split == DEV else f"{split}_"
+        """Writes the contents of the original's files: answers, the n best of each question and, in v2.0, null odds."""
         answers = zip(questions, self.head.choose_answers(predictions), strict=True)
         contents: dict[str, Any] = {
             "predictions": {question.id: candidate.text for question, candidate in answers},
@@ -72,7 +71,7 @@ class SquadTask(Task):
             contents["null_odds"] = null_odds(predictions, questions)
         paths = []
         for name, content in contents.items():
-            paths.append(os.path.join(folder, f"{prefix}{name}.json"))
+            paths.append(os.path.join(folder, f"{name}_{split}.json"))
             files.write_text(paths[-1], json.dumps(content, indent=4) + "\n")
         return paths
 

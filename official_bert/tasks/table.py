@@ -68,20 +68,36 @@ def find_text_problem(values: Mapping[str, Any], texts: Sequence[Sequence[str]])
     return ""
 
 
-def _read_training_labels(options: TableOptions, column: LabelColumn) -> dict[str, int]:
+class _RecordedRows(BadRows):
+    """The rows of a file, which is read once, and the problems of its invalid rows, in order."""
+
+    def __init__(self, options: RowsOptions, path: str) -> None:
+        super().__init__(SKIP, silent=True)
+        self._path = path
+        self._rows: list[tuple[int | str, dict[str, Any] | str]] = []
+        for line, values in read_rows(options, path, self):
+            self._rows.append((line, values))
+
+    def add(self, path: str, line: int | str, problem: str) -> None:
+        self._rows.append((line, problem))
+
+    def replay(self, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
+        """Yields the rows, and passes the problems to `bad_rows`."""
+        for line, row in self._rows:
+            if isinstance(row, str):
+                bad_rows.add(self._path, line, row)
+            else:
+                yield line, row
+
+
+def _count_labels(options: TableOptions, column: LabelColumn, path: str, recorded: _RecordedRows) -> dict[str, int]:
     """Returns the counts of the classes in the training data, sorted by number or alphabet."""
-    path = options.train_file
-    if path is None:
-        raise UserError(
-            "--train_file is missing; --task=table reads the classes from it, unless --init or --teacher is a "
-            "fine-tuned model"
-        )
     labels: collections.Counter[str] = collections.Counter()
     lines: dict[str, int | str] = {}
     sizes = set()
     rows = 0
-    bad_rows = BadRows(SKIP, silent=True)  # They are reported later, when the file is read for training.
-    for line, values in read_rows(options, path, bad_rows):
+    bad_rows = BadRows(SKIP, silent=True)  # They are reported later, when the rows are read for training.
+    for line, values in recorded.replay(bad_rows):
         rows += 1
         check_columns(options, path, [options.label_column], list(values), bad_rows)
         value = values.get(options.label_column)
@@ -125,8 +141,15 @@ class TableTask(TextTask):
         self._column = COLUMNS[options.label_kind](options)
         values = tuple(options.label_values or labels or ())
         self._class_notes: list[str] = []
+        self._training_rows: _RecordedRows | None = None  # until they are read as examples
         if self._column.has_classes and labels is None:
-            counts = _read_training_labels(options, self._column)
+            if options.train_file is None:
+                raise UserError(
+                    "--train_file is missing; --task=table reads the classes from it, unless --init or --teacher is a "
+                    "fine-tuned model"
+                )
+            self._training_rows = _RecordedRows(options, options.train_file)
+            counts = _count_labels(options, self._column, options.train_file, self._training_rows)
             values = tuple(counts)
             self._class_notes = find_similar_classes(counts)
             if once := [repr(name) for name, count in counts.items() if count == 1]:
@@ -170,9 +193,12 @@ class TableTask(TextTask):
         options = self._options
         part = get_path(options, split)
         labelled = split == DEV or (split == TRAIN and self._needs_labels)
+        table = read_rows(options, part, bad_rows)
+        if split == TRAIN and self._training_rows:
+            table, self._training_rows = self._training_rows.replay(bad_rows), None
         examples = []
         rows = 0
-        for line, values in read_rows(options, part, bad_rows):
+        for line, values in table:
             rows += 1
             texts = get_text_columns((options.text_column, options.text_pair_column), values)
             wanted = [name for names in texts for name in names] + ([options.label_column] if labelled else [])

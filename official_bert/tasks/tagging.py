@@ -70,7 +70,7 @@ class TaggingTask(Task):
         self, folder: str, split: str, predictions: Sequence[Tagged], sentences: Sequence[Sentence]
     ) -> list[str]:
         """Writes a line for each word, with its tag if that is known and the one predicted: what conlleval reads."""
-        path = os.path.join(folder, f"{split}_predictions.txt")
+        path = os.path.join(folder, f"predictions_{split}.txt")
         lines = []
         for sentence, (tags, _) in zip(sentences, predictions, strict=True):
             columns = [sentence.words, tags] if sentence.tags is None else [sentence.words, sentence.tags, tags]
@@ -82,8 +82,8 @@ class TaggingTask(Task):
 class FolderTaggingTask(TaggingTask):
     """Tags the words of a folder's CoNLL or CoNLL-U files.
 
-    The folder has a file for each split, with train, dev (or valid) and test in their names. The test split is scored
-    if it exists, or predicted if tag_column is "none".
+    The folder has a file for each split, with train, dev (or valid) and test in their names. The test split is
+    optional. It is scored unless tag_column is "none", and can be predicted.
 
     Args:
         options: The folder, its columns and the window stride.
@@ -96,8 +96,8 @@ class FolderTaggingTask(TaggingTask):
         if options.tag_column == "none":
             self.eval_splits, self.test_splits = (), (TEST,)
         else:
-            has_test = data_files.has(options.data_dir, TEST, _PATTERNS[TEST])
-            self.eval_splits, self.test_splits = (DEV, TEST) if has_test else (DEV,), ()
+            self.test_splits = (TEST,) if data_files.has(options.data_dir, TEST, _PATTERNS[TEST]) else ()
+            self.eval_splits = (DEV, *self.test_splits)
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
         changed = {name: getattr(self._options, name) for name in ("tag_column", "word_column")}

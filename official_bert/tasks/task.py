@@ -21,7 +21,7 @@ class Task(abc.ABC):
         best_metric: Name of the score that selects the best checkpoint.
         train_split: Split to train on.
         eval_splits: Splits with labels to evaluate on. The best_metric of the first split selects the best checkpoint.
-        test_splits: Splits without labels to predict.
+        test_splits: Splits that --do_predict predicts. They may have labels.
         title: Title in the model card.
     """
 

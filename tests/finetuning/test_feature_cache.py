@@ -21,7 +21,9 @@ def test_features_are_kept_and_made_anew_when_anything_changes(vocab_file, tmp_p
     monkeypatch.setattr(type(TASK.head), "featurize", counting)
 
     def get(examples=EXAMPLES, length=12, tokenizer=tokenizer):
-        return feature_cache.load_or_compute_features(TASK, examples, tokenizer, length, str(tmp_path / "cache"))
+        inputs = (TASK, examples, tokenizer, length)
+        digest = feature_cache.compute_digest(*inputs)
+        return feature_cache.load_or_compute_features(*inputs, str(tmp_path / "cache"), digest)
 
     first, second = get(), get()
     assert len(made) == 1
@@ -40,7 +42,7 @@ def test_damaged_features_are_made_anew(vocab_file, tmp_path):
     tokenizer = FastTokenizer(vocab_file)
 
     def get():
-        made = feature_cache.load_or_compute_features(TASK, EXAMPLES, tokenizer, 12, str(tmp_path / "cache"))
+        made = feature_cache.load_or_compute_features(TASK, EXAMPLES, tokenizer, 12, str(tmp_path / "cache"), "digest")
         return [each.tolist() for each in (made.input_ids, made.segment_ids, made.splits, made.targets["labels"])]
 
     right = get()

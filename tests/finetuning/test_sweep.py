@@ -28,3 +28,9 @@ def test_a_sweep_makes_one_table_of_means_and_deviations(options, tmp_path, monk
     assert (done[4].do_predict, done[4].do_train, done[4].random_seed) == (True, False, 3)
     with pytest.raises(UserError, match="--grid_learning_rates is fast; it must be a number"):
         sweep.run_sweep(dataclasses.replace(options, grid_learning_rates=["fast"]))
+
+
+def test_a_sweep_checks_its_task_before_it_makes_a_strategy(options, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(sweep, "make_strategy", lambda _: pytest.fail("a strategy was made"))
+    with pytest.raises(UserError, match="no evaluation data; pass --eval_file"):
+        sweep.run_sweep(with_task_options(dataclasses.replace(options, random_seeds=["1", "2"]), eval_file=None))

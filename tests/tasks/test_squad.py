@@ -122,7 +122,7 @@ def test_answers_are_scored_and_written_as_the_original_writes_them(
     assert {scores[name] for name in (("exact", "f1", "best_f1") if version_2 else ("exact_match", "f1"))} == {100.0}
     assert {task.best_metric} <= {*task.score_names} <= {*scores}
     paths = task.write_predictions(str(tmp_path), DEV, predictions, questions)
-    names = ["predictions.json", "nbest_predictions.json", *(["null_odds.json"] if version_2 else [])]
+    names = ["predictions_dev.json", "nbest_predictions_dev.json", *(["null_odds_dev.json"] if version_2 else [])]
     assert [pathlib.Path(path).name for path in paths] == names
     said, n_best, *odds = (json.loads(pathlib.Path(path).read_text()) for path in paths)
     assert said == {question.id: "dog" if question.id == "q0" else "" for question in questions}
@@ -131,7 +131,7 @@ def test_answers_are_scored_and_written_as_the_original_writes_them(
     if version_2:
         assert odds == [{"q0": -10.0, "q1": 0.0, "q2": 10.0}]
     paths = task.write_predictions(str(tmp_path), TEST, predictions, questions)
-    assert pathlib.Path(paths[0]).name == "test_predictions.json"
+    assert pathlib.Path(paths[0]).name == "predictions_test.json"
     first, *rest = task.head.outcomes(predictions, questions)
     assert (first.expected, first.predicted, first.correct) == ("dog | the dog", "dog", True)
     assert {(each.expected, each.predicted, each.correct) for each in rest} <= {("(no answer)", "(no answer)", True)}

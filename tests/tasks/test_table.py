@@ -394,3 +394,16 @@ def test_spreadsheets_and_latin_1_are_told_how_to_convert(tmp_path):
         UserError, match=r"train\.csv, line 3: byte 0xfc .* iconv -f LATIN1 -t UTF-8 .*train\.csv > NEW"
     ):
         table.TableTask(options(tmp_path / "train.csv"))
+
+
+def test_the_training_file_is_read_once_and_its_bad_rows_are_reported_when_it_is_used(tmp_path, monkeypatch):
+    path = written(tmp_path, "text,label\na,x\nb\nc,y\n")
+    opened = []
+    read_rows = tables.read_rows
+    monkeypatch.setattr(tables, "read_rows", lambda path, *rest: opened.append(path) or read_rows(path, *rest))
+    task = table.TableTask(options(path))
+    bad_rows = KeptRows()
+    assert [each.text_a for each in task.read("train", bad_rows)] == ["a", "c"]
+    assert opened == [str(path)]
+    assert bad_rows.problems == ["train.csv, line 3: 1 value; expected 2"]
+    assert len(task.read("train", KeptRows())) == 2  # read again
