@@ -107,6 +107,11 @@ class BertConfig:
         """Whether the model fills in [MASK]. A model with causal attention predicts each token from those before it."""
         return not self.causal_attention
 
+    @property
+    def token_objective(self) -> str:
+        """Name of the objective that predicts tokens, for logs and reports."""
+        return "masked LM" if self.predicts_masked_tokens else "next token"
+
     def require_masked_lm(self) -> None:
         """Raises a UserError if the model cannot fill in [MASK]."""
         if not self.predicts_masked_tokens:

@@ -1,4 +1,4 @@
-"""What training costs: floating-point operations, the machine's rate of them, and memory.
+"""The cost of training: floating-point operations, the rate of the machine, and memory.
 
 B batch of one device, S sequence, P predictions, L blocks, H hidden size, F intermediate size, N heads, V vocabulary
 """
@@ -13,22 +13,22 @@ from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import TPU
 from official_bert.pretraining.options import Options, Phase
 
-# [B, S, F] that an activation's gradient needs besides its result; those of other activations need none.
+# Number of [B, S, F] tensors that the gradient of an activation needs in addition to its result. Others need none.
 _KEPT_BY_ACTIVATION = {"gelu": 4, "gelu_exact": 3}
 
 
 def training_flop(config: BertConfig, batch: int, length: int, predictions: int) -> int:
-    """Returns the floating-point operations of a pre-training step: its matrix products, an addition counting as one.
+    """Returns the floating-point operations of the matrix products in a pre-training step.
 
-    In multiply-adds, forward, an example takes
+    In the forward pass, an example takes this number of multiply-adds:
 
         L (4 S H^2 + 2 S^2 H + 2 S H F)    projections, attention's two products, feed-forward layer
         + H^2 + 2 H                        pooler and next sentence
         + P (H^2 + H V)                    masked-LM transform and scores
 
-    A multiply-add is 2 operations, and the backward pass takes twice the forward one. All positions count, padding too.
-    Embeddings are look-ups and count for nothing; nor does what rematerialization computes a second time.
-    `batch` is that of all devices, S the length.
+    A multiply-add is 2 operations, and the backward pass takes twice as many as the forward pass. Padding positions are
+    included. Embedding look-ups and the recomputation of rematerialization are not. `batch` is the number of rows over
+    all devices.
     """
     width, wide = config.hidden_size, config.intermediate_size
     block = 4 * length * width**2 + 2 * length**2 * width + 2 * length * width * wide
@@ -37,23 +37,23 @@ def training_flop(config: BertConfig, batch: int, length: int, predictions: int)
 
 
 def matmul_rate(strategy: tf.distribute.Strategy, dtype: str = "float32", repeats: int = 5) -> float:
-    """Measures the operations per second of large matrix products, on all replicas at once, in about a second.
+    """Measures the operations per second of large matrix products on all replicas together, in about a second.
 
-    The products are of square matrices of 1,024 rows on a CPU and of 8,192 elsewhere, eight in a call, one after
-    another; the fastest of `repeats` calls counts. What it returns is of all replicas together.
+    A call computes eight products of square matrices, with 1,024 rows on a CPU and 8,192 elsewhere. The fastest of
+    `repeats` calls counts.
     """
     size = 1024 if "CPU" in strategy.extended.worker_devices[0] else 8192
     products = 8
 
     with strategy.scope():
-        # A variable: of constants TensorFlow would compute the products once, before the clock runs.
+        # A variable, because TensorFlow computes products of constants only once, while it traces the function.
         matrix = tf.Variable(tf.random.stateless_normal((size, size), (1, 2)) * size**-0.5)  # keeps norms near 1
 
     def on_replica() -> tf.Tensor:
         x = factor = tf.cast(matrix, dtype)
         for _ in range(products):
             x = tf.matmul(x, factor)
-        return tf.reduce_sum(tf.cast(x, tf.float32))  # a scalar to fetch, so that all is done when it is there
+        return tf.reduce_sum(tf.cast(x, tf.float32))  # Fetching this scalar waits for all products.
 
     @tf.function
     def run() -> Any:
@@ -75,41 +75,41 @@ class Memory:
     """Bytes that pre-training needs on each device."""
 
     weights: int  # in float32
-    optimizer: int  # its moments, for every weight two
-    gradients: int  # of the weights, and the two parts of the word embeddings' one, from the input and the output
-    activations: int  # what is kept from the forward pass for the backward pass
-    working: int  # what the loss, or one block's backward pass, needs for itself
-    # Of all variables at once, when the backward pass is over: gradients, clipped ones, the rule's intermediate values.
-    update: int
+    optimizer: int  # two moments for each weight
+    gradients: int  # gradients of the weights, with separate ones of the word embeddings for input and output
+    activations: int  # tensors that the forward pass keeps for the backward pass
+    working: int  # temporary tensors of the loss or of one block's backward pass
+    update: int  # after the backward pass: gradients, clipped gradients and intermediate values for all variables
 
     @property
     def total(self) -> int:
-        """The peak of a step."""
+        """Peak memory of a step."""
         return self.weights + self.optimizer + max(self.gradients + self.activations + self.working, self.update)
 
 
 def memory_estimate(
     config: BertConfig, batch: int, length: int, predictions: int, dtype: str = "float32", rematerialize: bool = False
 ) -> Memory:
-    """Estimates what pre-training needs on each device, besides the program itself.
+    """Estimates the memory that pre-training needs on each device, without the program itself.
 
-    Activations are counted tensor by tensor, as TensorFlow's gradients want them without XLA, with dropout. For each
-    block and with c bytes to a number (4, or 2 in half precision):
+    Activations are counted tensor by tensor, as TensorFlow keeps them without XLA, with dropout. Each block keeps, with
+    c bytes per number (4, or 2 in half precision):
 
-        B S H (6 c + 18)          input, query, key, value, context, input of the feed-forward layer in c bytes; of each
-                                  normalization its input and scale in float32; two dropout masks of a byte
-        B N S S (c + 5)           probabilities in float32 before dropout and in c bytes after it, the mask
-        B S F c (1 + 4)           the feed-forward layer's inside, of which 4 are GELU's (exact: 3; others: 0)
+        B S H (6 c + 18)          input, query, key, value, context and input of the feed-forward layer in c bytes;
+                                  input and scale of each normalization in float32; two dropout masks of one byte
+        B N S S (c + 5)           probabilities in float32 before dropout and in c bytes after it, and the mask
+        B S F c (1 + 4)           the feed-forward layer's hidden values, and 4 tensors of GELU (exact: 3; others: 0)
 
-    With `rematerialize` it is B S H c for each block. The other parts are rounder. All optimizers keep two numbers for
-    a weight.
+    With `rematerialize`, each block keeps B S H c. The other parts are less exact. All optimizers keep two numbers per
+    weight. Measured peaks are 1.1 to 1.6 times the total.
 
-    Measured peaks on a CPU (of what a process grew by since before the model was built; BERT-Tiny, Mini and Small,
-    batches of 2,048 to 8,192 tokens, float32 and bfloat16, with and without rematerialization) are 1.1 to 1.4 times the
-    total; 0.1 to 0.2 GB of that are the traced step. With XLA, which gains less from rematerialization, up to 1.6.
-
-    B is the batch of one device in a step (of one micro-batch, where gradients are accumulated), S the length. The
-    dtype is "float32" or any other for half precision.
+    Args:
+        config: Configuration of the model.
+        batch: Rows of one device in a step, or in a micro-batch.
+        length: Sequence length.
+        predictions: Predictions per row.
+        dtype: "float32", or any other name for half precision.
+        rematerialize: Whether the backward pass computes encoder blocks again.
     """
     number = 4 if dtype == "float32" else 2
     width, wide, blocks = config.hidden_size, config.intermediate_size, config.num_hidden_layers
@@ -126,7 +126,7 @@ def memory_estimate(
     activations += tokens * width * 9  # the embeddings' normalization and dropout mask
     activations += logits + table * number // 4  # the loss's gradient; the transposed table
     if number == 2 and not rematerialize:
-        activations += (weights - table) // 2  # the matrices as they are multiplied
+        activations += (weights - table) // 2  # copies of the matrices in half precision
     return Memory(
         weights=weights,
         optimizer=2 * weights,
@@ -138,7 +138,7 @@ def memory_estimate(
 
 
 def print_memory_estimate(options: Options, config: BertConfig, replicas: int, phase: Phase, rows: int) -> None:
-    """Prints the estimated memory of each device in a phase, whose steps compute `rows` rows over all replicas."""
+    """Prints the estimated memory of each device in a phase with `rows` rows per step over all replicas."""
     if options.pack_sequences:
         print(f"phase {phase.number}: {phase.train_batch_size} records are packed into {rows} rows", flush=True)
     needed = memory_estimate(
@@ -149,7 +149,7 @@ def print_memory_estimate(options: Options, config: BertConfig, replicas: int, p
         options.dtype,
         options.rematerialize,
     ).total
-    on_tpu = " (its compiler makes do with less: make tpu-check)" if options.strategy == TPU else ""
+    on_tpu = " (TPUs usually need less: see make tpu-check)" if options.strategy == TPU else ""
     print(f"estimated memory of each device in phase {phase.number}: {needed / 1e9:.2f} GB{on_tpu}", flush=True)
 
 

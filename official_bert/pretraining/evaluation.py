@@ -1,4 +1,4 @@
-"""Evaluation on held-out records, during training and after it, and the best weights."""
+"""Evaluation on held-out records during and after training, and the best weights."""
 
 import math
 import os
@@ -25,7 +25,7 @@ RESULTS_FILE = "eval_results.txt"
 
 
 class HeldOutEvaluation:
-    """The evaluation of a run on its held-out records, and on general ones if it has them. Writes scores to the log."""
+    """Evaluates a run on its held-out records, and on general records if it has some. Writes the scores to the log."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class HeldOutEvaluation:
         return True
 
     def at_the_end(self) -> None:
-        """Evaluates the final weights, or those of the newest checkpoint, and writes the scores to a file."""
+        """Evaluates the final weights, or the newest checkpoint's, and writes the scores to a file."""
         evaluated = self._evaluate(lambda: False)
         assert evaluated is not None
         metrics, totals = evaluated[EVAL]
@@ -79,7 +79,7 @@ class HeldOutEvaluation:
     def _evaluate(self, is_stopping: Callable[[], bool]) -> dict[str, tuple[dict[str, float], dict[str, float]]] | None:
         """Evaluates and logs. Returns the results by kind of log, or None if a stop was requested first."""
         options, general = self._options, self._records.general
-        # The log of the held-out records is written last: where it has a step, the other has it.
+        # The log of the held-out records is written last, so that a step in it is in the other log too.
         results = {}
         for kind, records in {**({GENERAL: general} if general else {}), EVAL: self._held_out}.items():
             with records.naming_damage():

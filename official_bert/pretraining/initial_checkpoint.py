@@ -1,4 +1,4 @@
-"""The model that --init_checkpoint names: checked against the run, and its weights assigned."""
+"""The model of --init_checkpoint: checks against the run, and the assignment of its weights."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ def open_initial_checkpoint(options: Options, config: BertConfig) -> LoadedModel
     """Opens --init_checkpoint. A checkpoint without a configuration is read with the run's.
 
     Raises:
-        UserError: If there is no such checkpoint, or it is damaged, or has tensors that --init_allow does not name.
+        UserError: If the checkpoint is missing or damaged, or has tensors that --init_allow does not name.
     """
     return open_model(
         str(options.init_checkpoint), LoadOverrides(fallback_config=config, allow=list(options.init_allow))
@@ -54,32 +54,36 @@ def check_initial_checkpoint(
     name = initial.source.name
     if config.num_attention_heads != initial.config.num_attention_heads:
         raise UserError(
-            f"{options.bert_config_file} has num_attention_heads {config.num_attention_heads}, the model of "
-            f"--init_checkpoint {initial.config.num_attention_heads}; give the configuration of its model"
+            f"{options.bert_config_file} has num_attention_heads {config.num_attention_heads}, but the model of "
+            f"--init_checkpoint has {initial.config.num_attention_heads}. Pass the configuration of that model."
         )
     for field in ("hidden_act", "layer_norm_eps"):
-        ours, theirs = getattr(config, field), getattr(initial.config, field)
-        if ours != theirs:
-            print(f"warning: {options.bert_config_file} has {field} {ours}, the model of --init_checkpoint {theirs}")
+        value, initial_value = getattr(config, field), getattr(initial.config, field)
+        if value != initial_value:
+            print(
+                f"warning: {options.bert_config_file} has {field} {value}, but the model of --init_checkpoint has "
+                f"{initial_value}"
+            )
     if initial.vocab is not None:
-        remedy = "whose word embeddings are those of other tokens; give records that were made with that"
+        remedy = "Pass records that were made with the vocabulary of --init_checkpoint"
         if options.vocab_file:
             difference = find_vocabulary_difference(initial.vocab, files.read_text(options.vocab_file))
             if difference:
                 raise UserError(
-                    f"{options.vocab_file} is not the vocabulary of --init_checkpoint, {name} ({difference}), {remedy}"
+                    f"{options.vocab_file} is not the vocabulary of --init_checkpoint, {name} ({difference}). {remedy}."
                 )
         elif any(each.source["vocabulary"] != hashlib.sha256(initial.vocab.encode()).hexdigest() for each in manifests):
             raise UserError(
-                f"the records were made with another vocabulary than that of --init_checkpoint, {name} (their manifest "
-                f"has another hash of it), {remedy}, or, to have their lines compared, theirs as --vocab_file"
+                f"The vocabulary of the records is not the vocabulary of --init_checkpoint, {name} (the hash in the "
+                f"records' manifest differs). {remedy}, or pass the vocabulary of the records as --vocab_file to see "
+                "the first difference."
             )
     if not initial.states_casing:
         return casing
     if casing and casing != initial.casing:
         raise UserError(
-            f"the run's texts are {casing.texts}, those of --init_checkpoint {initial.casing.texts} ({name}); give "
-            "records of its kind"
+            f"The run's texts are {casing.texts}, but --init_checkpoint, {name}, was trained on texts that are "
+            f"{initial.casing.texts}. Pass records of that kind."
         )
     return initial.casing
 
@@ -92,18 +96,18 @@ def assign_initial_weights(model: keras.Model, initial: LoadedModel, allow: Sequ
     Args:
         model: The pre-training model.
         initial: The checkpoint.
-        allow: Regular expressions for other weights that may be missing, of another shape or unused.
+        allow: Regular expressions of other weights that may be missing, unused or have another shape.
 
     Returns:
-        A line for each tensor, a summary, and the heads that the checkpoint lacks.
+        Lines for each tensor, a summary, and the heads that the checkpoint lacks.
 
     Raises:
-        UserError: If something that is not allowed is missing, of another shape or unused. Nothing is assigned then.
+        UserError: If other weights are missing, unused or have another shape. Nothing is assigned then.
     """
     result = compare_weights(model, initial.weights)
     new_heads = [part for part in PARTS if part in PRETRAINING - {ENCODER} and part not in initial.parts]
     expected = {name for part in PARTS if part in new_heads or part not in PRETRAINING for name in PARTS[part]}
-    problems = result.missing | {name: f"{name} is left over" for name in result.unused}
+    problems = result.missing | {name: f"{name} is unused" for name in result.unused}
     wrong = {name: each for name, each in problems.items() if name not in expected and not is_allowed(name, allow)}
     if wrong:
         raise UserError(
@@ -111,8 +115,8 @@ def assign_initial_weights(model: keras.Model, initial: LoadedModel, allow: Sequ
         )
     assign_weights(model, initial.weights, allow_missing=True)
     inventory = initial.inventory
-    names = {ours: theirs for theirs, ours in inventory.loaded.items()} if inventory else {}
-    others = sum(map(len, inventory.left_behind.values())) if inventory else 0
+    names = {path: name for name, path in inventory.loaded.items()} if inventory else {}
+    num_others = sum(map(len, inventory.left_behind.values())) if inventory else 0
     lines = []
     for path in result.loaded:
         name = names.get(path, path)
@@ -120,8 +124,8 @@ def assign_initial_weights(model: keras.Model, initial: LoadedModel, allow: Sequ
     lines += [f"  missing  {problem}; it keeps its random values" for problem in result.missing.values()]
     lines += [f"  unused   {name}" for name in result.unused]
     lines.append(
-        f"{len(result.loaded)} tensors loaded, {len(result.missing)} missing, {len(result.unused)} unused; {others} "
-        "other tensors in the file, such as the optimizer's state"
+        f"{len(result.loaded)} tensors loaded, {len(result.missing)} missing, {len(result.unused)} unused; "
+        f"{num_others} other tensors in the file, such as the optimizer's state"
     )
     if new_heads:
         lines.append(f"the checkpoint has no {', no '.join(new_heads)}: new weights are used")

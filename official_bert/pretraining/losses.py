@@ -1,4 +1,4 @@
-"""The pre-training losses as sums and counts, so that their mean is over the whole batch on however many devices.
+"""The pre-training losses as sums and counts, from which the means over a batch on several devices are computed.
 
 B batch, P predictions, V vocabulary, R records of a packed row
 """
@@ -12,26 +12,31 @@ from keras import ops
 
 from official_bert.modeling.fast.compiled_blocks import FactoredLogits
 
-# Added to the number of predictions, as in the original, against a batch without any.
+# Added to the number of predictions, as in the original, so that a batch may have none.
 MASKED_LM_EPSILON = 1e-5
 
 
 def pretraining_sums(
-    outputs: dict[str, Any], features: dict[str, Any], of_masked_lm: Callable[..., tuple[Any, Any]] | None = None
+    outputs: dict[str, Any], features: dict[str, Any], compute_masked_lm: Callable[..., tuple[Any, Any]] | None = None
 ) -> dict[str, Any]:
-    """Returns the sums and counts behind losses and accuracies, as float32 scalars.
+    """Returns the sums and counts from which losses and accuracies are computed, as float32 scalars.
 
-    A record whose input_mask is all zero is padding of the batch and counts for nothing. Where several records share a
-    row (see data.packing), each counts. `of_masked_lm` gives loss and hits of masked_lm_logits and labels; by default
-    it is `masked_lm_losses`.
+    A record whose input_mask is all zero is padding of the batch and is not counted. If several records share a row
+    (see data.packing), each is counted.
+
+    Args:
+        outputs: Outputs of the pre-training model.
+        features: The batch.
+        compute_masked_lm: Function that returns losses and hits for logits and labels. Defaults to `masked_lm_losses`.
 
     Returns:
-        masked_lm_loss, masked_lm_correct and masked_lm_count: cross-entropy (natural logarithm), hits and number of the
-        predictions; next_sentence_loss, next_sentence_correct, next_sentence_count: likewise of the records; tokens:
-        positions that are not padding.
+        The sums by name:
+        - masked_lm_loss, masked_lm_correct, masked_lm_count: Cross-entropy (in nats), hits and number of predictions.
+        - next_sentence_loss, next_sentence_correct, next_sentence_count: The same for the labels of the records.
+        - tokens: Number of positions that are not padding.
     """
     labels, weights = features["masked_lm_ids"], features["masked_lm_weights"]  # [B, P]
-    masked_lm_loss, masked_lm_hits = (of_masked_lm or masked_lm_losses)(outputs["masked_lm_logits"], labels)
+    masked_lm_loss, masked_lm_hits = (compute_masked_lm or masked_lm_losses)(outputs["masked_lm_logits"], labels)
 
     real = ops.reshape(record_weights(features), (-1,))  # [B], packed [B * R]
     targets = ops.reshape(features["next_sentence_labels"], (-1,))
@@ -50,23 +55,23 @@ def pretraining_sums(
 
 
 def record_weights(features: dict[str, Any]) -> Any:
-    """Returns which of the records are none but padding of the batch: [B, 1], packed [B, R], 1.0 a record, 0.0 none."""
+    """Returns 1.0 for each record and 0.0 for padding of the batch: [B, 1], packed [B, R]."""
     if "next_sentence_weights" in features:
         return features["next_sentence_weights"]
     return ops.cast(features["input_mask"][:, :1], "float32")  # [CLS] is never padding
 
 
 def masked_lm_losses(logits: Any, labels: Any, compiled: bool = False) -> tuple[Any, Any]:
-    """Returns cross-entropy and hits, each [B, P] float32, in fewer passes over the logits than their definitions take.
+    """Returns cross-entropy and hits, each [B, P] float32, in few passes over the logits.
 
-    The logits are by far the largest tensor of a small model: 78 MB for 640 predictions of 30,522 pieces. A hit is a
-    label that is the first of the highest logits, as argmax would find it. The gradient is softmax minus one-hot.
+    The logits are by far the largest tensor of a small model: 78 MB for 640 predictions of 30,522 pieces. A prediction
+    is a hit if argmax returns the label. The gradient is softmax minus one-hot.
 
     Args:
         logits: [B, P, V] float32.
-        labels: [B, P] int32, from 0 up to V; the loss of any other is not a number.
-        compiled: whether XLA compiles these passes, for steps that are not compiled as a whole: a pass then does what
-            TensorFlow's kernels do in several, and matrix products stay with those kernels.
+        labels: [B, P] int32, at least 0 and less than V. The loss of other labels is NaN.
+        compiled: Whether XLA compiles these passes, for steps that are not compiled as a whole. XLA fuses several
+            passes into one, and matrix products keep TensorFlow's kernels.
     """
     forward: Any = _compiled(_forward) if compiled else _forward
     backward: Any = _compiled(_backward) if compiled else _backward
@@ -76,8 +81,8 @@ def masked_lm_losses(logits: Any, labels: Any, compiled: bool = False) -> tuple[
     def losses(logits: tf.Tensor) -> tuple[Any, Any]:
         loss, hits, log_sums = forward(logits, flat_labels)
 
-        def gradient(of_loss: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
-            return backward(logits, flat_labels, log_sums, of_loss)
+        def gradient(loss_gradient: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
+            return backward(logits, flat_labels, log_sums, loss_gradient)
 
         return (loss, hits), gradient
 
@@ -87,11 +92,10 @@ def masked_lm_losses(logits: Any, labels: Any, compiled: bool = False) -> tuple[
 
 
 def factored_masked_lm_losses(logits: FactoredLogits, labels: Any) -> tuple[Any, Any]:
-    """Returns the same as `masked_lm_losses` from what the logits are computed from, for steps on a CPU.
+    """Returns the results of `masked_lm_losses` from the factors of the logits, for steps on a CPU.
 
-    Of the gradient by the logits, (softmax - one-hot) times the loss's, only a factor is computed, with the
-    exponentials at hand: the other one is a number for each prediction, which is as well multiplied with the vectors.
-
+    The gradient with respect to the logits is (softmax - one-hot) times a number for each prediction. Only the first
+    factor, [B * P, V], is computed. The number is multiplied with the much smaller vectors instead.
     """
 
     @tf.custom_gradient
@@ -102,14 +106,18 @@ def factored_masked_lm_losses(logits: FactoredLogits, labels: Any) -> tuple[Any,
             products, still_to_add = tf.nn.bias_add(products, bias), tf.zeros([])
         loss, hits, errors, scale = _compiled(_forward_and_errors)(products, still_to_add, flat_labels)
 
-        def gradient(of_loss: tf.Tensor, _: tf.Tensor) -> tuple[Any, Any, Any]:
-            weights = (of_loss * scale)[:, None]  # [B * P, 1]
-            of_vectors = tf.cast(tf.matmul(errors, cast_table), weights.dtype) * weights
+        def gradient(loss_gradient: tf.Tensor, _: tf.Tensor) -> tuple[Any, Any, Any]:
+            weights = (loss_gradient * scale)[:, None]  # [B * P, 1]
+            vectors_gradient = tf.cast(tf.matmul(errors, cast_table), weights.dtype) * weights
             weighted = tf.cast(tf.cast(vectors, weights.dtype) * weights, vectors.dtype)
-            # As a batch of one: TensorFlow has another kernel for batches, a sixth faster for this transposed product.
-            of_table = tf.matmul(errors[None], weighted[None], transpose_a=True)[0]
-            of_bias = tf.matmul(tf.cast(weights, errors.dtype), errors, transpose_a=True)[0]
-            return (tf.cast(of_vectors, vectors.dtype), tf.cast(of_table, table.dtype), tf.cast(of_bias, bias.dtype))
+            # As a batch of one, because TensorFlow's kernel for batches is faster for this transposed product.
+            table_gradient = tf.matmul(errors[None], weighted[None], transpose_a=True)[0]
+            bias_gradient = tf.matmul(tf.cast(weights, errors.dtype), errors, transpose_a=True)[0]
+            return (
+                tf.cast(vectors_gradient, vectors.dtype),
+                tf.cast(table_gradient, table.dtype),
+                tf.cast(bias_gradient, bias.dtype),
+            )
 
         return (loss, hits), gradient
 
@@ -120,41 +128,42 @@ def factored_masked_lm_losses(logits: FactoredLogits, labels: Any) -> tuple[Any,
 
 
 def _forward_and_errors(products: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """From products, [N, V], and what is still to be added to them: loss and hits, [N], and the gradient's factors.
+    """Returns loss and hits, [N], and the factors of the gradient, from matrix products [N, V] and a bias.
 
-    These are softmax minus one-hot times the sum of exponentials, [N, V], and the inverse of that sum, [N].
+    The factors are softmax minus one-hot, multiplied by the sum of exponentials, [N, V], and the inverse of that sum,
+    [N].
     """
     logits = tf.cast(products, tf.float32) + bias
     pieces = tf.range(logits.shape[-1])
     is_piece = (labels >= 0) & (labels < logits.shape[-1])
     label = tf.where(is_piece, labels, 0)
-    of_label = tf.gather(logits, label, batch_dims=1)
+    label_logits = tf.gather(logits, label, batch_dims=1)
     highest = tf.reduce_max(logits, axis=1)
     exponentials = tf.exp(logits - highest[:, None])
     total = tf.reduce_sum(exponentials, axis=1)
-    loss = tf.where(is_piece, tf.math.log(total) - (of_label - highest), float("nan"))
+    loss = tf.where(is_piece, tf.math.log(total) - (label_logits - highest), float("nan"))
     is_earlier = (logits == highest[:, None]) & (pieces < labels[:, None])
-    hits = tf.cast((of_label == highest) & ~tf.reduce_any(is_earlier, axis=1), tf.float32)
+    hits = tf.cast((label_logits == highest) & ~tf.reduce_any(is_earlier, axis=1), tf.float32)
     errors = tf.tensor_scatter_nd_sub(exponentials, tf.stack([tf.range(tf.size(label)), label], axis=1), total)
     return loss, hits, tf.cast(errors, products.dtype), 1.0 / total
 
 
 def _forward(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Loss, hits and logarithm of the summed exponentials, each [N], from [N, V] and [N]."""
+    """Returns loss, hits and the logarithm of the summed exponentials, each [N], from [N, V] and [N]."""
     pieces = tf.range(logits.shape[-1])
     is_piece = (labels >= 0) & (labels < logits.shape[-1])
-    of_label = tf.gather(logits, tf.where(is_piece, labels, 0), batch_dims=1)
+    label_logits = tf.gather(logits, tf.where(is_piece, labels, 0), batch_dims=1)
     highest = tf.reduce_max(logits, axis=1)
     log_sum = tf.math.log(tf.reduce_sum(tf.exp(logits - highest[:, None]), axis=1))
-    is_better = (logits > of_label[:, None]) | ((logits == of_label[:, None]) & (pieces < labels[:, None]))
+    is_better = (logits > label_logits[:, None]) | ((logits == label_logits[:, None]) & (pieces < labels[:, None]))
     hits = tf.cast(~tf.reduce_any(is_better, axis=1), tf.float32)
-    return tf.where(is_piece, log_sum - (of_label - highest), float("nan")), hits, highest + log_sum
+    return tf.where(is_piece, log_sum - (label_logits - highest), float("nan")), hits, highest + log_sum
 
 
-def _backward(logits: tf.Tensor, labels: tf.Tensor, log_sums: tf.Tensor, of_loss: tf.Tensor) -> tf.Tensor:
-    """The loss's gradient by the logits, [N, V]."""
+def _backward(logits: tf.Tensor, labels: tf.Tensor, log_sums: tf.Tensor, loss_gradient: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient of the loss with respect to the logits, [N, V]."""
     expected = tf.one_hot(labels, logits.shape[-1])
-    return (tf.exp(logits - log_sums[:, None]) - expected) * of_loss[:, None]
+    return (tf.exp(logits - log_sums[:, None]) - expected) * loss_gradient[:, None]
 
 
 @functools.cache
@@ -165,17 +174,17 @@ def _compiled(function: Any) -> Any:
 def mean_losses(sums: dict[str, Any], masked_lm_count: Any, next_sentence_count: Any) -> tuple[Any, Any]:
     """Returns the masked-LM loss, sum / (count + 1e-5), and the next-sentence loss, sum / count.
 
-    The sums are those of one device, the counts those of the whole batch, on all devices.
+    The sums are from one device. The counts are from the whole batch on all devices.
     """
     masked_lm = sums["masked_lm_loss"] / (masked_lm_count + MASKED_LM_EPSILON)
     return masked_lm, sums["next_sentence_loss"] / ops.maximum(next_sentence_count, 1.0)
 
 
 def pretraining_metrics(sums: Mapping[str, float]) -> dict[str, float]:
-    """Returns the means of what `pretraining_sums` adds up, by the names of the original's eval_results.txt.
+    """Returns losses and accuracies from the sums of `pretraining_sums`, named as in the original's eval_results.txt.
 
-    Losses are in nats, accuracies from 0 to 1; loss is the sum of both losses. A mean of nothing is 0; without any
-    sentence label there are no metrics of next sentences.
+    Losses are in nats and accuracies from 0 to 1. The loss is the sum of both losses. Means without a summand are 0.
+    Without sentence labels, the metrics of next sentences are missing.
     """
     predictions = max(sums["masked_lm_count"], 1.0)
     records = max(sums["next_sentence_count"], 1.0)

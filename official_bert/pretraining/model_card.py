@@ -1,4 +1,4 @@
-"""The model card: what a reader must know of a pre-trained model, in Markdown."""
+"""The model card: a description of a pre-trained model and its training, in Markdown."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def write_model_card(
 
     Args:
         folder: Folder of the run, whose log has the scores.
-        metadata: What run.json holds, which is all that the log does not have. Any key may be missing:
+        metadata: The content of run.json. Any key may be missing:
             - command: The command line, as one string.
             - flags: All flags, by name.
             - config: The configuration of the model, with the keys of bert_config.json.
@@ -36,7 +36,7 @@ def write_model_card(
             - versions: Versions of official_bert, tensorflow, keras and python, by name.
             - devices: Short names of the devices, such as CPU:0.
             - changes: Options that were changed when the run was resumed: step, option, before and now of each.
-        sections: Tables for the beginning of the card, by title.
+        sections: Tables for the start of the card, by title.
 
     Raises:
         UserError: If the log is damaged or the file cannot be written.
@@ -53,7 +53,7 @@ def model_card(
     notices: Sequence[Mapping[str, Any]],
     sections: Mapping[str, markdown.Table],
 ) -> str:
-    """Returns the text of the card; for the arguments see `write_model_card`."""
+    """Returns the text of the card. See `write_model_card` for the arguments."""
     flags = metadata.get("flags", {})
     parts = [f"# {markdown.escape(run.name)}", _introduction(metadata)]
     for title, rows in sections.items():
@@ -63,7 +63,7 @@ def model_card(
 
     parts.append("## Data")
     if not metadata.get("data"):
-        parts.append("The records have no manifest beside them; what they were made from is not known.")
+        parts.append("The records have no manifest. The text that they were made from is unknown.")
     parts += [markdown.table(summary.data_table(manifest)) for manifest in metadata.get("data", ())]
 
     parts += ["## Training", markdown.table(summary.amount_table(run))]
@@ -81,14 +81,17 @@ def model_card(
         ]
         parts.append("\n".join(shown))
 
-    scores = markdown.table(summary.score_table(run))
-    parts += ["## Scores", scores or "Nothing was measured.", _evaluated_on(run, metadata)]
+    scores = markdown.table(summary.score_table(run, _get_token_objective(metadata)))
+    parts += ["## Scores", scores or "Nothing was measured.", _describe_evaluation(run, metadata)]
 
     parts += ["## Limits", "\n".join(f"- {limit}" for limit in _limits(run, metadata))]
-    parts.append(
-        "_official-bert pretrain writes this file at the end of a run, over the one before: keep your edits in a copy._"
-    )
+    parts.append("_official-bert pretrain overwrites this file at the end of a run. Keep your edits in a copy._")
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _get_token_objective(metadata: Mapping[str, Any]) -> str:
+    config = metadata.get("config")
+    return BertConfig.from_dict(config).token_objective if config else "masked LM"
 
 
 def _list_changes(changes: Sequence[Mapping[str, Any]]) -> str:
@@ -108,17 +111,18 @@ def _introduction(metadata: Mapping[str, Any]) -> str:
             f"{config['num_attention_heads']} attention heads."
         )
     learned, can = ["masked tokens"], ["fills in masked tokens"]
-    if config and not BertConfig.from_dict(config).predicts_masked_tokens:
+    if _get_token_objective(metadata) == "next token":
         learned, can = ["each token from the tokens before it"], ["predicts the next token"]
     data = metadata.get("data", ())
     objective = get_objective(data[0].get("source", {}).get("flags", {}) if data else {})
     if flags.get("next_sentence_prediction", True) and objective != NONE:
         learned.append("next sentences")
         can.append("judges whether one sentence follows another")
-    without = "" if len(learned) > 1 else " Its pooler is not trained: the loss of the sentence labels was left out."
+    without = "" if len(learned) > 1 else " Its pooler is not trained, because the sentence objective was disabled."
     return (
-        "A BERT encoder ([Devlin et al.](https://arxiv.org/abs/1810.04805)), pre-trained from "
-        f"{' and '.join(learned)}.{sizes}{without} It is a start for fine-tuning; by itself it {' and '.join(can)}."
+        "A BERT encoder ([Devlin et al.](https://arxiv.org/abs/1810.04805)), pre-trained to predict "
+        f"{' and '.join(learned)}.{sizes}{without} It is meant for fine-tuning. Without fine-tuning, it "
+        f"{' and '.join(can)}."
     )
 
 
@@ -126,20 +130,20 @@ def _tokenization(flags: Mapping[str, Any]) -> str:
     if flags.get("do_lower_case") is None or not flags.get("vocab_file"):
         return ""
     accents = "with" if flags.get("strip_accents") is False else "without"
-    case = f"lower-cased, {accents} accents" if flags["do_lower_case"] else "with its case"
-    return f"Text is read {case} and cut into the word pieces of `vocab.txt`, which stands beside the checkpoints."
+    case = f"lower-cased, {accents} accents," if flags["do_lower_case"] else "not lower-cased"
+    return f"Text is {case} and split into the word pieces of `vocab.txt`, in the folder of the checkpoints."
 
 
-def _evaluated_on(run: LoggedRun, metadata: Mapping[str, Any]) -> str:
+def _describe_evaluation(run: LoggedRun, metadata: Mapping[str, Any]) -> str:
     if not run.eval:
         return ""
     evaluated = metadata.get("evaluation_data")
     if not evaluated:
-        return "Which records the model was evaluated on, and whether it was trained on them, is not recorded."
-    shared = summary.shared_shards(metadata.get("data", ()), evaluated)
+        return "The evaluation records are not recorded, so it is unknown whether the model was trained on them."
+    shared = summary.find_shared_shards(metadata.get("data", ()), evaluated)
     if shared:
         names = markdown.escape(", ".join(sorted(shared)))
-        return f"Evaluated on records that it was trained on ({names}): the scores say nothing about other text."
+        return f"Evaluated on records that it was trained on ({names}). The scores do not apply to other text."
     return "\n\n".join(
         ["Evaluated on these records:", *(markdown.table(summary.data_table(each)) for each in evaluated)]
     )
@@ -151,26 +155,26 @@ def _limits(run: LoggedRun, metadata: Mapping[str, Any]) -> list[str]:
     examples = summary.amounts(run)["examples"]
     if examples:
         limits.append(
-            f"It has seen {pluralize(round(examples), 'sequence')}; the original models saw {_ORIGINAL_SEQUENCES:,}. "
-            "One pre-trained for less is weaker than a released model of the same size."
+            f"It was trained on {pluralize(round(examples), 'sequence')}, the original models on "
+            f"{_ORIGINAL_SEQUENCES:,}. With fewer sequences, a model is weaker than a released model of the same size."
         )
     if flags.get("init_checkpoint"):
-        limits.append("It started from other weights (--init_checkpoint); what those have seen is not counted here.")
+        limits.append("It started from trained weights (--init_checkpoint). Their training is not counted here.")
     lengths = [length for length, _ in split_phases(run.train) if length] or [flags.get(LENGTH)]
     longest, positions = max(filter(None, lengths), default=None), config.get("max_position_embeddings")
     if longest and positions and longest < positions and not flags.get("init_checkpoint"):
         limits.append(
-            f"It was trained on sequences of at most {longest} tokens; its embeddings of the positions from there to "
-            f"{positions} have learnt nothing."
+            f"It was trained on sequences of at most {longest} tokens. Its embeddings of the positions from there to "
+            f"{positions} are untrained."
         )
     if not run.eval:
         limits.append("It was not evaluated in this run.")
     limits.append(
-        "The scores are of masked tokens and sentence pairs, in text like that of the records; what it is worth for a "
-        "task shows in fine-tuning alone."
+        "The scores measure the pre-training objectives on text like the records. Only fine-tuning shows how useful "
+        "the model is for a task."
     )
     limits.append(
-        "It repeats the language, the errors and the prejudices of the text above. Nobody has checked it for them, and "
-        "the licence of the text is not recorded here."
+        "It reproduces the language, errors and biases of the text above. Nobody has checked it for them, and the "
+        "licence of the text is not recorded here."
     )
     return limits

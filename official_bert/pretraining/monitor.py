@@ -1,4 +1,4 @@
-"""Monitoring of a run: measurements for the log, steps that are not finite, and the profiler."""
+"""Monitoring of a run: measurements for the log, checks for non-finite steps, and the profiler."""
 
 import os
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ from official_bert.runs.training_run import refuse_nonfinite_loss
 from official_bert.utils.counting import pluralize
 from official_bert.utils.progress import format_duration
 
-_MOST_SKIPPED = 100  # steps in a row that are not finite: a run that only skips is stopped
+_MOST_SKIPPED = 100  # non-finite steps in a row after which a run stops
 
 
 class Monitor:
-    """Sums up the steps since the last line of the log, writes that line, and stops a run that is not finite."""
+    """Writes the lines of the log, each over the steps since the previous one, and stops a run that is not finite."""
 
     def __init__(
         self,
@@ -43,25 +43,26 @@ class Monitor:
         self.start_interval(pretrainer.step)
 
     def start_interval(self, step: int) -> None:
-        """Begins the next line of the log after a step."""
+        """Starts the next line of the log after a step."""
         self._first_step, self._seconds, self._processor_seconds = step, 0.0, 0.0
         self._sums: dict[str, float] = {}
 
     def add(self, sums: dict[str, float], seconds: float, processor_seconds: float) -> None:
-        """Adds a call's sums (see Pretrainer.train) and what it took, of the clock and of this process's processors."""
+        """Adds the sums of a call (see Pretrainer.train), its duration and the processor time of this process."""
         self._seconds += seconds
         self._processor_seconds += processor_seconds
         self._sums = {name: self._sums.get(name, 0.0) + value for name, value in sums.items()}
 
     def write(self, step: int, phase: Phase) -> None:
-        """Writes the means over the steps since the last line, up to `step`, to the log and the terminal."""
-        if self._sums["nonfinite_steps"] < step - self._first_step:  # else all were skipped; the notices say so
+        """Writes the means over the steps since the previous line, up to `step`, to the log and the terminal."""
+        if self._sums["nonfinite_steps"] < step - self._first_step:  # Skipped steps are only in the notices.
             values = self._measurements(step, phase)
             self._log.write(TRAIN, step, values)
             print(progress_line(step, self._options.total_steps, values, self._config), flush=True)
             if self._checks_unigram_level and phase.number == 1 and step >= CHECKED_STEP:
                 self._checks_unigram_level = False
-                warn_at_unigram_level(self._options.output_dir, self._records.training(phase), self._log, step, phase)
+                records = self._records.training(phase)
+                warn_at_unigram_level(self._options.output_dir, records, self._log, step, phase, self._config)
         self.start_interval(step)
 
     def _measurements(self, step: int, phase: Phase) -> dict[str, float]:
@@ -81,7 +82,7 @@ class Monitor:
             "model_flops_per_second": flops_per_second,
             "max_seq_length": phase.max_seq_length,
         }
-        # Else the rate is not the machine's: something else ran while it was measured.
+        # A higher value means that the rate was measured while another process used the machine.
         if flops_per_second <= self._matmul_rate:
             values["flops_utilization"] = flops_per_second / self._matmul_rate
         return values
@@ -93,9 +94,9 @@ class Monitor:
 
         Args:
             sums: The sums of a call (see Pretrainer.train).
-            first: Number of steps done before the call.
-            last: Number of steps done after it.
-            position: Number of records of the phase that were used before it.
+            first: Number of steps before the call.
+            last: Number of steps after the call.
+            position: Number of records of the phase used before the call.
             phase: The phase.
             records: The phase's records.
 
@@ -112,14 +113,14 @@ class Monitor:
         what = f"step {step:,}: loss {loss}, gradient norm {norm} (sums over the batch)"
         options = self._options
         first_skipped = last - self.skipped_in_a_row + 1
-        # Gradients of float16 overflow now and then, until the loss is scaled less.
+        # Gradients in float16 sometimes overflow until the loss scale is reduced.
         skips = options.on_nonfinite == "skip" or (options.dtype == "float16" and not sums["nonfinite_losses"])
         if skips and self.skipped_in_a_row < _MOST_SKIPPED:
             skipped = pluralize(int(sums["nonfinite_steps"]), "step")
             self._log.note(step, f"{skipped} skipped as not finite, the first: {what}")
             print(f"skipped {skipped}, not finite; {what}", flush=True)
             return
-        # Step n, counted from 1, takes the batch after those of the n - 1 steps before it.
+        # Steps are counted from 1.
         used_before = position + (step - 1 - first) * phase.train_batch_size
         locations = records.record_locations(options.random_seed, used_before, phase.train_batch_size)
         refuse_nonfinite_loss(
@@ -144,7 +145,7 @@ class Profile:
         self._running = False
 
     def at(self, step: int) -> None:
-        """Starts or ends the profile after `step` steps if that is due."""
+        """Starts or stops the profiler after step `step`, if it is due."""
         if self.steps and not self._running and self.steps[0] <= step < self.steps[1]:
             tf.profiler.experimental.start(self._folder)
             self._running = True
@@ -152,7 +153,7 @@ class Profile:
             self.stop()
 
     def stop(self) -> None:
-        """Ends the profile if one is running."""
+        """Stops the profiler if it is running."""
         if self._running:
             tf.profiler.experimental.stop()
             self._running = False
@@ -162,8 +163,8 @@ class Profile:
 
 def format_losses(values: Mapping[str, float], config: BertConfig, separator: str, noun: str = "") -> str:
     """Formats the loss and accuracy of masked or next tokens and, if it is trained, of next sentences."""
-    objective = "masked LM" if config.predicts_masked_tokens else "next token"
-    text = f"{objective}{noun} {values['masked_lm_loss']:.4f} ({100 * values['masked_lm_accuracy']:.1f} % right)"
+    accuracy = 100 * values["masked_lm_accuracy"]
+    text = f"{config.token_objective}{noun} {values['masked_lm_loss']:.4f} ({accuracy:.1f} % right)"
     if "next_sentence_loss" not in values:
         return text
     accuracy = 100 * values["next_sentence_accuracy"]

@@ -1,4 +1,4 @@
-"""The record files of a run: checked against manifest, vocabulary and model, and turned into batches."""
+"""The record files of a run: checks against manifest, vocabulary and model, and the batches made from them."""
 
 import contextlib
 import dataclasses
@@ -25,10 +25,10 @@ from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import load_vocab
 from official_bert.utils import files
 
-# Before the first step; every other record is checked when it is read.
+# Files and records of each file that are checked before the first step. Others are checked when they are read.
 _FILES_CHECKED, _RECORDS_CHECKED = 16, 100
-_MOST_NAMED = 20  # records of a file in an error
-_MOST_FILES_NAMED = 10  # that are empty
+_MAX_RECORDS_SHOWN = 20  # of each file, in messages
+_MAX_FILES_SHOWN = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,13 +37,13 @@ class RecordFiles:
 
     paths: list[str]
     schema: record_schema.Schema
-    # Masks records that were written without masks, or makes targets of all next tokens; None if records have masks.
+    # Masks records without masks, or predicts all next tokens. None if the records have masks.
     masking: DynamicMasking | NextTokenTargets | None
-    readable: RecordRanges | None  # of each file; None for all
+    readable: RecordRanges | None  # readable records of each file, or None for all
     manifests: list[manifest.Manifest]
-    shards: dict[str, manifest.Shard]  # the manifest's entry of each file that has one
-    compression: str  # of all files (see record_reader.get_compression)
-    damaged: int = 0  # how many records are left out because they cannot be read
+    shards: dict[str, manifest.Shard]  # manifest entries by file
+    compression: str  # compression of all files (see record_reader.get_compression)
+    damaged: int = 0  # number of skipped records that cannot be read
 
     @classmethod
     def find(
@@ -59,35 +59,35 @@ class RecordFiles:
         strip_accents: bool | None = None,
         skip_damaged: bool = False,
     ) -> "RecordFiles":
-        """Returns the files that match, after all checks that can be made before the first step.
+        """Finds and checks the files that match.
 
         Args:
-            patterns: file names or glob patterns.
-            flag: the flag that they came from, without dashes.
-            max_seq_length: expected length of the records.
-            max_predictions_per_seq: expected number of predictions.
-            config: the model.
-            vocab_file: the vocabulary, if known; needed where tokens are to be hidden while training.
-            do_lower_case: whether the vocabulary is uncased; None to believe the manifests.
-            strip_accents: whether texts lost their accents, likewise.
-            skip_damaged: whether damaged records are left out; all files are read through to find them.
+            patterns: File names or glob patterns.
+            flag: Name of the flag with the patterns, without dashes.
+            max_seq_length: Expected length of the records.
+            max_predictions_per_seq: Expected number of predictions per record.
+            config: Configuration of the model.
+            vocab_file: The vocabulary, if known. Required for records that are masked during training.
+            do_lower_case: Whether the vocabulary is uncased. Defaults to the manifests' value.
+            strip_accents: Whether accents were removed. Defaults to the manifests' value.
+            skip_damaged: Whether to skip damaged records. All files are then read to find them.
 
         Raises:
-            UserError: there is no file, or something does not fit.
+            UserError: If no file matches, or a file does not fit the other arguments.
         """
         all_paths = files.expand(patterns, flag)
         read = manifest.read_manifests(all_paths)
         for path, manifest_file in manifest.find_missing_files(patterns, all_paths, read).items():
             raise UserError(
-                f"--{flag}: {path} is missing, which {manifest_file} names; restore it by running the command that "
-                "made it again, or from a copy; or name the files to be used without a pattern"
+                f"--{flag}: {path} is missing, but {manifest_file} lists it. Restore it from a copy or by running "
+                "make-records again, or pass the names of the files to use instead of a pattern."
             )
-        # What TensorFlow cannot read where it is, is copied to this machine before the first step.
+        # Files that TensorFlow cannot read remotely are copied to this machine.
         here = {path: files.local_copy(path) for path in all_paths}
         described = {here[path]: found for path, found in manifest.find_shards(all_paths, read).items()}
         shards = {path: shard for path, (_, shard) in described.items()}
-        paths = _without_empty_files([here[path] for path in all_paths], shards)
-        # A run whose records are in several folders has a manifest in each, of the same source.
+        paths = _remove_empty_files([here[path] for path in all_paths], shards)
+        # Records in several folders have a manifest in each folder, with the same source.
         manifests: list[manifest.Manifest] = []
         for each, _ in described.values():
             if all(each.source != other.source for other in manifests):
@@ -98,7 +98,7 @@ class RecordFiles:
         _check_one_kind(manifests, flag)
         dynamic = {each.source["flags"].get("masking") == "dynamic" for each in manifests}
         if len(dynamic) > 1 or (dynamic == {True} and len(described) < len(paths)):
-            raise UserError(f"--{flag}: some of the records have masks and others have none; give files of one kind")
+            raise UserError(f"--{flag}: only some of the records have masks. Pass files of one kind.")
         sizes = (config.vocab_size, config.type_vocab_size)
         masking: DynamicMasking | NextTokenTargets | None = (
             None if config.predicts_masked_tokens else NextTokenTargets()
@@ -142,20 +142,21 @@ class RecordFiles:
         return evaluation_batches(self.paths, batch_size, self.schema, self.readable, self.masking, self.compression)
 
     def record_locations(self, seed: int, skipped_records: int, number: int) -> str:
-        """Returns where the records stand that `training` yields after the skipped ones, for a reader."""
+        """Returns the files and numbers of the records that `training` yields after the skipped ones, as text."""
         numbers: dict[str, list[int]] = {}
         ranges = self._record_ranges(skipped_records)
         found = record_locations(self.paths, seed, skipped_records, number, ranges, self.compression)
         for path, record in found:
             numbers.setdefault(path, []).append(record)
-        return "; ".join(
-            f"{path}: {', '.join(map(str, sorted(some)[:_MOST_NAMED]))}{' ...' * (len(some) > _MOST_NAMED)}"
-            for path, some in sorted(numbers.items())
-        )
+        locations = []
+        for path, records in sorted(numbers.items()):
+            shown = ", ".join(map(str, sorted(records)[:_MAX_RECORDS_SHOWN]))
+            locations.append(f"{path}: {shown}{' ...' * (len(records) > _MAX_RECORDS_SHOWN)}")
+        return "; ".join(locations)
 
     @contextlib.contextmanager
     def naming_damage(self) -> Iterator[None]:
-        """Turns TensorFlow's error of a damaged record, within this context, into one that names file and record."""
+        """A context that converts TensorFlow's error for a damaged record to a UserError with file and record."""
         try:
             yield
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
@@ -163,38 +164,37 @@ class RecordFiles:
             if damage is None:
                 raise
             raise UserError(
-                f"{damage}; checkpoints up to here are intact; --on_corrupt_record=skip leaves damaged records out"
+                f"{damage}. Earlier checkpoints are intact. --on_corrupt_record=skip leaves damaged records out."
             ) from error
 
     def identity(self) -> list[dict[str, Any]]:
-        """Returns what tells these files from others: name, length in bytes and, where a manifest has it, checksum."""
-        of_files = ((path, self.shards.get(path)) for path in self.paths)
+        """Returns the name and size of each file, and its checksum if a manifest has it."""
         return [
             {
                 "file": os.path.basename(path),
                 "bytes": _size(path, shard),
                 "sha256": shard.sha256 if shard else None,
             }
-            for path, shard in of_files
+            for path, shard in ((path, self.shards.get(path)) for path in self.paths)
         ]
 
     @property
     def sentence_objective(self) -> str:
-        """What the records' labels are about: one of sentence_objectives.SENTENCE_OBJECTIVES."""
+        """Objective of the records' sentence labels: one of sentence_objectives.SENTENCE_OBJECTIVES."""
         return get_objective(self.manifests[0].source["flags"] if self.manifests else {})
 
     @property
     def masking_rates(self) -> str:
-        """What replaced, or replaces, the tokens to predict (see MaskingRates.parse)."""
+        """Rates of the replacements of predicted tokens (see MaskingRates.parse)."""
         return _masking_rates(self.manifests[0].source["flags"] if self.manifests else {})
 
     @property
     def fingerprint(self) -> int:
-        """A number that other files would hardly have."""
+        """Checksum of `identity`, to detect other files."""
         return zlib.crc32(json.dumps(self.identity(), sort_keys=True).encode())
 
     def _record_ranges(self, skipped_records: int) -> RecordRanges | None:
-        # Numbers of records are needed to start within the data alone; the manifest has them without reading.
+        # The numbers of records are needed only to skip some. Manifests contain them.
         if self.readable is not None or not skipped_records:
             return self.readable
         shards = ((path, self.shards.get(path)) for path in self.paths)
@@ -202,28 +202,28 @@ class RecordFiles:
 
 
 def _size(path: str, shard: manifest.Shard | None) -> int:
-    """Returns a file's length in bytes; that of a manifest has been compared with the file's."""
+    """Returns the size of a file in bytes. The manifest's size was compared with the file."""
     return shard.bytes if shard else files.size(path)
 
 
-def _without_empty_files(paths: list[str], shards: Mapping[str, manifest.Shard]) -> list[str]:
+def _remove_empty_files(paths: list[str], shards: Mapping[str, manifest.Shard]) -> list[str]:
     empty = {path: None for path in paths if not _size(path, shards.get(path))}
-    named = ", ".join(list(empty)[:_MOST_FILES_NAMED])
-    if len(empty) > _MOST_FILES_NAMED:
-        named += f" and {len(empty) - _MOST_FILES_NAMED:,} more"
+    named = ", ".join(list(empty)[:_MAX_FILES_SHOWN])
+    if len(empty) > _MAX_FILES_SHOWN:
+        named += f" and {len(empty) - _MAX_FILES_SHOWN:,} more"
     if len(empty) == len(set(paths)):
-        raise UserError(f"there is no record in {named}; make some with official-bert make-records")
+        raise UserError(f"{named}: no records. Write records with official-bert make-records.")
     if empty:
-        print(f"warning: left out, since they are empty: {named}")
+        print(f"warning: skipped empty files: {named}")
     return [path for path in paths if path not in empty]
 
 
 def _compression(paths: list[str], described: Mapping[str, tuple[manifest.Manifest, manifest.Shard]]) -> str:
-    """Returns how all files are compressed, from a file of each manifest and those that none describes."""
-    looked_at: dict[int | str, str] = {}
+    """Returns the compression of all files. Opens one file of each manifest, and all files without a manifest."""
+    opened: dict[int | str, str] = {}
     for path in paths:
-        looked_at.setdefault(id(described[path][0]) if path in described else path, path)
-    return record_reader.get_compression(list(looked_at.values()))
+        opened.setdefault(id(described[path][0]) if path in described else path, path)
+    return record_reader.get_compression(list(opened.values()))
 
 
 def _check_manifest(
@@ -235,32 +235,32 @@ def _check_manifest(
     for name, value in wanted.items():
         if flags.get(name, value) != value:
             raise UserError(
-                f"--{prefix}{name} is {value}, but the manifest says that the records of --{flag} were made with "
-                f"{flags[name]}; give that"
+                f"--{prefix}{name} is {value}, but the records of --{flag} were made with {flags[name]}, according to "
+                "their manifest. Pass that value."
             )
     if vocab_file and files.sha256(vocab_file) != described.source["vocabulary"]:
         raise UserError(
-            f"{vocab_file} is not the vocabulary that the records of --{flag} were made with (their manifest has "
-            "another hash of it); give that one"
+            f"{vocab_file} is not the vocabulary of the records of --{flag} (the hash in their manifest differs). Pass "
+            "the vocabulary that they were made with."
         )
 
 
 def recorded_casing(described: manifest.Manifest) -> Casing | None:
-    """Returns how the records' text was lower-cased; None where the manifest does not say it."""
+    """Returns the casing of the records' text, or None if the manifest does not contain it."""
     flags = described.source["flags"]
     return None if flags.get("do_lower_case") is None else Casing.from_settings(flags)
 
 
-def _check_casing(manifests: list[manifest.Manifest], flag: str, given: Mapping[str, bool | None]) -> None:
+def _check_casing(manifests: list[manifest.Manifest], flag: str, expected: Mapping[str, bool | None]) -> None:
     recorded = sorted({casing for each in manifests if (casing := recorded_casing(each))})
     if len(recorded) > 1:
         kinds = " and others are ".join(casing.texts for casing in recorded)
-        raise UserError(f"--{flag}: some of the records are {kinds}; give files of one kind")
-    for name, value in given.items():
+        raise UserError(f"--{flag}: some of the records are {kinds}. Pass files of one kind.")
+    for name, value in expected.items():
         if recorded and value not in (None, getattr(recorded[0], name)):
             raise UserError(
-                f"--{'' if value else 'no'}{name} contradicts the manifest of the records of --{flag}: their text was "
-                f"{recorded[0].texts}; leave the flag out"
+                f"--{'' if value else 'no'}{name} contradicts the manifest of the records of --{flag}: their text is "
+                f"{recorded[0].texts}. Remove the flag."
             )
 
 
@@ -269,8 +269,8 @@ def _check_one_kind(manifests: list[manifest.Manifest], flag: str) -> None:
         values = sorted({value_of(each.source["flags"]) for each in manifests})
         if len(values) > 1:
             raise UserError(
-                f"--{flag}: the records were made with several values of --{name}: {', '.join(values)}; give records "
-                "of one kind"
+                f"--{flag}: the records were made with different values of --{name}: {', '.join(values)}. Pass records "
+                "of one kind."
             )
 
 
@@ -281,45 +281,44 @@ def _masking_rates(flags: dict[str, Any]) -> str:
 def _masking(manifests: list[manifest.Manifest], limit: int, vocab_file: str | None) -> DynamicMasking:
     if not vocab_file:
         raise UserError(
-            "the records are without masks, which are made while training: that needs their vocabulary; give it as "
-            "--vocab_file"
+            "The records have no masks, and masking them during training needs their vocabulary. Pass --vocab_file."
         )
     settings = {
         (each.source["flags"]["masked_lm_prob"], each.source["flags"]["do_whole_word_mask"]) for each in manifests
     }
     if len(settings) > 1:
         raise UserError(
-            f"the records were made with several values of masked_lm_prob and do_whole_word_mask: {sorted(settings)}; "
-            "give records of one kind"
+            "The records were made with different values of masked_lm_prob and do_whole_word_mask: "
+            f"{sorted(settings)}. Pass records of one kind."
         )
     rates = MaskingRates.parse(_masking_rates(manifests[0].source["flags"]))
     return DynamicMasking(load_vocab(vocab_file), limit, *next(iter(settings)), rates)
 
 
-def _check_first_records(paths: list[str], schema: record_schema.Schema, damaged_are_left_out: bool) -> None:
+def _check_first_records(paths: list[str], schema: record_schema.Schema, skip_damaged: bool) -> None:
     for path in paths[:_FILES_CHECKED]:
         try:
             sample = list(itertools.islice(record_reader.read_file(path), _RECORDS_CHECKED))
         except UserError as error:
             record_reader.check_is_tfrecord(path)
-            if damaged_are_left_out:
+            if skip_damaged:
                 continue
-            raise UserError(f"{error}; --on_corrupt_record=skip leaves damaged records out") from error
+            raise UserError(f"{error}. --on_corrupt_record=skip leaves damaged records out.") from error
         if not sample:
-            raise UserError(f"{path} holds no record; make it again with official-bert make-records")
+            raise UserError(f"{path} contains no records. Write it again with official-bert make-records.")
         problems = {number: record_damage.describe_mismatch(record, schema) for number, record in enumerate(sample)}
         wrong = {number: problem for number, problem in problems.items() if problem}
-        if not wrong or (damaged_are_left_out and len(wrong) < len(sample)):
+        if not wrong or (skip_damaged and len(wrong) < len(sample)):
             continue
         number, problem = next(iter(wrong.items()))
         if "masked_lm_ids" in schema and _is_unmasked(sample[number], schema):
             raise UserError(
-                f"{path} was written without masks (make-records --masking=dynamic); its manifest must lie "
-                f"beside it: copy the *.manifest.json of its run to {os.path.dirname(path) or '.'}"
+                f"{path} was written without masks (make-records --masking=dynamic), so its manifest is needed. Copy "
+                f"the *.manifest.json of its run to {os.path.dirname(path) or '.'}."
             )
         raise UserError(
-            f"{path}: record {number} (from 0): {problem}; --max_seq_length, --max_predictions_per_seq and "
-            "--bert_config_file must be those that the records were made with"
+            f"{path}: record {number} (from 0): {problem}. Pass the --max_seq_length, --max_predictions_per_seq and "
+            "--bert_config_file that the records were made with."
         )
 
 

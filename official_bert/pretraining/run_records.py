@@ -1,4 +1,4 @@
-"""The records that a run reads, phase by phase, and how they are packed."""
+"""The records that a run reads in each phase, and their packing."""
 
 import functools
 
@@ -9,7 +9,7 @@ from official_bert.pretraining.record_files import RecordFiles
 
 
 class RunRecords:
-    """The records of a run: found and checked when they are first asked for."""
+    """The records of a run, which are found and checked when they are first needed."""
 
     def __init__(self, options: Options, config: BertConfig, replicas: int) -> None:
         self._options, self._config, self._replicas = options, config, replicas
@@ -17,14 +17,14 @@ class RunRecords:
         self._packing: dict[int, Packing] = {}
 
     def training(self, phase: Phase) -> RecordFiles:
-        """Returns the records that a phase trains on."""
+        """Returns the training records of a phase."""
         if phase.number not in self._by_phase:
             flag = phase.flag("input_file").removeprefix("--")
             self._by_phase[phase.number] = self._find(phase.input_file, flag, phase)
         return self._by_phase[phase.number]
 
     def packing(self, phase: Phase) -> Packing | None:
-        """Returns how a phase's batches are packed; None where each record has a row of its own."""
+        """Returns the packing of a phase's batches, or None without packing."""
         options = self._options
         if options.pack_sequences and phase.number not in self._packing:
             records = self.training(phase)
@@ -35,13 +35,13 @@ class RunRecords:
         return self._packing.get(phase.number)
 
     def rows(self, phase: Phase) -> int:
-        """Returns how many rows of the phase's length a step computes, over all replicas; packed, usually."""
+        """Returns the number of rows that a step computes over all replicas. For packed records, the usual number."""
         packing = self.packing(phase)
         return packing.usual_rows if packing else phase.train_batch_size
 
     @functools.cached_property
     def held_out(self) -> RecordFiles | None:
-        """The records to evaluate on: of --eval_input_file, or those of the first phase; None if there is no need."""
+        """The records to evaluate on: --eval_input_file, or the first phase's records for --do_eval, or None."""
         first_phase = self._options.phases[0]
         if self._options.eval_input_file:
             return self._find(self._options.eval_input_file, "eval_input_file", first_phase)
@@ -49,7 +49,7 @@ class RunRecords:
 
     @functools.cached_property
     def general(self) -> RecordFiles | None:
-        """The records of --general_eval_file, if there are any."""
+        """The records of --general_eval_file, or None without the flag."""
         patterns = self._options.general_eval_file
         return self._find(patterns, "general_eval_file", self._options.phases[0]) if patterns else None
 

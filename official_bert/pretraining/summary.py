@@ -1,4 +1,4 @@
-"""The log of a run, and tables of text for its model card: scores, amounts, data."""
+"""The log of a run, and the tables of its model card: scores, amounts and data."""
 
 import collections
 import dataclasses
@@ -12,7 +12,7 @@ from official_bert.runs.training_log import EVAL, GENERAL, TRAIN, read_log
 from official_bert.utils import markdown
 from official_bert.utils.progress import format_duration
 
-Table = list[list[str]]  # rows of cells; the first row is the head
+Table = list[list[str]]  # rows of cells; the first row is the header
 
 LENGTH = "max_seq_length"
 MISSING = "–"
@@ -20,35 +20,35 @@ MISSING = "–"
 
 @dataclasses.dataclass(frozen=True)
 class LoggedRun:
-    """The measurements of a run, by step; lines are ascending, each step once."""
+    """The measurements of a run. Each list has one line per logged step, in ascending order."""
 
     name: str
-    train: list[dict[str, Any]]  # a line for each interval of the log, the means over its steps; `step` is its last one
-    eval: list[dict[str, Any]]  # the same for evaluations, which are of one step
+    train: list[dict[str, Any]]  # means over the steps since the previous line; `step` is the last of them
+    eval: list[dict[str, Any]]  # evaluations on held-out records
     general: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # evaluations on general text
 
 
 def read_logged_run(folder: str) -> LoggedRun:
-    """Reads the log in the folder of a run, which may be empty yet."""
+    """Reads the log in the folder of a run. A new run has an empty log."""
     name = os.path.basename(os.path.normpath(folder))
     train, evaluations, general = (_sort_by_step(read_log(folder, kind)) for kind in (TRAIN, EVAL, GENERAL))
     return LoggedRun(name, train, evaluations, general)
 
 
 def _sort_by_step(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    # A run that was killed after its last checkpoint has logged some steps twice; the later line counts.
+    # A run that was killed after its last checkpoint has logged some steps twice. The later line counts.
     by_step = {line["step"]: line for line in lines}
     return [by_step[step] for step in sorted(by_step)]
 
 
 def column(lines: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-    """Returns a measurement of each line, NaN if it is missing."""
+    """Returns a measurement of each line, or NaN if it is missing."""
     values = [line.get(name) for line in lines]
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def split_phases(lines: Sequence[dict[str, Any]]) -> list[tuple[int | None, list[dict[str, Any]]]]:
-    """Splits the lines into phases, each of records of one length: (length or None if unknown, lines)."""
+    """Splits the lines into phases with records of one length. Returns the length (None if unknown) and the lines."""
     length = next((line[LENGTH] for line in lines if LENGTH in line), None)
     by_phase: list[tuple[int | None, list[dict[str, Any]]]] = []
     for line in lines:
@@ -71,16 +71,16 @@ def _count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-# Name in the logs: what the reader sees, how it is written, and the function that finds the best value.
+# Name in the logs: label, format, and the function that finds the best value.
 _SCORES: dict[str, tuple[str, Callable[[float], str], Callable[[np.ndarray], Any]]] = {
     "loss": ("loss, both tasks (nats)", _loss, np.nanargmin),
-    "masked_lm_loss": ("masked LM loss (nats)", _loss, np.nanargmin),
-    "masked_lm_accuracy": ("masked LM accuracy", _percent, np.nanargmax),
+    "masked_lm_loss": ("{objective} loss (nats)", _loss, np.nanargmin),
+    "masked_lm_accuracy": ("{objective} accuracy", _percent, np.nanargmax),
     "next_sentence_loss": ("next sentence loss (nats)", _loss, np.nanargmin),
     "next_sentence_accuracy": ("next sentence accuracy", _percent, np.nanargmax),
 }
 
-# Of a manifest's statistics.
+# Labels of a manifest's statistics.
 _COUNTS = {
     "text_documents": "documents of text",
     "text_tokens": "tokens of text",
@@ -93,8 +93,11 @@ _SHARES = (
 )
 
 
-def score_table(run: LoggedRun) -> Table:
-    """Returns the last and the best scores, with the steps they belong to; only a head where nothing was measured."""
+def score_table(run: LoggedRun, objective: str) -> Table:
+    """Returns the last and the best scores with their steps, or only a header if nothing was measured.
+
+    `objective` names the objective that predicts tokens (see BertConfig.token_objective).
+    """
     columns = []
     if run.train:
         columns.append((f"training, step {run.train[-1]['step']:,}", run.train[-1:], False))
@@ -106,24 +109,25 @@ def score_table(run: LoggedRun) -> Table:
     table = [["score", *(head for head, _, _ in columns)]]
     if columns:
         for name, (label, *_) in _SCORES.items():
-            table.append([label, *(_score(lines, name, with_step) for _, lines, with_step in columns)])
+            cells = [_format_score(lines, name, shows_step) for _, lines, shows_step in columns]
+            table.append([label.format(objective=objective), *cells])
     return table
 
 
-def _score(lines: list[dict[str, Any]], name: str, with_step: bool) -> str:
+def _format_score(lines: list[dict[str, Any]], name: str, shows_step: bool) -> str:
     _, text, best = _SCORES[name]
     values = column(lines, name)
     if not np.isfinite(values).any():
         return MISSING
     index = int(best(np.where(np.isfinite(values), values, np.nan)))
-    return text(values[index]) + (f" (step {lines[index]['step']:,})" if with_step else "")
+    return text(values[index]) + (f" (step {lines[index]['step']:,})" if shows_step else "")
 
 
 def amounts(run: LoggedRun) -> dict[str, float]:
-    """Returns how much was trained: steps, examples, tokens (without padding) and seconds spent in steps."""
+    """Returns the numbers of steps, examples and tokens (without padding), and the seconds spent in steps."""
     steps = column(run.train, "step")
-    of_line = np.diff(steps, prepend=0)  # the steps that a line stands for
-    seconds = of_line / column(run.train, "steps_per_second")
+    steps_per_line = np.diff(steps, prepend=0)
+    seconds = steps_per_line / column(run.train, "steps_per_second")
     return {
         "steps": float(steps[-1]) if len(steps) else 0.0,
         "examples": float(np.nansum(seconds * column(run.train, "examples_per_second"))),
@@ -133,7 +137,7 @@ def amounts(run: LoggedRun) -> dict[str, float]:
 
 
 def amount_table(run: LoggedRun) -> Table:
-    """Returns how much was trained, as text; only a head where nothing was."""
+    """Returns the amounts of training, or only a header if nothing was trained."""
     table = [["amount", "value"]]
     if run.train:
         done = amounts(run)
@@ -143,8 +147,8 @@ def amount_table(run: LoggedRun) -> Table:
             ["tokens, without padding", _count(done["tokens"])],
             ["time in steps", format_duration(done["seconds"])],
         ]
-        of_phases = split_phases(run.train)
-        for number, (length, lines) in enumerate(of_phases if len(of_phases) > 1 else (), start=1):
+        phases = split_phases(run.train)
+        for number, (length, lines) in enumerate(phases if len(phases) > 1 else (), start=1):
             table.append([f"phase {number}", f"length {length or 'unknown'}, up to step {lines[-1]['step']:,}"])
     return table
 
@@ -164,7 +168,7 @@ def environment_table(metadata: Mapping[str, Any]) -> Table:
 
 
 def data_table(manifest: Mapping[str, Any]) -> Table:
-    """Returns what a manifest says of a set of records: its files, counts, vocabulary and text, and its flags."""
+    """Returns a manifest's files, counts, vocabulary, texts and flags."""
     shards, source = manifest.get("shards", ()), manifest.get("source", {})
     counts, inputs = manifest.get("statistics", {}), source.get("inputs", ())
     rows = [
@@ -188,8 +192,10 @@ def _names(names: Sequence[str]) -> str:
     return f"{names[0]} to {names[-1]} ({len(names):,} files)"
 
 
-def shared_shards(manifests: Iterable[Mapping[str, Any]], others: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Returns the names of the others' files that are also among the first ones', judged by content."""
+def find_shared_shards(
+    manifests: Iterable[Mapping[str, Any]], other_manifests: Iterable[Mapping[str, Any]]
+) -> set[str]:
+    """Returns the names of the files in `other_manifests` whose contents are also in `manifests`."""
     hashes = {shard.get("sha256") for manifest in manifests for shard in manifest.get("shards", ())}
-    of_others = (shard for manifest in others for shard in manifest.get("shards", ()))
-    return {str(shard.get("file")) for shard in of_others if shard.get("sha256") in hashes}
+    shards = (shard for manifest in other_manifests for shard in manifest.get("shards", ()))
+    return {str(shard.get("file")) for shard in shards if shard.get("sha256") in hashes}

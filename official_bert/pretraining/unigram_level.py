@@ -1,10 +1,11 @@
-"""What a model reaches that knows token frequencies alone, and a check for runs that do not get beyond it."""
+"""The unigram level, which is the loss of guessing tokens by frequency, and a check for runs that do not beat it."""
 
 import collections
 
 import numpy as np
 import tensorflow as tf
 
+from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.options import Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.runs.training_log import TRAIN, TrainingLog, read_log
@@ -14,14 +15,16 @@ _UNIGRAM_LEVEL = 0.98  # share of the unigram entropy above which a loss counts 
 _MAX_BATCHES, _BATCH_SIZE = 200, 64  # sample of the records in which predicted tokens are counted
 
 
-def warn_at_unigram_level(folder: str, records: RecordFiles, log: TrainingLog, step: int, phase: Phase) -> None:
-    """Prints and logs a warning if no masked-LM loss logged in `folder` up to `step` is below the unigram level."""
+def warn_at_unigram_level(
+    folder: str, records: RecordFiles, log: TrainingLog, step: int, phase: Phase, config: BertConfig
+) -> None:
+    """Prints and logs a warning if no loss of tokens logged in `folder` up to `step` is below the unigram level."""
     lowest = min(line["masked_lm_loss"] for line in read_log(folder, TRAIN) if line["step"] <= step)
     entropy = unigram_entropy(records)
     if lowest < _UNIGRAM_LEVEL * entropy:
         return
     warning = (
-        f"after {step:,} steps the lowest masked LM loss is {lowest:.3f}, no better than guessing tokens by frequency "
+        f"after {step:,} steps the lowest {config.token_objective} loss is {lowest:.3f}, no better than guessing tokens by frequency "
         f"({entropy:.3f}): the model ignores the context; lower --learning_rate ({phase.learning_rate:g}), increase "
         f"--num_warmup_steps ({phase.num_warmup_steps:,}), or start with --init_from_records"
     )

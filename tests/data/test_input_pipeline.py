@@ -236,13 +236,13 @@ def test_the_manifest_decides_whether_a_shard_is_missing_or_empty(
         return find_records([str(tmp_path / pattern)], vocab_file)
 
     assert checked("*.tfrecord").paths == paths[:2]  # the third is empty, as its manifest says
-    assert "left out, since they are empty" in capsys.readouterr().out
+    assert "skipped empty files" in capsys.readouterr().out
     content = pathlib.Path(paths[1]).read_bytes()
     pathlib.Path(paths[1]).write_bytes(b"")
     assert_refused(f"1.tfrecord has 0 bytes, but .*out.manifest.json .*{len(content)}", checked, "*.tfrecord")
     pathlib.Path(paths[1]).unlink()
     for pattern in ("*.tfrecord", "[01].tfrecord", "?.tf*"):
-        assert_refused("--input_file: .*1.tfrecord is missing, which .*out.manifest.json names", checked, pattern)
+        assert_refused("--input_file: .*1.tfrecord is missing, but .*out.manifest.json lists it", checked, pattern)
     assert checked("0.tfrecord").paths == checked("[02].tfrecord").paths == paths[:1]  # what was not asked for
 
 
@@ -251,7 +251,7 @@ def test_of_many_empty_files_the_first_are_named(tmp_path: pathlib.Path, capsys:
     pathlib.Path(paths[500]).write_bytes(b"record")
     assert record_files._without_empty_files(paths, {}) == [paths[500]]
     assert f"{paths[9]} and 989 more\n" in capsys.readouterr().out
-    with pytest.raises(UserError, match=f"there is no record in .*{paths[9]} and 90 more; make some"):
+    with pytest.raises(UserError, match=f"{paths[9]} and 90 more: no records. Write records"):
         record_files._without_empty_files(paths[:100], {})
 
 
@@ -298,7 +298,7 @@ def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manif
         return find_records(paths, vocab_file)
 
     for name, other in (("masking_rates", "0/0/100"), ("sentence_objective", "none")):
-        assert_refused(f"several values of --{name}: .*{other}.*give records of one kind", found, {}, {name: other})
+        assert_refused(f"different values of --{name}: .*{other}.*Pass records of one kind", found, {}, {name: other})
     records = found({}, {})
     assert (records.masking_rates, records.sentence_objective) == ("80/10/10", "next_sentence")
     records = found(*[{"masking_rates": "0/100/0", "sentence_objective": "none"}] * 2)

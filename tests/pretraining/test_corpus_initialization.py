@@ -72,7 +72,7 @@ def test_tokens_of_two_records_are_no_neighbours():
 
 
 def test_counting_ends_after_some_millions_of_tokens(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("official_bert.pretraining.corpus_initialization._MOST_TOKENS", 10)
+    monkeypatch.setattr("official_bert.pretraining.corpus_initialization._MAX_TOKENS", 10)
     batches = iter([batch_of([[5] * 8])] * 5)
     assert count(batches, V).tokens == 16
     assert len(list(batches)) == 3

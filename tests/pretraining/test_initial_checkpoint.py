@@ -116,6 +116,6 @@ def test_weights_that_the_model_has_no_place_for_are_refused(tiny_config: BertCo
     smaller, initial = (
         build_pretraining_model(dataclasses.replace(tiny_config, num_hidden_layers=1)), open_model(str(tmp_path)),
     )  # fmt: skip
-    with pytest.raises(UserError, match="layer_1_attention_query/kernel is left over.*--init_allow=layer_1"):
+    with pytest.raises(UserError, match="layer_1_attention_query/kernel is unused.*--init_allow=layer_1"):
         assign_initial_weights(smaller, initial)
     assert "16 unused" in assign_initial_weights(smaller, initial, ["layer_1_.*"])[-1]

@@ -103,7 +103,7 @@ def test_sections_stand_at_the_beginning_of_the_card(tmp_path: pathlib.Path):
 def test_a_card_of_an_empty_run_says_that_nothing_is_known(tmp_path: pathlib.Path):
     card = write_card(run_folder(tmp_path / "run", []), {})
     assert "Nothing was measured." in card
-    assert "not known" in card
+    assert "is unknown" in card
 
 
 def test_no_text_in_the_card_is_html(tmp_path: pathlib.Path):
@@ -128,10 +128,15 @@ def test_text_in_the_card_is_no_markup(tmp_path: pathlib.Path):
 
 def test_the_last_and_the_best_scores_stand_in_a_table():
     evaluations = [line(10, 3.0), line(20, 1.5), line(30, math.nan), line(40, 2.0)]
-    table = summary.score_table(LoggedRun("run", [train_line(35), train_line(40, 1.0)], evaluations))
+    run = LoggedRun("run", [train_line(35), train_line(40, 1.0)], evaluations)
+    table = summary.score_table(run, "masked LM")
     assert table[0] == ["score", "training, step 40", "evaluation, step 40", "best evaluation"]
     assert table[2] == ["masked LM loss (nats)", "1.0000", "2.0000", "1.5000 (step 20)"]
     assert table[3] == ["masked LM accuracy", "25.0 %", "25.0 %", "25.0 % (step 10)"]
+    causal = {**METADATA, "config": {**METADATA["config"], "causal_attention": True}}
+    card = model_card(run, causal, [], {})
+    assert "| next token loss (nats) | 1.0000" in card
+    assert "masked" not in card.lower()
 
 
 def test_amounts_count_every_step_once():
@@ -146,7 +151,7 @@ def test_amounts_count_every_step_once():
     [
         ([HELD_OUT], "Evaluated on these records:"),
         ([HELD_OUT, MANIFEST], "Evaluated on records that it was trained on (train.tfrecord)"),
-        ([], "is not recorded"),
+        ([], "are not recorded"),
     ],
 )
 def test_the_card_says_when_scores_are_of_records_trained_on(evaluated: list[dict[str, Any]], expected: str):

@@ -41,7 +41,7 @@ def test_without_next_sentences_the_pooler_stays_as_it_was(
     assert metadata["flags"]["next_sentence_prediction"] is False
     assert metadata["data"][0]["source"]["flags"]["masking_rates"] == "100/0/0"
     card = " ".join((tmp_path / "run" / "MODEL_CARD.md").read_text().split())
-    assert "pre-trained from masked tokens. It has" in card
+    assert "pre-trained to predict masked tokens. It has" in card
     assert "Its pooler is not trained" in card
     assert "100/0/0" in card
     run["next_sentence_prediction"] = True

@@ -69,12 +69,15 @@ def test_init_checkpoint_has_the_vocabulary_and_the_casing_of_the_records(
     with pytest.raises(UserError, match=r"not the vocabulary of --init_checkpoint, .*line 8 is 'c' instead of 'd'"):
         set_up(vocab_file=vocab_file)
     write_manifest(record_files, vocab_file)
-    assert_refused("records were made with another vocabulary than that of --init_checkpoint", set_up)
+    assert_refused("vocabulary of the records is not the vocabulary of --init_checkpoint", set_up)
     shutil.copy(vocab_file, initial / "vocab.txt")
     set_up()
     (initial / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     assert set_up().options.do_lower_case is False
-    with pytest.raises(UserError, match="the run's texts are lower-cased, those of --init_checkpoint not lower-cased"):
+    with pytest.raises(
+        UserError,
+        match="run's texts are lower-cased, but --init_checkpoint, .*, was trained on texts that are not lower-cased",
+    ):
         set_up(do_lower_case=True)
 
 
@@ -277,8 +280,8 @@ def test_empty_files_are_left_out(make_options, record_files, tmp_path, capsys):
     empty = tmp_path / "empty.tfrecord"
     empty.touch()
     pretrain(make_options(tmp_path / "run", input_file=[*record_files, str(empty)], num_train_steps=1))
-    assert f"left out, since they are empty: {empty}" in capsys.readouterr().out
-    with pytest.raises(UserError, match="there is no record in .*empty.tfrecord; make some with"):
+    assert f"skipped empty files: {empty}" in capsys.readouterr().out
+    with pytest.raises(UserError, match="empty.tfrecord: no records. Write records with"):
         pretrain(make_options(tmp_path / "other", input_file=[str(empty)]))
 
 
@@ -306,7 +309,7 @@ def test_accents_are_kept_as_the_records_manifest_says(make_options, record_file
     initial = tmp_path / "initial"
     hugging_face.write(sample(BertConfig.from_json_file(config_file)), str(initial))
     with pytest.raises(
-        UserError, match="texts are lower-cased with their accents kept, those of --init_checkpoint low"
+        UserError, match="texts are lower-cased with their accents kept, but --init_checkpoint, .* texts that are low"
     ):
         set_up(init_checkpoint=str(initial))
     write_manifest(record_files, vocab_file, do_lower_case=True)
@@ -328,3 +331,11 @@ def test_the_vocabulary_decides_the_casing_of_records_without_a_manifest(
     write_manifest(record_files, vocab_file, do_lower_case=True)
     told = refusal(run.set_up, options, one_device)
     assert all(part in told for part in (vocab_file, "'Anna'", "records again with --do_lower_case=false")), told
+
+
+def test_the_optimizer_s_flags_reach_the_optimizer(make_options, tmp_path):
+    flags = {"weight_decay": 0.2, "adam_beta1": 0.8, "max_grad_norm": 0, "optimizer": "lamb"}
+    parts = run.set_up(make_options(tmp_path / "run", **flags), distribution.get_strategy("one_device"))
+    optimizer = parts.pretrainer.optimizer
+    assert (optimizer.weight_decay_rate, optimizer.beta_1, optimizer.clip_norm) == (0.2, 0.8, None)
+    assert flags.items() <= parts.metadata["flags"].items()
