@@ -24,8 +24,8 @@ def warn_at_unigram_level(
     if lowest < _UNIGRAM_LEVEL * entropy:
         return
     warning = (
-        f"after {step:,} steps the lowest {config.token_objective} loss is {lowest:.3f}, no better than guessing tokens by frequency "
-        f"({entropy:.3f}): the model ignores the context; lower --learning_rate ({phase.learning_rate:g}), increase "
+        f"after {step:,} steps the lowest {config.token_objective} loss is {lowest:.3f}, no better than guessing tokens "
+        f"by frequency ({entropy:.3f}): the model ignores the context; lower --learning_rate ({phase.learning_rate:g}), increase "
         f"--num_warmup_steps ({phase.num_warmup_steps:,}), or start with --init_from_records"
     )
     print(f"warning: {warning}", flush=True)

@@ -40,7 +40,7 @@ def run_monitor(
     )
     pretrainer: Any = SimpleNamespace(step=first_step, strategy=None)
     records: Any = SimpleNamespace(training=lambda phase: None)
-    config: Any = None
+    config: Any = SimpleNamespace(token_objective="masked LM")
     phase: Any = SimpleNamespace(number=phase_number, learning_rate=2e-3, num_warmup_steps=100)
     notes: list[tuple[int, str]] = []
     log: Any = SimpleNamespace(note=lambda *note: notes.append(note), write=lambda *_: None)
