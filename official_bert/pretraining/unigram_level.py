@@ -24,9 +24,10 @@ def warn_at_unigram_level(
     if lowest < _UNIGRAM_LEVEL * entropy:
         return
     warning = (
-        f"after {step:,} steps the lowest {config.token_objective} loss is {lowest:.3f}, no better than guessing tokens "
-        f"by frequency ({entropy:.3f}): the model ignores the context; lower --learning_rate ({phase.learning_rate:g}), increase "
-        f"--num_warmup_steps ({phase.num_warmup_steps:,}), or start with --init_from_records"
+        f"after {step:,} steps the lowest {config.token_objective} loss is {lowest:.3f}, no better than guessing "
+        f"tokens by frequency ({entropy:.3f}): the model ignores the context; lower --learning_rate "
+        f"({phase.learning_rate:g}), increase --num_warmup_steps ({phase.num_warmup_steps:,}), or start with "
+        "--init_from_records"
     )
     print(f"warning: {warning}", flush=True)
     log.note(step, warning)
