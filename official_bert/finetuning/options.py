@@ -240,7 +240,7 @@ class Options(ValidatedOptions, AdamOptions):
                 f"--use_tpu cannot be combined with --distribution_strategy={self.distribution_strategy}; remove one"
             )
         inputs = [getattr(self.task_options, name, None) for name in ("train_file", "eval_file", "predict_file")]
-        for split in ("dev", "test"):  # the files that sequences.write_table writes
+        for split in ("dev", "test"):  # the tables of predictions
             path = os.path.join(self.output_dir, f"predictions_{split}.tsv")
             files.refuse_overwriting(path, "output_dir", [each for each in inputs if each])
 

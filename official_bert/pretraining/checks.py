@@ -35,10 +35,10 @@ def read_config(options: Options) -> BertConfig:
 
 
 def find_checkpoint(options: Options) -> str | None:
-    """Returns the checkpoint from which the run is resumed or evaluated, or None for a new run.
+    """Returns the checkpoint to resume or evaluate. A new run has none.
 
     Raises:
-        UserError: If the run has lost its checkpoints, or none can be read, and --begin_anew is not given.
+        UserError: If the run has lost its checkpoints, or no checkpoint can be read, and --begin_anew is not set.
     """
     folder = options.output_dir
     try:
@@ -78,7 +78,7 @@ def check_run(
         config: The model's configuration.
         records: The run's records.
         phases: The phases with steps left.
-        resumed_from: The checkpoint from which the run is resumed, if any.
+        resumed_from: The checkpoint to resume, if any.
         initial: The opened --init_checkpoint, if it is used.
 
     Returns:
@@ -154,7 +154,7 @@ def _check_vocabulary_size(options: Options, config: BertConfig) -> None:
 
 
 def _check_vocabulary_casing(options: Options, casing: Casing | None, has_manifest: bool) -> Casing | None:
-    """Returns the casing of the run's texts. Infers it from the vocabulary if `casing` is None.
+    """Returns the casing of the run's texts, which defaults to the casing of the vocabulary.
 
     Raises:
         UserError: If the vocabulary contradicts the casing.

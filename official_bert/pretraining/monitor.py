@@ -124,14 +124,14 @@ class Monitor:
         used_before = position + (step - 1 - first) * phase.train_batch_size
         locations = records.record_locations(options.random_seed, used_before, phase.train_batch_size)
         refuse_nonfinite_loss(
-            f"loss or gradient is not finite in {what}; its records, numbered from 0: {locations}",
+            f"The loss or the gradient is not finite in {what}. Its records, numbered from 0: {locations}",
             options.output_dir,
             first_skipped if skips else step,
             "lower --learning_rate, lengthen the warm-up, look at these records, or "
             + (
-                f"take --dtype=bfloat16 or float32 ({self.skipped_in_a_row} steps in a row were skipped)"
+                f"use --dtype=bfloat16 or float32 ({self.skipped_in_a_row} steps in a row were skipped)"
                 if skips
-                else "leave such steps out with --on_nonfinite=skip"
+                else "skip such steps with --on_nonfinite=skip"
             ),
         )
 

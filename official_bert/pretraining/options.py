@@ -43,7 +43,7 @@ class Phase:
     num_warmup_steps: int
 
     def create_next(self, options: "Options", prefix: str, num_steps: int) -> "Phase":
-        """Returns the next phase. Its flags that are None take the values of this phase."""
+        """Returns the next phase. Flags without a value take the values of this phase."""
         values = {field.name: getattr(options, prefix + field.name, None) for field in dataclasses.fields(self)}
         return dataclasses.replace(
             self,

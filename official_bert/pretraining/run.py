@@ -1,10 +1,10 @@
-"""Pre-training from the options to the report, in the order in which it happens. Read this file first.
+"""Pre-training from the options to the report, in the order of execution. Read this file first.
 
 set_up      checks the options, the records and the folder's earlier run; builds the model, its optimizer and its step
-restore     gives the model its weights: its own checkpoint, --init_checkpoint, counts of the records, or random ones
-train       phase after phase, call after call: K steps on the devices, then log, evaluation, checkpoint and stop
-evaluation  on held-out records, during training and at the end
-report      run.json and the model card
+restore     loads the weights: the run's checkpoint, --init_checkpoint, counts of the records, or random weights
+train       repeats for each phase: K steps on the devices, then log, evaluation, checkpoint and stop request
+evaluation  evaluates held-out records, during training and at the end
+report      writes run.json and the model card
 """
 
 import dataclasses
@@ -36,14 +36,14 @@ from official_bert.runs.training_run import open_training_run
 from official_bert.utils.allocator import retune_allocator
 from official_bert.utils.counting import pluralize
 
-_MAX_CALL_SECONDS = 10.0  # One call to the devices should take no longer, so that a stop request is met in time.
+_MAX_CALL_SECONDS = 10.0  # Longest call to the devices, so that a stop request is served in time.
 
 
 def pretrain(options: Options) -> int:
     """Trains, evaluates or both, as the options specify. Returns the process's exit code.
 
-    The code is 0 when everything is done, and 128 plus the signal's number if SIGTERM or Ctrl-C stopped training, which
-    saves first.
+    The code is 0 if everything is done. If SIGTERM or Ctrl-C stopped training, which saves first, it is 128 plus the
+    number of the signal.
 
     Raises:
         UserError: If an option, a file or the output folder is wrong. Saved checkpoints stay intact.
@@ -54,7 +54,7 @@ def pretrain(options: Options) -> int:
         restore(parts)
         if parts.is_chief:
             if options.do_train and not parts.resumed_from:
-                parts.checkpoints.remove_all()  # They cannot be read: see --begin_anew.
+                parts.checkpoints.remove_all()  # unreadable checkpoints of an earlier run: see --begin_anew
             write_model_files(options.output_dir, parts.model_files)
             # Changed options are written after the first step with them, so that an earlier kill changes nothing.
             if options.do_train and not (parts.resumed_from and parts.changes):
@@ -87,8 +87,8 @@ class RunParts:
     pretrainer: Pretrainer
     data_position: list[Any]  # Variables, saved with the weights.
     checkpoints: run_checkpoints.RunCheckpoints
-    resumed_from: str | None  # The checkpoint that the run resumes from; None for a new run.
-    initial: LoadedModel | None  # --init_checkpoint; None if the run is resumed.
+    resumed_from: str | None  # The checkpoint to resume. A new run has none.
+    initial: LoadedModel | None  # The model of --init_checkpoint, unless the run is resumed.
 
     @property
     def is_chief(self) -> bool:
@@ -97,15 +97,15 @@ class RunParts:
 
 
 def set_up(options: Options, strategy: Any) -> RunParts:
-    """Checks everything and builds the model with random weights, so that mistakes show in seconds, not after hours.
+    """Checks the options and files first, so that mistakes are reported in seconds. Then builds the model.
 
     Raises:
-        UserError: If something is inconsistent, or does not fit the run in the folder.
+        UserError: If options or files are inconsistent, or do not fit the run in the folder.
     """
     replicas = strategy.num_replicas_in_sync
     checks.check_replicas(options, replicas)
     config = checks.read_config(options)
-    # --dtype=auto is measured once: run.json has the result, with which the run is resumed.
+    # --dtype=auto is measured once. A resumed run takes the result from run.json.
     earlier = run_metadata.read_run_metadata(options.output_dir).get("flags", {}).get("dtype")
     tokens = options.train_batch_size * options.max_seq_length // replicas
     dtype = resolve_dtype(options.dtype, earlier, strategy, config, tokens)
@@ -152,7 +152,7 @@ def set_up(options: Options, strategy: Any) -> RunParts:
 
 
 def make_schedule(options: Options) -> PhasedSchedule:
-    """Returns the learning rate by step: one schedule over all steps, as in the paper, or one for each phase."""
+    """Returns the learning-rate schedule: one over all steps, as in the paper, or one for each phase."""
     phases, schedules = options.phases, []
     if options.phase2_learning_rate is None:
         phases = [dataclasses.replace(phases[0], last_step=options.total_steps)]
@@ -170,15 +170,15 @@ def make_schedule(options: Options) -> PhasedSchedule:
 
 
 def restore(parts: RunParts) -> None:
-    """Gives the model its weights.
+    """Loads the weights of the model.
 
     Raises:
-        UserError: If a checkpoint does not fit, or there is nothing to evaluate.
+        UserError: If a checkpoint does not fit, or no weights are available for an evaluation.
     """
     # The order of restoring:
     # 1. The run's own checkpoint comes first, so that the same command starts a run and resumes it.
-    # 2. The workers compare their steps before weights are read from elsewhere. Reading may fail on one worker alone,
-    #    and then the others would wait for it.
+    # 2. The workers compare their steps before they read other weights. If reading failed on one worker only, the
+    #    others would wait for it.
     # 3. --init_checkpoint.
     # 4. Initial weights counted from the records.
     # 5. Random weights, which the model has already. They are not evaluated.
@@ -187,7 +187,7 @@ def restore(parts: RunParts) -> None:
         _restore_checkpoint(parts, parts.resumed_from)
     distribution.check_same_step(parts.strategy, pretrainer.step, options.output_dir)
     if parts.resumed_from:
-        print(f"going on from {parts.resumed_from}, step {pretrainer.step:,}")
+        print(f"resuming from {parts.resumed_from}, step {pretrainer.step:,}")
     elif parts.initial is not None:
         print(f"weights from {options.init_checkpoint}:")
         lines = initial_checkpoint.assign_initial_weights(pretrainer.model, parts.initial, options.init_allow)
@@ -207,7 +207,7 @@ def restore(parts: RunParts) -> None:
 
 
 def _restore_checkpoint(parts: RunParts, checkpoint: str) -> None:
-    """Restores the run's checkpoint except for what the options leave out."""
+    """Restores the run's checkpoint, except for variables that changed options make invalid."""
     unwanted: set[str] = set()
     if not parts.options.do_train:
         unwanted = {"optimizer", "loss_scale", "place"}
@@ -222,16 +222,16 @@ def _restore_checkpoint(parts: RunParts, checkpoint: str) -> None:
 
 
 def train(parts: RunParts, log: TrainingLog, evaluation: HeldOutEvaluation) -> int:
-    """Trains up to the last step. Returns the exit code, which is not 0 if a signal stopped it."""
+    """Trains until the last step. Returns the exit code, which is not 0 if a signal stopped training."""
     options, pretrainer = parts.options, parts.pretrainer
     if parts.resumed_from:
         changes = describe_changes(parts.changes, run_metadata.CHANGE_DESCRIPTIONS)
-        notice = f"went on from {os.path.basename(parts.resumed_from)}{f' with changes: {changes}' if changes else ''}"
+        notice = f"resumed from {os.path.basename(parts.resumed_from)}{f' with changes: {changes}' if changes else ''}"
         log.note(pretrainer.step, notice)
     if parts.is_chief:
         parts.checkpoints.remove_unfinished()
     if pretrainer.step >= options.total_steps:
-        print(f"nothing to do: {pluralize(options.total_steps, 'step')} of {options.total_steps:,} done already")
+        print(f"nothing to train: all {pluralize(options.total_steps, 'step')} are done")
         return 0
     monitor = Monitor(options, parts.config, pretrainer, parts.records, log, parts.is_chief)
     with StopRequest(parts.strategy) as stop:
@@ -270,8 +270,8 @@ def _train_phase(
         flush=True,
     )
     if records.damaged:
-        log.note(step, f"{records.damaged:,} damaged records of phase {phase.number} are left out")
-    # The saved position counts records of one phase and one set of files. Other records are read from the beginning.
+        log.note(step, f"{records.damaged:,} damaged records of phase {phase.number} are skipped")
+    # The saved position is valid for one phase and one set of files. Other records are read from the start.
     saved_phase, saved_position, fingerprint = (int(each.numpy()) for each in parts.data_position)
     position = saved_position if (saved_phase, fingerprint) == (phase.number, records.fingerprint) else 0
     data = records.training(phase.train_batch_size, options.random_seed, position, parts.records.packing(phase))
@@ -279,7 +279,7 @@ def _train_phase(
     retune_allocator()
     profile = Profile(options.profile_steps, options.output_dir)
     monitor.start_interval(step)
-    seconds_per_step: float | None = None  # Mean over the workers. Unknown until a call was timed.
+    seconds_per_step: float | None = None  # mean over the workers, once a call was timed
     is_compiled = False
     saved_at = step
     while step < phase.last_step:
@@ -300,20 +300,20 @@ def _train_phase(
         # Log, evaluation, checkpoint, stop.
         stopping = stop.is_pending()
         saving = stopping or step == phase.last_step or step % options.save_checkpoints_steps == 0
-        # A line at each save too, so that the log of a resumed run has the same lines.
+        # Each save writes a line too, so that the log of a resumed run has the same lines.
         if saving or step % options.log_interval == 0:
             monitor.write(step, phase)
         if _is_evaluated(options, step) and not stopping:
             stopping = not evaluation.on_the_way(stop.is_pending)
-        # If every step since the last save was skipped, the weights are not saved again: that would only remove older
-        # checkpoints, which may be needed.
+        # If all steps since the last save were skipped, another save would only remove older checkpoints, which may
+        # be needed.
         is_changed = monitor.skipped_in_a_row < step - saved_at
         if (saving or stopping) and (is_changed or step == phase.last_step):
             _save(parts, step, (phase.number, position, records.fingerprint))
             saved_at = step
         if stopping:
             profile.stop()
-            print(f"stopped at step {step:,}; the same command goes on from there")
+            print(f"stopped at step {step:,}; run the same command to resume")
             return stop.exit_code
     profile.stop()
     return 0
@@ -349,7 +349,7 @@ def _save(parts: RunParts, step: int, data_position: tuple[int, int, int]) -> No
 
 def write_report(options: Options, metadata: dict[str, Any]) -> None:
     """Writes the model card, and run.json with the evaluation records."""
-    if not options.do_train:  # An evaluation alone keeps the description of the training.
+    if not options.do_train:  # An evaluation keeps the description of the training.
         before = run_metadata.read_run_metadata(options.output_dir)
         metadata = {**metadata, **before, "evaluation_data": metadata["evaluation_data"]}
     run_metadata.write_run_metadata(options.output_dir, metadata)

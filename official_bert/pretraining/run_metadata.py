@@ -1,4 +1,4 @@
-"""run.json, which describes a run: its command, flags, data and versions. Compares it with a later start."""
+"""run.json, which describes a run: command, flags, data and versions. A resumed run is compared with it."""
 
 import dataclasses
 import os
@@ -30,7 +30,7 @@ _MICRO_BATCHES = "gradient_accumulation_steps"
 
 
 def read_run_metadata(folder: str) -> dict[str, Any]:
-    """Returns the content of run.json in a run's folder, or {} if there is none."""
+    """Returns the content of run.json in the folder of a run, or {} if the file is missing."""
     path = os.path.join(folder, RUN_FILE)
     if not files.exists(path):
         return {}
@@ -111,7 +111,7 @@ def command_line() -> str:
 def check_resume_compatibility(
     options: Options, config: BertConfig, records: Mapping[int, RecordFiles]
 ) -> run_file.Changes:
-    """Compares the locked options and the records with those of the folder's earlier run.
+    """Compares the locked options and the records with run.json of the folder's earlier run.
 
     Returns:
         The changes that are permitted: the ones named in --allow_changes, and another number of micro-batches if the
@@ -126,7 +126,7 @@ def check_resume_compatibility(
         return {}
     changes = run_file.find_changes(before.get("flags", {}), run_file.locked_values(options))
     identities = {str(number): each.identity() for number, each in records.items()}
-    # Records of a phase that has not started yet are not in the run file.
+    # run.json lacks the records of phases that were not started.
     if run_file.find_changes({**identities, **before.get("records", {})}, identities):
         changes[RECORDS] = (before.get("records"), identities)
     permitted = set(options.allow_changes)

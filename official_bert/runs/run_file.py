@@ -28,7 +28,7 @@ def locked_values(*options: Any) -> dict[str, Any]:
 
 
 def read_run_file(path: str) -> dict[str, Any]:
-    """Returns the description of a run, or {} if there is no such file.
+    """Returns the description of a run, or {} if the file is missing.
 
     Raises:
         UserError: If the file does not hold a JSON object.

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as requests that training meets after the steps in flight and a save."""
+"""Stop requests: after SIGTERM or Ctrl-C, training finishes the current steps, saves and stops."""
 
 import signal
 import sys
@@ -40,7 +40,7 @@ class StopRequest:
         self.signal = number
         before = self._before[signal.SIGINT]
         signal.signal(signal.SIGINT, before if callable(before) else signal.default_int_handler)
-        line = f"received {signal.Signals(number).name}: saving after the steps under way"
+        line = f"received {signal.Signals(number).name}: saving after the current steps"
         try:
             print(line, flush=True)
         except RuntimeError:  # The signal interrupted another print to standard output.

@@ -27,7 +27,7 @@ class TrainingLog:
     Args:
         folder: The run's output folder. None writes nothing, which is for all workers except the chief.
         first_step: The step that training starts from. Measurements and notices of later steps are removed, because
-            these steps are repeated. None for evaluation alone.
+            these steps are repeated. None if nothing is trained.
     """
 
     def __init__(self, folder: str | None, first_step: int | None) -> None:
@@ -39,7 +39,7 @@ class TrainingLog:
                 if files.exists(_path(folder, kind)):
                     last = math.inf if first_step is None else first_step
                     kept = [line for line in read_log(folder, kind) if line["step"] <= last]
-                    files.write_text(_path(folder, kind), "".join(map(line_of, kept)))
+                    files.write_text(_path(folder, kind), "".join(map(format_line, kept)))
         if folder is not None and not importlib.util.find_spec("tensorboard"):
             print("no TensorBoard events are written because the package tensorboard is not installed")
             self._writers = dict.fromkeys((TRAIN, EVAL, GENERAL))
@@ -50,7 +50,7 @@ class TrainingLog:
             return
         try:
             with tf.io.gfile.GFile(_path(self._folder, kind), "a") as writer:
-                writer.write(line_of({"step": step, **values}))
+                writer.write(format_line({"step": step, **values}))
             if kind != NOTICES and kind not in self._writers:
                 self._writers[kind] = tf.summary.create_file_writer(os.path.join(self._folder, kind))
             if self._writers.get(kind):
@@ -69,7 +69,7 @@ class TrainingLog:
         self.write(NOTICES, step, {"notice": notice})
 
 
-def line_of(values: Mapping[str, Any]) -> str:
+def format_line(values: Mapping[str, Any]) -> str:
     """Returns a line of the log with a checksum, since most corrupted digits are still valid JSON."""
     text = json.dumps(values)
     return f'{text[:-1]}, "{_CHECKSUM}": "{_checksum(text)}"}}\n'

@@ -1,4 +1,4 @@
-"""What the commands that train share: their devices and lock, lost checkpoints, and losses that are not finite."""
+"""Shared by the commands that train: devices, the lock, lost checkpoints and non-finite losses."""
 
 import contextlib
 import os
@@ -56,24 +56,23 @@ def has_lost_checkpoints(folder: str, checkpoint_folder: str, save_steps: float)
 
 
 def refuse_nonfinite_loss(problem: str, checkpoint_folder: str, step: int, remedy: str) -> NoReturn:
-    """Raises the UserError of a run whose loss or gradient is not finite.
+    """Raises the UserError for a loss or gradient that is not finite.
 
     Args:
         problem: The first part of the message.
         checkpoint_folder: The folder of the run's checkpoints.
         step: The first step that was not finite, counted from 1. Checkpoints from this step on are unusable.
-        remedy: What the user can do.
+        remedy: What the user can do, as an imperative.
     """
     earlier: list[str] = []
     later: list[str] = []
     for path in run_checkpoints.list_checkpoints(checkpoint_folder):
         (earlier if run_checkpoints.parse_step(path) < step else later).append(os.path.basename(path))
     if later:
-        checkpoints = f"remove {', '.join(later)}, saved while steps were skipped" + (
-            f", to go on from {earlier[0]}" if earlier else ", and begin anew"
-        )
+        start = f"resume from {earlier[0]}" if earlier else "start again"
+        checkpoints = f"Remove {', '.join(later)}, which were saved while steps were skipped, to {start}"
     elif earlier:
-        checkpoints = f"the same command goes on from {earlier[0]}, saved before it"
+        checkpoints = f"The same command resumes from {earlier[0]}, which was saved before it"
     else:
-        checkpoints = "no checkpoint was saved before it"
-    raise UserError(f"{problem}; {checkpoints}; {remedy}")
+        checkpoints = "No checkpoint was saved before it"
+    raise UserError(f"{problem}. {checkpoints}. To avoid it, {remedy}.")

@@ -136,7 +136,7 @@ def test_moved_folder_can_be_resumed(
     monkeypatch.undo()
     shutil.move(tmp_path / "here", tmp_path / "there")
     assert adapting.run(make_options(source, text, tmp_path / "there")) == 0
-    assert "nothing to do: 4 steps of 4 done already" in capsys.readouterr().out
+    assert "nothing to train: all 4 steps are done" in capsys.readouterr().out
 
 
 @pytest.mark.slow

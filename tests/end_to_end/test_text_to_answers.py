@@ -31,7 +31,7 @@ def test_text_becomes_a_model_that_answers(tmp_path: pathlib.Path, run: Run):
     assert "step 60 of 60" in first
     longer = ("--num_train_steps=120", "--allow_changes=num_train_steps")
     again = run("pretrain", *flags, *train, *longer, "--log_steps=20")
-    assert "going on from" in again
+    assert "resuming from" in again
     losses = [float(loss) for loss in re.findall(r"masked LM ([\d.]+)", first + again)]
     assert len(losses) == 6
     assert losses[-1] < losses[0] - 0.5

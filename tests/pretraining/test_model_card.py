@@ -14,7 +14,7 @@ from official_bert.pretraining import summary
 from official_bert.pretraining.model_card import CARD_FILE, model_card, write_model_card
 from official_bert.pretraining.run_metadata import command_line, read_run_metadata, write_run_metadata
 from official_bert.pretraining.summary import LoggedRun
-from official_bert.runs.training_log import EVAL, TRAIN, TrainingLog, line_of, read_log
+from official_bert.runs.training_log import EVAL, TRAIN, TrainingLog, format_line, read_log
 
 MANIFEST = {
     "made_by": "official_bert 0.1.0",
@@ -57,7 +57,7 @@ def run_folder(
 ) -> str:
     path.mkdir()
     for kind, lines in ((TRAIN, train), (EVAL, evaluations)):
-        (path / f"{kind}.jsonl").write_text("".join(map(line_of, lines)))
+        (path / f"{kind}.jsonl").write_text("".join(map(format_line, lines)))
     if metadata is not None:
         (path / "run.json").write_text(json.dumps(metadata))
     return str(path)

@@ -106,7 +106,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(make_options, shared
         pretrain(make_options(folder))
         output = capsys.readouterr().out
         assert "ckpt-20 is damaged and skipped" in output
-        assert f"going on from {folder}/ckpt-10, step 10" in output
+        assert f"resuming from {folder}/ckpt-10, step 10" in output
         assert_same_to_the_bit(checkpoint(shared_run, 20), checkpoint(folder, 20))
     for path in cut.glob("ckpt-*.data*"):
         path.write_bytes(b"nothing")
@@ -163,7 +163,7 @@ def test_changes_between_runs_are_refused_unless_asked_for(make_options, record_
         assert f"- {change}\n" in card
     notices = [line["notice"] for line in read_log(str(folder), "notices")]
     assert (
-        "went on from ckpt-20 with changes: --num_train_steps was 20 and is 25; --train_batch_size was 8" in notices[0]
+        "resumed from ckpt-20 with changes: --num_train_steps was 20 and is 25; --train_batch_size was 8" in notices[0]
     )
     # The weights are evaluated without being told how they were trained.
     pretrain(make_options(folder, do_train=False, do_eval=True))
@@ -367,7 +367,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(record_f
         process.kill()
         process.wait()
         if target and began_at:
-            assert "going on from" in output.read_text()
+            assert "resuming from" in output.read_text()
             went_on += 1
     done = subprocess.run(command("killed"), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -41,7 +41,7 @@ def test_a_folder_with_brackets_in_its_name_goes_on_keeps_as_many_as_asked_for_a
     assert checkpoints_in(folder) == ["ckpt-4"]
     longer = {**settings, "num_train_steps": 6, "allow_changes": ["num_train_steps"]}
     pretrain(make_options(folder, **longer, **best))
-    assert f"going on from {folder}/ckpt-4, step 4" in capsys.readouterr().out
+    assert f"resuming from {folder}/ckpt-4, step 4" in capsys.readouterr().out
     assert [line["step"] for line in read_log(str(folder), "train")] == [1, 2, 3, 4, 5, 6]
     assert {path.name.split(".")[0] for path in folder.glob("ckpt*")} == {"ckpt-6"}
     model, _, _ = load_pretraining_model(str(folder))
@@ -96,7 +96,7 @@ def test_the_newest_whole_checkpoint_is_found_whatever_the_file_named_checkpoint
         (run_folder / "checkpoint").write_bytes(content)
         assert bundle.find_prefix(str(run_folder)) == f"{run_folder}/ckpt-4"
     pretrain(four_steps())
-    assert f"going on from {run_folder}/ckpt-4" in capsys.readouterr().out
+    assert f"resuming from {run_folder}/ckpt-4" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_loaders_and_training_pass_over_a_damaged_checkpoint_alike(
     pretrain(four_steps())
     output = capsys.readouterr().out
     assert output.count("ckpt-4 is damaged and skipped") >= 3
-    assert f"going on from {run_folder}/ckpt-2, step 2" in output
+    assert f"resuming from {run_folder}/ckpt-2, step 2" in output
     assert checkpoints_in(run_folder) == ["ckpt-2", "ckpt-4"]
 
 
@@ -139,7 +139,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_unasked(four_steps, 
     assert "from step 0 to 4" in capsys.readouterr().out
     # The flag does nothing where there is a checkpoint, so that the same command goes on.
     pretrain(four_steps(**changed))
-    assert "going on from" in capsys.readouterr().out
+    assert "resuming from" in capsys.readouterr().out
 
 
 def test_checkpoints_that_are_all_damaged_are_left_alone_until_asked(four_steps, run_folder):
@@ -169,7 +169,8 @@ def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(make_opti
     saves = {"save_checkpoints_steps": 1, "keep_checkpoint_max": 3}
     options = make_options(tmp_path / "run", learning_rate=1e30, num_warmup_steps=0, on_nonfinite="skip", **saves)
     with pytest.raises(
-        UserError, match=r"the same command goes on from ckpt-1, saved before it; lower .*\(8 steps in a"
+        UserError,
+        match=r"The same command resumes from ckpt-1, which was saved before it\. To avoid it, lower .*\(8 steps in a",
     ):
         pretrain(options)
     assert checkpoints_in(tmp_path / "run") == ["ckpt-1"]
@@ -178,7 +179,9 @@ def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(make_opti
         for ending in ("index", "data-00000-of-00001"):
             shutil.copy(tmp_path / "run" / f"ckpt-1.{ending}", tmp_path / "run" / f"ckpt-{step}.{ending}")
     os.remove(tmp_path / "run" / "ckpt-1.index")
-    with pytest.raises(UserError, match="remove ckpt-6, ckpt-5, saved while steps were skipped, and begin anew; lower"):
+    with pytest.raises(
+        UserError, match="Remove ckpt-6, ckpt-5, which were saved while steps were skipped, to start again. To"
+    ):
         monitor.Monitor.check_finite(*finite_check(options, tmp_path, skipped=8, last=9))
 
 

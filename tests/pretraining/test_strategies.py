@@ -153,7 +153,7 @@ def test_two_workers_equal_one(tiny_config: BertConfig, record_files, tmp_path, 
     processes = launch(step + 4)
     outputs = [process.communicate(timeout=180)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
-    assert all(f"going on from {tmp_path}/two/ckpt-{step}, step {step:,}" in output for output in outputs)
+    assert all(f"resuming from {tmp_path}/two/ckpt-{step}, step {step:,}" in output for output in outputs)
     steps_logged = [line["step"] for line in read_log(f"{tmp_path}/two", "train")]
     assert steps_logged[-1] == step + 4
     assert len(set(steps_logged)) == len(steps_logged)

@@ -15,7 +15,7 @@ from official_bert.errors import UserError
 from official_bert.pretraining import run
 from official_bert.pretraining.run import pretrain
 from official_bert.pretraining.train_step import Pretrainer
-from official_bert.runs.training_log import line_of, read_log
+from official_bert.runs.training_log import format_line, read_log
 from tests.conftest import ROOT
 from tests.event_files import read_scalars
 from tests.make import assert_refused
@@ -75,11 +75,11 @@ def test_sigterm_saves_and_the_same_command_goes_on(record_files: list[str], con
     saved = tf.train.latest_checkpoint(f"{tmp_path}/run")
     assert saved is not None, output
     step = int(saved.rsplit("-", 1)[1])
-    assert f"stopped at step {step:,}; the same command goes on from there" in output
+    assert f"stopped at step {step:,}; run the same command to resume" in output
     command = [part.replace("100000", str(step + 5)) for part in command] + ["--allow_changes=num_train_steps"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"going on from {saved}, step {step:,}" in done.stdout
+    assert f"resuming from {saved}, step {step:,}" in done.stdout
     assert [line["step"] for line in read_log(f"{tmp_path}/run", "train")][-1] == step + 5
 
 
@@ -102,7 +102,7 @@ def test_deterministic_runs_save_the_same_bytes(record_files: list[str], config_
 def test_evaluation_leaves_the_training_log_alone(make_options: OptionsMaker, finished_run: pathlib.Path):
     folder = finished_run
     log = folder / "train.jsonl"
-    before = log.read_text() + line_of({**read_log(str(folder), "train")[-1], "step": 25})
+    before = log.read_text() + format_line({**read_log(str(folder), "train")[-1], "step": 25})
     log.write_text(before)
     for _ in range(2):
         pretrain(make_options(folder, do_train=False, do_eval=True))

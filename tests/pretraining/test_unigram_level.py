@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from official_bert.pretraining import cost, monitor, unigram_level
 from official_bert.pretraining.run import pretrain
-from official_bert.runs.training_log import NOTICES, TRAIN, line_of, read_log
+from official_bert.runs.training_log import NOTICES, TRAIN, format_line, read_log
 from tests.pretraining.pretraining_runs import OptionsMaker
 
 ENTROPY = 7.0
@@ -29,7 +29,7 @@ def run_monitor(
 ) -> list[tuple[int, str]]:
     """Writes lines with these losses to the log and returns the warnings."""
     folder.mkdir()
-    lines = [line_of({"step": step, "masked_lm_loss": loss}) for step, loss in losses.items()]
+    lines = [format_line({"step": step, "masked_lm_loss": loss}) for step, loss in losses.items()]
     (folder / f"{TRAIN}.jsonl").write_text("".join(lines))
     monkeypatch.setattr(unigram_level, "unigram_entropy", lambda records: ENTROPY)
     monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1.0)

@@ -38,4 +38,4 @@ def test_a_stop_may_be_requested_while_a_line_is_printed(
         assert stop.is_pending()
     assert stop.exit_code == 128 + signal.SIGTERM
     assert file.content == b"step 1\n"
-    assert capsys.readouterr().err == "received SIGTERM: saving after the steps under way\n"
+    assert capsys.readouterr().err == "received SIGTERM: saving after the current steps\n"

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from official_bert.errors import UserError
-from official_bert.runs.training_log import EVAL, GENERAL, NOTICES, TRAIN, TrainingLog, line_of, read_log
+from official_bert.runs.training_log import EVAL, GENERAL, NOTICES, TRAIN, TrainingLog, format_line, read_log
 from tests.event_files import read_scalars
 from tests.make import assert_refused
 
@@ -25,18 +25,18 @@ def test_event_files_have_the_values_of_the_lines(kind: str, tmp_path: pathlib.P
 @pytest.mark.parametrize("line", ["[" * 100_000, "1" * 5000, "{", "[]", '{"loss": 1}', '{"step": "1"}',
                                   '{"step": 1, "loss": "1"}', ""])  # fmt: skip
 def test_a_line_that_cannot_be_read_is_named(line: str, tmp_path: pathlib.Path):
-    (tmp_path / "train.jsonl").write_text(line_of({"step": 1}) + f"{line}\n")
+    (tmp_path / "train.jsonl").write_text(format_line({"step": 1}) + f"{line}\n")
     assert_refused("train.jsonl, line 2, .* Remove that line", read_log, str(tmp_path), TRAIN)
 
 
 def test_a_last_line_cut_short_is_left_out(tmp_path: pathlib.Path):
-    (tmp_path / "train.jsonl").write_text(line_of({"step": 1, "loss": math.nan}) + '{"step": 2, "lo')
+    (tmp_path / "train.jsonl").write_text(format_line({"step": 1, "loss": math.nan}) + '{"step": 2, "lo')
     assert [line["step"] for line in read_log(str(tmp_path), TRAIN)] == [1]
 
 
 def test_a_flipped_bit_anywhere_in_a_line_is_an_error_or_changes_no_value(tmp_path: pathlib.Path):
     values = [{"step": 1, "loss": 5.25}, {"step": 2, "loss": 4.5e-05}, {"step": 3, "loss": 4.0}]
-    content = "".join(map(line_of, values)).encode()
+    content = "".join(map(format_line, values)).encode()
     path, errors = tmp_path / "train.jsonl", 0
     for position in range(len(content) - 1):  # without its last byte the last line is one cut short
         path.write_bytes(content[:position] + bytes([content[position] ^ 1 << position % 8]) + content[position + 1 :])
@@ -50,10 +50,10 @@ def test_a_flipped_bit_anywhere_in_a_line_is_an_error_or_changes_no_value(tmp_pa
 
 
 def test_a_line_without_a_checksum_is_an_error(tmp_path: pathlib.Path):
-    (tmp_path / "train.jsonl").write_text(line_of({"step": 1, "loss": 4}) + '{"step": 2, "loss": 5}\n')
+    (tmp_path / "train.jsonl").write_text(format_line({"step": 1, "loss": 4}) + '{"step": 2, "loss": 5}\n')
     assert_refused(r"train.jsonl, line 2, was changed after it was written", read_log, str(tmp_path), TRAIN)
 
 
 def test_a_notice_may_quote_a_checksum(tmp_path: pathlib.Path):
-    (tmp_path / "notices.jsonl").write_text(line_of({"step": 1, "notice": 'resumed, "crc32": "0"'}))
+    (tmp_path / "notices.jsonl").write_text(format_line({"step": 1, "notice": 'resumed, "crc32": "0"'}))
     assert read_log(str(tmp_path), NOTICES) == [{"step": 1, "notice": 'resumed, "crc32": "0"'}]
