@@ -162,7 +162,7 @@ def _run_loop(
             step, loss = trainer.train(features, first, last, on_step, weights)
             if not np.isfinite(loss):
                 refuse_nonfinite_loss(
-                    f"the loss is not finite at step {step:,}",
+                    f"The loss is not finite at step {step:,}",
                     os.path.join(options.output_dir, _STATE_FOLDER),
                     step,
                     f"lower --learning_rate (now {config.learning_rate:g}) or lengthen the warm-up",

@@ -367,3 +367,15 @@ def test_a_model_that_predicts_one_class_for_every_row_is_named(options, tmp_pat
     assert f"all 40 answers are {label}: " in warnings[0]
     assert f"warning: {warnings[0]}" in (output := capsys.readouterr().out)
     assert f"warning: test: all 10 answers are {label}: " in output
+
+
+def test_decisions_are_printed_on_a_line_each():
+    decisions = {"temperature": 1.5, "thresholds": [0.4, 0.6], "min_confidence": 0.7}
+    lines = evaluation._describe_decisions(ClassificationSpec(labels=("bad", "good")), decisions).splitlines()
+    assert lines == [
+        "temperature of the probabilities: 1.5000",
+        "threshold of bad: 0.4000",
+        "threshold of good: 0.6000",
+        "minimum confidence: 0.7",
+        "existing exports do not include this: export the model again",
+    ]
