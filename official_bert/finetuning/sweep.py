@@ -45,7 +45,7 @@ def run_sweep(options: Options) -> list[dict[str, Any]]:
         raise UserError(
             f"a sweep compares runs by their scores, but {task.name} has no evaluation data; pass --eval_file"
         )
-    deciding = get_deciding_score(task)
+    deciding, sign = get_deciding_score(task), get_sign(task)
     del task  # frees the rows of a table
     is_chief = make_strategy(options).extended.should_checkpoint  # the worker that writes files
     seeds = [int(text) for text in options.random_seeds] or [options.random_seed]
@@ -62,7 +62,6 @@ def run_sweep(options: Options) -> list[dict[str, Any]]:
             folders.append(single.output_dir)
             keras.utils.clear_session()  # free the graphs of the run
         rows.append({"setting": setting, "seeds": seeds, "folders": folders, "scores": scores})
-    sign = get_sign(task)
     rows.sort(key=lambda row: -sign * statistics.fmean(row["scores"][deciding]))
     table = _format_table(rows)
     print(table)

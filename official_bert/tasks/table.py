@@ -72,7 +72,7 @@ class _RecordedRows(BadRows):
     """The rows of a file, which is read once, and the problems of its invalid rows, in order."""
 
     def __init__(self, options: RowsOptions, path: str) -> None:
-        super().__init__(SKIP, silent=True)
+        super().__init__(SKIP)
         self._path = path
         self._rows: list[tuple[int | str, dict[str, Any] | str]] = []
         for line, values in read_rows(options, path, self):

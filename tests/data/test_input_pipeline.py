@@ -249,10 +249,10 @@ def test_the_manifest_decides_whether_a_shard_is_missing_or_empty(
 def test_of_many_empty_files_the_first_are_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     paths = [write_text(tmp_path / f"{number}.tfrecord", "") for number in range(1000)]
     pathlib.Path(paths[500]).write_bytes(b"record")
-    assert record_files._without_empty_files(paths, {}) == [paths[500]]
+    assert record_files._remove_empty_files(paths, {}) == [paths[500]]
     assert f"{paths[9]} and 989 more\n" in capsys.readouterr().out
     with pytest.raises(UserError, match=f"{paths[9]} and 90 more: no records. Write records"):
-        record_files._without_empty_files(paths[:100], {})
+        record_files._remove_empty_files(paths[:100], {})
 
 
 def test_many_files_with_a_manifest_are_asked_for_their_length_alone(
