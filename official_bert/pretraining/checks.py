@@ -15,7 +15,7 @@ from official_bert.errors import CollectedErrors, UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import initial_checkpoint, run_metadata
 from official_bert.pretraining.options import Options, Phase
-from official_bert.pretraining.record_files import RecordFiles, recorded_casing
+from official_bert.pretraining.record_files import RecordFiles, read_recorded_casing
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.runs.run_file import Changes
 from official_bert.runs.training_log import TRAIN, read_log
@@ -128,7 +128,7 @@ def check_run(
 def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) -> Casing | None:
     """Returns the casing from the manifests, the flags or the run's folder, in this order, or None."""
     for each in manifests:
-        if recorded := recorded_casing(each):
+        if recorded := read_recorded_casing(each):
             return recorded
     if options.do_lower_case is not None or options.strip_accents is not None:
         return make_casing(options.do_lower_case is not False, options.strip_accents)

@@ -79,7 +79,7 @@ def initialize_from_records(
     Raises:
         UserError: If a record is damaged.
     """
-    with records.naming_damage():
+    with records.explain_damage():
         counts = count(records.evaluation(_BATCH_SIZE), config.vocab_size)
     known = initialize(model, config, counts, seed, next_sentence_prediction)
     return (

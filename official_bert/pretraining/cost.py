@@ -17,7 +17,7 @@ from official_bert.pretraining.options import Options, Phase
 _KEPT_BY_ACTIVATION = {"gelu": 4, "gelu_exact": 3}
 
 
-def training_flop(config: BertConfig, batch: int, length: int, predictions: int) -> int:
+def count_training_flop(config: BertConfig, batch: int, length: int, predictions: int) -> int:
     """Returns the floating-point operations of the matrix products in a pre-training step.
 
     In the forward pass, an example takes this number of multiply-adds:
@@ -36,7 +36,7 @@ def training_flop(config: BertConfig, batch: int, length: int, predictions: int)
     return 3 * 2 * batch * (config.num_hidden_layers * block + heads)
 
 
-def matmul_rate(strategy: tf.distribute.Strategy, dtype: str = "float32", repeats: int = 5) -> float:
+def measure_matmul_rate(strategy: tf.distribute.Strategy, dtype: str = "float32", repeats: int = 5) -> float:
     """Measures the operations per second of large matrix products on all replicas together, in about a second.
 
     A call computes eight products of square matrices, with 1,024 rows on a CPU and 8,192 elsewhere. The fastest of
@@ -87,7 +87,7 @@ class Memory:
         return self.weights + self.optimizer + max(self.gradients + self.activations + self.working, self.update)
 
 
-def memory_estimate(
+def estimate_memory(
     config: BertConfig, batch: int, length: int, predictions: int, dtype: str = "float32", rematerialize: bool = False
 ) -> Memory:
     """Estimates the memory that pre-training needs on each device, without the program itself.
@@ -119,7 +119,7 @@ def memory_estimate(
         + scores * (number + 5)
         + tokens * wide * number * (1 + _KEPT_BY_ACTIVATION.get(config.hidden_act, 0))
     )
-    weights = 4 * parameter_count(config)
+    weights = 4 * count_parameters(config)
     table = 4 * config.vocab_size * width
     logits = 4 * batch * predictions * config.vocab_size
     activations = blocks * (tokens * width * number if rematerialize else inside)
@@ -141,7 +141,7 @@ def print_memory_estimate(options: Options, config: BertConfig, replicas: int, p
     """Prints the estimated memory of each device in a phase with `rows` rows per step over all replicas."""
     if options.pack_sequences:
         print(f"phase {phase.number}: {phase.train_batch_size} records are packed into {rows} rows", flush=True)
-    needed = memory_estimate(
+    needed = estimate_memory(
         config,
         rows // replicas // options.gradient_accumulation_steps,
         phase.max_seq_length,
@@ -153,7 +153,7 @@ def print_memory_estimate(options: Options, config: BertConfig, replicas: int, p
     print(f"estimated memory of each device in phase {phase.number}: {needed / 1e9:.2f} GB{on_tpu}", flush=True)
 
 
-def parameter_count(config: BertConfig) -> int:
+def count_parameters(config: BertConfig) -> int:
     """Returns the number of weights of the pre-training model."""
     width, wide, vocab = config.hidden_size, config.intermediate_size, config.vocab_size
     norm = 2 * width

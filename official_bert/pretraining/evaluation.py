@@ -10,13 +10,13 @@ from official_bert.checkpoints import bundle, run_checkpoints
 from official_bert.checkpoints.model_files import write_model_files
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.losses import pretraining_metrics
+from official_bert.pretraining.losses import compute_pretraining_metrics
 from official_bert.pretraining.monitor import format_losses
 from official_bert.pretraining.options import Options
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import SUMS, Pretrainer
-from official_bert.pretraining.unigram_level import unigram_accuracy
+from official_bert.pretraining.unigram_level import compute_unigram_accuracy
 from official_bert.runs.training_log import EVAL, GENERAL, TrainingLog
 from official_bert.utils import files
 from official_bert.utils.counting import pluralize
@@ -42,7 +42,7 @@ class HeldOutEvaluation:
         self._model_files, self._log, self._is_chief = model_files, log, is_chief
         self._folder = os.path.join(options.output_dir, "best")
 
-    def on_the_way(self, is_stopping: Callable[[], bool]) -> bool:
+    def evaluate_checkpoint(self, is_stopping: Callable[[], bool]) -> bool:
         """Evaluates during training and keeps the best weights. Returns False if a stop was requested first."""
         results = self._evaluate(is_stopping)
         if results is None:
@@ -59,7 +59,7 @@ class HeldOutEvaluation:
             print(f"the best so far, kept in {self._folder}", flush=True)
         return True
 
-    def at_the_end(self) -> None:
+    def evaluate_final_weights(self) -> None:
         """Evaluates the final weights, or the newest checkpoint's, and writes the scores to a file."""
         evaluated = self._evaluate(lambda: False)
         assert evaluated is not None
@@ -73,7 +73,7 @@ class HeldOutEvaluation:
         records = f"{pluralize(round(count), 'record')}, " if (count := totals["next_sentence_count"]) else ""
         print(f"evaluated {records}{pluralize(round(totals['masked_lm_count']), 'prediction')}")
         print(text, end="")
-        baseline = unigram_accuracy(self._held_out, self._options.eval_batch_size, self._options.max_eval_steps)
+        baseline = compute_unigram_accuracy(self._held_out, self._options.eval_batch_size, self._options.max_eval_steps)
         print(f"unigram baseline, always the commonest token: masked_lm_accuracy = {baseline}", flush=True)
 
     def _evaluate(self, is_stopping: Callable[[], bool]) -> dict[str, tuple[dict[str, float], dict[str, float]]] | None:
@@ -82,7 +82,7 @@ class HeldOutEvaluation:
         # The log of the held-out records is written last, so that a step in it is in the other log too.
         results = {}
         for kind, records in {**({GENERAL: general} if general else {}), EVAL: self._held_out}.items():
-            with records.naming_damage():
+            with records.explain_damage():
                 result = evaluate(
                     self._pretrainer, records, options.eval_batch_size, options.max_eval_steps, is_stopping
                 )
@@ -116,7 +116,7 @@ def evaluate(
             return None
         for name, value in pretrainer.evaluate(batch).items():
             totals[name] += value
-    return pretraining_metrics(totals), totals
+    return compute_pretraining_metrics(totals), totals
 
 
 class BestWeights:

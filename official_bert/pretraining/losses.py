@@ -16,7 +16,7 @@ from official_bert.modeling.fast.compiled_blocks import FactoredLogits
 MASKED_LM_EPSILON = 1e-5
 
 
-def pretraining_sums(
+def compute_pretraining_sums(
     outputs: dict[str, Any], features: dict[str, Any], compute_masked_lm: Callable[..., tuple[Any, Any]] | None = None
 ) -> dict[str, Any]:
     """Returns the sums and counts from which losses and accuracies are computed, as float32 scalars.
@@ -171,7 +171,7 @@ def _compiled(function: Any) -> Any:
     return tf.function(function, jit_compile=True, autograph=False)
 
 
-def mean_losses(sums: dict[str, Any], masked_lm_count: Any, next_sentence_count: Any) -> tuple[Any, Any]:
+def compute_mean_losses(sums: dict[str, Any], masked_lm_count: Any, next_sentence_count: Any) -> tuple[Any, Any]:
     """Returns the masked-LM loss, sum / (count + 1e-5), and the next-sentence loss, sum / count.
 
     The sums are from one device. The counts are from the whole batch on all devices.
@@ -180,10 +180,10 @@ def mean_losses(sums: dict[str, Any], masked_lm_count: Any, next_sentence_count:
     return masked_lm, sums["next_sentence_loss"] / ops.maximum(next_sentence_count, 1.0)
 
 
-def pretraining_metrics(sums: Mapping[str, float]) -> dict[str, float]:
-    """Returns losses and accuracies from the sums of `pretraining_sums`, named as in the original's eval_results.txt.
+def compute_pretraining_metrics(sums: Mapping[str, float]) -> dict[str, float]:
+    """Returns losses and accuracies from the sums of `compute_pretraining_sums`.
 
-    Losses are in nats and accuracies from 0 to 1. The loss is the sum of both losses. Means without a summand are 0.
+    The names are from the original's eval_results.txt. Losses are in nats and accuracies from 0 to 1. The loss is the sum of both losses. Means without a summand are 0.
     Without sentence labels, the metrics of next sentences are missing.
     """
     predictions = max(sums["masked_lm_count"], 1.0)

@@ -59,17 +59,17 @@ def model_card(
     for title, rows in sections.items():
         parts += [f"## {title}", markdown.table(rows)]
 
-    parts += ["## Model", markdown.table(summary.model_table(metadata)), _tokenization(flags)]
+    parts += ["## Model", markdown.table(summary.make_model_table(metadata)), _tokenization(flags)]
 
     parts.append("## Data")
     if not metadata.get("data"):
         parts.append("The records have no manifest. The text that they were made from is unknown.")
-    parts += [markdown.table(summary.data_table(manifest)) for manifest in metadata.get("data", ())]
+    parts += [markdown.table(summary.make_data_table(manifest)) for manifest in metadata.get("data", ())]
 
-    parts += ["## Training", markdown.table(summary.amount_table(run))]
+    parts += ["## Training", markdown.table(summary.make_amount_table(run))]
     if metadata.get("command"):
         parts.append(f"The command: {markdown.code(str(metadata['command']))}")
-    parts += [markdown.table(markdown.flag_table(flags)), markdown.table(summary.environment_table(metadata))]
+    parts += [markdown.table(markdown.flag_table(flags)), markdown.table(summary.make_environment_table(metadata))]
     if changes := metadata.get("changes"):
         parts += ["These are the flags of the last steps. They were changed during the run:", _list_changes(changes)]
     if notices:
@@ -81,7 +81,7 @@ def model_card(
         ]
         parts.append("\n".join(shown))
 
-    scores = markdown.table(summary.score_table(run, _get_token_objective(metadata)))
+    scores = markdown.table(summary.make_score_table(run, _get_token_objective(metadata)))
     parts += ["## Scores", scores or "Nothing was measured.", _describe_evaluation(run, metadata)]
 
     parts += ["## Limits", "\n".join(f"- {limit}" for limit in _limits(run, metadata))]
@@ -145,7 +145,7 @@ def _describe_evaluation(run: LoggedRun, metadata: Mapping[str, Any]) -> str:
         names = markdown.escape(", ".join(sorted(shared)))
         return f"Evaluated on records that it was trained on ({names}). The scores do not apply to other text."
     return "\n\n".join(
-        ["Evaluated on these records:", *(markdown.table(summary.data_table(each)) for each in evaluated)]
+        ["Evaluated on these records:", *(markdown.table(summary.make_data_table(each)) for each in evaluated)]
     )
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import cost
-from official_bert.pretraining.losses import pretraining_metrics
+from official_bert.pretraining.losses import compute_pretraining_metrics
 from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
@@ -35,7 +35,7 @@ class Monitor:
     ) -> None:
         self._options, self._config, self._pretrainer = options, config, pretrainer
         self._records, self._log = records, log
-        self._matmul_rate = cost.matmul_rate(pretrainer.strategy, options.dtype)
+        self._matmul_rate = cost.measure_matmul_rate(pretrainer.strategy, options.dtype)
         # Initial weights from a checkpoint start below the unigram level.
         from_scratch = not options.init_checkpoint
         self._checks_unigram_level = is_chief and from_scratch and pretrainer.step < CHECKED_STEP
@@ -58,7 +58,7 @@ class Monitor:
         if self._sums["nonfinite_steps"] < step - self._first_step:  # Skipped steps are only in the notices.
             values = self._measurements(step, phase)
             self._log.write(TRAIN, step, values)
-            print(progress_line(step, self._options.total_steps, values, self._config), flush=True)
+            print(format_progress(step, self._options.total_steps, values, self._config), flush=True)
             if self._checks_unigram_level and phase.number == 1 and step >= CHECKED_STEP:
                 self._checks_unigram_level = False
                 records = self._records.training(phase)
@@ -68,10 +68,10 @@ class Monitor:
     def _measurements(self, step: int, phase: Phase) -> dict[str, float]:
         steps, seconds, sums = step - self._first_step, self._seconds, self._sums
         config, rows = self._config, self._records.rows(phase)
-        flop = cost.training_flop(config, rows, phase.max_seq_length, phase.predictions(config))
+        flop = cost.count_training_flop(config, rows, phase.max_seq_length, phase.predictions(config))
         flops_per_second = flop * steps / seconds
         values = {
-            **pretraining_metrics(sums),
+            **compute_pretraining_metrics(sums),
             "learning_rate": float(self._pretrainer.schedule(step - 1)),
             "gradient_norm": sums["gradient_norm"] / max(steps - sums["nonfinite_steps"], 1),
             "steps_per_second": steps / seconds,
@@ -171,7 +171,7 @@ def format_losses(values: Mapping[str, float], config: BertConfig, separator: st
     return f"{text}{separator}next sentence {values['next_sentence_loss']:.4f} ({accuracy:.1f} %)"
 
 
-def progress_line(step: int, total_steps: int, values: Mapping[str, float], config: BertConfig) -> str:
+def format_progress(step: int, total_steps: int, values: Mapping[str, float], config: BertConfig) -> str:
     """Formats the logged measurements of the steps up to `step` for the terminal."""
     remaining_time = format_duration((total_steps - step) / values["steps_per_second"])
     return (

@@ -155,7 +155,7 @@ class RecordFiles:
         return "; ".join(locations)
 
     @contextlib.contextmanager
-    def naming_damage(self) -> Iterator[None]:
+    def explain_damage(self) -> Iterator[None]:
         """A context that converts TensorFlow's error for a damaged record to a UserError with file and record."""
         try:
             yield
@@ -245,14 +245,14 @@ def _check_manifest(
         )
 
 
-def recorded_casing(described: manifest.Manifest) -> Casing | None:
+def read_recorded_casing(described: manifest.Manifest) -> Casing | None:
     """Returns the casing of the records' text, or None if the manifest does not contain it."""
     flags = described.source["flags"]
     return None if flags.get("do_lower_case") is None else Casing.from_settings(flags)
 
 
 def _check_casing(manifests: list[manifest.Manifest], flag: str, expected: Mapping[str, bool | None]) -> None:
-    recorded = sorted({casing for each in manifests if (casing := recorded_casing(each))})
+    recorded = sorted({casing for each in manifests if (casing := read_recorded_casing(each))})
     if len(recorded) > 1:
         kinds = " and others are ".join(casing.texts for casing in recorded)
         raise UserError(f"--{flag}: some of the records are {kinds}. Pass files of one kind.")

@@ -67,7 +67,7 @@ def pretrain(options: Options) -> int:
         if options.do_train and (exit_code := train(parts, log, evaluation)):
             return exit_code
         if options.do_eval:
-            evaluation.at_the_end()
+            evaluation.evaluate_final_weights()
         if parts.is_chief:
             write_report(options, parts.metadata)
         return 0
@@ -242,11 +242,11 @@ def train(parts: RunParts, log: TrainingLog, evaluation: HeldOutEvaluation) -> i
                 line["step"] != pretrainer.step for line in read_log(options.output_dir, EVAL)
             )
             if distribution.mean_over_workers(parts.strategy, float(is_missing)) > 0:
-                evaluation.on_the_way(stop.is_pending)
+                evaluation.evaluate_checkpoint(stop.is_pending)
         for phase in options.phases:
             if pretrainer.step < phase.last_step:
                 records = parts.records.training(phase)
-                with records.naming_damage():
+                with records.explain_damage():
                     exit_code = _train_phase(parts, phase, records, log, monitor, evaluation, stop)
                 if exit_code:
                     return exit_code
@@ -304,7 +304,7 @@ def _train_phase(
         if saving or step % options.log_interval == 0:
             monitor.write(step, phase)
         if _is_evaluated(options, step) and not stopping:
-            stopping = not evaluation.on_the_way(stop.is_pending)
+            stopping = not evaluation.evaluate_checkpoint(stop.is_pending)
         # If all steps since the last save were skipped, another save would only remove older checkpoints, which may
         # be needed.
         is_changed = monitor.skipped_in_a_row < step - saved_at

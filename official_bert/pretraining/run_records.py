@@ -28,7 +28,7 @@ class RunRecords:
         options = self._options
         if options.pack_sequences and phase.number not in self._packing:
             records = self.training(phase)
-            with records.naming_damage():
+            with records.explain_damage():
                 self._packing[phase.number] = records.packing(
                     phase.train_batch_size, options.random_seed, self._replicas, options.gradient_accumulation_steps
                 )

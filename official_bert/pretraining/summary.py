@@ -93,7 +93,7 @@ _SHARES = (
 )
 
 
-def score_table(run: LoggedRun, objective: str) -> Table:
+def make_score_table(run: LoggedRun, objective: str) -> Table:
     """Returns the last and the best scores with their steps, or only a header if nothing was measured.
 
     `objective` names the objective that predicts tokens (see BertConfig.token_objective).
@@ -136,7 +136,7 @@ def amounts(run: LoggedRun) -> dict[str, float]:
     }
 
 
-def amount_table(run: LoggedRun) -> Table:
+def make_amount_table(run: LoggedRun) -> Table:
     """Returns the amounts of training, or only a header if nothing was trained."""
     table = [["amount", "value"]]
     if run.train:
@@ -153,13 +153,13 @@ def amount_table(run: LoggedRun) -> Table:
     return table
 
 
-def model_table(metadata: Mapping[str, Any]) -> Table:
+def make_model_table(metadata: Mapping[str, Any]) -> Table:
     """Returns the model's configuration and its number of parameters."""
     rows = [["parameters", _count(metadata["parameters"])]] if "parameters" in metadata else []
     return [["setting", "value"], *rows, *([name, str(value)] for name, value in metadata.get("config", {}).items())]
 
 
-def environment_table(metadata: Mapping[str, Any]) -> Table:
+def make_environment_table(metadata: Mapping[str, Any]) -> Table:
     """Returns versions and devices."""
     kinds = collections.Counter(str(device).split(":")[0] for device in metadata.get("devices", ()))
     devices = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
@@ -167,7 +167,7 @@ def environment_table(metadata: Mapping[str, Any]) -> Table:
     return [["what", "value"], *rows, *([["devices", devices]] if devices else [])]
 
 
-def data_table(manifest: Mapping[str, Any]) -> Table:
+def make_data_table(manifest: Mapping[str, Any]) -> Table:
     """Returns a manifest's files, counts, vocabulary, texts and flags."""
     shards, source = manifest.get("shards", ()), manifest.get("source", {})
     counts, inputs = manifest.get("statistics", {}), source.get("inputs", ())

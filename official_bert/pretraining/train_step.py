@@ -133,7 +133,7 @@ class Pretrainer:
         """Takes steps and returns sums over them, by name.
 
         Returns:
-            The sums of pretraining_sums and gradient_norm over the finite steps, and:
+            The sums of compute_pretraining_sums and gradient_norm over the finite steps, and:
             - nonfinite_steps: Number of steps whose loss or gradient was not finite.
             - nonfinite_losses: Number of steps whose loss was not finite.
             - nonfinite_at_end: Number of non-finite steps after the last finite one.
@@ -144,7 +144,7 @@ class Pretrainer:
         return {name: float(value) for name, value in self._train(batches, tf.constant(steps)).items()}
 
     def evaluate(self, batch: Any) -> dict[str, float]:
-        """Returns the sums of pretraining_sums over one batch, without dropout."""
+        """Returns the sums of compute_pretraining_sums over one batch, without dropout."""
         return {name: float(value) for name, value in self._evaluate(batch).items()}
 
     @tf.autograph.experimental.do_not_convert  # also in the graphs of callers
@@ -176,7 +176,7 @@ class Pretrainer:
         def micro_batch_gradients(number: Any, part: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], list[Any]]:
             with tf.GradientTape() as tape, dropout_seed(self._dropout_seed(replica, number)):
                 sums = self._sums(part, training=True)
-                loss = tf.add(*losses.mean_losses(sums, predictions, examples))
+                loss = tf.add(*losses.compute_mean_losses(sums, predictions, examples))
                 if self._loss_scale:
                     loss = self._loss_scale.scale(loss)
             return sums, tape.gradient(loss, variables)
@@ -197,7 +197,7 @@ class Pretrainer:
         # Keras accepts only the model's inputs, without labels.
         inputs = {name: features[name] for name in self.model.input}
         outputs = self._call(inputs, training=training)
-        sums = losses.pretraining_sums(outputs, features, self._masked_lm_losses if training else None)
+        sums = losses.compute_pretraining_sums(outputs, features, self._masked_lm_losses if training else None)
         if self._next_sentence:
             return sums
         return {name: tf.zeros(()) if name.startswith("next_sentence") else value for name, value in sums.items()}

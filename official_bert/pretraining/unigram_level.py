@@ -20,7 +20,7 @@ def warn_at_unigram_level(
 ) -> None:
     """Prints and logs a warning if no loss of tokens logged in `folder` up to `step` is below the unigram level."""
     lowest = min(line["masked_lm_loss"] for line in read_log(folder, TRAIN) if line["step"] <= step)
-    entropy = unigram_entropy(records)
+    entropy = compute_unigram_entropy(records)
     if lowest < _UNIGRAM_LEVEL * entropy:
         return
     warning = (
@@ -33,7 +33,7 @@ def warn_at_unigram_level(
     log.note(step, warning)
 
 
-def unigram_entropy(records: RecordFiles) -> float:
+def compute_unigram_entropy(records: RecordFiles) -> float:
     """Returns the entropy of the tokens to predict, in nats: the loss of guessing each by its frequency.
 
     The tokens of a sample of the records are counted. The Miller-Madow term corrects the bias of a small sample.
@@ -44,7 +44,7 @@ def unigram_entropy(records: RecordFiles) -> float:
     return float(-(shares * np.log(shares)).sum()) + (len(counts) - 1) / (2 * total)
 
 
-def unigram_accuracy(records: RecordFiles, batch_size: int, max_batches: int) -> float:
+def compute_unigram_accuracy(records: RecordFiles, batch_size: int, max_batches: int) -> float:
     """Returns the share of the most frequent token among those to predict: the accuracy of the best constant answer."""
     counts = _count_predicted_tokens(records, batch_size, max_batches)
     return max(counts.values(), default=0) / max(counts.total(), 1)

@@ -18,7 +18,7 @@ from tests.conftest import WORDS
 
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs neither measure the machine nor draw pictures, and XLA compiles nothing."""
-    monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
+    monkeypatch.setattr(cost, "measure_matmul_rate", lambda *_: 1e12)
     monkeypatch.setattr(distribution, "compiles_parts", lambda _: False)
 
 

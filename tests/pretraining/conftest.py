@@ -27,7 +27,7 @@ def whole_runs() -> None:
 
 
 def _make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
+    monkeypatch.setattr(cost, "measure_matmul_rate", lambda *_: 1e12)
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,14 @@ from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
-from official_bert.pretraining.cost import Memory, matmul_rate, memory_estimate, parameter_count, training_flop
-from official_bert.pretraining.losses import mean_losses, pretraining_sums
+from official_bert.pretraining.cost import (
+    Memory,
+    measure_matmul_rate,
+    estimate_memory,
+    count_parameters,
+    count_training_flop,
+)
+from official_bert.pretraining.losses import compute_mean_losses, compute_pretraining_sums
 
 BATCH, LENGTH, PREDICTIONS = 7, 128, 2
 CONFIG = BertConfig(
@@ -40,7 +46,7 @@ def traced_gradient(config: BertConfig, dtype: str, rematerialize: bool) -> tupl
     def gradients(features):
         with tf.GradientTape() as tape, dropout_seed(tf.constant([1, 2])):
             outputs = call({name: features[name] for name in model.input}, training=True)
-            loss = tf.add(*mean_losses(pretraining_sums(outputs, features), 14.0, 7.0))
+            loss = tf.add(*compute_mean_losses(compute_pretraining_sums(outputs, features), 14.0, 7.0))
         forward.update(operation.name for operation in tf.compat.v1.get_default_graph().get_operations())
         return [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, model.trainable_variables)]
 
@@ -73,7 +79,7 @@ def kept_bytes(graph: tf.Graph, forward: set[str]) -> int:
 ])  # fmt: skip
 def test_activations_are_those_that_the_backward_pass_reads(dtype: str, rematerialize: bool):
     graph, forward = traced_gradient(CONFIG, dtype, rematerialize)
-    estimate = memory_estimate(CONFIG, BATCH, LENGTH, PREDICTIONS, dtype, rematerialize)
+    estimate = estimate_memory(CONFIG, BATCH, LENGTH, PREDICTIONS, dtype, rematerialize)
     assert estimate.activations == pytest.approx(kept_bytes(graph, forward), rel=0.06)  # small things are left out
 
 
@@ -81,7 +87,7 @@ def test_activations_are_those_that_the_backward_pass_reads(dtype: str, remateri
 def test_activations_of_other_activations(hidden_act: str):
     config = dataclasses.replace(CONFIG, hidden_act=hidden_act)
     graph, forward = traced_gradient(config, "float32", False)
-    estimate = memory_estimate(config, BATCH, LENGTH, PREDICTIONS)
+    estimate = estimate_memory(config, BATCH, LENGTH, PREDICTIONS)
     assert estimate.activations == pytest.approx(kept_bytes(graph, forward), rel=0.06)  # small things are left out
 
 
@@ -96,19 +102,19 @@ def test_operations_are_those_of_the_matrix_products_that_training_runs():
     ]
     assert len(products) == 3 * (2 * 8 + 4)
     counted = 2 * sum(multiply_adds(operation) for operation in products)
-    assert training_flop(CONFIG, BATCH, LENGTH, PREDICTIONS) == counted
+    assert count_training_flop(CONFIG, BATCH, LENGTH, PREDICTIONS) == counted
 
 
 def test_operations_of_bert_base_are_near_six_for_each_weight_and_token():
     config = BertConfig(vocab_size=30522)
-    flop = training_flop(config, 64, 128, 20)
+    flop = count_training_flop(config, 64, 128, 20)
     in_blocks = 12 * (4 * 768**2 + 2 * 768 * 3072)
     assert flop == pytest.approx(6 * in_blocks * 64 * 128, rel=0.15)
 
 
 def test_parameters_are_counted_as_the_model_has_them(tiny_config: BertConfig):
     for config in (tiny_config, CONFIG):
-        assert parameter_count(config) == build_pretraining_model(config).count_params()
+        assert count_parameters(config) == build_pretraining_model(config).count_params()
 
 
 def test_peak_is_that_of_the_backward_pass_or_of_the_update():
@@ -116,11 +122,11 @@ def test_peak_is_that_of_the_backward_pass_or_of_the_update():
     assert memory.total == 1 + 2 + 3 + 4 + 5
     assert dataclasses.replace(memory, update=60).total == 1 + 2 + 60
     mini = BertConfig(30522, 256, 4, 4, 1024)
-    whole, again = (memory_estimate(mini, 32, 128, 20, rematerialize=flag).total for flag in (False, True))
+    whole, again = (estimate_memory(mini, 32, 128, 20, rematerialize=flag).total for flag in (False, True))
     assert again < 0.7 * whole
 
 
 def test_rate_of_matrix_products_is_measured():
-    rate = matmul_rate(distribution.get_strategy("one_device"), repeats=1)
+    rate = measure_matmul_rate(distribution.get_strategy("one_device"), repeats=1)
     # No core does 1e12 a second in float32; products that TensorFlow computed beforehand would seem to.
     assert 1e8 < rate < 1e12 * (os.cpu_count() or 1)

@@ -9,7 +9,7 @@ import pytest
 from official_bert.data import record_codec, record_reader
 from official_bert.errors import UserError
 from official_bert.modeling.dropout import step_seed
-from official_bert.pretraining.losses import mean_losses
+from official_bert.pretraining.losses import compute_mean_losses
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run import pretrain
 from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, SCHEMA
@@ -17,10 +17,10 @@ from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, SCHEMA
 
 def test_the_masked_lm_loss_has_the_epsilon_of_the_original():
     sums = {"masked_lm_loss": 3.0, "next_sentence_loss": 5.0}
-    masked_lm, next_sentence = mean_losses(sums, 0.0, 0.0)
+    masked_lm, next_sentence = compute_mean_losses(sums, 0.0, 0.0)
     assert float(masked_lm) == pytest.approx(3.0 / 1e-5)  # google-research/bert: numerator / (denominator + 1e-5)
     assert float(next_sentence) == 5.0
-    masked_lm, next_sentence = mean_losses(sums, 2.0, 10.0)
+    masked_lm, next_sentence = compute_mean_losses(sums, 2.0, 10.0)
     assert float(masked_lm) == pytest.approx(3.0 / 2.00001, rel=1e-7)
     assert float(next_sentence) == 0.5
 

@@ -9,8 +9,8 @@ from official_bert.modeling.fast.compiled_blocks import FactoredLogits
 from official_bert.pretraining.losses import (
     factored_masked_lm_losses,
     masked_lm_losses,
-    pretraining_metrics,
-    pretraining_sums,
+    compute_pretraining_metrics,
+    compute_pretraining_sums,
 )
 from tests.pretraining.pretraining_runs import batches_for, pretrainer_for, weights_of
 from tests.reference import Reference, softmax
@@ -74,7 +74,7 @@ def test_losses_are_those_of_the_reference(tiny_config: BertConfig, record_files
     weights = features["masked_lm_weights"]
     chosen = np.take_along_axis(softmax(scores), features["next_sentence_labels"], axis=-1)
     hits = (logits.argmax(axis=-1) == features["masked_lm_ids"]) * weights
-    metrics = pretraining_metrics(pretrainer.evaluate(batch))
+    metrics = compute_pretraining_metrics(pretrainer.evaluate(batch))
     assert metrics["masked_lm_loss"] == pytest.approx((-np.log(right) * weights).sum() / weights.sum(), rel=1e-5)
     assert metrics["next_sentence_loss"] == pytest.approx(-np.log(chosen).mean(), rel=1e-5)
     assert metrics["masked_lm_accuracy"] == pytest.approx(hits.sum() / weights.sum())
@@ -89,11 +89,11 @@ def test_metrics_are_means_over_predictions_and_records():
         "next_sentence_loss": 1.5, "next_sentence_correct": 2.0, "next_sentence_count": 5.0,
     }  # fmt: skip
     expected = {"loss": 1.8, "masked_lm_loss": 1.5, "masked_lm_accuracy": 0.375}
-    assert pretraining_metrics(sums) == pytest.approx(
+    assert compute_pretraining_metrics(sums) == pytest.approx(
         {**expected, "next_sentence_loss": 0.3, "next_sentence_accuracy": 0.4}
     )
     without_labels = sums | {"next_sentence_loss": 0.0, "next_sentence_correct": 0.0, "next_sentence_count": 0.0}
-    assert pretraining_metrics(without_labels) == pytest.approx(expected | {"loss": 1.5})
+    assert compute_pretraining_metrics(without_labels) == pytest.approx(expected | {"loss": 1.5})
 
 
 def test_records_of_zeros_count_for_nothing(tiny_config: BertConfig, record_files: list[str]):
@@ -101,6 +101,6 @@ def test_records_of_zeros_count_for_nothing(tiny_config: BertConfig, record_file
     batch = next(batches_for(pretrainer, record_files))
     filled = {name: tf.concat([value, tf.zeros_like(value)], axis=0) for name, value in batch.items()}
     inputs = {name: filled[name] for name in pretrainer.model.input}
-    sums = pretraining_sums(pretrainer.model(inputs), filled)
+    sums = compute_pretraining_sums(pretrainer.model(inputs), filled)
     for name, value in pretrainer.evaluate(batch).items():
         assert float(sums[name]) == pytest.approx(value, rel=1e-5), name

@@ -129,7 +129,7 @@ def test_text_in_the_card_is_no_markup(tmp_path: pathlib.Path):
 def test_the_last_and_the_best_scores_stand_in_a_table():
     evaluations = [line(10, 3.0), line(20, 1.5), line(30, math.nan), line(40, 2.0)]
     run = LoggedRun("run", [train_line(35), train_line(40, 1.0)], evaluations)
-    table = summary.score_table(run, "masked LM")
+    table = summary.make_score_table(run, "masked LM")
     assert table[0] == ["score", "training, step 40", "evaluation, step 40", "best evaluation"]
     assert table[2] == ["masked LM loss (nats)", "1.0000", "2.0000", "1.5000 (step 20)"]
     assert table[3] == ["masked LM accuracy", "25.0 %", "25.0 %", "25.0 % (step 10)"]
@@ -205,5 +205,5 @@ def test_a_log_cut_short_by_a_kill_goes_on_in_a_new_line(tmp_path: pathlib.Path)
 
 
 def test_the_data_table_has_the_share_of_random_pairs():
-    rows = summary.data_table({"statistics": {"random_next": 30, "instances": 40}})
+    rows = summary.make_data_table({"statistics": {"random_next": 30, "instances": 40}})
     assert ["pairs labelled random (the rest: true next segments)", "75.00 %"] in rows

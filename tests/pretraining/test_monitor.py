@@ -12,8 +12,8 @@ from official_bert.pretraining import cost, monitor
 @pytest.mark.parametrize(("share", "logged"), [(0.4, 0.4), (1.022, None)])
 def test_a_step_is_no_faster_than_the_machine(tiny_config: BertConfig, monkeypatch, share: float, logged: float | None):
     lines: list[dict[str, float]] = []
-    flop = cost.training_flop(tiny_config, 8, 12, 3)
-    monkeypatch.setattr(cost, "matmul_rate", lambda *_: flop / share)
+    flop = cost.count_training_flop(tiny_config, 8, 12, 3)
+    monkeypatch.setattr(cost, "measure_matmul_rate", lambda *_: flop / share)
     phase: Any = SimpleNamespace(max_seq_length=12, train_batch_size=8, predictions=lambda config: 3)
     options: Any = SimpleNamespace(dtype="float32", total_steps=1, init_checkpoint=None)
     pretrainer: Any = SimpleNamespace(step=0, schedule=lambda step: 0.1, strategy=None)

@@ -103,7 +103,7 @@ def run(record_files: list[str], config: BertConfig, folder: pathlib.Path, **cha
 
 @pytest.mark.slow
 def test_a_packed_run_logs_and_evaluates_as_an_unpacked_one(tiny_config, record_files, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
+    monkeypatch.setattr(cost, "measure_matmul_rate", lambda *_: 1e12)
     logs = {}
     for packed in (False, True):
         folder = tmp_path / str(packed)
@@ -126,7 +126,7 @@ def test_packing_for_causal_attention_is_refused(tiny_config: BertConfig, record
 def test_a_packed_run_that_was_stopped_goes_on_as_if_it_had_not_stopped(
     tiny_config: BertConfig, record_files: list[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1e12)
+    monkeypatch.setattr(cost, "measure_matmul_rate", lambda *_: 1e12)
     straight, halved = tmp_path / "straight", tmp_path / "halved"
     for folder in (straight, halved):
         run(record_files, tiny_config, folder, pack_sequences=True, gradient_accumulation_steps=2)

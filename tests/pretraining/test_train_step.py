@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining.losses import pretraining_metrics
+from official_bert.pretraining.losses import compute_pretraining_metrics
 from tests.conftest import ROOT
 from tests.pretraining.pretraining_runs import (
     assert_same_steps,
@@ -35,7 +35,7 @@ def test_one_step_changes_every_trainable_variable(tiny_config: BertConfig, reco
 def test_twenty_steps_reproduce_the_stored_losses(tiny_config: BertConfig, record_files: list[str]):
     pretrainer = pretrainer_for(tiny_config)
     batches = batches_for(pretrainer, record_files)
-    trace = [pretraining_metrics(pretrainer.train(batches, 1))["loss"] for _ in range(20)]
+    trace = [compute_pretraining_metrics(pretrainer.train(batches, 1))["loss"] for _ in range(20)]
     assert trace == pytest.approx(json.loads(GOLDEN_TRACE.read_text()), rel=1e-3)
     assert trace[-1] < trace[0]
 

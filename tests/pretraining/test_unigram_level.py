@@ -31,10 +31,10 @@ def run_monitor(
     folder.mkdir()
     lines = [format_line({"step": step, "masked_lm_loss": loss}) for step, loss in losses.items()]
     (folder / f"{TRAIN}.jsonl").write_text("".join(lines))
-    monkeypatch.setattr(unigram_level, "unigram_entropy", lambda records: ENTROPY)
-    monkeypatch.setattr(cost, "matmul_rate", lambda *_: 1.0)
+    monkeypatch.setattr(unigram_level, "compute_unigram_entropy", lambda records: ENTROPY)
+    monkeypatch.setattr(cost, "measure_matmul_rate", lambda *_: 1.0)
     monkeypatch.setattr(monitor.Monitor, "_measurements", lambda watched, step, phase: {"masked_lm_loss": losses[step]})
-    monkeypatch.setattr(monitor, "progress_line", lambda *_: "")
+    monkeypatch.setattr(monitor, "format_progress", lambda *_: "")
     options: Any = SimpleNamespace(
         output_dir=str(folder), dtype="float32", total_steps=4000, init_checkpoint=init_checkpoint
     )
@@ -89,8 +89,8 @@ def test_unigram_figures_count_the_tokens_to_predict():
             },
         )
     )  # fmt: skip
-    assert unigram_level.unigram_entropy(records) == pytest.approx(1.5 * math.log(2), abs=0.01)
-    assert unigram_level.unigram_accuracy(records, 64, 200) == pytest.approx(0.5, abs=0.01)
+    assert unigram_level.compute_unigram_entropy(records) == pytest.approx(1.5 * math.log(2), abs=0.01)
+    assert unigram_level.compute_unigram_accuracy(records, 64, 200) == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_run_that_learns_nothing_warns(make_options: OptionsMaker, tmp_path: pathlib.Path, monkeypatch):

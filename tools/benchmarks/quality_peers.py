@@ -129,7 +129,7 @@ def score(arguments: dict[str, Any]) -> dict[str, Any]:
     from official_bert.optimization import distribution
     from official_bert.optimization.choices import ONE_DEVICE
     from official_bert.optimization.schedules import WarmupPolynomialDecay
-    from official_bert.pretraining.losses import pretraining_metrics
+    from official_bert.pretraining.losses import compute_pretraining_metrics
     from official_bert.pretraining.train_step import SUMS, Pretrainer
 
     model = open_model(arguments["model"])
@@ -152,7 +152,7 @@ def score(arguments: dict[str, Any]) -> dict[str, Any]:
             told = {**batch, "segment_ids": batch["segment_ids"] * segments}
             for key, value in pretrainer.evaluate(told).items():
                 totals[key] += value
-        metrics = pretraining_metrics(totals)
+        metrics = compute_pretraining_metrics(totals)
         found = {
             "loss": metrics["masked_lm_loss"], "accuracy": metrics["masked_lm_accuracy"], "segments": bool(segments),
             "next_sentence_accuracy": metrics["next_sentence_accuracy"],

@@ -23,7 +23,12 @@ from official_bert.modeling.head_input import HeadInput
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
 from official_bert.optimization.freezing import freeze
-from official_bert.pretraining.losses import factored_masked_lm_losses, masked_lm_losses, mean_losses, pretraining_sums
+from official_bert.pretraining.losses import (
+    factored_masked_lm_losses,
+    masked_lm_losses,
+    compute_mean_losses,
+    compute_pretraining_sums,
+)
 from tests.make import build_task_model
 from tests.modeling.small_models import inputs_of_encoder, random_batch, with_random_weights
 
@@ -163,10 +168,10 @@ def test_without_a_seed_the_second_computation_drops_the_same(tiny_config: BertC
 def sums_and_gradients(model, call, batch, of_masked_lm):
     def sums_of(batch, training: bool) -> dict[str, tf.Tensor]:
         outputs = call({name: batch[name] for name in model.input}, training=training)
-        return pretraining_sums(outputs, batch, of_masked_lm)
+        return compute_pretraining_sums(outputs, batch, of_masked_lm)
 
     def loss_of(sums: dict[str, tf.Tensor]) -> tf.Tensor:
-        return tf.add(*mean_losses(sums, sums["masked_lm_count"], sums["next_sentence_count"]))
+        return tf.add(*compute_mean_losses(sums, sums["masked_lm_count"], sums["next_sentence_count"]))
 
     return outputs_and_gradients(model, sums_of, batch, loss_of)
 

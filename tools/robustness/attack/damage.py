@@ -214,7 +214,7 @@ def _read_records(folder: pathlib.Path) -> Digest:
         config=BertConfig(**samples.CONFIG),
         vocab_file=None,
     )
-    with records.naming_damage():
+    with records.explain_damage():
         batches = list(records.evaluation(64))
     return {f"{number} {name}": str(batch[name].numpy()) for number, batch in enumerate(batches) for name in batch}
 
