@@ -183,8 +183,9 @@ def compute_mean_losses(sums: dict[str, Any], masked_lm_count: Any, next_sentenc
 def compute_pretraining_metrics(sums: Mapping[str, float]) -> dict[str, float]:
     """Returns losses and accuracies from the sums of `compute_pretraining_sums`.
 
-    The names are from the original's eval_results.txt. Losses are in nats and accuracies from 0 to 1. The loss is the sum of both losses. Means without a summand are 0.
-    Without sentence labels, the metrics of next sentences are missing.
+    The names are from the original's eval_results.txt. Losses are in nats and accuracies from 0 to 1. The loss is the
+    sum of both losses. Means without a summand are 0. Without sentence labels, the metrics of next sentences are
+    missing.
     """
     predictions = max(sums["masked_lm_count"], 1.0)
     records = max(sums["next_sentence_count"], 1.0)

@@ -12,10 +12,10 @@ from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
 from official_bert.pretraining.cost import (
     Memory,
-    measure_matmul_rate,
-    estimate_memory,
     count_parameters,
     count_training_flop,
+    estimate_memory,
+    measure_matmul_rate,
 )
 from official_bert.pretraining.losses import compute_mean_losses, compute_pretraining_sums
 

@@ -7,10 +7,10 @@ import tensorflow as tf
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.fast.compiled_blocks import FactoredLogits
 from official_bert.pretraining.losses import (
-    factored_masked_lm_losses,
-    masked_lm_losses,
     compute_pretraining_metrics,
     compute_pretraining_sums,
+    factored_masked_lm_losses,
+    masked_lm_losses,
 )
 from tests.pretraining.pretraining_runs import batches_for, pretrainer_for, weights_of
 from tests.reference import Reference, softmax

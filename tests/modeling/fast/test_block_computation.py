@@ -24,10 +24,10 @@ from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
 from official_bert.optimization.freezing import freeze
 from official_bert.pretraining.losses import (
-    factored_masked_lm_losses,
-    masked_lm_losses,
     compute_mean_losses,
     compute_pretraining_sums,
+    factored_masked_lm_losses,
+    masked_lm_losses,
 )
 from tests.make import build_task_model
 from tests.modeling.small_models import inputs_of_encoder, random_batch, with_random_weights
