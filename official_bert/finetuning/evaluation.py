@@ -135,7 +135,7 @@ def _describe_decisions(head: KindSpec, decisions: Mapping[str, Any]) -> str:
     if "min_confidence" in decisions:
         lines.append(f"minimum confidence: {decisions['min_confidence']:g}")
     return "\n".join(
-        [*(lines or ["no decision changed"]), "existing exports do not include this: export the model again"]
+        [*(lines or ["no decision changed"]), "existing exports do not include them; export the model again"]
     )
 
 

@@ -221,7 +221,7 @@ def test_evaluation_hides_the_same_tokens_each_time(tmp_path: pathlib.Path):
 
 def test_records_without_masks_and_without_their_manifest_are_recognised(tmp_path: pathlib.Path):
     paths = write_records(tmp_path, [3])
-    with pytest.raises(UserError, match=r"0.tfrecord was written without masks .* copy the \*.manifest.json of its"):
+    with pytest.raises(UserError, match=r"0.tfrecord was written without masks .* Copy the \*.manifest.json of its"):
         find_records(paths, None)
     assert f"input_ids has {LENGTH} values; expected 8" in refusal(find_records, paths, None, 8)
 

@@ -288,7 +288,7 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
     later = dataclasses.replace(given, do_train=False, max_seq_length=None, init=None, vocab_file=None)
     later = with_task_options(later, train_file=None, doc_stride=None)
     assert runner.run(later) == scores
-    with pytest.raises(UserError, match="--do_predict: table has no test data .* needs --predict_file"):
+    with pytest.raises(UserError, match="--do_predict: table has no test data; pass --predict_file"):
         runner.run(with_task_options(dataclasses.replace(later, do_predict=True), predict_file=None))
 
 
@@ -377,5 +377,5 @@ def test_decisions_are_printed_on_a_line_each():
         "threshold of bad: 0.4000",
         "threshold of good: 0.6000",
         "minimum confidence: 0.7",
-        "existing exports do not include this: export the model again",
+        "existing exports do not include them; export the model again",
     ]

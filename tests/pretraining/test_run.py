@@ -97,7 +97,7 @@ def test_init_checkpoint_of_another_library_fits_the_configuration_and_the_vocab
     set_up(exact)
     assert "warning" not in capsys.readouterr().out
     set_up(tiny_config)
-    assert "has hidden_act gelu, the model of --init_checkpoint gelu_exact" in capsys.readouterr().out
+    assert "has hidden_act gelu, but the model of --init_checkpoint has gelu_exact" in capsys.readouterr().out
     with pytest.raises(UserError, match="has num_attention_heads 4, the model of --init_checkpoint 2"):
         set_up(dataclasses.replace(exact, num_attention_heads=4))
     pathlib.Path(vocab_file).write_text("\n".join([*WORDS[:6], WORDS[7], WORDS[6], *WORDS[8:]]))
@@ -209,7 +209,7 @@ def test_folder_of_another_configuration_is_refused(make_options, finished_run, 
     ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-\\*'"),
     ({"bert_config_file": "none.json"}, "there is no file none.json"),
     ({"max_seq_length": 64}, "--max_seq_length is 64, but .* has max_position_embeddings=32"),
-    ({"max_seq_length": 16}, "input_ids has 12 values; expected 16; --max_seq_length"),
+    ({"max_seq_length": 16}, "input_ids has 12 values; expected 16. Pass the --max_seq_length"),
     ({"init_checkpoint": "none/ckpt"}, "there is no file or folder none/ckpt"),
     ({"vocab_file": str(ROOT / "LICENSE")}, r"LICENSE has .* tokens but not \[PAD\]"),
     ({"use_tpu": True, "distribution_strategy": "mirrored"}, "--use_tpu and --distribution_strategy=mirrored cannot"),
@@ -304,7 +304,7 @@ def test_accents_are_kept_as_the_records_manifest_says(make_options, record_file
     made = set_up()
     assert made.metadata["flags"]["strip_accents"] is False
     assert json.loads(made.model_files["tokenizer_config.json"]) == {"do_lower_case": True, "strip_accents": False}
-    with pytest.raises(UserError, match="--strip_accents contradicts the manifest .*: their text was lower-cased with"):
+    with pytest.raises(UserError, match="--strip_accents contradicts the manifest .*: their text is lower-cased with"):
         set_up(strip_accents=True)
     initial = tmp_path / "initial"
     hugging_face.write(sample(BertConfig.from_json_file(config_file)), str(initial))
