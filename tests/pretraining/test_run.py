@@ -98,7 +98,7 @@ def test_init_checkpoint_of_another_library_fits_the_configuration_and_the_vocab
     assert "warning" not in capsys.readouterr().out
     set_up(tiny_config)
     assert "has hidden_act gelu, but the model of --init_checkpoint has gelu_exact" in capsys.readouterr().out
-    with pytest.raises(UserError, match="has num_attention_heads 4, the model of --init_checkpoint 2"):
+    with pytest.raises(UserError, match="has num_attention_heads 4, but the model of --init_checkpoint has 2"):
         set_up(dataclasses.replace(exact, num_attention_heads=4))
     pathlib.Path(vocab_file).write_text("\n".join([*WORDS[:6], WORDS[7], WORDS[6], *WORDS[8:]]))
     assert_refused("is not the vocabulary of --init_checkpoint.*line 7 is 'c' instead of 'b'", set_up, exact)
