@@ -109,7 +109,7 @@ def make_run_task(options: Options) -> Task:
         UserError: If the task has no score named --metric_for_best_model, or an option is invalid.
     """
     folders = [options.teacher] if options.teacher else [] if options.do_train else [options.output_dir, options.init]
-    spec = next((task for each in folders if each is not None and (task := finetuned.read_task(each))), None)
+    spec = next((found for each in folders if each is not None and (found := finetuned.read_task(each))), None)
     task_options, labels = options.task_options, None
     if spec is not None:
         labels = spec["labels"]
