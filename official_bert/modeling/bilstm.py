@@ -20,13 +20,13 @@ _LAYERS = 2
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class BiLSTM(keras.layers.Layer):
-    """One layer of a BiLSTM, which does not read padding: [B, S, H] and the input_mask, [B, S] int32, to [B, S, 2 U].
+    """One layer of a BiLSTM that skips padding: [B, S, H] and the input_mask, [B, S] int32, to [B, S, 2 U].
 
-    Padding gets zeros. Keras' mask ends here: losses and scores have weights of their own.
+    The outputs of padding are zeros. The Keras mask is not passed on, because losses and scores use their own weights.
 
     Args:
-        units: U.
-        seed: of the initial weights; None for any.
+        units: Number of units per direction, U.
+        seed: Seed of the initial weights. None draws a random seed.
     """
 
     def __init__(self, units: int, seed: int | None = None, **kwargs: Any) -> None:
@@ -70,17 +70,17 @@ class BiLSTM(keras.layers.Layer):
 
 
 def extend_encoder(encoder: keras.Model, head: str, units: int, seed: int | None = None) -> keras.Model:
-    """Returns the encoder continued by a two-layer BiLSTM, with the same inputs and output names.
+    """Returns the encoder followed by a two-layer BiLSTM, with the same inputs and output names.
 
-    sequence_output becomes [B, S, 2 U]. pooled_output, [B, 4 U], is what the BiLSTM gives for the last token and for
-    [CLS], where its two directions have read the whole text. For one of head_input.FEATURES the given encoder is frozen
-    and its dropout is turned off, in place.
+    sequence_output becomes [B, S, 2 U]. pooled_output, [B, 4 U], joins the BiLSTM's outputs for the last token and for
+    [CLS], where its two directions have read the whole text. For the heads in head_input.FEATURES, the function freezes
+    the given encoder and turns off its dropout, in place.
 
     Args:
-        encoder: An encoder as `build_encoder` returns it.
+        encoder: An encoder from `build_encoder`.
         head: BILSTM or one of head_input.FEATURES.
-        units: U.
-        seed: Seed of the new weights. None draws a new one.
+        units: Number of units per direction, U.
+        seed: Seed of the new weights. None draws a random seed.
     """
     x = encoder.output["sequence_output"] if head == BILSTM else _frozen_features(encoder, head)
     policy = encoder.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
@@ -96,7 +96,7 @@ def extend_encoder(encoder: keras.Model, head: str, units: int, seed: int | None
 
 
 def _frozen_features(encoder: keras.Model, head: str) -> Any:
-    """The vectors of the tokens, [B, S, H] or [B, S, 4 H], from an encoder that is not trained."""
+    """Freezes the encoder and returns its vectors of the tokens, [B, S, H] or [B, S, 4 H]."""
     for layer in encoder.layers:
         layer.trainable = False
         if isinstance(layer, Dropout):

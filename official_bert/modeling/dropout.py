@@ -1,4 +1,4 @@
-"""Dropout that keeps no random state: its mask is a function of a seed, which the training step passes in."""
+"""Dropout without random state: the mask is a function of a seed that the training step sets."""
 
 import contextlib
 import zlib
@@ -10,7 +10,7 @@ from keras import ops
 
 _BITS = 16  # random bits per element: the keep rate is exact to 2 ** -17, 8e-6
 
-# Odd, so that multiples of them differ modulo 2 ** 32: no two replicas and no two micro-batches share a seed.
+# Odd numbers, whose multiples differ modulo 2 ** 32, so that replicas and micro-batches have different seeds.
 _REPLICA_FACTOR, _MICRO_BATCH_FACTOR = 0x3C6EF35F, 0x1B873593
 
 _seeds: list[Any] = []
@@ -20,10 +20,10 @@ def step_seed(seed: int, step: Any, replica: Any, micro_batch: Any = 0) -> Any:
     """Returns the seed of one replica's dropout in one step, for `dropout_seed`: int32 [2].
 
     Args:
-        seed: of the run; 31 bits of it count.
-        step: the number of steps done, a scalar.
-        replica: the replica's number, a scalar.
-        micro_batch: the number of the micro-batch within the replica's share of the batch, a scalar.
+        seed: Seed of the run. Only 31 bits are used.
+        step: Number of completed steps, a scalar.
+        replica: Index of the replica, a scalar.
+        micro_batch: Index of the micro-batch within the replica, a scalar.
     """
     of_replica, of_micro_batch = ops.cast(replica, "int32"), ops.cast(micro_batch, "int32")
     spread = ops.bitwise_xor(of_replica * _REPLICA_FACTOR, of_micro_batch * _MICRO_BATCH_FACTOR)
@@ -32,7 +32,7 @@ def step_seed(seed: int, step: Any, replica: Any, micro_batch: Any = 0) -> Any:
 
 @contextlib.contextmanager
 def dropout_seed(seed: Any) -> Iterator[None]:
-    """Within this context every Dropout layer draws its mask from its own name and `seed` alone, int32 [2]."""
+    """A context in which the mask of each Dropout layer depends only on its name and on `seed`, int32 [2]."""
     _seeds.append(seed)
     try:
         yield
@@ -46,17 +46,17 @@ def current_seed() -> Any:
 
 
 class _TensorSeed(keras.random.SeedGenerator):
-    """Hands a seed tensor to keras.random, which takes no tensors but asks a SeedGenerator for its next one."""
+    """Passes a seed tensor to keras.random, which accepts a SeedGenerator but no tensors."""
 
     def __init__(self, seed: Any) -> None:
-        self._seed = seed  # and no variable: the base class would make one
+        self._seed = seed  # without the base class, which would create a variable
 
     def next(self, ordered: bool = True) -> Any:
         return self._seed
 
 
 def _seed_of_replica() -> Any:
-    """A new seed where a tf.distribute strategy runs this: there Keras' global generator cannot make its variable."""
+    """Returns a new seed within a strategy, where Keras' global generator cannot create its variable. Else None."""
     if keras.backend.backend() != "tensorflow":
         return None
     import tensorflow as tf
@@ -68,23 +68,24 @@ def _seed_of_replica() -> Any:
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class Dropout(keras.layers.Layer):
-    """Sets a share of the elements to zero while training and scales the others up, so that the mean stays.
+    """Sets a fraction of the elements to zero during training and scales the others up, so that the mean stays.
 
-    The mask comes from the seed of the enclosing `dropout_seed` and the layer's name: the same seed gives the same
-    mask. Without such a context (in Keras' own fit) seeds come from Keras' global generator, which
-    keras.utils.set_random_seed sets; under a tf.distribute strategy from TensorFlow's, which XLA seeds as it likes.
+    The mask depends on the seed of the enclosing `dropout_seed` and on the layer's name: the same seed gives the same
+    mask. Without such a context (in Keras' own fit), seeds come from Keras' global generator, which
+    keras.utils.set_random_seed seeds. Within a tf.distribute strategy they come from TensorFlow's generator, which XLA
+    seeds in its own way.
 
-    Half the random numbers of keras.layers.Dropout are drawn, 16 bits an element.
+    The layer draws half the random numbers of keras.layers.Dropout: 16 bits per element.
 
     Args:
-        rate: share of the elements to drop, in [0, 1).
+        rate: Fraction of the elements to drop, in [0, 1).
     """
 
     def __init__(self, rate: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.rate = rate
         self.supports_masking = True
-        # Of 2 ** 16 equally likely numbers; at least one is kept and one dropped.
+        # Number of kept values among 2 ** 16 equally likely ones. At least one is kept and one is dropped.
         self._kept = min(max(round((1.0 - rate) * 2**_BITS), 1), 2**_BITS - 1)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
@@ -98,19 +99,19 @@ class Dropout(keras.layers.Layer):
         return self.rate >= 2.0 ** -(_BITS + 1)
 
     def random_numbers(self, shape: Any) -> Any:
-        """Returns the random numbers that decide which elements of this shape are kept, uint16."""
+        """Returns the uint16 random numbers that determine which elements of a tensor of this shape are kept."""
         *outer, last = shape
-        # Each 32-bit number decides two neighbours.
+        # Each 32-bit number is used for two neighbours.
         pairs = (last + 1) // 2
         bits = keras.random.randint((*outer, pairs), -(2**31), 2**31 - 1, dtype="int32", seed=self._seed())
         if isinstance(last, int):
             halves = ops.view(bits, "uint16")
-        else:  # a graph that does not know the length: Keras' view wants to know the last axis
+        else:  # a graph of unknown length: Keras' view needs the last axis
             halves = ops.reshape(ops.view(ops.reshape(bits, (-1, 1)), "uint16"), (*outer, 2 * pairs))
         return halves[..., :last]
 
     def drop(self, inputs: Any, random_numbers: Any) -> Any:
-        """Returns the inputs without the elements that their numbers drop, of `random_numbers`."""
+        """Applies dropout to the inputs with the result of `random_numbers`."""
         if not self.drops:
             return inputs
         return ops.where(random_numbers < self._kept, inputs * (2**_BITS / self._kept), 0)
@@ -119,7 +120,7 @@ class Dropout(keras.layers.Layer):
         seed = current_seed()
         if seed is None:
             return _seed_of_replica()
-        # Names are unique within a model; 31 bits keep the number within int32.
+        # Names are unique within a model. 31 bits fit into int32.
         of_layer = zlib.crc32(self.name.encode()) & 0x7FFFFFFF
         seed = ops.convert_to_tensor(seed, dtype="int32")
         return _TensorSeed(ops.bitwise_xor(seed, ops.convert_to_tensor([of_layer, 0], dtype="int32")))

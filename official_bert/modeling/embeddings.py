@@ -16,15 +16,15 @@ from official_bert.modeling.initialization import initializer, layer_norm
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class WordEmbedding(keras.layers.Layer):
-    """A table of vectors, one per word piece, read in both directions.
+    """A table with a vector per word piece, which is also the output embedding of masked language modelling.
 
-    Called with ids, [B, S] int32, it returns their vectors, [B, S, H]. Called with vectors, [..., H], and reverse=True
-    it returns their scores against every piece, [..., V]: the tied output embedding of masked language modelling.
+    For ids, [B, S] int32, it returns their vectors, [B, S, H]. For vectors, [..., H], and reverse=True, it returns
+    their scores for each word piece, [..., V].
 
     Args:
-        vocab_size: number of rows, V.
-        hidden_size: their width, H.
-        embeddings_initializer: how the table starts.
+        vocab_size: Number of rows, V.
+        hidden_size: Width of the rows, H.
+        embeddings_initializer: Initializer of the table.
     """
 
     def __init__(self, vocab_size: int, hidden_size: int, embeddings_initializer: Any = None, **kwargs: Any) -> None:
@@ -57,9 +57,9 @@ class WordEmbedding(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TokenTypeEmbedding(keras.layers.Layer):
-    """One vector per segment id: [B, S] int32 to [B, S, H]; arguments as WordEmbedding's, with T rows.
+    """A vector per segment id: [B, S] int32 to [B, S, H]. See WordEmbedding for the arguments. The table has T rows.
 
-    With so few rows a product with one-hot vectors is faster than a look-up, its gradient above all.
+    For few rows, a product with one-hot vectors is faster than a lookup, especially its gradient.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class TokenTypeEmbedding(keras.layers.Layer):
 class PositionEmbedding(keras.layers.Layer):
     """Adds a learned vector to each position: [B, S, H] to [B, S, H].
 
-    Positions count from 0, unless position_ids, [B, S] int32 and below L, are given as well.
+    Positions count from 0, unless the second input position_ids, [B, S] int32 and below L, is given.
 
     Args:
-        max_position_embeddings: the longest sequence, L.
-        embeddings_initializer: how the table starts.
+        max_position_embeddings: Maximum length of a sequence, L.
+        embeddings_initializer: Initializer of the table.
 
     Raises:
-        ValueError: the sequence is longer than L, where no positions are given.
+        ValueError: If the sequence is longer than L and has no position_ids.
     """
 
     def __init__(self, max_position_embeddings: int, embeddings_initializer: Any = None, **kwargs: Any) -> None:

@@ -13,22 +13,22 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.initialization import activation, dense, layer_norm
 
-# What is added to the score of a padding position: its probability then is zero in float32.
+# Added to the scores of padding positions, so that their probabilities are zero in float32.
 MASKED_SCORE = -10000.0
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class AttentionProbabilities(keras.layers.Layer):
-    """How much each position attends to each other one: softmax(q k / sqrt(D) + mask), computed in float32.
+    """The attention probabilities: softmax(q k / sqrt(D) + mask), computed in float32.
 
-    Takes [query, key, attention_ids]: [B, S, H] twice and [B, T] int32. Returns [B, N, S, T]. The attention_ids are the
-    input_mask (1 a token, 0 padding); padding is masked as a key only, and what padding itself attends to is computed
-    and never used. With `packed` they are the record_ids, and a token attends to those of its own record.
+    Takes [query, key, attention_ids]: [B, S, H] twice and [B, T] int32. Returns [B, N, S, T]. attention_ids is the
+    input_mask (1 for tokens, 0 for padding). Padding is masked only as a key: its own probabilities are computed but
+    not used. With `packed`, attention_ids is the record_ids, and tokens attend to the tokens of their own record.
 
     Args:
-        num_heads: N.
-        causal: whether a position attends to itself and to those before it only; S is T then.
-        packed: whether several records share a row.
+        num_heads: Number of attention heads, N.
+        causal: Whether a position attends only to itself and to earlier positions. S is then equal to T.
+        packed: Whether several records share a row.
     """
 
     def __init__(self, num_heads: int, causal: bool = False, packed: bool = False, **kwargs: Any) -> None:
@@ -48,7 +48,7 @@ class AttentionProbabilities(keras.layers.Layer):
             of_queries, of_keys = ops.expand_dims(attention_ids, (1, 3)), ops.expand_dims(attention_ids, (1, 2))
             seen = ops.equal(of_queries, of_keys)  # [B, 1, S, T]
         else:
-            seen = ops.expand_dims(attention_ids, (1, 2))  # [B, 1, 1, T]; LiteRT does not know slices with new axes
+            seen = ops.expand_dims(attention_ids, (1, 2))  # [B, 1, 1, T]; LiteRT does not support new axes in slices
         masked = (1.0 - ops.cast(seen, "float32")) * MASKED_SCORE
         if self.causal:
             position = ops.arange(ops.shape(scores)[-1], dtype="int32")
@@ -61,7 +61,7 @@ class AttentionProbabilities(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class AttentionContext(keras.layers.Layer):
-    """The attended values: [probabilities, value], [B, N, S, T] and [B, T, H], to [B, S, H]."""
+    """Averages the values with the probabilities: [B, N, S, T] and [B, T, H] to [B, S, H]."""
 
     def call(self, inputs: Any) -> Any:
         probabilities, value = inputs
@@ -71,7 +71,7 @@ class AttentionContext(keras.layers.Layer):
 
 
 def split_heads(x: Any, num_heads: int) -> Any:
-    """[B, S, H] to [B, N, S, D]."""
+    """Splits [B, S, H] into heads, [B, N, S, D]."""
     x = ops.reshape(x, (-1, ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
     return ops.transpose(x, (0, 2, 1, 3))
 
@@ -79,10 +79,10 @@ def split_heads(x: Any, num_heads: int) -> Any:
 def encoder_block(
     x: Any, attention_ids: Any, config: BertConfig, name: str, seed: int | None, dtype: Any, packed: bool = False
 ) -> Any:
-    """Returns the block's output, [B, S, H]: self-attention, then a feed-forward layer, each added and normalized.
+    """Returns the block's output, [B, S, H]: self-attention and a feed-forward layer, each added and normalized.
 
-    x is [B, S, H] and attention_ids, [B, S] int32, the input_mask or with `packed` the record_ids; the names of the
-    block's layers begin with `name`. The rest is as for `build_encoder`.
+    x is [B, S, H]. attention_ids, [B, S] int32, is the input_mask, or with `packed` the record_ids. `name` is the
+    prefix of the names of the block's layers. See `build_encoder` for the other arguments.
     """
 
     def projection(units: int, part: str, activation: Any = None) -> keras.Layer:

@@ -1,4 +1,4 @@
-"""What the layer of a task reads: the encoder's output, or a BiLSTM on it (paper, section 5.3 and table 5).
+"""The input of a task's head: the encoder's output, or a BiLSTM on it (paper, section 5.3 and table 5).
 
 Importing this imports neither TensorFlow nor Keras, so that options can use its names.
 """
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from official_bert.errors import UserError
 
-# The encoder itself; a BiLSTM that is fine-tuned with it (table 5); a BiLSTM on features of a frozen encoder (table 7).
+# The encoder, a BiLSTM that is fine-tuned with it (table 5), or a BiLSTM on features of a frozen encoder (table 7).
 LINEAR, BILSTM = "linear", "bilstm"
 FEATURES = ("embeddings", "last_hidden", "second_to_last_hidden", "sum_last_four", "concat_last_four", "sum_all")
 HEADS = (LINEAR, BILSTM, *FEATURES)
@@ -47,12 +47,12 @@ class HeadInput:
 
     @classmethod
     def from_dict(cls, task_spec: Mapping[str, Any]) -> Self:
-        """Returns the input that a task.json describes: the encoder if it has no such keys."""
+        """Returns the input in a task.json, or the encoder if task.json has none of the keys."""
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: task_spec[name] for name in names if name in task_spec})
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the keys of task.json: none for the encoder itself."""
+        """Returns the keys for task.json. Empty for the encoder itself."""
         return {} if self.is_encoder else dataclasses.asdict(self)
 
 

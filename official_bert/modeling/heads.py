@@ -1,4 +1,4 @@
-"""What is predicted from the encoder's output.
+"""The heads on the encoder's output: the pooler, masked LM and next sentence.
 
 B batch, S sequence, P predictions, H hidden size, V vocabulary
 """
@@ -70,9 +70,9 @@ def pool(
 ) -> Any:
     """Returns the pooled output, [B, H]: a dense layer with tanh on the vector of [CLS].
 
-    In a model that predicts next tokens it is on the vector of the last token, the only one that sees the whole text.
-    For packed records it is on the vectors at record_starts, [B, R] int32, and has the shape [B, R, H]. Arguments are
-    as for `encoder_block`.
+    A model that predicts next tokens uses the vector of the last token, which is the only one that attends to the whole
+    text. Packed records use the vectors at record_starts, [B, R] int32, and return [B, R, H]. See `encoder_block` for
+    the other arguments.
     """
     if record_starts is not None:
         pooled = GatherPositions(name=layer_names.FIRST_POSITION, dtype=dtype)([sequence_output, record_starts])
@@ -86,10 +86,18 @@ def pool(
 def masked_lm_logits(
     sequence_output: Any, positions: Any, word_embedding: Any, config: BertConfig, seed: int | None, dtype: Any
 ) -> Any:
-    """Returns the scores of every word piece at the positions to predict, [B, P, V] float32 (paper, appendix A.3).
+    """Returns the scores of all word pieces at the masked positions, [B, P, V] float32 (paper, appendix A.3).
 
-    A dense layer with the model's activation, normalization, the transposed word embeddings, a bias per piece.
-    sequence_output is [B, S, H], positions [B, P] int32, word_embedding the encoder's layer, whose table is shared.
+    The layers are a dense layer with the model's activation, layer normalization, the transposed word embeddings and a
+    bias per word piece.
+
+    Args:
+        sequence_output: Output of the encoder, [B, S, H].
+        positions: The masked positions, [B, P] int32.
+        word_embedding: The encoder's WordEmbedding, whose table is shared.
+        config: Sizes of the model.
+        seed: Seed of the initial weights. None draws a random seed.
+        dtype: Dtype policy of the layers.
     """
     x = GatherPositions(name="masked_lm_gather", dtype=dtype)([sequence_output, positions])
     x = dense(config.hidden_size, "masked_lm_transform", config, seed, dtype, activation(config))(x)

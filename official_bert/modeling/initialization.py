@@ -1,4 +1,4 @@
-"""The numeric details that all layers share: initial weights, the normalization's epsilon, the activations."""
+"""Initial weights, epsilon of layer normalization and activations, which all layers share."""
 
 import zlib
 from collections.abc import Callable
@@ -10,37 +10,36 @@ from official_bert.modeling.config import BertConfig
 
 
 def initializer(config: BertConfig, seed: int | None, name: str) -> keras.initializers.Initializer:
-    """Returns what every matrix starts from; arguments as of `seeded_normal`."""
+    """Returns the initializer of all matrices. See `seeded_normal` for the arguments."""
     return seeded_normal(config.initializer_range, seed, name)
 
 
 def seeded_normal(stddev: float, seed: int | None, name: str) -> keras.initializers.Initializer:
-    """Returns the normal distribution cut at two standard deviations that every matrix starts from.
+    """Returns an initializer that draws from a normal distribution, truncated at two standard deviations.
 
     Args:
-        stddev: the standard deviation.
-        seed: the model's seed; None for any.
-        name: the layer's name, which the seed is mixed with, so that every layer starts differently and the same
-            layer equally, whatever else the model holds.
+        stddev: Standard deviation.
+        seed: Seed of the model. None draws a random seed.
+        name: Name of the layer. The initial weights depend on the seed and on this name, not on the other layers.
     """
     mixed = None if seed is None else zlib.crc32(f"{seed}/{name}".encode())
     return keras.initializers.TruncatedNormal(stddev=stddev, seed=mixed)
 
 
 def dense(units: int, name: str, config: BertConfig, seed: int | None, dtype: Any, activation: Any = None) -> Any:
-    """Returns a dense layer, initialized as BERT's are; biases start at zero."""
+    """Returns a dense layer with the initial weights of BERT and biases of zero."""
     kernel = initializer(config, seed, name)
     return keras.layers.Dense(units, activation, kernel_initializer=kernel, name=name, dtype=dtype)
 
 
 def layer_norm(name: str, config: BertConfig, dtype: Any) -> keras.Layer:
-    """Returns a layer normalization over the last axis; it computes in float32 whatever the policy."""
+    """Returns a layer normalization over the last axis. It computes in float32 with any dtype policy."""
     return keras.layers.LayerNormalization(epsilon=config.layer_norm_eps, name=name, dtype=dtype)
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
 def gelu_tanh(x: Any) -> Any:
-    """The Gaussian error linear unit in its tanh approximation, as the original computes it."""
+    """The tanh approximation of the Gaussian error linear unit, as in the original."""
     return keras.activations.gelu(x, approximate=True)
 
 
@@ -51,7 +50,7 @@ def gelu_exact(x: Any) -> Any:
 
 
 def activation(config: BertConfig) -> Callable[[Any], Any]:
-    """Returns the function that `config.hidden_act` names."""
+    """Returns the activation function with the name `config.hidden_act`."""
     return {
         "gelu": gelu_tanh,
         "gelu_exact": gelu_exact,

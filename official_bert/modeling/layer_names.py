@@ -1,7 +1,7 @@
-"""Layer names that other modules look layers up by.
+"""Names of the layers that other modules look up.
 
-A variable's path is its layer's name and its own, and checkpoints store variables by path (checkpoints.checkpoint.PARTS
-lists them all): renaming a layer makes older checkpoints unreadable.
+The path of a variable consists of the layer's name and its own. Checkpoints store variables by path (see
+checkpoints.checkpoint.PARTS), so they become unreadable if you rename a layer.
 """
 
 import re
@@ -22,12 +22,12 @@ EMBEDDINGS = frozenset({WORD_EMBEDDINGS, TOKEN_TYPE_EMBEDDINGS, POSITION_EMBEDDI
 
 
 def block(index: int) -> str:
-    """Returns the beginning of the names of a block's layers, from block 0."""
+    """Returns the prefix of the names of the layers of a block. The first block has index 0."""
     return f"layer_{index}"
 
 
 def find_block_index(name: str) -> int | None:
-    """Returns the number of the block that a layer belongs to; None for layers outside of the blocks."""
+    """Returns the index of the block of a layer, or None for layers outside the blocks."""
     match = re.match(r"layer_(\d+)_", name)
     return int(match[1]) if match else None
 

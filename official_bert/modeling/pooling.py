@@ -1,4 +1,4 @@
-"""One vector for a text from the vectors of its tokens, as a functional keras.Model on an encoder.
+"""Pools the vectors of a text's tokens into one vector, as a functional keras.Model on an encoder.
 
 B batch, S sequence, H hidden size, L chosen blocks
 """
@@ -13,12 +13,12 @@ from official_bert.errors import UserError
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN, POOLED
 from official_bert.modeling.fast.model_parts import find_blocks
 
-# In place of nothing, where a row has no token: such padding gets finite vectors and no gradient.
+# Used for padding rows, which have no tokens, so that their vectors are finite and have no gradient.
 _NO_TOKEN, _LEAST_SQUARE = -1e9, 1e-24
 
 
 def normalized(vectors: Any) -> Any:
-    """Returns vectors, [..., H], divided by their lengths; those of length 0 stay as they are."""
+    """Returns vectors, [..., H], divided by their lengths. Vectors of length 0 do not change."""
     squares = ops.sum(ops.square(vectors), -1, keepdims=True)
     return vectors / ops.sqrt(ops.maximum(squares, _LEAST_SQUARE))
 
@@ -29,14 +29,14 @@ def build_vector_model(
     """Returns a model from the encoder's inputs to vectors, float32 [B, L * H]; [B, H] for "pooled".
 
     Args:
-        encoder: as build_encoder returns it, or any functional model that continues it in the same graph.
-        pooling: "mean" or "max" over all tokens, [CLS] and [SEP] included, "cls" for the vector of [CLS], or "pooled"
-            for that behind the pooler.
-        layers: the blocks whose vectors stand side by side: 1 is the first, -1 the last; not read for "pooled".
-        normalize: whether vectors are divided by their length, so that dot products are cosines.
+        encoder: An encoder from `build_encoder`, or a functional model that extends its graph.
+        pooling: "mean" or "max" over all tokens including [CLS] and [SEP], "cls" for the vector of [CLS], or "pooled"
+            for the output of the pooler.
+        layers: The blocks whose vectors are concatenated. 1 is the first block, -1 the last. "pooled" ignores it.
+        normalize: Whether to divide vectors by their lengths, so that dot products are cosines.
 
     Raises:
-        UserError: there is no such pooling, or no such block.
+        UserError: If the pooling or a block does not exist.
     """
     vectors = _pooled(encoder, pooling, layers)
     return keras.Model(encoder.input, normalized(vectors) if normalize else vectors)

@@ -1,4 +1,4 @@
-"""Encoder and heads put together.
+"""The pre-training model: the encoder with the masked-LM and next-sentence heads.
 
 B batch, S sequence, P predictions, V vocabulary
 """
@@ -16,10 +16,10 @@ from official_bert.modeling.heads import masked_lm_logits, next_sentence_logits
 def build_pretraining_model(
     config: BertConfig, seed: int | None = None, dtype: Any = "float32", packed: bool = False
 ) -> keras.Model:
-    """Builds the encoder with both pre-training heads (paper, section 3.1); arguments as for `build_encoder`.
+    """Builds the encoder with both pre-training heads (paper, section 3.1). See `build_encoder` for the arguments.
 
     The model takes the encoder's inputs and masked_lm_positions, [B, P] int32. It returns masked_lm_logits, [B, P, V],
-    and next_sentence_logits, [B, 2], with `packed` [B, R, 2], both float32. `get_encoder` returns the encoder within.
+    and next_sentence_logits, [B, 2], or [B, R, 2] with `packed`, both float32. `get_encoder` returns its encoder.
     """
     encoder = build_encoder(config, seed=seed, dtype=dtype, packed=packed)
     positions = keras.Input(shape=(None,), dtype="int32", name="masked_lm_positions")
@@ -29,15 +29,15 @@ def build_pretraining_model(
         "masked_lm_logits": masked_lm_logits(encoded["sequence_output"], positions, words, config, seed, dtype),
         "next_sentence_logits": next_sentence_logits(encoded["pooled_output"], config, seed, dtype),
     }
-    # The heads continue the encoder's own graph: a nested model that shares its table with a layer outside does not
-    # survive Keras' saving.
+    # The heads extend the encoder's graph, because Keras cannot save a nested model that shares its table with a layer
+    # outside.
     return keras.Model({**encoder.input, "masked_lm_positions": positions}, outputs, name="pretraining_model")
 
 
 def get_encoder(model: keras.Model) -> keras.Model:
-    """Returns the encoder within a pre-training model, as `build_encoder` would build it, sharing its weights.
+    """Returns the encoder of a pre-training model, with the form of `build_encoder` and the same weights.
 
-    The model is not one for packed records.
+    Models of packed records are not supported.
     """
     inputs = {name: tensor for name, tensor in model.input.items() if name != "masked_lm_positions"}
     pooled = next(each for each in model.layers if each.name in (layer_names.FIRST_POSITION, layer_names.LAST_TOKEN))

@@ -1,8 +1,9 @@
-"""The encoder's blocks as they train on one CPU: TensorFlow multiplies matrices, XLA compiles what lies between.
+"""Training of the encoder's blocks on one CPU: TensorFlow multiplies matrices, and XLA compiles the rest.
 
-TensorFlow's products of matrices are faster than XLA's on a CPU, but its other operations pass over memory one by one,
-with the instructions of processors of long ago. So everything from one product to the next is one compiled function:
-bias, dropout, residual and normalization, for example, and in the backward pass the same again with its gradient.
+On a CPU, TensorFlow's matrix products are faster than XLA's. Its other operations are slower, because each one passes
+over memory, without the instructions of recent processors. All operations between two products are therefore one
+compiled function, such as bias, dropout, residual and normalization. The backward pass computes them again, with their
+gradient.
 
 B batch, S sequence (T the attended one), N heads, D head size, H = N * D hidden size, P predictions, V vocabulary
 """
@@ -18,13 +19,13 @@ from official_bert.modeling import layer_names
 from official_bert.modeling.fast import verification
 from official_bert.modeling.fast.model_parts import BlockLayers, ModelParts, split_model
 
-_VECTORS = "masked_lm_layer_norm"  # whose output is multiplied with the table of word embeddings
+_VECTORS = "masked_lm_layer_norm"  # the layer whose output is multiplied by the table of word embeddings
 
 
 class FactoredLogits(NamedTuple):
-    """What the masked-LM logits, [B, P, V], are computed from: vectors, [B, P, H], by the transposed table, and bias.
+    """The factors of the masked-LM logits, [B, P, V]: vectors, [B, P, H], the table to transpose, and the bias.
 
-    A loss that has these need not write the logits' gradient, the largest tensor of a small model, to memory.
+    With them, a loss does not write the gradient of the logits, the largest tensor of a small model, to memory.
     """
 
     vectors: Any
@@ -68,9 +69,11 @@ def _compile_blocks(parts: ModelParts) -> Callable[..., dict[str, Any]]:
 
 
 class _CompiledFunctions:
-    """The compiled functions; all blocks share them, since they differ in nothing but weights and random numbers.
+    """The compiled functions, which all blocks share, because blocks differ only in weights and random numbers.
 
-    What the layers of `block`, any of them, are set to counts for all.
+    Args:
+        model: The pre-training model.
+        block: One of its blocks. The settings of its layers are used for all blocks.
     """
 
     def __init__(self, model: keras.Model, block: BlockLayers) -> None:
@@ -91,16 +94,16 @@ class _CompiledFunctions:
             return tf.cast(embeddings_dropout.drop(x, numbers), dtype)
 
         def split(x: Any, bias: Any) -> tuple[Any, ...]:
-            """[B, S, 3 * H] to three of [B, N, S, D]."""
+            """Splits [B, S, 3 * H] into three tensors [B, N, S, D]."""
             x = tf.reshape(x + tf.cast(bias, dtype), (-1, x.shape[1], 3, heads, head_size))
             return tuple(tf.unstack(tf.transpose(x, (2, 0, 3, 1, 4))))
 
         def attend(products: Any, attention_ids: Any, numbers: Any) -> Any:
-            """[B, N, S, T] to [B, N, S, T]."""
+            """Converts products to attention probabilities with dropout, both [B, N, S, T]."""
             return attention_dropout.drop(attention.of_products(products, attention_ids, head_size), numbers)
 
         def merge(x: Any) -> Any:
-            """[B, N, S, D] to [B, S, H]."""
+            """Joins the heads: [B, N, S, D] to [B, S, H]."""
             return tf.reshape(tf.transpose(x, (0, 2, 1, 3)), (-1, x.shape[2], heads * head_size))
 
         def add_and_norm(x: Any, bias: Any, residual: Any, gamma: Any, beta: Any, numbers: Any) -> Any:
@@ -114,12 +117,12 @@ class _CompiledFunctions:
         self._merge, self._add_and_norm, self._activate = _compiled(merge), _compiled(add_and_norm), _compiled(activate)
 
     def embedded(self, x: Any) -> Any:
-        """The sum of the embeddings, [B, S, H], normalized, with dropout."""
+        """Normalizes the sum of the embeddings, [B, S, H], and applies dropout."""
         numbers = _numbers(self._embeddings_dropout, x)
         return self._embedded(x, *_weights(self._embeddings_norm, "gamma", "beta"), numbers)
 
     def block(self, block: BlockLayers, x: Any, attention_ids: Any) -> Any:
-        """One block, [B, S, H] to [B, S, H], as `encoder_block`."""
+        """Computes `encoder_block`, [B, S, H] to [B, S, H]."""
 
         def add_and_norm(x: Any, bias: Any, residual: Any, dropout: Any, layer_norm: Any) -> Any:
             return self._add_and_norm(x, bias, residual, *_weights(layer_norm, "gamma", "beta"), _numbers(dropout, x))
@@ -141,7 +144,7 @@ class _CompiledFunctions:
 
 
 def _product(x: Any, kernel: Any) -> Any:
-    """[B, S, X] by [X, Y] to [B, S, Y], as a product of two matrices."""
+    """Multiplies [B, S, X] by [X, Y] to [B, S, Y], as a product of two matrices."""
     length, width = x.shape[1:]
     product = tf.matmul(tf.reshape(x, (-1, width)), tf.cast(kernel, x.dtype))
     return tf.reshape(product, (-1, length, kernel.shape[-1]))
@@ -152,12 +155,12 @@ def _weights(layer: Any, *kinds: str) -> list[Any]:
 
 
 def _numbers(dropout: Any, x: Any) -> Any:
-    """The random numbers of a dropout layer for `x`."""
+    """Returns the random numbers of a dropout layer for `x`."""
     return dropout.random_numbers(ops.shape(x)) if dropout.drops else tf.zeros([0], tf.uint16)
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Has XLA compile a function of tensors, and its gradient together with what that needs of the function again."""
+    """Compiles a function of tensors with XLA, and its gradient, which computes the function again."""
 
     def backward(inputs: tuple[tf.Tensor, ...], upstream: tuple[tf.Tensor, ...]) -> Any:
         differentiable = [value for value in inputs if value.dtype.is_floating]

@@ -1,8 +1,8 @@
-"""A model's answers in fewer TensorFlow operations than Keras' layers make of it.
+"""Inference with fewer TensorFlow operations than Keras' layers create.
 
-One text through a small model costs what its operations cost, not its arithmetic. The blocks are computed here on
-[B * S, H]: a product of matrices, its bias and its activation then are one operation after TensorFlow's optimization of
-the graph, and no shapes are computed between them. Heads are split and joined without transposition.
+For one text and a small model, the number of operations determines the time, not the arithmetic. The blocks are
+computed on [B * S, H]: TensorFlow's graph optimizer then fuses a matrix product, its bias and its activation into one
+operation, and no shapes are computed in between. Heads are split and joined without transposition.
 
 B batch, S sequence, N heads, D head size, H = N * D hidden size
 """
@@ -20,13 +20,13 @@ from official_bert.modeling.fast.model_parts import BlockLayers, ModelParts, spl
 
 
 def flatten_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
-    """Returns a function of a model's inputs that gives its outputs outside of training, but for rounding.
+    """Returns a function of a model's inputs that computes its outputs for inference, up to rounding.
 
-    Models whose blocks are within another model (as for multiple choice), models that do not compute in float32, and
-    models with a changed encoder block (see `verification`) are called as they are.
+    The function calls the model itself if its blocks are within another model (as for multiple choice), if it does not
+    compute in float32, or if the encoder block was changed (see `verification`).
 
     Args:
-        model: An encoder, alone or with a head, whose inputs are not packed.
+        model: An encoder, with or without a head, whose inputs are not packed.
     """
     parts = split_model(model)
     if parts is None or model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy.name != "float32":
@@ -55,7 +55,7 @@ def _flatten_blocks(parts: ModelParts) -> Callable[..., Any]:
 
 
 def _embedded(layers: Callable[[str], Any], input_ids: Any, segment_ids: Any) -> Any:
-    """The sum of the embeddings, normalized: [B, S, H]."""
+    """Returns the normalized sum of the embeddings, [B, S, H]."""
     words, types = layers(layer_names.WORD_EMBEDDINGS), layers(layer_names.TOKEN_TYPE_EMBEDDINGS)
     positions: PositionEmbedding = layers(layer_names.POSITION_EMBEDDINGS)
     x = tf.gather(tf.convert_to_tensor(words.embeddings), input_ids)  # [B, S, H]
@@ -65,12 +65,12 @@ def _embedded(layers: Callable[[str], Any], input_ids: Any, segment_ids: Any) ->
 
 
 def _block(block: BlockLayers, x: Any, shape: Any, input_mask: Any) -> Any:
-    """One block, [B * S, H] to [B * S, H], as `encoder_block`; shape is that of [B, S, H]."""
+    """Computes `encoder_block`, [B * S, H] to [B * S, H]. `shape` is the tensor (B, S, H)."""
     attention = block.attention_probabilities
     width, heads = x.shape[-1], attention.num_heads
 
     def split(projection: Any) -> Any:
-        """[B, N, S, D]."""
+        """Returns a projection, split into heads: [B, N, S, D]."""
         projected = tf.reshape(_product(x, projection), shape)
         return tf.stack(tf.split(tf.ensure_shape(projected, (None, None, width)), heads, axis=-1), axis=1)
 
@@ -84,7 +84,7 @@ def _block(block: BlockLayers, x: Any, shape: Any, input_mask: Any) -> Any:
 
 
 def _product(x: Any, dense: Any) -> Any:
-    """[B * S, X] to [B * S, Y]."""
+    """Computes a dense layer: [B * S, X] to [B * S, Y]."""
     return dense.activation(tf.nn.bias_add(tf.matmul(x, dense.kernel), dense.bias))
 
 

@@ -1,7 +1,7 @@
-"""The last block where a head reads [CLS] alone: only that position's output is computed.
+"""The last block for heads that read only [CLS]: computes only the output of this position.
 
-Keys and values are those of all positions, as before; queries, what follows the attention, and the feed-forward layer,
-most of a block's products, are of one position instead of S.
+Keys and values cover all positions. Queries, the attention's output and the feed-forward layer, which make up most of a
+block's products, cover one position instead of S.
 
 B batch, S sequence (T the attended one), N heads, H hidden size
 """
@@ -20,15 +20,14 @@ from official_bert.modeling.fast.rematerialization import rematerialized
 
 
 def skip_unread_positions(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
-    """Returns a function that is called as the model is and gives the same outputs and gradients, in less time.
+    """Returns a function with the arguments, outputs and gradients of the model that needs less time.
 
-    Dropout has the same masks. The model itself, its layers, its variables and how it is saved do not change; where its
-    head reads other positions than the first, or it is no encoder with a head, the function is the model.
+    Dropout masks are the same. The model, its layers, its variables and its saved files do not change. If the head
+    reads other positions than the first, or the model has no head or no blocks, the function is the model.
 
     Args:
-        model: a model with a head, or an encoder.
-        rematerialize: whether its blocks (but the last, where only one position is computed) are computed a second time
-            in the backward pass, see `rematerialized`.
+        model: An encoder, with or without a head.
+        rematerialize: Whether the backward pass computes all blocks but the last again (see `rematerialized`).
     """
     parts = split_model(model)
     if parts is None:
@@ -54,7 +53,7 @@ def _read_first(parts: ModelParts, head: keras.Model | None = None, rematerializ
 
 
 def _head_of_first_position(model: keras.Model) -> keras.Model | None:
-    """What follows the vector of [CLS]; None where there is no such vector, or an output needs more than it."""
+    """Returns the layers after the vector of [CLS], or None if an output depends on other positions."""
     layers = {layer.name: layer for layer in model.layers}
     if layer_names.FIRST_POSITION not in layers:
         return None
@@ -65,11 +64,11 @@ def _head_of_first_position(model: keras.Model) -> keras.Model | None:
 
 
 def _first_position(block: BlockLayers, x: Any, input_mask: Any, training: bool) -> Any:
-    """What the block gives for the first position, [B, H]: `encoder_block` with queries of that position."""
+    """Computes `encoder_block` for the first position, [B, H]."""
     batch, length, width = ops.shape(x)
 
     def drop(dropout: Any, values: Any, shape: tuple[Any, ...]) -> Any:
-        """Dropout with the numbers of the first of the positions on the last axis but one, of all of this shape."""
+        """Applies dropout with the random numbers of the first position among all of `shape`."""
         if not training or not dropout.drops:
             return values
         return dropout.drop(values, dropout.random_numbers(shape)[..., :1, :])

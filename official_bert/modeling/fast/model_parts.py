@@ -36,12 +36,12 @@ class BlockLayers:
 
     @property
     def encoded(self) -> Any:
-        """What the block gives, [B, S, H], as a symbolic tensor."""
+        """The output of the block, [B, S, H], as a symbolic tensor."""
         return self.output_layer_norm.output
 
 
 def find_blocks(model: keras.Model) -> list[BlockLayers]:
-    """Returns the layers of a model's blocks, in order; none where they are within another model."""
+    """Returns the layers of a model's blocks, in order. Empty if the blocks are within an inner model."""
     layers = {layer.name: layer for layer in model.layers}
     blocks: list[BlockLayers] = []
     while f"{(name := layer_names.block(len(blocks)))}_output_layer_norm" in layers:
@@ -57,7 +57,7 @@ class ModelParts:
     model: keras.Model
     embedded: Any  # the first block's input, [B, S, H], as a symbolic tensor
     blocks: list[BlockLayers]
-    attention_ids: str  # the name of the input by which attention is masked
+    attention_ids: str  # the name of the input that masks attention
 
     def features(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Returns the model's inputs among others, as int32 tensors."""
@@ -74,10 +74,12 @@ class ModelParts:
         return [keras.Model([x, ids], encoded) for x, encoded in itertools.pairwise(self.encoded)]
 
     def heads(self, outputs: Any = None) -> Callable[..., Any]:
-        """Returns a function of what blocks give to what the model gives.
+        """Returns a function that computes outputs of the model from the outputs of its blocks.
 
-        It takes a list of the first block's input and each block's output, the features, and `training`. It returns
-        `outputs`, symbolic tensors of the model in any structure; None for its outputs.
+        The function takes a list of the first block's input and each block's output, the features, and `training`.
+
+        Args:
+            outputs: Symbolic tensors of the model in any structure. Defaults to its outputs.
         """
         outputs = self.model.output if outputs is None else outputs
         encoded = self.encoded
@@ -96,9 +98,9 @@ class ModelParts:
 
 
 def split_model(model: keras.Model) -> ModelParts | None:
-    """Returns the parts of an encoder, or of a model that continues one; None where there are no blocks to be found.
+    """Returns the parts of an encoder or of a model that extends its graph, or None if it has no blocks.
 
-    A model for multiple choice has them within its inner model: see `replace_inner_model`.
+    The blocks of a model for multiple choice are within its inner model (see `replace_inner_model`).
     """
     blocks = find_blocks(model)
     if not blocks:
@@ -108,11 +110,11 @@ def split_model(model: keras.Model) -> ModelParts | None:
 
 
 def replace_inner_model(model: keras.Model, replace: Callable[[keras.Model], Callable[..., Any]]) -> Callable[..., Any]:
-    """Returns a function that computes a model for multiple choice with another function in its inner model's place.
+    """Returns a function that computes a model for multiple choice, with its inner model replaced by a function.
 
     Args:
-        model: of `build_multiple_choice_model`; any other is returned as it is.
-        replace: gives the function for the inner model, which is called as that model is and gives the same.
+        model: A model from `build_multiple_choice_model`. Other models are returned unchanged.
+        replace: Returns the function for the inner model. It has the arguments and outputs of that model.
     """
     layers = {layer.name: layer for layer in model.layers}
     if layer_names.CHOICE_ENCODER not in layers:

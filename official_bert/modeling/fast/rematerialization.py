@@ -1,4 +1,4 @@
-"""Less memory for more time: the backward pass computes each encoder block again instead of keeping its activations.
+"""Rematerialization: the backward pass computes each encoder block again, instead of keeping its activations in memory.
 
 B batch, S sequence, H hidden size
 """
@@ -14,19 +14,19 @@ from official_bert.modeling.fast.model_parts import replace_inner_model, split_m
 
 
 def rematerialized(model: keras.Model) -> Callable[..., Any]:
-    """Returns a function that is called as the model is and gives the same, outputs and gradients, in less memory.
+    """Returns a function with the arguments, outputs and gradients of the model that needs less memory.
 
-    The model itself, its layers, their names, its variables and how it is saved do not change. Only the input of each
-    encoder block, [B, S, H], is kept for the backward pass, which computes the block a second time, with the same
-    dropout masks. A step takes a quarter to a third more computation. The function works within tf.function, with XLA
-    or without, and under a distribution strategy.
+    The model, its layers, its variables and its saved files do not change. Only the input of each encoder block,
+    [B, S, H], is kept for the backward pass, which computes the block a second time, with the same dropout masks. A
+    step takes a quarter to a third more computation. The function works within tf.function, with and without XLA, and
+    under a distribution strategy.
 
-    keras.RematScope does not serve: it works layer by layer, so that every layer's input is kept, and within
-    tf.function it cannot pass `training` on.
+    keras.RematScope does not work here. It keeps the input of each layer, and within tf.function it does not pass on
+    `training`.
 
     Args:
-        model: with a head, of `build_encoder` or `build_pretraining_model`, or anything that goes on from their
-            blocks' outputs. A model without blocks is returned as it is.
+        model: A model from `build_encoder` or `build_pretraining_model`, or a model that extends their graph. A model
+            without blocks is returned unchanged.
     """
     parts = split_model(model)
     if parts is None:
@@ -35,7 +35,7 @@ def rematerialized(model: keras.Model) -> Callable[..., Any]:
 
     def call(features: dict[str, Any], training: bool = False) -> Any:
         seed = current_seed()
-        if seed is None:  # as in Keras' fit: any seed, but the same one for both computations of a block
+        if seed is None:  # as in Keras' fit: a random seed, the same for both computations of a block
             seed = keras.random.randint((2,), -(2**31), 2**31 - 1, dtype="int32")
         seed = tf.convert_to_tensor(seed, tf.int32)
         features = parts.features(features)
@@ -51,8 +51,8 @@ def _recomputed(block: keras.Model, attention_ids: Any, seed: Any, training: boo
     @tf.recompute_grad
     def run(x: Any) -> Any:
         # The second computation must not start before the backward pass. recompute_grad delays x until then, but not
-        # the dropout masks: computed from the seed alone, they are the same expression twice, so the compiler computes
-        # them once and keeps them in memory. So the seed is made to depend on x, by adding 0 (1 only if x is NaN).
+        # the dropout masks, which depend only on the seed: the compiler would compute them once and keep them in
+        # memory. Adding 0 (1 only if x is NaN) makes the seed depend on x.
         delayed_seed = seed + tf.cast(tf.math.is_nan(x[0, 0, 0]), tf.int32)
         # The context is entered here because the second computation runs outside of the caller's.
         with dropout_seed(delayed_seed):
