@@ -17,12 +17,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from official_bert.commands import PRETRAIN
+from official_bert.modeling.config import BertConfig
 from official_bert.utils.command_line import Command
 from official_bert.utils.configs import find_config
 from official_bert.utils.extras import EXTRAS
 from official_bert.version import __version__
 from official_bert_cli import COMMANDS, main
 from tests.conftest import ROOT
+from tests.make import assert_refused
 from tests.test_structure import LAYERS, imports_of
 from tests.utils.test_command_line import Options
 
@@ -171,6 +173,11 @@ def test_files_of_configs_are_found_from_other_folders(tmp_path: pathlib.Path, m
     path = "configs/models/uncased_L-2_H-128_A-2.json"
     assert find_config(path) == str(ROOT / path)
     assert importlib.resources.files("official_bert").joinpath(path).is_file()
+    config = BertConfig.from_json_file(str(ROOT / path))
+    assert BertConfig.from_name("bert-tiny") == BertConfig.from_name("uncased_L-2_H-128_A-2") == config
+    assert_refused(
+        "no released model is named 'bert'; the names are .*bert-tiny, .*uncased_L-2", BertConfig.from_name, "bert"
+    )
     assert find_config("configs/none.json") == "configs/none.json"
     assert find_config("models/none.json") == "models/none.json"
     (tmp_path / "configs").mkdir()

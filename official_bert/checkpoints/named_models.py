@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from official_bert.checkpoints import google_models
 from official_bert.checkpoints.checkpoint import ENCODER, POOLER, get_part_shapes
 from official_bert.errors import UserError
+from official_bert.modeling.choices import HUB_MODELS, MINIATURES
 from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
 from official_bert.utils.configs import find_config
@@ -34,25 +35,6 @@ _TENSORFLOW_PATTERNS = ["tf_model.h5", "tf_model.h5.index.json", "tf_model-*-of-
 _WEIGHTS = (".safetensors", ".weights.h5", ".index")
 
 _LICENCE = "Apache-2.0"  # The licence of all models listed here, which Google published.
-# The models of google-bert on the Hub, with the file in configs/models that has their sizes.
-_ON_HUB = {
-    "bert-base-uncased": "uncased_L-12_H-768_A-12",
-    "bert-large-uncased": "uncased_L-24_H-1024_A-16",
-    "bert-base-cased": "cased_L-12_H-768_A-12",
-    "bert-large-cased": "cased_L-24_H-1024_A-16",
-    "bert-base-multilingual-cased": "multi_cased_L-12_H-768_A-12",
-    "bert-base-multilingual-uncased": "multilingual_L-12_H-768_A-12",
-    "bert-base-chinese": "chinese_L-12_H-768_A-12",
-    "bert-large-uncased-whole-word-masking": "uncased_L-24_H-1024_A-16",
-    "bert-large-cased-whole-word-masking": "cased_L-24_H-1024_A-16",
-}
-# Google's releases that have a name in the paper on miniatures (arXiv:1908.08962).
-_MINIATURES = {
-    "bert-tiny": "uncased_L-2_H-128_A-2",
-    "bert-mini": "uncased_L-4_H-256_A-4",
-    "bert-small": "uncased_L-4_H-512_A-8",
-    "bert-medium": "uncased_L-8_H-512_A-8",
-}
 _HUB_OWNERS = re.compile("google-bert/|google/bert_")  # how the Hub's users write the names
 _NAME = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?")  # of a model, without a scheme
 
@@ -75,8 +57,8 @@ class KnownModel:
 def list_known_models() -> dict[str, KnownModel]:
     """Returns the well-known models by name."""
     released = {name: name.removeprefix("wwm_") for name in google_models.list_names()}
-    models = [KnownModel(name, f"{HUB_PREFIX}google-bert/{name}", size) for name, size in _ON_HUB.items()]
-    models += [KnownModel(name, google_models.PREFIX + size, size) for name, size in _MINIATURES.items()]
+    models = [KnownModel(name, f"{HUB_PREFIX}google-bert/{name}", size) for name, size in HUB_MODELS.items()]
+    models += [KnownModel(name, google_models.PREFIX + size, size) for name, size in MINIATURES.items()]
     models += [KnownModel(name, google_models.PREFIX + name, size) for name, size in released.items()]
     return {model.name: model for model in models}
 

@@ -1,25 +1,28 @@
-"""The shape of a BERT model: what the original's bert_config.json holds."""
+"""The sizes and rates of a BERT model, as in the original's bert_config.json."""
 
 import dataclasses
 import difflib
 import json
+import os
 from typing import Any
 
 from official_bert.errors import UserError
+from official_bert.modeling.choices import HUB_MODELS, MINIATURES
 from official_bert.utils import files
+from official_bert.utils.configs import get_packaged_path
 
-# The Chinese and multilingual releases carry these keys; no code of the original reads them.
+# The Chinese and multilingual releases have these keys, which the original's code does not read.
 IGNORED_KEYS = frozenset(
     "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
     "pooler_type".split()
 )
 
-# "gelu" is the tanh approximation, as in the original; "gelu_exact" is the one with erf, as Hugging Face's "gelu".
+# "gelu" is the tanh approximation, as in the original. "gelu_exact" uses erf, like Hugging Face's "gelu".
 ACTIVATIONS = ("gelu", "gelu_exact", "relu", "tanh", "linear")
 
 LAYER_NORM_EPSILON = 1e-12  # the original's
 
-# Sizes beyond these are taken for a damaged or hostile file: building such a model would not end.
+# Larger sizes are rejected, because they come from damaged or malicious files, and building the model would not end.
 _GREATEST = {
     "vocab_size": 10_000_000,
     "hidden_size": 100_000,
@@ -35,29 +38,29 @@ _GREATEST = {
 class BertConfig:
     """Sizes and rates of a BERT encoder, with the keys and defaults of the original's bert_config.json.
 
-    One default differs: `type_vocab_size` is 2 (two segments, as in the paper and every released model), where the
-    original's class had 16.
+    One default differs: `type_vocab_size` is 2 (two segments, as in the paper and every released model). In the
+    original's class it is 16.
 
     Attributes:
-        vocab_size: number of word pieces, V.
-        hidden_size: width of the encoder, a multiple of `num_attention_heads`.
-        num_hidden_layers: number of encoder blocks.
-        num_attention_heads: attention heads of each block, N.
-        intermediate_size: width of the feed-forward layer.
-        hidden_act: activation of the feed-forward layer and of the masked-LM transform, one of `ACTIVATIONS`.
-        hidden_dropout_prob: dropout rate of embeddings and of each sub-layer's output, in [0, 1).
-        attention_probs_dropout_prob: dropout rate of the attention probabilities, in [0, 1).
-        max_position_embeddings: the longest sequence that the model can read.
-        type_vocab_size: number of segment ids.
-        initializer_range: standard deviation of the truncated normal that initializes all matrices.
-        layer_norm_eps: what the layer normalizations add to the variance. The original's configuration has no such key,
-            and neither has ours where the value is the original's.
-        causal_attention: whether each position attends to itself and to those before it only, as in the left-to-right
-            models of the paper's table 5. Their pooled vector is that of the last token, since [CLS] sees nothing but
-            itself. Left out of the file where it is false.
+        vocab_size: Number of word pieces, V.
+        hidden_size: Width of the encoder, a multiple of `num_attention_heads`.
+        num_hidden_layers: Number of encoder blocks.
+        num_attention_heads: Number of attention heads per block, N.
+        intermediate_size: Width of the feed-forward layer.
+        hidden_act: Activation of the feed-forward layer and of the masked-LM transform, one of `ACTIVATIONS`.
+        hidden_dropout_prob: Dropout rate of the embeddings and of each sub-layer's output, in [0, 1).
+        attention_probs_dropout_prob: Dropout rate of the attention probabilities, in [0, 1).
+        max_position_embeddings: Maximum length of a sequence.
+        type_vocab_size: Number of segment ids.
+        initializer_range: Standard deviation of the truncated normal that initializes all matrices.
+        layer_norm_eps: Number that layer normalization adds to the variance. The file contains it only if it differs
+            from the original's value.
+        causal_attention: Whether each position attends only to itself and to earlier positions, as in the left-to-right
+            models of the paper's table 5. Their pooled vector belongs to the last token, because [CLS] attends only to
+            itself. The file contains it only if it is true.
 
     Raises:
-        UserError: a value that no model can have.
+        UserError: If a value is out of range.
     """
 
     vocab_size: int
@@ -122,9 +125,12 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
-        """Builds a configuration from bert_config.json's keys; an unknown key is an error that names it.
+        """Creates a configuration from the keys of a bert_config.json.
 
-        As in the original, capitals in hidden_act are ignored, and an empty or null hidden_act is "linear".
+        As in the original, hidden_act is converted to lower case, and an empty or null hidden_act is "linear".
+
+        Raises:
+            UserError: If a key is unknown, vocab_size is missing, or a value is out of range.
         """
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
@@ -140,8 +146,21 @@ class BertConfig:
         return cls(**{key: value for key, value in values.items() if key in known})
 
     @classmethod
+    def from_name(cls, name: str) -> "BertConfig":
+        """Returns the configuration of a released model, such as bert-mini, bert-base-uncased or uncased_L-2_H-128_A-2.
+
+        Raises:
+            UserError: If no released model has this name.
+        """
+        folder, sizes = get_packaged_path("configs/models"), {**HUB_MODELS, **MINIATURES}
+        releases = sorted(file.removesuffix(".json") for file in os.listdir(folder))
+        if name not in sizes and name not in releases:
+            raise UserError(f"no released model is named {name!r}; the names are {', '.join([*sizes, *releases])}")
+        return cls.from_json_file(os.path.join(folder, f"{sizes.get(name, name)}.json"))
+
+    @classmethod
     def from_json_file(cls, path: str) -> "BertConfig":
-        """Reads a bert_config.json; every error names the file."""
+        """Reads a bert_config.json. All error messages name the file."""
         values = files.read_json_object(path)
         try:
             return cls.from_dict(values)
@@ -149,7 +168,7 @@ class BertConfig:
             raise UserError(f"{path}: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the configuration under bert_config.json's keys."""
+        """Returns the configuration with the keys of bert_config.json."""
         values = dataclasses.asdict(self)
         if self.layer_norm_eps == LAYER_NORM_EPSILON:
             del values["layer_norm_eps"]
