@@ -35,6 +35,13 @@ class AllReduceClipMixin:
         own: list[Any] = super().variables  # type: ignore[misc]
         return [*own, *self.loss_scale.variables] if self.loss_scale else own
 
+    def restart(self) -> None:
+        """Sets the step count, the moments and the loss scale to their initial values. The rate must be a schedule."""
+        for variable in super().variables:  # type: ignore[misc]
+            variable.assign(tf.zeros(variable.shape, variable.dtype))
+        if self.loss_scale:
+            self.loss_scale.restart()
+
     def scale_loss(self, loss: Any) -> Any:
         """Returns the scaled loss to differentiate. Keras' fit calls this method."""
         return self.loss_scale.scale(loss) if self.loss_scale else super().scale_loss(loss)  # type: ignore[misc]

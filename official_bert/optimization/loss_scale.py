@@ -31,12 +31,17 @@ class DynamicLossScale:
     MIN, MAX = 1.0, 2.0**24  # 1 means no scaling. Larger factors than MAX bring nothing.
 
     def __init__(self, initial: float = 2.0**15, growth_steps: int = 2000) -> None:
-        self.growth_steps = growth_steps
+        self._initial, self.growth_steps = initial, growth_steps
         settings = {"trainable": False, "aggregation": "only_first_replica"}
         with keras.name_scope("loss_scale"):
             self._factor = keras.Variable(initial, dtype="float32", name="factor", **settings)
             self._finite_steps = keras.Variable(0, dtype="int32", name="finite_steps", **settings)
         self.variables = [self._factor, self._finite_steps]
+
+    def restart(self) -> None:
+        """Sets the variables to their initial values."""
+        self._factor.assign(self._initial)
+        self._finite_steps.assign(0)
 
     @property
     def factor(self) -> Any:

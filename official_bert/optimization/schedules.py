@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 
@@ -37,20 +38,49 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
     ) -> None:
         self.peak, self.num_steps, self.warmup_steps = peak, num_steps, warmup_steps
         self.jump, self.power, self.end_rate = jump, power, end_rate
+        self._variables: list[keras.Variable] = []
+
+    def restart(self, num_steps: int, warmup_steps: int) -> None:
+        """Sets the number of steps and of warm-up steps.
+
+        After the first call, functions that are traced with the schedule follow the latest call. Make this first call
+        in the scope of the strategy.
+        """
+        self.num_steps, self.warmup_steps = num_steps, warmup_steps
+        start = self._get_start()
+        one, peak = np.float32(1.0), np.float32(self.peak)
+        slope = peak * (one / np.float32(max(warmup_steps, 1)))
+        values = {"start": start, "inverse_length": one / np.float32(num_steps - start)}
+        values |= {"warmup_steps": warmup_steps, "slope": slope}
+        if not self._variables:
+            settings = {"dtype": "float32", "trainable": False, "aggregation": "only_first_replica"}
+            self._variables = [keras.Variable(0.0, name=name, **settings) for name in values]
+        for variable, value in zip(self._variables, values.values(), strict=True):
+            variable.assign(value)
+
+    def _get_start(self) -> int:
+        return 0 if self.jump else min(self.warmup_steps, self.num_steps - 1)
 
     def __call__(self, step: Any) -> Any:
         step = ops.cast(step, "float32")
-        start = 0 if self.jump else min(self.warmup_steps, self.num_steps - 1)
-        left = 1.0 - ops.clip((step - start) / (self.num_steps - start), 0.0, 1.0)
+        warmup_steps: Any = self.warmup_steps
+        if self._variables:
+            # The same bits as below, because TensorFlow's graph optimizer turns divisions by constants into products.
+            start, inverse_length, warmup_steps, slope = self._variables
+            done, warmup_rate = (step - start) * inverse_length, step * slope
+        else:
+            done = (step - self._get_start()) / (self.num_steps - self._get_start())
+            warmup_rate = self.peak * step / max(warmup_steps, 1)
+        left = 1.0 - ops.clip(done, 0.0, 1.0)
         if self.power != 1.0:  # Linear decay then has the same bits on every device.
             left = ops.power(left, self.power)
         rate = self.end_rate + (self.peak - self.end_rate) * left
-        if self.warmup_steps:
-            rate = ops.where(step < self.warmup_steps, self.peak * step / self.warmup_steps, rate)
+        if self._variables or warmup_steps:
+            rate = ops.where(step < warmup_steps, warmup_rate, rate)
         return rate
 
     def get_config(self) -> dict[str, Any]:
-        return dict(vars(self))
+        return {name: value for name, value in vars(self).items() if name != "_variables"}
 
 
 class PhasedSchedule(keras.optimizers.schedules.LearningRateSchedule):

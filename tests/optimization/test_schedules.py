@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 
@@ -42,3 +43,18 @@ def test_polynomial_decay_goes_from_the_peak_to_the_end_rate_and_stays():
     assert rates(schedule, 13) == pytest.approx(expected)
     expected = [0.0, 0.5, *((1 - step / 10) ** 0.5 for step in range(2, 11)), 0.0]
     assert rates(WarmupPolynomialDecay(1.0, 10, 2, power=0.5), 12) == pytest.approx(expected)
+
+
+@pytest.mark.slow  # so that TensorFlow's graph optimizer is on
+@pytest.mark.parametrize(("num_steps", "warmup_steps"), [(1, 0), (7, 2), (2552, 638), (300, 30)])
+def test_a_restarted_schedule_has_the_bits_of_a_new_one_without_tracing_again(num_steps: int, warmup_steps: int):
+    restarted, new = WarmupPolynomialDecay(5e-5, 1), WarmupPolynomialDecay(5e-5, num_steps, warmup_steps)
+    restarted.restart(3, 1)
+    rate, expected = (tf.function(lambda step, schedule=each: schedule(step)) for each in (restarted, new))
+    rate(tf.constant(0, tf.int64))
+    restarted.restart(num_steps, warmup_steps)
+    for step in range(0, num_steps + 2, max(1, num_steps // 50)):
+        number = tf.constant(step, tf.int64)
+        assert rate(number).numpy() == expected(number).numpy(), step
+    assert rate.experimental_get_tracing_count() == 1
+    assert WarmupPolynomialDecay(**restarted.get_config())(num_steps // 2) == new(num_steps // 2)
