@@ -45,6 +45,7 @@ def draw_batches(
     classes: Array | None = None,
     texts: Array | None = None,
     group_by_length: bool = False,
+    prints_note: bool = True,
 ) -> Array:
     """Draws the batches of an epoch and returns their row indices: int64 [batches, B], -1 for an empty row.
 
@@ -56,9 +57,9 @@ def draw_batches(
         classes: Class of each row, [R]. The epoch has equally many rows of each class: rows of rare classes occur
             several times, and some rows of frequent classes do not occur. None takes each row once.
         texts: Numbers of the texts of each row, [R, N]; equal texts have equal numbers. Rows with a common text are put
-            into different batches. Rows that fit into no batch are left out, and their number is printed. None allows
-            equal texts in a batch.
+            into different batches. Rows that fit into no batch are left out. None allows equal texts in a batch.
         group_by_length: Whether the rows of a batch have similar lengths.
+        prints_note: Whether to print the number of rows that are left out.
 
     Raises:
         UserError: If `texts` is given and a batch has only one row.
@@ -74,10 +75,10 @@ def draw_batches(
         part = rows[start : start + pool]
         rows[start : start + pool] = part[np.argsort(lengths[part], kind="stable")]
     batches = split_into_batches(rows, batch_size)
-    return np.asarray(rng.permutation(batches if texts is None else _separate_equal_texts(batches, texts)))
+    return np.asarray(rng.permutation(batches if texts is None else _separate_equal_texts(batches, texts, prints_note)))
 
 
-def _separate_equal_texts(batches: Array, texts: Array) -> Array:
+def _separate_equal_texts(batches: Array, texts: Array, prints_note: bool) -> Array:
     """Rearranges batches, [batches, B], so that no two rows of a batch have a common text, [R, N]."""
     size = batches.shape[1]
     separated = [_BatchOfDistinctTexts(texts) for _ in batches]
@@ -93,7 +94,8 @@ def _separate_equal_texts(batches: Array, texts: Array) -> Array:
             # Another batch takes it in exchange for a row that fits elsewhere.
             any(batch.exchange(row, with_room[0]) for batch in itertools.islice(separated, _TRIES))
     rows = int(np.sum(batches >= 0))
-    if left_out := rows - sum(len(batch.rows) for batch in separated):
+    left_out = rows - sum(len(batch.rows) for batch in separated)
+    if left_out and prints_note:
         print(f"note: the epoch leaves out {left_out:,} of {rows:,} rows, because other rows contain the same texts")
     return np.stack([np.pad(batch.rows, (0, size - len(batch.rows)), constant_values=_EMPTY) for batch in separated])
 

@@ -69,16 +69,20 @@ class KerasRunner:
         self.buckets = get_static_lengths(self._strategy, max_seq_length)
         self._forwards: dict[int, Any] = {}  # by the inputs' number of axes
 
-    def compute_outputs(self, features: Features, batch_size: int) -> Outputs:
+    def compute_outputs(
+        self, features: Features, batch_size: int, report_progress: Callable[[int], None] | None = None
+    ) -> Outputs:
         """Returns the outputs for all rows, in order and without padding (see features.Outputs).
 
         Args:
             features: The rows.
             batch_size: Number of rows per batch over all replicas, rounded up to a multiple of their number.
+            report_progress: See `compute_outputs`.
         """
         multiple = self._strategy.num_replicas_in_sync
         rounded = -(-batch_size // multiple) * multiple
-        return compute_outputs(self._traced_forward, features, rounded, self._max_seq_length, self.buckets)
+        forward, length = self._traced_forward, self._max_seq_length
+        return compute_outputs(forward, features, rounded, length, self.buckets, report_progress)
 
     def _traced_forward(self, inputs: dict[str, tf.Tensor]) -> Any:
         """Runs the forward pass as a graph: one per number of axes or, with buckets, one per length."""
@@ -125,6 +129,7 @@ def compute_outputs(
     batch_size: int,
     max_seq_length: int,
     buckets: tuple[int, ...] = (),
+    report_progress: Callable[[int], None] | None = None,
 ) -> Outputs:
     """Returns a model's outputs for all rows, in order and without padding (see features.Outputs).
 
@@ -134,14 +139,16 @@ def compute_outputs(
         batch_size: Number of rows per batch. Rows are sorted by length.
         max_seq_length: Maximum number of tokens of a row.
         buckets: The lengths to pad to (see `features.padded_inputs`).
+        report_progress: Called with the number of completed rows after each batch. Defaults to a line every ten
+            seconds.
     """
-    progress = Progress("predicting", len(features), "rows")
+    report_progress = report_progress or Progress("predicting", len(features), "rows").update
 
     def compute() -> Iterator[tuple[Array, Any]]:
         for number, row_indices in enumerate(batches_by_length(row_lengths(features), batch_size), start=1):
             batch = np.pad(row_indices, (0, batch_size - len(row_indices)), constant_values=-1)  # -1: an empty row
             inputs = padded_inputs(features, batch, max_seq_length, buckets=buckets)
             yield batch, forward({name: tf.constant(each) for name, each in inputs.items()})
-            progress.update(min(number * batch_size, len(features)))
+            report_progress(min(number * batch_size, len(features)))
 
     return collect_outputs(features, compute())

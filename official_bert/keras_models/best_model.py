@@ -43,7 +43,7 @@ def select_best_model(
         examples = (data if isinstance(data, Examples) else inputs.examples(*data)).items
 
     def compute_score() -> float:
-        return inputs.head.scores(predict(examples, batch_size, prints_truncation=False), examples)[metric]
+        return inputs.head.scores(predict(examples, batch_size, verbose=0), examples)[metric]
 
     return [_BestModel(metric, compute_score, epochs)]
 

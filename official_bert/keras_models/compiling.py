@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -11,12 +11,13 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.finetuning.loss_share import check_reduction
-from official_bert.keras_models.logits import check_losses, check_metrics
+from official_bert.keras_models.losses_and_metrics import check_losses, check_metrics, reads_one_hot
 from official_bert.kinds.input_adapters import format_value
 from official_bert.kinds.losses import TaggingLoss
 from official_bert.kinds.model import create_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
+from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
 from official_bert.optimization.loss_scale import DynamicLossScale
 
 
@@ -41,6 +42,46 @@ class BertOptimizerSettings:
         _check_number("layer_decay", self.layer_decay, True, lambda x: 0 < x <= 1, "a number above 0, at most 1")
 
 
+class FitOptimizer:
+    """BERT's optimizer for `fit`. Each training starts it again without tracing the step again.
+
+    Create it in the scope of the strategy.
+
+    Args:
+        settings: Settings of the optimizer.
+        learner: The model to train.
+        num_layers: Number of encoder blocks.
+        scales_loss: Whether to scale the loss, as float16 requires.
+    """
+
+    def __init__(
+        self, settings: BertOptimizerSettings, learner: keras.Model, num_layers: int, scales_loss: bool
+    ) -> None:
+        self._warmup_proportion, self._variables = settings.warmup_proportion, learner.trainable_variables
+        self.optimizer, self._schedule = create_bert_optimizer(
+            learner, num_layers, num_steps=1, scales_loss=scales_loss, **dataclasses.asdict(settings)
+        )
+
+    def can_train(self, learner: keras.Model) -> bool:
+        """Returns whether the optimizer was created for the trainable variables of the model, and nothing else."""
+        return list(map(id, self._variables)) == list(map(id, learner.trainable_variables))
+
+    def restart(self, num_steps: int) -> None:
+        """Starts a training of `num_steps` steps."""
+        self.optimizer.restart()
+        self._schedule.restart(num_steps, int(num_steps * self._warmup_proportion))
+
+
+def check_callbacks(callbacks: Sequence[Any]) -> None:
+    """Raises a UserError if a callback changes the learning rate, for which BERT's optimizer has a schedule."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.LearningRateScheduler | keras.callbacks.ReduceLROnPlateau):
+            raise UserError(
+                f"{type(callback).__name__} changes the learning rate, but the default optimizer follows a schedule; "
+                "before fit, write model.compile(official_bert.BertAdamW(5e-5)), or leave out the callback"
+            )
+
+
 def _check_number(name: str, value: Any, may_be_number: bool, is_valid: Any, expected: str) -> None:
     if not (may_be_number and isinstance(value, int | float | np.number) and is_valid(value)):
         raise UserError(f"{name} is {format_value(value)}; expected {expected}")
@@ -62,15 +103,18 @@ def keras_arguments(
     Raises:
         UserError: If the arguments contradict each other, or a loss or metric expects probabilities.
     """
+    kind_model = create_model(head)
+    checked_loss = kind_model.loss() if loss is None else check_losses(loss, head)
+    has_one_hot = reads_one_hot(checked_loss, head)
     arguments = {
-        "loss": create_model(head).loss() if loss is None else check_losses(loss, head),
+        "loss": checked_loss,
         "loss_weights": head.loss_weights() if loss is None else None,
-        "metrics": create_model(head).metrics() if metrics is None else check_metrics(metrics, head),
         "weighted_metrics": None,
         **settings,
+        "metrics": check_metrics(kind_model.metrics() if metrics is None else metrics, head, has_one_hot),
     }
     if arguments["weighted_metrics"]:
-        arguments["weighted_metrics"] = check_metrics(arguments["weighted_metrics"], head)
+        arguments["weighted_metrics"] = check_metrics(arguments["weighted_metrics"], head, has_one_hot)
     if arguments.get("jit_compile", "auto") == "auto":
         arguments["jit_compile"] = False
     if not pads_rows:

@@ -4,7 +4,6 @@ B batch, E examples, R rows
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import tensorflow as tf
 from official_bert.data.dataset_options import make_dataset_options
 from official_bert.errors import UserError
 from official_bert.finetuning import batches
+from official_bert.keras_models.fit_arguments import NO_EXAMPLES, count_kept
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.keras_models.steps import distribute_batches, uses_own_loop
 from official_bert.keras_models.truncation import TruncationCounter
@@ -23,17 +23,17 @@ from official_bert.kinds.features import EXAMPLE, LABELS, TEXTS, Array, Features
 from official_bert.kinds.input_adapters import format_value
 from official_bert.kinds.model import check_values, create_model
 from official_bert.kinds.spec import KindSpec
-from official_bert.kinds.text_spec import TextSpec
+from official_bert.kinds.text_spec import LabelSpec, TextSpec
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.training.replicas import get_static_lengths
 
-_NO_EXAMPLES, _NO_LABELS = "x contains no examples", "the examples have no labels; pass them as y"
+_NO_LABELS = "the examples have no labels; pass them as y"
 _NOT_COUNTED = (
     f"class_weight={class_labels.BALANCED!r} needs the counts of all labels, which a data set does not provide; pass a "
     "dict of weights by class"
 )
 
-ClassWeight = Mapping[Any, float] | str | None
+ClassWeight = Mapping[Any, float] | Sequence[float] | Array | str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +70,8 @@ class Inputs:
         preprocessor: Returns the layer that tokenizes the texts of data sets.
         strategy: The strategy of the model.
         is_compiled: Whether XLA compiles the step once per sequence length.
+        prints_notes: Whether to print how many texts are truncated or left out.
+        has_one_hot: Whether labels of single classes become rows or indices. None keeps the form that the user chose.
     """
 
     head: KindSpec
@@ -79,6 +81,8 @@ class Inputs:
     preprocessor: Callable[[], Preprocessor]
     strategy: tf.distribute.Strategy
     is_compiled: bool
+    has_one_hot: bool | None
+    prints_notes: bool = True
 
     # Arguments for keras.Model.fit and evaluate.
 
@@ -125,7 +129,7 @@ class Inputs:
             }, None
         examples, held_out = self.examples(x, y, sample_weight, class_weight), None
         if validation_split:
-            kept = _num_kept(len(examples.items), validation_split)
+            kept = count_kept(len(examples.items), validation_split)
             examples, held_out = examples[:kept], examples[kept:]
         data = self.training(examples, batch_size, shuffle, counter, group_by_length)
         return {"x": data, "shuffle": False}, held_out
@@ -167,8 +171,11 @@ class Inputs:
         if isinstance(y, list) or (isinstance(y, np.ndarray) and y.dtype.kind in "OSU"):
             if not isinstance(self.head, TextSpec):
                 return y
-            y = self.head.targets(self.head.parse_labels(y))
+            y = self._parse_targets(y)
+        elif self._has_class_labels and isinstance(y, np.ndarray) and y.ndim == 2:
+            y = self._parse_targets(y)
         if isinstance(y, np.ndarray):
+            y = self._convert_label_form(y)
             input_adapters.check_same_length(len(x["input_ids"]), y, "y")
             if y.dtype.kind == "f" and not np.all(is_valid := np.abs(y) <= input_adapters.MAX_MAGNITUDE):
                 wrong = format_value(y[~is_valid][0])
@@ -177,7 +184,22 @@ class Inputs:
                 )
         return y
 
-    def weights_by_class(self, class_weight: Mapping[Any, float] | str, y: Any) -> Array:
+    @property
+    def _has_class_labels(self) -> bool:
+        return isinstance(self.head, LabelSpec) and self.head.is_single_label
+
+    def _parse_targets(self, y: Any) -> Array:
+        """Returns the labels in the form of the loss, or as rows if they are given as rows."""
+        assert isinstance(self.head, TextSpec)
+        rows, labels = self.head.parse_rows(y), self.head.parse_labels(y)
+        return self.head.targets(labels) if rows is None else rows
+
+    def _convert_label_form(self, targets: Array) -> Array:
+        if not self._has_class_labels:
+            return targets
+        return class_labels.convert_label_form(targets, self.has_one_hot, len(self.head.labels or ()))
+
+    def weights_by_class(self, class_weight: Any, y: Any) -> Array:
         """Returns the weight of each class, [C].
 
         Args:
@@ -238,7 +260,13 @@ class Inputs:
             if not shuffle:
                 return self._list_batch_rows(batches.split_into_batches(np.arange(len(features)), batch_size))
             shuffled = batches.draw_batches(
-                lengths, batch_size, self.seed, counter.epoch, texts=texts, group_by_length=group_by_length
+                lengths,
+                batch_size,
+                self.seed,
+                counter.epoch,
+                texts=texts,
+                group_by_length=group_by_length,
+                prints_note=self.prints_notes,
             )
             return self._list_batch_rows(shuffled)
 
@@ -260,14 +288,18 @@ class Inputs:
 
     def _featurize(self, examples: Sequence[Any]) -> Features:
         if not examples:
-            raise UserError(_NO_EXAMPLES)
+            raise UserError(NO_EXAMPLES)
         features = self.head.featurize(examples, self.tokenizer, self.max_seq_length)
         if self.head.needs_labels and not features.targets:
             raise UserError(_NO_LABELS)
-        return features
+        if LABELS not in features.targets:
+            return features
+        targets = {LABELS: self._convert_label_form(features.targets[LABELS])}
+        return dataclasses.replace(features, targets=features.targets | targets)
 
     def _print_truncation(self, features: Features, examples: int) -> None:
-        if note := self.head.describe_truncation(features.num_truncated, examples, self.max_seq_length):
+        note = self.head.describe_truncation(features.num_truncated, examples, self.max_seq_length)
+        if note and self.prints_notes:
             print(f"note: {note}")
 
     def _row_weights(self, features: Features, examples: Examples) -> Array | None:
@@ -275,7 +307,7 @@ class Inputs:
         weights = None if examples.weights is None else examples.weights[features.details[EXAMPLE]]
         if not examples.is_balanced:
             return weights
-        labels = features.targets[LABELS]
+        labels = np.array([example.label for example in examples.items])[features.details[EXAMPLE]]
         balanced = class_labels.balanced_weights(labels, len(self.head.labels or ()))[labels].astype(np.float32)
         return balanced if weights is None else weights * balanced
 
@@ -341,6 +373,8 @@ class Inputs:
             if by_class is not None:
                 class_weights = tf.gather(by_class, tf.cast(labels, tf.int32))
                 weights = (class_weights * weights[0] if weights else class_weights,)
+            if self._has_class_labels and self.has_one_hot:
+                labels = tf.one_hot(tf.cast(tf.reshape(labels, [-1]), tf.int32), len(self.head.labels or ()))
             inputs, is_truncated = preprocessor.compute_ids_and_truncation(x)
             counts = tf.stack([tf.size(is_truncated, tf.int64), tf.math.count_nonzero(is_truncated)])
             return counts, inputs, labels, *weights
@@ -375,7 +409,7 @@ class Inputs:
             x, y, weights = tf.nest.map_structure(_to_array, (x, y, weights))
             if isinstance(y, tuple):
                 y = list(zip(*y, strict=True))
-            yield self.examples(x, y, weights, class_weight)
+            yield self.examples(self._select_texts(x), y, weights, class_weight)
 
     def _check_data_set(self, spec: Any) -> None:
         """Raises a UserError if fit cannot read the elements of a data set."""
@@ -387,10 +421,28 @@ class Inputs:
         if not needs_labels and isinstance(spec, tuple):
             raise UserError(f"the data set contains tuples of {len(spec)}; expected only texts")
         x = spec[0] if isinstance(spec, tuple) else spec
+        self._check_keys(x)
         texts = tf.nest.flatten(x)
         if any(each.dtype != tf.string for each in texts) or len(texts) != 1 + self.head.pair:
             expected = "two strings, as (first, second)" if self.head.pair else "a string"
+            expected += "; for pairs of texts, create the model with pair=True" if len(texts) == 2 else ""
             raise UserError(f"the data set's texts have the specification {x}; expected {expected}")
+
+    def _check_keys(self, spec: Any) -> None:
+        """Raises a UserError if a data set has texts by name, as make_csv_dataset has, and the names are others."""
+        names = self.head.text_inputs
+        if isinstance(spec, Mapping) and set(spec) != set(names):
+            columns = ", ".join(f"columns[{key!r}]" for key in list(spec)[: len(names)])
+            columns = f"({columns})" if len(names) > 1 else columns
+            raise UserError(
+                f"the data set has the keys {', '.join(map(str, spec))}; expected {' and '.join(names)}. "
+                f"Select the texts: data.map(lambda columns, labels: ({columns}, labels))"
+            )
+
+    def _select_texts(self, x: Any) -> Any:
+        """Returns the only column of texts by name. Returns other texts unchanged."""
+        is_single = isinstance(x, Mapping) and len(self.head.text_inputs) == 1
+        return x[self.head.text_inputs[0]] if is_single else x
 
     def texts_in(self, data: Any) -> Any:
         """Returns the texts of a data set in order, without labels. Returns other values unchanged."""
@@ -400,11 +452,12 @@ class Inputs:
         if isinstance(spec, tuple) and not (self.head.pair and _are_texts(spec)):
             data = data.map(lambda x, *_: x)
             spec = data.element_spec
+        self._check_keys(spec)
         if _is_batched(data, spec):
             data = data.unbatch()
         rows = list(data.with_options(make_dataset_options()).as_numpy_iterator())
         if isinstance(spec, Mapping):
-            return {name: [row[name] for row in rows] for name in spec}
+            return self._select_texts({name: [row[name] for row in rows] for name in spec})
         if isinstance(spec, tuple):
             return tuple([row[number] for row in rows] for number in range(len(spec)))
         return rows
@@ -435,68 +488,3 @@ def _to_array(values: Any) -> Any:
     if values is None:
         return None
     return values.to_list() if isinstance(values, tf.RaggedTensor) else values.numpy()
-
-
-def count_steps(data: Any, batch_size: int, validation_split: float) -> int:
-    """Returns the number of batches per epoch. Iterates over a data set of unknown cardinality to count them.
-
-    Args:
-        data: A tf.data.Dataset of batches, or token ids.
-        batch_size: Batch size of token ids.
-        validation_split: Fraction of the token ids that is held out.
-
-    Raises:
-        UserError: If the data set is infinite or empty.
-    """
-    if isinstance(data, tf.data.Dataset):
-        steps = int(data.cardinality())
-        if steps == tf.data.INFINITE_CARDINALITY:
-            raise UserError("the data set is infinite; pass steps_per_epoch")
-        if steps == tf.data.UNKNOWN_CARDINALITY:
-            steps = int(data.reduce(np.int64(0), lambda count, *_: count + 1))
-    else:
-        rows = len(data["input_ids"])
-        steps = -(-(_num_kept(rows, validation_split) if validation_split else rows) // batch_size)
-    if not steps:
-        raise UserError(_NO_EXAMPLES)
-    return steps
-
-
-def check_split(validation_split: Any, validation_data: Any) -> float:
-    """Returns validation_split as a float, 0.0 for None.
-
-    Raises:
-        UserError: If it is out of range, or validation_data is passed too.
-    """
-    if validation_split is None:
-        return 0.0
-    if not (isinstance(validation_split, int | float | np.number) and 0 <= validation_split < 1):
-        raise UserError(
-            f"validation_split is {format_value(validation_split)}; expected a number, at least 0 and less than 1"
-        )
-    if validation_split and validation_data is not None:
-        raise UserError("validation_split and validation_data cannot be combined; pass one of them")
-    return float(validation_split)
-
-
-def _num_kept(examples: int, validation_split: float) -> int:
-    """Returns the number of examples to train on."""
-    kept = math.floor(examples * (1 - validation_split))
-    if not 0 < kept < examples:
-        raise UserError(
-            f"validation_split={validation_split:g} leaves no training or no validation examples out of {examples}"
-        )
-    return kept
-
-
-def check_count(value: Any, name: str, default: int | None = 1, least: int = 1) -> Any:
-    """Returns an integer argument, or its default for None.
-
-    Raises:
-        UserError: If the value is not an integer or is out of range.
-    """
-    if value is None:
-        return default
-    if not isinstance(value, int | np.integer) or not least <= value < 2**31:
-        raise UserError(f"{name} is {format_value(value)}; expected an integer, at least {least} and below 2**31")
-    return int(value)

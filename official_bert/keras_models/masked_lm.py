@@ -25,7 +25,7 @@ from official_bert.kinds.names import FILL_MASK
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.text_spec import TextExample
 from official_bert.modeling.config import BertConfig
-from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
 from official_bert.tokenization.exact import FullTokenizer
 
 _LOGITS = "masked_lm_logits"
@@ -67,6 +67,9 @@ class MaskedLMHead(KindSpec):
 
 class Model(KindModel[MaskedLMHead]):
     """The loss and metrics of the masked-LM head. `MaskedLM` builds its own layers."""
+
+    keras_metrics = ("SparseCategoricalCrossentropy",)
+    keras_arguments: ClassVar[Mapping[str, Any]] = {"from_logits": True, "ignore_class": NO_LABEL}
 
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
         raise NotImplementedError
@@ -127,6 +130,9 @@ class MaskedLM(TextModel):
     def _build_core(self, dtype: str, seed: int) -> keras.Model:
         whole = build_pretraining_model(self.bert_config, seed=seed, dtype=dtype)
         core = keras.Model(whole.input, whole.output[_LOGITS])
+        encoder = get_encoder(whole)
+        sequence_output = {"sequence_output": encoder.output["sequence_output"]}  # The model has no pooler of its own.
+        self.__dict__["backbone"] = keras.Model(encoder.input, sequence_output, name="encoder")
         held = {variable.path for variable in core.variables}
         self._kept = {
             variable.path: np.asarray(variable, np.float32) for variable in whole.variables if variable.path not in held
@@ -154,7 +160,7 @@ class MaskedLM(TextModel):
     def _head_note(self, has_head: bool) -> str:
         return "the masked-LM head is the checkpoint's" if has_head else "the masked-LM head is new: train it"
 
-    def _answer(self, x: Any, batch_size: int) -> list[list[list[Candidate]]]:
+    def _answer(self, x: Any, batch_size: int, verbose: Any) -> list[list[list[Candidate]]]:
         return self.fill(x)
 
     def fill(self, x: Any, top_k: int = 5) -> list[list[list[Candidate]]]:

@@ -32,7 +32,7 @@ class TextClassifier(TextModel):
     Args:
         config: Sizes of the encoder, a BertConfig or a dict of its fields.
         vocab: Contents of its vocab.txt.
-        labels: Names of the classes, in the order of the logits.
+        labels: Names of the classes, in the order of the logits. Defaults to None: `fit` takes the sorted labels of y.
         multi_label: Whether a text may have several classes or none.
         pair: Whether an example consists of two texts.
         doc_stride: Number of tokens between the starts of two windows of a long text, whose logits are averaged.
@@ -58,7 +58,7 @@ class TextClassifier(TextModel):
         config: BertConfig | Mapping[str, Any],
         vocab: str,
         *,
-        labels: Sequence[Any],
+        labels: Sequence[Any] | None = None,
         multi_label: bool = False,
         pair: bool = False,
         doc_stride: int | None = None,
@@ -114,7 +114,7 @@ class TextClassifier(TextModel):
         return {
             "pair": head.pair,
             "doc_stride": head.doc_stride,
-            "labels": list(head.labels or ()),
+            "labels": self._get_labels_config(),
             "multi_label": not head.is_single_label,
             "positive_weights": list(getattr(head, "positive_weights", ())) or None,
             **{name: value for name, value in head.settings.items() if name in DECISIONS},

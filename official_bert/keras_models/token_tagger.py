@@ -22,7 +22,7 @@ class TokenTagger(TextModel):
     Args:
         config: Sizes of the encoder, a BertConfig or a dict of its fields.
         vocab: Contents of its vocab.txt.
-        labels: Names of the tags, in the order of the logits.
+        labels: Names of the tags, in the order of the logits. Defaults to None: `fit` takes the sorted tags of y.
         doc_stride: Approximate number of tokens between the starts of two windows of a long sentence. Defaults to half
             a window.
         settings: Other arguments of TextModel.
@@ -40,7 +40,7 @@ class TokenTagger(TextModel):
         config: BertConfig | Mapping[str, Any],
         vocab: str,
         *,
-        labels: Sequence[Any],
+        labels: Sequence[Any] | None = None,
         doc_stride: int | None = None,
         **settings: Any,
     ) -> None:
@@ -48,7 +48,7 @@ class TokenTagger(TextModel):
         super().__init__(TaggingSpec(labels=names, doc_stride=doc_stride), config, vocab, **settings)
 
     def _get_own_config(self) -> dict[str, Any]:
-        return {"labels": list(self.head.labels), "doc_stride": self.head.doc_stride}
+        return {"labels": self._get_labels_config(), "doc_stride": self.head.doc_stride}
 
     @classmethod
     def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:

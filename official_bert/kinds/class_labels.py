@@ -11,10 +11,21 @@ import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import Array
-from official_bert.kinds.input_adapters import check_weight, format_value, is_frame, is_row, to_list, to_number, unwrap
+from official_bert.kinds.input_adapters import (
+    check_weight,
+    check_weights,
+    format_value,
+    is_frame,
+    is_row,
+    to_list,
+    to_number,
+    unwrap,
+)
 
 BALANCED = "balanced"  # in place of class weights: all classes have the same total weight
+UNKNOWN_LABELS = ("(unknown label)", "(another unknown label)")  # of a model that learns its labels from y
 _TRUTH = ("False", "True")
+_ROUNDING = 1e-3  # largest accepted difference of a sum of probabilities from 1
 
 
 def order_class_columns(y: Any, labels: Sequence[str]) -> Any:
@@ -42,7 +53,7 @@ def check_label_names(labels: Any, least: int, settings: Mapping[str, Any]) -> t
     """Returns the names of classes that a user passed to a model.
 
     Args:
-        labels: Names or numbers.
+        labels: Names or numbers. None returns UNKNOWN_LABELS.
         least: Minimum number of classes.
         settings: The other arguments, by name.
 
@@ -50,6 +61,8 @@ def check_label_names(labels: Any, least: int, settings: Mapping[str, Any]) -> t
         UserError: If there are too few classes, a value cannot be a name, or two names are equal.
     """
     counts = [f"{name}={settings[name]!r}" for name in ("num_classes", "num_labels") if name in settings]
+    if labels is None and not counts:
+        return UNKNOWN_LABELS
     is_several = not counts and isinstance(labels, Iterable) and not isinstance(labels, str | bytes)
     values = to_list(labels, "labels") if is_several else []
     names = tuple(str(value) for value in values if _is_name(value))
@@ -58,6 +71,25 @@ def check_label_names(labels: Any, least: int, settings: Mapping[str, Any]) -> t
         count = "two or more" if least > 1 else "one or more"
         raise UserError(f"{received}; expected the names of {count} different classes, as labels=['no', 'yes']")
     return names
+
+
+def learn_label_names(y: Any) -> list[str]:
+    """Returns the names of the classes in y: numbers in ascending order, or names in alphabetical order.
+
+    Args:
+        y: Labels, or lists of labels.
+
+    Raises:
+        UserError: If a label is missing, or the labels are rows of numbers.
+    """
+    names = set()
+    for number, value in enumerate(to_list(y, "y")):
+        is_numbers = isinstance(value, np.ndarray) and value.size > 1 and value.dtype.kind in "biuf"
+        each_name = list(value) if is_row(value) else [value]
+        if is_numbers or not all(map(_is_name, each_name)):
+            raise UserError(f"y[{number}] is {format_value(value)}, which does not name a class; pass labels=[...]")
+        names |= {class_name(name) for name in each_name}
+    return sorted(names, key=float) if are_whole_numbers(list(names)) else sorted(names)
 
 
 def _is_name(value: Any) -> bool:
@@ -100,9 +132,8 @@ def class_numbers(values: Iterable[Any], labels: Sequence[str], name: str = "y")
     are_names = are_values(labels) and tuple(labels) != _TRUTH
     numbers = []
     for position, value in enumerate(values):
-        number = _one_hot_index(value, len(labels))
-        if number is None:
-            number = _find_number(unwrap(value), by_name, are_names)
+        is_one_hot = is_probability_row(value, len(labels)) and max(value) == 1
+        number = int(np.argmax(value)) if is_one_hot else _find_number(unwrap(value), by_name, are_names)
         if not 0 <= number < len(labels):
             or_number = "" if are_names else f", or a number from 0 to {len(labels) - 1}"
             raise UserError(
@@ -124,12 +155,36 @@ def _find_number(value: Any, by_name: Mapping[str, int], are_names: bool) -> int
     return int(number) if number.is_integer() else -1
 
 
-def _one_hot_index(value: Any, classes: int) -> int | None:
-    """Returns the index of the 1 in a one-hot row, [classes], or None for other values."""
+def is_probability_row(value: Any, classes: int) -> bool:
+    """Returns whether a value has a probability for each class, such as a one-hot row."""
     if not is_row(value) or np.ndim(value) != 1 or len(value) != classes or classes == 1:
-        return None
-    is_one_hot = all(each in (0, 1) for each in np.ravel(value).tolist()) and sum(value) == 1
-    return int(np.argmax(value)) if is_one_hot else None
+        return False
+    row = np.asarray(value)
+    return bool(row.dtype.kind in "biuf" and ((row >= 0) & (row <= 1)).all() and abs(row.sum() - 1) <= _ROUNDING)
+
+
+def convert_label_form(targets: Array, has_one_hot: bool | None, classes: int) -> Array:
+    """Returns labels of single classes as rows, float32 [R, C], or as indices, int32 [R].
+
+    Args:
+        targets: Indices or rows.
+        has_one_hot: Whether to return rows. None keeps the form.
+        classes: C.
+
+    Raises:
+        UserError: If indices are expected, and a row is not one-hot.
+    """
+    if has_one_hot is None or has_one_hot == (targets.ndim == 2):
+        return targets
+    if has_one_hot:
+        return np.eye(classes, dtype=np.float32)[targets]
+    if (soft := targets.max(axis=1) < 1).any():
+        row = ", ".join(f"{value:g}" for value in targets[soft][0])
+        raise UserError(
+            f"y contains probabilities, such as [{row}], but the loss reads the index of a class; compile with "
+            "loss=keras.losses.CategoricalCrossentropy(from_logits=True)"
+        )
+    return np.asarray(targets.argmax(axis=1), np.int32)
 
 
 def is_balanced(class_weight: Any) -> bool:
@@ -137,19 +192,23 @@ def is_balanced(class_weight: Any) -> bool:
     return isinstance(class_weight, str) and class_weight == BALANCED
 
 
-def weights_by_class(class_weight: Mapping[Any, float] | str, labels: Sequence[str]) -> Array:
+def weights_by_class(class_weight: Any, labels: Sequence[str]) -> Array:
     """Returns the weight of each class, float32 [C]. The default weight is 1.
 
     Args:
-        class_weight: Weights by the name or number of a class.
+        class_weight: Weights by the name or number of a class, or a weight for each class in the order of the labels,
+            as scikit-learn's compute_class_weight returns them.
         labels: The names of the classes.
 
     Raises:
         UserError: If a class is unknown, or a weight is negative or not a finite number.
     """
+    if is_row(class_weight) and len(class_weight) == len(labels):
+        return check_weights(class_weight, "class_weight")
     if not isinstance(class_weight, Mapping):
         raise UserError(
-            f"class_weight is {format_value(class_weight)}; expected a dict of weights by class, or {BALANCED!r}"
+            f"class_weight is {format_value(class_weight)}; expected a dict of weights by class, an array of "
+            f"{len(labels)} weights in the order of the labels, or {BALANCED!r}"
         )
     by_class = np.ones(len(labels), np.float32)
     keys = list(class_weight)

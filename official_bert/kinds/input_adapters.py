@@ -10,6 +10,7 @@ import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import Array
+from official_bert.utils.counting import pluralize
 
 # Maximum magnitude of labels and weights. The sum of the squares of larger ones overflows float32.
 MAX_MAGNITUDE = 1e18
@@ -63,9 +64,22 @@ def to_texts(values: Any, name: str = "x") -> list[str]:
     """Returns texts as str.
 
     Raises:
-        UserError: If a value is not a text, or not UTF-8.
+        UserError: If a value is missing, is not a text, or is not UTF-8.
     """
-    return [to_text(value, f"{name}[{number}]") for number, value in enumerate(to_list(values, name))]
+    elements = to_list(values, name)
+    missing = [number for number, value in enumerate(elements) if _is_missing(value)]
+    if missing:
+        raise UserError(
+            f"{name}[{missing[0]}] is {format_value(elements[missing[0]])}; expected a text; {len(missing):,} of "
+            f"{pluralize(len(elements), 'text')} are missing: remove these rows, or replace the missing texts by ''"
+        )
+    return [to_text(value, f"{name}[{number}]") for number, value in enumerate(elements)]
+
+
+def _is_missing(value: Any) -> bool:
+    """Returns whether a value is None, NaN, or the missing value of pandas."""
+    is_nan = isinstance(value, float | np.floating) and math.isnan(value)
+    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
 
 
 def to_text(value: Any, name: str) -> str:
@@ -80,7 +94,9 @@ def to_text(value: Any, name: str) -> str:
         except UnicodeDecodeError as error:
             raise UserError(f"{name} is not UTF-8: {format_value(value)}") from error
     if not isinstance(value, str):
-        raise UserError(f"{name} is {format_value(value)}; expected a text")
+        is_pair = _is_column(value) or isinstance(value, tuple)
+        hint = "; for pairs of texts, create the model with pair=True" if is_pair else ""
+        raise UserError(f"{name} is {format_value(value)}; expected a text{hint}")
     if re.search("[\ud800-\udfff]", value):
         raise UserError(f"{name} contains half of a surrogate pair: {format_value(value)}; remove it")
     return str(value)

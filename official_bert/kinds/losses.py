@@ -90,9 +90,12 @@ class TagAccuracy(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class MetricOfClasses(keras.metrics.Metric):
-    """Computes a metric of one-hot labels and probabilities, such as F1Score, from class indices and logits [B, C].
+    """Passes labels and logits to a Keras metric in the form that it reads.
 
-    y_true is the index of a row's class, [B] or [B, 1], or 0 and 1 for each class, [B, C].
+    y_true is the index of a row's class, [B] or [B, 1], or a number for each class, [B, C]. y_pred is logits, [B, C].
+    The metric receives indices or rows, and logits or probabilities, depending on its class and its settings. With two
+    classes of which each row has one, metrics such as AUC and Precision receive the second class only, as a positive
+    class. With more classes, they count the decisions on all classes together.
 
     Args:
         metric: The Keras metric.
@@ -100,14 +103,24 @@ class MetricOfClasses(keras.metrics.Metric):
     """
 
     def __init__(self, metric: Any, is_single_label: bool, **settings: Any) -> None:
-        self.metric, self._has_one_class = metric, is_single_label
+        self.metric, self._is_single_label = metric, is_single_label
         super().__init__(**{"name": metric.name, **settings})
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         ops, classes = keras.ops, y_pred.shape[-1]
-        if len(y_true.shape) == 1 or y_true.shape[-1] != classes:
+        has_rows = len(y_true.shape) == 2 and y_true.shape[-1] == classes
+        if has_rows and reads_indices(self.metric):
+            y_true = ops.argmax(y_true, axis=-1)
+        elif not has_rows and not reads_indices(self.metric):
             y_true = ops.one_hot(ops.cast(ops.reshape(y_true, [-1]), "int32"), classes)
-        y_pred = ops.softmax(y_pred) if self._has_one_class else ops.sigmoid(y_pred)
+        if not reads_logits(self.metric):
+            y_pred = ops.softmax(y_pred) if self._is_single_label else ops.sigmoid(y_pred)
+            # For a softmax, Keras' binary cross-entropy would read the logits, which the copy does not have.
+            y_pred = tf.identity(y_pred) if _is_binary(self.metric) else y_pred
+        if self._is_single_label and classes == 2 and _reads_positive_class(self.metric):
+            # The difference of two logits is the logit of the second class.
+            y_pred = y_pred[:, 1:] - (y_pred[:, :1] if reads_logits(self.metric) else 0.0)
+            y_true = y_true[:, 1:]
         self.metric.update_state(y_true, y_pred, sample_weight=sample_weight)
 
     def result(self) -> Any:
@@ -118,8 +131,41 @@ class MetricOfClasses(keras.metrics.Metric):
 
     def get_config(self) -> dict[str, Any]:
         metric = keras.saving.serialize_keras_object(self.metric)
-        return {**super().get_config(), "metric": metric, "is_single_label": self._has_one_class}
+        return {**super().get_config(), "metric": metric, "is_single_label": self._is_single_label}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "MetricOfClasses":
         return cls(**{**config, "metric": keras.saving.deserialize_keras_object(config["metric"])})
+
+
+def reads_indices(loss_or_metric: Any) -> bool:
+    """Returns whether a Keras loss or metric of classes reads the index of a row's class, not a number per class."""
+    return type(loss_or_metric).__name__.startswith("Sparse")
+
+
+def reads_logits(metric: Any) -> bool:
+    """Returns whether a Keras metric of classes reads logits, for which 0 is the threshold of a probability of 0.5."""
+    config = metric.get_config()
+    if "from_logits" in config:
+        return bool(config["from_logits"])
+    thresholds = config.get("thresholds", config.get("threshold"))
+    return thresholds in (0, [0]) or not (
+        _is_thresholded(metric) or isinstance(metric, keras.metrics.FBetaScore | keras.metrics.KLDivergence)
+    )
+
+
+def _is_thresholded(metric: Any) -> bool:
+    return not {"threshold", "thresholds", "num_thresholds"}.isdisjoint(metric.get_config())
+
+
+def _is_binary(metric: Any) -> bool:
+    """Returns whether a Keras metric decides on each class by itself."""
+    is_score_of_classes = isinstance(metric, keras.metrics.FBetaScore)
+    return not is_score_of_classes and (_is_thresholded(metric) or type(metric).__name__.startswith("Binary"))
+
+
+def _reads_positive_class(metric: Any) -> bool:
+    """Returns whether a Keras metric reads a binary label and an output per row, unless its settings name classes."""
+    config = metric.get_config()
+    names_classes = config.get("class_id") is not None or config.get("top_k") or config.get("multi_label")
+    return _is_binary(metric) and not names_classes

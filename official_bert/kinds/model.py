@@ -5,8 +5,8 @@ B batch, S sequence, H hidden size, C classes
 
 import abc
 import importlib
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
 import keras
 import tensorflow as tf
@@ -24,13 +24,27 @@ DROPOUT_RATE = 0.1  # before every head except question answering, as in the ori
 Spec = TypeVar("Spec", bound=KindSpec)
 AnyTextSpec = TypeVar("AnyTextSpec", bound=TextSpec)
 
+# Names of Keras' losses and metrics of the difference between two numbers.
+ERROR_LOSSES = ("MeanSquaredError", "MeanAbsoluteError", "Huber", "LogCosh")
+ERROR_METRICS = ("MeanSquaredError", "RootMeanSquaredError", "MeanAbsoluteError", "LogCoshError")
+SPARSE_METRICS = ("SparseCategoricalAccuracy", "SparseTopKCategoricalAccuracy", "SparseCategoricalCrossentropy")
+
 
 class KindModel(abc.ABC, Generic[Spec]):
     """The layers, loss and Keras metrics of a kind.
 
     Args:
         spec: The spec of the kind.
+
+    Attributes:
+        keras_losses: Names of the classes of keras.losses that users may compile.
+        keras_metrics: Names of the classes of keras.metrics that users may compile.
+        keras_arguments: Arguments that these need, if they have them.
     """
+
+    keras_losses: ClassVar[Sequence[str]] = ("SparseCategoricalCrossentropy",)
+    keras_metrics: ClassVar[Sequence[str]] = SPARSE_METRICS
+    keras_arguments: ClassVar[Mapping[str, Any]] = {"from_logits": True}
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec

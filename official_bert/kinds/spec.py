@@ -203,7 +203,7 @@ class KindSpec(abc.ABC):
         """Returns targets of 0 for a row of `tokens` tokens, in the format of `featurize`."""
         return {LABELS: np.zeros(1, np.int32)}
 
-    def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
+    def weights_by_class(self, class_weight: Any) -> Array:
         """Returns the weight of each class, float32 [C]. The default weight is 1.
 
         Args:

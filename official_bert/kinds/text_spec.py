@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.kinds import input_adapters, probabilities
+from official_bert.kinds import class_labels, input_adapters, probabilities
 from official_bert.kinds.class_labels import BALANCED
 from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length
 from official_bert.kinds.spec import Decisions, KindSpec, Outcome
@@ -31,6 +31,7 @@ class TextExample:
     text_b: str | None = None
     # The index of the class, a tuple of indices of classes, or a number. None if it is not known.
     label: Any = None
+    row: Array | None = None  # the label as a number for each class, float32 [C], if it was given in this form
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,8 +59,15 @@ class TextSpec(KindSpec):
         first, second = input_adapters.to_pairs(x) if self.pair else (input_adapters.to_texts(x), None)
         labels = [None] * len(first) if y is None else self.parse_labels(y)
         input_adapters.check_same_length(len(first), labels, "y")
+        rows = None if y is None else self.parse_rows(y)
         return [
-            TextExample(str(index), text, None if second is None else second[index], labels[index])
+            TextExample(
+                str(index),
+                text,
+                None if second is None else second[index],
+                labels[index],
+                None if rows is None else rows[index],
+            )
             for index, text in enumerate(first)
         ]
 
@@ -71,16 +79,25 @@ class TextSpec(KindSpec):
     def parse_labels(self, y: Any) -> list[Any]:
         """Returns the labels in the y that a user passed."""
 
+    def parse_rows(self, y: Any) -> Array | None:
+        """Returns labels that are given as a number for each class, float32 [E, C], or None for other labels."""
+        return None
+
     def featurize(self, examples: Sequence[TextExample], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         features = featurize(examples, tokenizer, max_seq_length, self.doc_stride)
-        labels = [example.label for example in examples]
-        if not labels or any(label is None for label in labels):
+        if not examples or any(example.label is None for example in examples):
             return features
-        return dataclasses.replace(features, targets={LABELS: self.targets(labels)[features.details[EXAMPLE]]})
+        return dataclasses.replace(
+            features, targets={LABELS: self.example_targets(examples)[features.details[EXAMPLE]]}
+        )
 
     @abc.abstractmethod
     def targets(self, labels: Sequence[Any]) -> Array:
         """Returns labels in the format of the loss, [E, ...]."""
+
+    def example_targets(self, examples: Sequence[TextExample]) -> Array:
+        """Returns the labels of examples in the format of the loss, or as rows if they were given as rows."""
+        return self.targets([example.label for example in examples])
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> Array:
         """Returns predictions from the mean logits of the windows of each example."""
@@ -139,6 +156,24 @@ class LabelSpec(TextSpec):
         settings = super().settings | ({"temperature": self.temperature} if self.temperature != 1.0 else {})
         return settings | ({"thresholds": list(self.thresholds)} if self.thresholds else {})
 
+    def parse_rows(self, y: Any) -> Array | None:
+        values = input_adapters.to_list(class_labels.order_class_columns(y, self.labels), "y")
+        other = next((number for number, value in enumerate(values) if not self.is_label_row(value)), None)
+        if other is None:
+            return np.array(values, np.float32) if values else None
+        if other and input_adapters.is_row(values[other]) and len(values[other]) == len(self.labels):
+            received = input_adapters.format_value(values[other])
+            raise UserError(f"y[{other}] is {received}; expected {len(self.labels)} probabilities that add up to 1")
+        return None
+
+    @abc.abstractmethod
+    def is_label_row(self, value: Any) -> bool:
+        """Returns whether a label is given as a number for each class."""
+
+    def example_targets(self, examples: Sequence[TextExample]) -> Array:
+        rows = [example.row for example in examples]
+        return super().example_targets(examples) if any(row is None for row in rows) else np.array(rows)
+
     @staticmethod
     @abc.abstractmethod
     def rescale(probabilities: Array, temperature: float) -> Array:
@@ -155,7 +190,7 @@ class LabelSpec(TextSpec):
             predictions: Predictions of this spec.
             examples: Labelled examples that the model was not trained on.
         """
-        expected = self.soft_targets(self.targets([example.label for example in examples]), len(self.labels))
+        expected = self.soft_targets(self.example_targets(examples), len(self.labels))
         factor = probabilities.fit_temperature(predictions, expected, self.rescale)
         return dataclasses.replace(self, temperature=self.temperature * factor)
 

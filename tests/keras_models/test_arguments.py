@@ -2,11 +2,14 @@
 
 import inspect
 
+import keras
+import numpy as np
 import pytest
 
 import official_bert
 from official_bert.modeling.config import BertConfig
 from tests.conftest import WORDS
+from tests.make import assert_refused, refusal
 
 CONFIG = BertConfig(len(WORDS), 8, 1, 2, 16, max_position_embeddings=32)
 VOCAB = "\n".join(WORDS) + "\n"
@@ -20,6 +23,7 @@ MODELS = {
     official_bert.MaskedLM: {"masked_lm_prob": 0.3},
     official_bert.TextEncoder: {"pooling": "cls", "scale": 10.0},
 }
+TEXTS = ["the cat", "a dog", "walking mat", "the sun"]
 SETTABLE = {"temperature", "thresholds", "min_confidence", "name", "trainable"}
 
 
@@ -56,3 +60,49 @@ def test_a_subclass_of_ones_own_may_have_attributes_of_its_own():
     model = Mine(CONFIG, VOCAB, labels=["a", "b"], extra=2)
     model.extra = 3
     assert model.extra == 3
+
+
+@pytest.mark.parametrize(("labels", "y"), [
+    (("bad", "good", "so"), ["good", "bad", "so", "bad"]), (("2", "10"), [10, 2, 2, 10]),
+    (("False", "True"), [True, False] * 2),
+])  # fmt: skip
+def test_labels_are_learned_from_y_and_saved(labels, y, tmp_path, capsys):
+    model = official_bert.TextClassifier(CONFIG, VOCAB)
+    assert model.labels is None
+    for call in (model.predict, lambda texts: model.evaluate(texts, y), lambda texts: model.save_checkpoint("model")):
+        assert "has no labels yet; call fit first, or create the model with labels=[...]" in refusal(call, TEXTS)
+    model.save(tmp_path / "new.keras")
+    model = official_bert.TextClassifier.load(str(tmp_path / "new.keras"))
+    encoder = model.backbone.get_weights()
+    model.compile(keras.optimizers.SGD(0.0), metrics=["accuracy"], run_eagerly=True)
+    history = model.fit(TEXTS, y, verbose=2).history
+    assert f"note: learned the labels {', '.join(labels)} from y" in capsys.readouterr().out
+    assert model.labels == labels
+    assert list(history) == ["accuracy", "loss"]
+    assert len(model.trainable_variables) == len({each.path for each in model.trainable_variables})
+    for found, expected in zip(model.backbone.get_weights(), encoder, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    model.save(tmp_path / "model.keras")
+    loaded = official_bert.TextClassifier.load(str(tmp_path / "model.keras"))
+    assert loaded.labels == labels
+    np.testing.assert_allclose(loaded.predict(TEXTS), model.predict(TEXTS), atol=1e-6)
+    assert "expected one of" in refusal(model.fit, TEXTS, ["other", *y[1:]])
+
+
+def test_tags_and_several_labels_are_learned_too():
+    tagger = official_bert.TokenTagger(CONFIG, VOCAB)
+    tagger.fit(["the cat", "a dog"], [["O", "B"], ["O", "I"]], verbose=0)
+    assert tagger.labels == ("B", "I", "O")
+    several = official_bert.TextClassifier(CONFIG, VOCAB, multi_label=True)
+    several.fit(TEXTS, [["b"], [], ["a", "b"], ["c"]], verbose=0)
+    assert several.labels == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(("y", "message"), [
+    (np.eye(4), r"y\[0\] is array.*, which does not name a class; pass labels="),
+    (["a", None, "b", "a"], r"y\[1\] is None, which does not name a class"),
+    (["a"] * 4, "expected the names of two or more different classes"),
+    (None, "create the model with labels="),
+])  # fmt: skip
+def test_labels_that_cannot_be_learned_are_named(y, message: str):
+    assert_refused(message, official_bert.TextClassifier(CONFIG, VOCAB).fit, TEXTS, y)

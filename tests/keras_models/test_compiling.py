@@ -105,6 +105,58 @@ def test_training_that_goes_on_keeps_the_optimizer():
     assert int(model.optimizer.iterations) == 2
 
 
+def count_traces(model, monkeypatch) -> list[None]:
+    """Returns a list that gets an element each time the training step is traced."""
+    traces, train = [], model._steps.train
+    monkeypatch.setattr(model._steps, "train", lambda data: traces.append(None) or train(data))
+    return traces
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [None, "mixed_float16"])
+def test_a_second_fit_trains_as_a_new_model_does_without_tracing_the_step_again(dtype, monkeypatch):
+    model, other = classifier(dtype=dtype), classifier(dtype=dtype)
+    weights = model.get_weights()
+    model.compile(learning_rate=0.01)
+    traces = count_traces(model, monkeypatch)
+    model.fit(TEXTS, LABELS, batch_size=4, verbose=0)
+    first = len(traces)
+    model.set_weights(weights)
+    again = model.fit(TEXTS, LABELS, batch_size=4, epochs=5, verbose=0).history
+    assert len(traces) == first > 0
+    other.set_weights(weights)
+    other.compile(learning_rate=0.01)
+    assert other.fit(TEXTS, LABELS, batch_size=4, epochs=5, verbose=0).history == again
+    for ours, expected in zip(model.variables, other.variables, strict=True):
+        np.testing.assert_array_equal(ours, expected, err_msg=ours.path)
+
+
+@pytest.mark.slow
+def test_a_fit_of_other_variables_traces_the_step_again(monkeypatch):
+    model = classifier()
+    model.compile()
+    traces = count_traces(model, monkeypatch)
+    model.fit(TEXTS, LABELS, verbose=0)
+    first = len(traces)
+    model.freeze(".*embeddings.*")
+    before = model.get_layer("word_embeddings").get_weights()
+    model.fit(TEXTS, LABELS, verbose=0)
+    assert len(traces) > first
+    np.testing.assert_array_equal(model.get_layer("word_embeddings").get_weights(), before)
+
+
+@pytest.mark.parametrize("callback", [
+    keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2), keras.callbacks.ReduceLROnPlateau("loss"),
+])  # fmt: skip
+def test_callbacks_that_change_the_rate_need_a_rate_without_a_schedule(callback):
+    model = classifier()
+    message = refusal(model.fit, TEXTS, LABELS, callbacks=[callback], verbose=0)
+    assert message.startswith(f"{type(callback).__name__} changes the learning rate")
+    assert "write model.compile(official_bert.BertAdamW(5e-5))" in message
+    model.compile(official_bert.BertAdamW(5e-5), run_eagerly=True)
+    model.fit(TEXTS, LABELS, callbacks=[callback], verbose=0)
+
+
 def test_values_weigh_as_keras_losses_weigh_rows():
     model = official_bert.TextRegressor(CONFIG, VOCAB)
     model.compile("sgd", "mse", metrics=[], weighted_metrics=["mae"], run_eagerly=True)

@@ -72,18 +72,18 @@ def test_cut_texts_of_a_data_set_are_counted_as_they_are_taken(doc_stride, capsy
     )
     firsts = ["the cat sat " * 4, "the dog", "the sun", "a mat in the sun " * 9]
     data = slices(((firsts, ["a dog"] * 4), [0, 1, 1, 0])).batch(1)
-    model.fit(data, epochs=3, validation_data=data.take(1), verbose=0)
+    model.fit(data, epochs=3, validation_data=data.take(1), verbose=2)
     assert lines_on_cut_texts(capsys) == [
         "note: in 3 epochs: cut to 12 tokens (max_seq_length): 6 of 12 texts",
         "note: validation, in 3 epochs: cut to 12 tokens (max_seq_length): 3 of 3 texts",
     ]
-    model.fit(data.repeat(), epochs=3, steps_per_epoch=3, verbose=0)  # what is made ahead does not count
+    model.fit(data.repeat(), epochs=3, steps_per_epoch=3, verbose=2)  # what is made ahead does not count
     assert lines_on_cut_texts(capsys) == ["note: in 3 epochs: cut to 12 tokens (max_seq_length): 5 of 9 texts"]
-    model.evaluate(data, verbose=0)
+    model.evaluate(data, verbose=2)
     assert lines_on_cut_texts(capsys) == ["note: cut to 12 tokens (max_seq_length): 2 of 4 texts"]
-    model.evaluate(data, steps=3, verbose=0)
+    model.evaluate(data, steps=3, verbose=2)
     assert lines_on_cut_texts(capsys) == ["note: cut to 12 tokens (max_seq_length): 1 of 3 texts"]
-    model.fit(data.skip(1).take(2), validation_data=data.skip(1).take(2), verbose=0)
+    model.fit(data.skip(1).take(2), validation_data=data.skip(1).take(2), verbose=2)
     assert not lines_on_cut_texts(capsys)
 
 
@@ -191,7 +191,7 @@ def test_wrong_numbers_for_texts_of_a_data_set_are_named_in_one_line():
     assert message == "a label of the data set is nan; expected a finite number, at most 1e+18"
     several = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], multi_label=True)
     message = refusal(several.fit, slices((TEXTS[:2], [[0, 1], [0, 7]])).batch(1))
-    assert message == "a label of the data set is 7; expected 0 or 1 for each of a, b"
+    assert message == "a label of the data set is 7; expected a number from 0 to 1 for each of a, b"
 
 
 def test_labels_of_ids_are_checked(classifier):
@@ -218,10 +218,34 @@ def test_labels_of_a_data_set_that_are_no_lists_are_named():
     model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b", "c"], multi_label=True)
     message = refusal(model.fit, slices((TEXTS[:3], ["a", "b", "c"])))
     assert "y[0] is b'a'; expected a list of names or numbers" in message
-    assert "an array of 0 and 1 for each of a, b, c" in refusal(model.fit, TEXTS[:1], np.array([[1, 0]]))
+    assert "an array of numbers from 0 to 1 for each of a, b, c" in refusal(model.fit, TEXTS[:1], np.array([[1, 0]]))
     message = refusal(model.fit, slices((TEXTS[:1], [[1, 0, 0]])), class_weight={"a": 2.0})
     assert "class_weight is for models with one label per text" in message
 
 
 def test_nothing_to_predict_is_said(classifier):
     assert "no examples" in refusal(classifier.predict, [])
+
+
+def test_a_data_set_with_other_keys_is_refused_with_those_that_it_has(classifier):
+    columns = {"review": TEXTS, "stars": [1] * 8}
+    for data in (slices((columns, LABELS)), slices((columns, LABELS)).batch(4)):
+        message = (
+            "the data set has the keys review, stars; expected text. Select the texts: data.map(.*columns['review']"
+        )
+        for method in (classifier.fit, classifier.evaluate, classifier.predict):
+            assert refusal(method, data).startswith(message.partition(".*")[0])
+        data = data.map(lambda columns, labels: (columns["review"], labels))
+        assert classifier.predict(data).shape == (8, 2)
+
+
+def test_a_data_set_with_the_key_text_is_read(classifier):
+    windows = official_bert.TextClassifier(CONFIG, VOCAB, labels=["bad", "good"], doc_stride=4)
+    for model in (classifier, windows):  # in the graph, and in Python
+        data = slices(({"text": TEXTS}, LABELS)).batch(4)
+        assert model.evaluate(data, verbose=0) == pytest.approx(model.evaluate(TEXTS, LABELS, verbose=0), rel=1e-5)
+        np.testing.assert_allclose(model.predict(data), model.predict(TEXTS), atol=1e-6)
+
+
+def test_two_columns_of_a_data_set_need_a_model_of_pairs(classifier):
+    assert "create the model with pair=True" in refusal(classifier.fit, slices(((TEXTS, TEXTS), LABELS)))

@@ -22,6 +22,7 @@ def inputs_for(head: KindSpec) -> Inputs:
     return Inputs(
         head=head, tokenizer=FastTokenizer.from_vocab(VOCAB, True), max_seq_length=6, seed=3,
         preprocessor=no_preprocessor, strategy=tf.distribute.get_strategy(), is_compiled=False,
+        has_one_hot=None,
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def build() -> official_bert.TextClassifier:
 
 def test_texts_that_are_cut_are_counted(classifier, capsys):
     long = ["the cat sat " * 20, "the dog", "a mat in the sun " * 9]
-    classifier.fit(long, ["good", "bad", "good"], validation_data=(long[:1], ["bad"]), verbose=0)
+    classifier.fit(long, ["good", "bad", "good"], validation_data=(long[:1], ["bad"]), verbose=2)
     classifier.predict(long)
     told = capsys.readouterr().out
     assert told.count("note: cut to 32 tokens (max_seq_length): 2 of 3 texts\n") == 2
@@ -155,10 +155,13 @@ def test_a_data_set_trains_as_the_model_s_own_ids_do(classifier):
         ({"class_weight": {0: 1e39}}, r"class_weight\[0\] is 1e\+39; expected .*, at most 1e\+18"),
         ({"x": None}, "x is missing"),
         ({"y": [0, None]}, r"y\[1\] is None; expected one of bad, good"),
-        ({"y": [[1, 0], [1, 1]]}, r"y\[1\] is \[1, 1\]; expected one of bad, good"),
+        ({"y": [[1, 0], [1, 1]]}, r"y\[1\] is \[1, 1\]; expected 2 probabilities that add up to 1"),
         ({"sample_weight": [1.0, float("nan")]}, r"sample_weight\[1\] is nan; expected a finite number, 0 or more"),
         ({"class_weight": {"good": -2.0}}, r"class_weight\['good'\] is -2.0; expected a finite number, 0 or more"),
-        ({"class_weight": "rare"}, "class_weight is 'rare'; expected a dict of weights by class, or 'balanced'"),
+        (
+            {"class_weight": "rare"},
+            "class_weight is 'rare'; expected a dict of weights by class, an array of 2 weights",
+        ),
         ({"batch_size": 0}, "batch_size is 0; expected an integer, at least 1"),
         ({"validation_batch_size": -1}, "validation_batch_size is -1; expected an integer, at least 1"),
         ({"x": tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).take(0), "y": None}, "x is an empty data set"),
@@ -253,7 +256,6 @@ def test_balanced_classes_weigh_as_in_the_command(classifier):
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"labels": "ab"}, "labels is 'ab'; expected the names of two or more different classes"),
     ({"labels": ["a"]}, r"labels is \['a'\]; expected the names of two or more different classes"),
-    ({"labels": None}, "labels is None; expected the names"),
     ({"labels": 2}, "labels is 2; expected the names"),
     ({"num_classes": 2}, "num_classes=2 was given; expected the names of two or more different classes, as labels="),
     ({"labels": ["a", "b"], "max_seq_length": -5}, "max_seq_length is -5; expected at least 3"),
@@ -464,3 +466,24 @@ def test_fit_with_deterministic_operations_learns_the_same_bytes_again(vocab_fil
     done = run_python("-c", _FIT_TWICE, tmp_path / "config.json", vocab_file, environment=threads)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("True\n")
+
+
+def test_verbose_0_prints_nothing(capfd):
+    long = " ".join(TEXTS)  # longer than the model reads
+    for kind, y in ((official_bert.TextClassifier, [0, 1] * 200), (official_bert.TextRegressor, [0.5] * 400)):
+        model = kind(CONFIG, VOCAB, max_seq_length=8, **({"labels": ["bad", "good"]} if y[0] == 0 else {}))
+        model.compile("sgd", run_eagerly=True)
+        data = tf.data.Dataset.from_tensor_slices(([long] * 4, y[:4])).batch(4)
+        capfd.readouterr()
+        for x, labels in (([long] * 4, y[:4]), (data, None)):
+            model.fit(x, labels, validation_data=([long] * 2, y[:2]), verbose=0)
+            model.evaluate(x, labels, verbose=0)
+        model.predict([long] * 400, verbose=0)
+        assert capfd.readouterr() == ("", "")
+        model.predict([long] * 400)
+        shown = capfd.readouterr().out
+        assert "13/13" in shown  # the progress bar
+        assert "note: cut to 8 tokens (max_seq_length): 400 of 400 texts" in shown
+        assert "warning: all 400 answers" in shown
+        model.predict([long] * 40)
+        assert "2/2" not in capfd.readouterr().out

@@ -219,3 +219,16 @@ def test_accents_that_a_model_keeps_are_kept_on_every_way(tmp_path):
     assert "uncased, accented vocabulary" in describe_initial_model(
         read_initial_model(str(tmp_path / "folder")), "x", has_head=False
     )
+
+
+@pytest.mark.parametrize("name", ["TextClassifier", "MaskedLM", "TextEncoder", "MultipleChoice"])
+def test_the_backbone_is_the_encoder_of_the_model(name: str, tmp_path):
+    settings = {"labels": ["a", "b"]} if name == "TextClassifier" else {}
+    model = getattr(official_bert, name)(tiny_config(num_hidden_layers=1), VOCAB, **settings)
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    outputs = model.backbone(model.preprocessor(["the cat sat"]))
+    assert outputs["sequence_output"].shape == (1, 5, 8)
+    assert {id(each) for each in model.backbone.variables} <= {id(each) for each in model.variables}
+    loaded = type(model).load(path).backbone(model.preprocessor(["the cat sat"]))
+    np.testing.assert_array_equal(loaded["sequence_output"], outputs["sequence_output"])

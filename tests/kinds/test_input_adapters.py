@@ -3,7 +3,9 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
+import sklearn.utils.class_weight
 import tensorflow as tf
 
 from official_bert.errors import UserError
@@ -170,9 +172,12 @@ def test_a_weight_is_a_finite_number_from_0_on(wrong):
     np.testing.assert_array_equal(input_adapters.check_weights(np.array([2, 0]), "sample_weight"), [2.0, 0.0])
 
 
-def test_class_weights_are_a_dict():
-    with pytest.raises(UserError, match="class_weight is .*; expected a dict of weights by class, or 'balanced'"):
-        class_labels.weights_by_class([1.0, 2.0], ["no", "yes"])
+def test_class_weights_are_a_dict_or_in_the_order_of_the_labels():
+    message = refusal(class_labels.weights_by_class, [1.0, 2.0, 3.0], ["no", "yes"])
+    assert re.search("class_weight is .*; expected a dict .* an array of 2 weights in the order of the labels", message)
+    y = np.array(["yes", "no", "no", "no"])
+    weights = sklearn.utils.class_weight.compute_class_weight("balanced", classes=np.array(["no", "yes"]), y=y)
+    np.testing.assert_allclose(class_labels.weights_by_class(weights, ["no", "yes"]), [4 / 6, 2.0])
 
 
 def test_numbers_are_names_where_the_classes_are_called_by_numbers():
@@ -208,3 +213,20 @@ def test_names_in_a_data_set_are_those_of_lists():
     assert lookup(tf.constant(names)).numpy().tolist() == head.parse_labels(names) == [0, 1, 2, 3]
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected one of 1, 3.0, b, -2"):
         lookup(tf.constant(["1.5"]))
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan"), pd.NA, pd.NaT])
+def test_missing_texts_are_counted(missing):
+    message = refusal(input_adapters.to_texts, ["a", missing, "b", missing])
+    assert message.startswith("x[1] is ")
+    assert "2 of 4 texts are missing: remove these rows, or replace the missing texts by ''" in message
+
+
+@pytest.mark.parametrize("x", [
+    (["a", "b"], ["c", "d"]), [("a", "b")], np.array([["a", "b"]]), pd.DataFrame({"one": ["a"], "two": ["b"]}),
+    (pd.Series(["a"]), pd.Series(["b"])),
+])  # fmt: skip
+def test_pairs_for_a_model_of_single_texts_are_named(x):
+    assert "expected a text; for pairs of texts, create the model with pair=True" in refusal(
+        ClassificationSpec(labels=("a", "b")).examples, x, None
+    )

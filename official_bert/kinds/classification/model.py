@@ -12,6 +12,17 @@ from keras import ops
 
 from official_bert.kinds import class_labels, model
 from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.model import ERROR_LOSSES, ERROR_METRICS, SPARSE_METRICS
+
+# Names of Keras' losses and metrics that read a number for each class.
+_HINGES = ("Hinge", "SquaredHinge")
+_COUNTS = ("TruePositives", "TrueNegatives", "FalsePositives", "FalseNegatives")
+_TRADE_OFFS = ("PrecisionAtRecall", "RecallAtPrecision", "SensitivityAtSpecificity", "SpecificityAtSensitivity")
+_SCORES = ("BinaryAccuracy", "BinaryCrossentropy", "Precision", "Recall", "F1Score", "FBetaScore", "AUC", "BinaryIoU")
+_DISTRIBUTIONS = ("CategoricalCrossentropy", "CategoricalHinge")
+BINARY_LOSSES = ("BinaryCrossentropy", "BinaryFocalCrossentropy", *_HINGES, *ERROR_LOSSES)
+BINARY_METRICS = (*_SCORES, *_COUNTS, *_TRADE_OFFS, *_HINGES, *ERROR_METRICS)
+_ONE_HOT_METRICS = ("CategoricalAccuracy", "TopKCategoricalAccuracy", "KLDivergence", "OneHotIoU", "OneHotMeanIoU")
 
 
 def build_classifier(
@@ -35,6 +46,9 @@ def build_classifier(
 
 class Model(model.TextKindModel[ClassificationSpec]):
     """The model, loss and metrics of classification."""
+
+    keras_losses = ("SparseCategoricalCrossentropy", "CategoricalFocalCrossentropy", *_DISTRIBUTIONS, *BINARY_LOSSES)
+    keras_metrics = (*SPARSE_METRICS, *_DISTRIBUTIONS, *_ONE_HOT_METRICS, *BINARY_METRICS)
 
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
         return build_classifier(encoder, len(self.spec.labels), seed=seed)

@@ -79,9 +79,13 @@ class ClassificationSpec(LabelSpec):
         return dataclasses.replace(self, thresholds=(1.0 - threshold, threshold)[:: 1 if rare else -1])
 
     def parse_labels(self, y: Any) -> list[int]:
-        return class_labels.class_numbers(
-            input_adapters.to_list(class_labels.order_class_columns(y, self.labels), "y"), self.labels
-        )
+        rows = self.parse_rows(y)
+        if rows is not None:
+            return rows.argmax(axis=1).tolist()
+        return class_labels.class_numbers(input_adapters.to_list(y, "y"), self.labels)
+
+    def is_label_row(self, value: Any) -> bool:
+        return class_labels.is_probability_row(value, len(self.labels))
 
     def targets(self, labels: Sequence[int]) -> Array:
         return np.array(labels, np.int32)
@@ -102,7 +106,7 @@ class ClassificationSpec(LabelSpec):
             weights = self.parse_class_weights(class_weights)
         return self, np.asarray(weights[classes], np.float32)
 
-    def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
+    def weights_by_class(self, class_weight: Any) -> Array:
         return class_labels.weights_by_class(class_weight, self.labels)
 
     def apply_activation(self, logits: Array) -> Array:
@@ -167,4 +171,4 @@ class ClassificationSpec(LabelSpec):
         return scores.two_class_scores(predictions, np.array(self.predicted_labels(predictions)), expected)
 
     def soft_targets(self, targets: Array, classes: int) -> Array:
-        return np.asarray(np.eye(classes)[targets])
+        return targets if targets.ndim == 2 else np.asarray(np.eye(classes)[targets])

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import ops
 
 from official_bert.kinds import model
-from official_bert.kinds.classification.model import build_classifier
+from official_bert.kinds.classification.model import BINARY_LOSSES, BINARY_METRICS, build_classifier
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 
 
@@ -43,6 +43,9 @@ class WeightedBinaryCrossentropy(keras.losses.Loss):
 class Model(model.TextKindModel[MultiLabelSpec]):
     """The model, loss and metrics of multi_label."""
 
+    keras_losses = BINARY_LOSSES
+    keras_metrics = BINARY_METRICS
+
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
         return build_classifier(encoder, len(self.spec.labels), seed=seed)
 
@@ -66,5 +69,5 @@ class Model(model.TextKindModel[MultiLabelSpec]):
         is_simple = is_array and element_spec.shape[int(is_batched) :] == (len(labels),)
         if not is_simple or self.spec.doc_stride:
             return None
-        expected = f"0 or 1 for each of {', '.join(labels)}"
-        return lambda y: model.check_values(y, y, (y == 0) | (y == 1), "label", expected)
+        expected = f"a number from 0 to 1 for each of {', '.join(labels)}"
+        return lambda y: model.check_values(y, y, (y >= 0) & (y <= 1), "label", expected)

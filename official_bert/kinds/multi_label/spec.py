@@ -85,16 +85,16 @@ class MultiLabelSpec(LabelSpec):
         return [self._parse_label_set(row, f"y[{number}]") for number, row in enumerate(rows)]
 
     def _parse_label_set(self, row: Any, name: str) -> tuple[int, ...]:
-        """Returns the indices of classes, given names or indices, or an array of 0 and 1 for each class."""
-        is_array = isinstance(row, np.ndarray) and row.dtype.kind in "biuf"
+        """Returns the indices of classes, given names or indices, or an array of probabilities, such as 0 and 1."""
+        is_array = self.is_label_row(row)
         is_list = isinstance(row, Iterable) and not isinstance(row, str | bytes)
-        if not is_list or (is_array and (row.shape != (len(self.labels),) or not np.isin(row, (0, 1)).all())):
+        if not is_list or (is_array and (row.shape != (len(self.labels),) or not ((row >= 0) & (row <= 1)).all())):
             raise UserError(
-                f"{name} is {input_adapters.format_value(row)}; expected a list of names or numbers, or an array of 0 "
-                f"and 1 for each of {', '.join(self.labels)}"
+                f"{name} is {input_adapters.format_value(row)}; expected a list of names or numbers, or an array of "
+                f"numbers from 0 to 1 for each of {', '.join(self.labels)}"
             )
         if is_array:
-            return tuple(np.flatnonzero(row).tolist())
+            return tuple(np.flatnonzero(row > 0.5).tolist())
         numbers = class_labels.class_numbers(row, self.labels, name)
         if len(set(numbers)) < len(numbers):  # probably a list of 0 and 1 for each class
             raise UserError(
@@ -102,6 +102,9 @@ class MultiLabelSpec(LabelSpec):
                 "classes, or 0 and 1 for each class as a NumPy array"
             )
         return tuple(numbers)
+
+    def is_label_row(self, value: Any) -> bool:
+        return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
 
     def targets(self, labels: Sequence[Sequence[int]]) -> Array:
         """Returns rows of 0 and 1, float32 [E, C]."""
@@ -113,7 +116,7 @@ class MultiLabelSpec(LabelSpec):
     def blank_targets(self, tokens: int) -> dict[str, Array]:
         return {LABELS: np.zeros((1, len(self.labels)), np.float32)}
 
-    def weights_by_class(self, class_weight: Mapping[Any, float] | str) -> Array:
+    def weights_by_class(self, class_weight: Any) -> Array:
         raise UserError("class_weight is for models with one label per text; remove it, or train without multi_label")
 
     def apply_activation(self, logits: Array) -> Array:

@@ -15,6 +15,12 @@ from official_bert.kinds import model
 from official_bert.kinds.input_adapters import MAX_MAGNITUDE
 from official_bert.kinds.regression.spec import RegressionSpec
 
+_ERRORS = (
+    "MeanAbsolutePercentageError",
+    "MeanSquaredLogarithmicError",
+    "Poisson",
+)  # names of Keras' losses and metrics
+
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class WithoutAxis(keras.layers.Layer):
@@ -55,6 +61,9 @@ def build_regressor(
 
 class Model(model.TextKindModel[RegressionSpec]):
     """The model, loss and metrics of regression."""
+
+    keras_losses = (*model.ERROR_LOSSES, *_ERRORS)
+    keras_metrics = (*model.ERROR_METRICS, *_ERRORS, "R2Score")
 
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
         return build_regressor(encoder, seed=seed)

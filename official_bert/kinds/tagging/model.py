@@ -3,11 +3,13 @@
 B batch, S sequence, C classes
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import keras
 
 from official_bert.kinds import model
+from official_bert.kinds.features import NO_LABEL
 from official_bert.kinds.losses import TagAccuracy, TaggingLoss
 from official_bert.kinds.tagging.spec import TaggingSpec
 
@@ -23,6 +25,9 @@ def build_token_tagger(
 
 class Model(model.KindModel[TaggingSpec]):
     """The model, loss and metrics of tagging."""
+
+    keras_metrics = ("SparseCategoricalCrossentropy",)
+    keras_arguments: ClassVar[Mapping[str, Any]] = {"from_logits": True, "ignore_class": NO_LABEL}
 
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
         return build_token_tagger(encoder, len(self.spec.labels), seed=seed)

@@ -117,6 +117,9 @@ class TripletLoss(VectorLoss):
 class Model(model.KindModel[VectorSpec]):
     """The model and loss of vectors."""
 
+    keras_losses = (*model.ERROR_LOSSES, "CosineSimilarity")
+    keras_metrics = (*model.ERROR_METRICS, "CosineSimilarity")
+
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
         return encoder
 

@@ -1,0 +1,150 @@
+"""Checks the losses and metrics that users pass to compile, and the form of the labels that they read.
+
+Models output logits. Losses read logits. Metrics of classes that read probabilities or one-hot labels are wrapped.
+"""
+
+import inspect
+from typing import Any
+
+import keras
+
+from official_bert.errors import UserError
+from official_bert.kinds.features import NO_LABEL
+from official_bert.kinds.losses import MetricOfClasses, reads_indices, reads_logits
+from official_bert.kinds.model import create_model
+from official_bert.kinds.spec import KindSpec
+from official_bert.kinds.text_spec import LabelSpec
+
+_CROSSENTROPIES, _ACCURACIES = ("crossentropy", "ce"), ("accuracy", "acc")  # Keras resolves them by shape
+
+
+def check_losses(losses: Any, head: KindSpec) -> Any:
+    """Returns the losses unchanged if they fit the head and read logits.
+
+    Args:
+        losses: A loss, or a list or dict of losses, as in compile.
+        head: The head that outputs the logits.
+
+    Raises:
+        UserError: If a loss of Keras does not fit the head, expects probabilities, or does not ignore the padding of
+            tags.
+    """
+    kind_model = create_model(head)
+
+    def check(item: Any) -> Any:
+        instance = _create(_name_crossentropy(item, head), keras.losses)
+        if _is_from_keras(instance):
+            _check_fit(instance, keras.losses, kind_model.keras_losses, head)
+        return item
+
+    return keras.tree.map_structure(check, losses)
+
+
+def check_metrics(metrics: Any, head: KindSpec, has_one_hot: bool | None = False) -> Any:
+    """Returns the metrics, wrapped if they read labels or outputs in another form than the head has.
+
+    "accuracy" is replaced by the accuracy of the head.
+
+    Args:
+        metrics: A metric, or a list or dict of metrics, as in compile.
+        head: The head that outputs the logits.
+        has_one_hot: Whether labels of classes are one-hot (see `reads_one_hot`).
+
+    Raises:
+        UserError: If a metric of Keras does not fit the head, or expects probabilities that it cannot get.
+    """
+    kind_model = create_model(head)
+    own = next(iter(keras.tree.flatten(kind_model.metrics())), None)
+
+    def check(item: Any) -> Any:
+        if isinstance(item, str) and item in _ACCURACIES and own is not None:
+            # Keras resolves the name to this metric by itself.
+            is_keras_choice = isinstance(own, keras.metrics.SparseCategoricalAccuracy)
+            return item if is_keras_choice or own.name != "accuracy" else own
+        instance = _create(_name_crossentropy(item, head), keras.metrics)
+        if not _is_from_keras(instance) or type(instance) is keras.metrics.MeanMetricWrapper:
+            return item
+        wraps = isinstance(head, LabelSpec)
+        _check_fit(instance, keras.metrics, kind_model.keras_metrics, head, checks_logits=not wraps)
+        reads_labels = not head.is_single_label or (reads_indices(instance) and has_one_hot is False)
+        if not wraps or (reads_labels and reads_logits(instance)):
+            return item
+        return MetricOfClasses(instance, head.is_single_label, name=item if isinstance(item, str) else instance.name)
+
+    return keras.tree.map_structure(check, metrics)
+
+
+def reads_one_hot(loss: Any, head: KindSpec) -> bool | None:
+    """Returns whether a loss reads a number for each class instead of the index of a class.
+
+    Returns None if the loss reads either form, or if the head has another kind of labels.
+    """
+    if not isinstance(head, LabelSpec) or not head.is_single_label or isinstance(loss, dict | list):
+        return None
+    instance = _create(loss, keras.losses)
+    return not reads_indices(instance) if _is_from_keras(instance) else None
+
+
+def check_labels(loss: Any, head: KindSpec, labels: Any, logits: Any) -> None:
+    """Raises a UserError if labels that were passed on unchanged do not have the form that the loss reads.
+
+    Args:
+        loss: The compiled loss.
+        head: The head that outputs the logits.
+        labels: A tensor of labels.
+        logits: A tensor of logits.
+    """
+    expects_one_hot = reads_one_hot(loss, head)
+    if expects_one_hot is None:
+        return
+    is_one_hot = len(labels.shape) == 2 and labels.shape[-1] == logits.shape[-1]
+    if is_one_hot != expects_one_hot:
+        form = "a row of numbers for each class" if is_one_hot else "the index of a class"
+        remedy = "keras.losses.CategoricalCrossentropy" if is_one_hot else "keras.losses.SparseCategoricalCrossentropy"
+        raise UserError(
+            f"each label is {form}, which the loss {_get_name(_create(loss, keras.losses))} does not read; convert the "
+            f"labels, or compile with {remedy}(from_logits=True)"
+        )
+
+
+def _name_crossentropy(item: Any, head: KindSpec) -> Any:
+    """Returns the class name of the head's own cross-entropy for the short names that Keras resolves by shape."""
+    if not isinstance(item, str) or item not in _CROSSENTROPIES:
+        return item
+    name = type(next(iter(keras.tree.flatten(create_model(head).loss())))).__name__
+    return name.replace("TaggingLoss", "SparseCategoricalCrossentropy").replace("WeightedBinary", "Binary")
+
+
+def _create(item: Any, module: Any) -> Any:
+    """Returns the Keras object for the name, class or function of a loss or metric."""
+    instance = module.get(item) if isinstance(item, str) or inspect.isclass(item) else item
+    if inspect.isfunction(instance) and _is_from_keras(instance):
+        kinds = {name.lower(): kind for name, kind in vars(module).items() if inspect.isclass(kind)}
+        kind = kinds.get(instance.__name__.replace("_", ""))
+        return kind() if kind else instance
+    return instance
+
+
+def _check_fit(instance: Any, module: Any, names: Any, head: KindSpec, checks_logits: bool = True) -> None:
+    name, module_name = _get_name(instance), module.__name__.removeprefix("keras._tf_keras.")
+    if name not in names:
+        received = f"{module_name}.{name} does not fit {head.kind.replace('_', ' ')}"
+        scores = "; evaluate returns the scores of the answers" if head.has_own_scores else ""
+        raise UserError(f"{received}; use one of {', '.join(names)}, or a function of your own{scores}")
+    config = instance.get_config()
+    needed = {key: value for key, value in create_model(head).keras_arguments.items() if key in config}
+    if checks_logits and any(config[key] != value for key, value in needed.items()):
+        arguments = ", ".join(f"{key}={value}" for key, value in needed.items())
+        problem = f"does not ignore the label {NO_LABEL}, which marks tokens without a label"
+        if not config["from_logits"]:
+            problem = "expects probabilities, but the model outputs logits"
+        raise UserError(f"{name} {problem}; use {module_name}.{name}({arguments}) instead")
+
+
+def _get_name(instance: Any) -> str:
+    return getattr(instance, "__name__", type(instance).__name__)
+
+
+def _is_from_keras(instance: Any) -> bool:
+    """Returns whether a function or the class of an object is defined in Keras. User-defined ones are not checked."""
+    return (instance if inspect.isfunction(instance) else type(instance)).__module__.startswith("keras.")
