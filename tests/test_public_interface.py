@@ -48,6 +48,7 @@ def test_importing_the_package_imports_nothing_else():
     assert done.stdout.split() == ["set()"]
 
 
+@pytest.mark.slow
 def test_tensorflow_makes_no_remarks_where_a_public_name_imports_it():
     code = """
 import os, sys, official_bert

@@ -341,6 +341,7 @@ def test_evaluation_reads_each_record_once_and_fills_the_last_batch_with_zeros(s
     assert sum(int(tf.reduce_sum(batch["masked_lm_weights"])) for batch in batches) == len(ALL)
 
 
+@pytest.mark.slow
 def test_no_thread_tunes_the_data_by_the_time_of_day(
     shards: list[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -59,7 +59,7 @@ def tagging_data(folder: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "make_data", "score", "most"), [
-    ("squad", squad_data, "f1", 100.0),
+    pytest.param("squad", squad_data, "f1", 100.0, marks=pytest.mark.slow),
     pytest.param("squad_v2", functools.partial(squad_data, version_2=True), "f1", 100.0, marks=pytest.mark.slow),
     pytest.param("codah", codah_data, "accuracy", 1.0, marks=pytest.mark.slow),
     pytest.param("tagging", tagging_data, "f1", 1.0, marks=pytest.mark.slow),

@@ -14,6 +14,7 @@ from tests.make import tiny_config, write_text
 LENGTHS = ("--max_seq_length=32", "--max_predictions_per_seq=5")
 
 
+@pytest.mark.slow
 def test_text_becomes_a_model_that_answers(tmp_path: pathlib.Path, run: Run):
     text, heldout, vocab, model = (f"{tmp_path}/{name}" for name in ("text.txt", "heldout.txt", "vocab.txt", "model"))
     config = tiny_config(vocab_size=2000, hidden_size=32, num_hidden_layers=1, intermediate_size=64)

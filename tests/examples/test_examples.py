@@ -131,6 +131,7 @@ def test_the_table_has_two_parts_without_a_common_text(tmp_path: pathlib.Path):
     assert not parts[0] & parts[1]
 
 
+@pytest.mark.slow
 def test_web_archives_and_tfrecord_files_become_json_lines(installed: pathlib.Path):
     texts = ["A page,\nof two lines.", "“Another”.", "A feature."]
     pages = [("warcinfo", "Software-Info: none"), ("conversion", texts[0]), ("conversion", texts[1])]

@@ -79,7 +79,10 @@ def test_every_activation_is_the_models(activation: str, tmp_path: pathlib.Path)
     assert_written(onnx_graph.onnx_model(model), model, TAGGING, tmp_path)
 
 
-@pytest.mark.parametrize("head", [BILSTM, *FEATURES])
+@pytest.mark.parametrize("head", [
+    head if head in (BILSTM, "concat_last_four") else pytest.param(head, marks=pytest.mark.slow)
+    for head in (BILSTM, *FEATURES)
+])  # fmt: skip
 def test_a_bilstm_does_not_read_padding(head: str, tmp_path: pathlib.Path):
     for kind in (CLASSIFICATION, TAGGING):
         model = build_model(kind, head_input=HeadInput(head, 3))

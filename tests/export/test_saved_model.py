@@ -142,6 +142,7 @@ def sst2(classifier: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.P
     return folder
 
 
+@pytest.mark.slow
 def test_python_clients_of_the_docs_are_answered(sst2: pathlib.Path, capsys, monkeypatch):
     monkeypatch.chdir(sst2)
     load = find_block("export.md", "tf.saved_model.load")

@@ -152,7 +152,7 @@ def test_features_writes_the_vectors_as_the_model_was_trained(folder, tmp_path):
         feature_extraction.write_features(dataclasses.replace(options, init=str(tmp_path / "pooled")))
 
 
-@pytest.mark.parametrize("format_name", ["saved_model", "onnx"])
+@pytest.mark.parametrize("format_name", [pytest.param("saved_model", marks=pytest.mark.slow), "onnx"])
 def test_exports_answer_with_normalized_vectors(folder, tmp_path, format_name):
     """Each export proves itself by a replay when it is written; here the command asks it once more."""
     export(folder / "run", tmp_path / "export", format_name, eval_file=str(folder / "pairs.jsonl"))

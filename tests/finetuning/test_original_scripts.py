@@ -53,7 +53,7 @@ def test_a_missing_test_file_is_found_before_the_training(tmp_path: pathlib.Path
     assert not (output / "task.json").exists()
 
 
-@pytest.mark.parametrize("version_2", [False, True])
+@pytest.mark.parametrize("version_2", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_run_squad_writes_the_originals_files(tmp_path: pathlib.Path, model_flags: list[str], version_2: bool):
     questions = [{"id": "a", "question": "who", "answers": [{"text": "the cat", "answer_start": 0}]}]
     if version_2:

@@ -168,7 +168,7 @@ def test_values_weigh_as_keras_losses_weigh_rows():
 
 
 @pytest.mark.usefixtures("without_collection")
-@pytest.mark.parametrize("of_data_set", [False, True])
+@pytest.mark.parametrize("of_data_set", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_model_that_has_learned_can_be_quantized(of_data_set: bool):
     model = classifier()
     model.compile("sgd", run_eagerly=True)

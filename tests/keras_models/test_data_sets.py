@@ -65,26 +65,35 @@ def lines_on_cut_texts(capsys) -> list[str]:
     return [line for line in capsys.readouterr().out.splitlines() if "max_seq_length" in line]
 
 
-@pytest.mark.parametrize("doc_stride", [None, 4])  # batches that TensorFlow makes, and Python
-def test_cut_texts_of_a_data_set_are_counted_as_they_are_taken(doc_stride, capsys):
-    model = official_bert.TextClassifier(
-        CONFIG, VOCAB, labels=["bad", "good"], pair=True, max_seq_length=12, doc_stride=doc_stride
-    )
+def cut_pairs(doc_stride: int | None):
+    """A model of pairs, and batches of one pair, of which the first and the last are cut."""
+    settings = {"labels": ["bad", "good"], "pair": True, "max_seq_length": 12, "doc_stride": doc_stride}
     firsts = ["the cat sat " * 4, "the dog", "the sun", "a mat in the sun " * 9]
     data = slices(((firsts, ["a dog"] * 4), [0, 1, 1, 0])).batch(1)
+    return official_bert.TextClassifier(CONFIG, VOCAB, **settings), data
+
+
+@pytest.mark.parametrize("doc_stride", [None, 4])  # batches that TensorFlow makes, and Python
+def test_cut_texts_of_a_data_set_are_counted_as_they_are_taken(doc_stride, capsys):
+    model, data = cut_pairs(doc_stride)
     model.fit(data, epochs=3, validation_data=data.take(1), verbose=2)
     assert lines_on_cut_texts(capsys) == [
         "note: in 3 epochs: cut to 12 tokens (max_seq_length): 6 of 12 texts",
         "note: validation, in 3 epochs: cut to 12 tokens (max_seq_length): 3 of 3 texts",
     ]
-    model.fit(data.repeat(), epochs=3, steps_per_epoch=3, verbose=2)  # what is made ahead does not count
+    model.fit(data.skip(1).take(2), validation_data=data.skip(1).take(2), verbose=2)
+    assert not lines_on_cut_texts(capsys)
+
+
+@pytest.mark.slow
+def test_cut_texts_of_batches_that_are_made_ahead_do_not_count(capsys):
+    model, data = cut_pairs(None)
+    model.fit(data.repeat(), epochs=3, steps_per_epoch=3, verbose=2)
     assert lines_on_cut_texts(capsys) == ["note: in 3 epochs: cut to 12 tokens (max_seq_length): 5 of 9 texts"]
     model.evaluate(data, verbose=2)
     assert lines_on_cut_texts(capsys) == ["note: cut to 12 tokens (max_seq_length): 2 of 4 texts"]
     model.evaluate(data, steps=3, verbose=2)
     assert lines_on_cut_texts(capsys) == ["note: cut to 12 tokens (max_seq_length): 1 of 3 texts"]
-    model.fit(data.skip(1).take(2), validation_data=data.skip(1).take(2), verbose=2)
-    assert not lines_on_cut_texts(capsys)
 
 
 # Each class, its settings, and examples as lists and as a data set; of the latter those of predict.

@@ -8,6 +8,7 @@ import sys
 
 import keras
 import numpy as np
+import pytest
 
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.modeling.config import BertConfig
@@ -21,6 +22,7 @@ IN_A_NEW_PROCESS = """
 import json, keras
 import official_bert.keras_models
 import numpy as np
+import pytest
 model = keras.saving.load_model("model.keras")
 ids = np.arange(1, 13, dtype=np.int32).reshape(2, 6)
 np.save("outputs.npy", model({"input_ids": ids, "input_mask": ids * 0 + 1, "segment_ids": ids * 0}))
@@ -43,6 +45,7 @@ def registered_in_the_source() -> set[str]:
     return names
 
 
+@pytest.mark.slow
 def test_a_new_process_loads_a_keras_file_after_importing_keras_models_alone(tmp_path: pathlib.Path):
     model = build_classifier(build_encoder(CONFIG, seed=1), 3, seed=2)
     model.compile(

@@ -22,7 +22,7 @@ ENDINGS = [("the cat", ["sat", "ran", "on", "the mat"])]
 
 CONFIG = tiny_config()
 # What the fast tests try; the slow ones try all.
-FAST = ("classifier", "tagger")
+FAST = ("classifier",)
 
 # Each class, its settings, and examples with labels.
 MODELS = {
@@ -93,12 +93,13 @@ def test_keras_loads_every_model_after_one_import(tmp_path):
 
 @pytest.mark.parametrize("name", ["classifier", "pairs", "several", "regressor", "tagger", "answerer", "choice"])
 def test_the_folder_of_a_fine_tuned_model_is_written_and_read(name, tmp_path):
-    model, x, _ = built(name)
+    model, *_ = built(name)
     model.save_checkpoint(str(tmp_path / "folder"))
     assert "no_answer" not in json.loads((tmp_path / "folder" / "task.json").read_text())  # version_2 says it
     loaded = type(model).from_checkpoint(str(tmp_path / "folder"))
     assert loaded.get_config() == {**model.get_config(), "dtype": loaded.get_config()["dtype"]}
-    assert_same(loaded.predict(x), model.predict(x))
+    for before, after in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(after, before)
 
 
 @pytest.mark.slow
@@ -143,14 +144,17 @@ def test_a_model_of_the_same_configuration_has_new_weights():
     np.testing.assert_array_equal(other.predict(x), model.predict(x))
 
 
-def test_a_model_is_exported_in_several_formats(tmp_path):
+@pytest.mark.parametrize("formats", ["onnx", pytest.param("onnx,litert", marks=pytest.mark.slow)])
+def test_a_model_is_exported_in_the_formats_asked_for(formats, tmp_path):
     model, x, _ = built("classifier")
     rows = [{"text": text, "label": "good"} for text in x]
     (tmp_path / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    model.export(str(tmp_path / "out"), "onnx,litert", eval_file=str(tmp_path / "dev.jsonl"))
-    answers = OnnxPredictor(str(tmp_path / "out" / "onnx" / "1")).run({"text": np.array(x, object)})
+    model.export(str(tmp_path / "out"), formats, eval_file=str(tmp_path / "dev.jsonl"))
+    several = "litert" in formats
+    answers = OnnxPredictor(str(tmp_path / "out" / ("onnx/1" if several else "1"))).run({"text": np.array(x, object)})
     np.testing.assert_allclose(answers["probabilities"], model.predict(x), rtol=1e-4)
-    assert json.loads((tmp_path / "out" / "litert" / "report.json").read_text())["examples"] == len(rows)
+    if several:
+        assert json.loads((tmp_path / "out" / "litert" / "report.json").read_text())["examples"] == len(rows)
     with pytest.raises(UserError, match="--format is openvino; .* saved_model, onnx, litert"):
         model.export(str(tmp_path / "other"), "openvino")
     model.quantize("int8")
@@ -237,6 +241,7 @@ def test_a_file_that_cannot_be_replaced_stays(name, tmp_path):
     assert f"{name} already exists" in refusal(save, path, overwrite=False)
 
 
+@pytest.mark.slow
 def test_a_model_that_was_saved_in_the_older_format_is_saved_in_the_other_as_before(tmp_path):
     model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"])
     for optimizer in ("sgd", None):
@@ -254,9 +259,12 @@ def test_callbacks_of_keras_replace_the_file_as_a_whole(tmp_path, monkeypatch):
     model, x, y = built("classifier")
     replaced = []
     monkeypatch.setattr(os, "replace", lambda source, target: replaced.append((source, target)))
-    for name, only in (("model.keras", False), ("model.weights.h5", True)):
-        model.fit(x, y, verbose=0, callbacks=[keras.callbacks.ModelCheckpoint(tmp_path / name, save_weights_only=only)])
-    assert [target for _, target in replaced] == [str(tmp_path / name) for name in ("model.keras", "model.weights.h5")]
+    names = {"model.keras": False, "model.weights.h5": True}
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(tmp_path / name, save_weights_only=only) for name, only in names.items()
+    ]
+    model.fit(x, y, verbose=0, callbacks=callbacks)
+    assert [target for _, target in replaced] == [str(tmp_path / name) for name in names]
 
 
 def test_weights_in_several_files_and_models_in_folders_are_read_again(tmp_path):

@@ -310,6 +310,7 @@ def test_callbacks_see_true_figures_and_resuming_is_exact(classifier, tmp_path):
     assert min(rest.history["val_loss"]) == pytest.approx(loaded.evaluate(TEXTS, LABELS, verbose=0)[0], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_keras_tensorboard_callback_writes_the_history_of_fit(classifier, tmp_path):
     callback = keras.callbacks.TensorBoard(str(tmp_path))
     settings = {"validation_data": (TEXTS, LABELS), "epochs": 2, "verbose": 0, "callbacks": [callback]}

@@ -61,6 +61,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(make_options, shared_run
     assert losses[1] == losses[0]
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_the_same_command_goes_on(record_files: list[str], config_file: str, tmp_path: pathlib.Path):
     steps = ("--num_train_steps=100000", "--log_steps=5", "--nocompile_parts")
     command = pretrain_command(record_files, config_file, tmp_path / "run", *steps)
@@ -182,6 +183,7 @@ def test_calls_get_long_once_it_is_known_how_long_a_step_takes(make_options, tmp
     assert list((tmp_path / "slow" / "train").rglob("*.xplane.pb"))
 
 
+@pytest.mark.slow
 def test_bfloat16_trains(make_options: OptionsMaker, tmp_path: pathlib.Path):
     pretrain(make_options(tmp_path / "run", dtype="bfloat16"))
     losses = [line["loss"] for line in read_log(str(tmp_path / "run"), "train")]

@@ -88,6 +88,7 @@ def test_neither_the_server_nor_predict_imports_tensorflow_or_keras(tagger: path
     assert predicted["starts"] == [0, 4, 8, 12, 15, 19]
 
 
+@pytest.mark.slow
 def test_it_has_the_answers_and_the_signature_of_a_saved_model(tmp_path: pathlib.Path):
     model_dir = save_finetuned(tmp_path / "model", MULTIPLE_CHOICE)
     folders = [export(model_dir, tmp_path / format_name, format_name) for format_name in (ONNX, SAVED_MODEL)]

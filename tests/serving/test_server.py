@@ -48,7 +48,7 @@ def test_the_threads_that_keep_kernels_for_each_shape_are_few(before: str | None
     assert threads == [after]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_a_signal_answers_what_is_under_way_and_ends(exports: pathlib.Path, number: signal.Signals):
     command = [sys.executable, "-m", "official_bert_cli", "serve", f"--model=size={exports / 'size'}", "--port=0"]
     # Without TensorFlow's own remarks, which a user does not get either.

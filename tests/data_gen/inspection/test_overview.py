@@ -90,6 +90,7 @@ def test_a_report_over_an_input_is_refused(vocab_file: str, tmp_path: pathlib.Pa
     assert "--num_records is -1" in refusal(InspectionOptions, [path], vocab_file, num_records=-1)
 
 
+@pytest.mark.slow
 def test_closed_output_pipe_ends_the_command_silently(vocab_file: str, tmp_path: pathlib.Path):
     path, report = write(tmp_path / "x", [good()] * 2000), tmp_path / "report.html"
     flags = f"--input_file={path} --vocab_file={vocab_file} --num_records=2000 --report={report}"

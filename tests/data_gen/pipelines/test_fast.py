@@ -94,6 +94,7 @@ def test_bytes_are_the_same_after_kills_at_random_moments(corpus: Corpus, tmp_pa
     assert contents(tmp_path / "killed") == contents(tmp_path / "straight"), found
 
 
+@pytest.mark.slow
 def test_after_a_full_disk_the_same_command_continues(corpus: Corpus, tmp_path: pathlib.Path):
     make_records(corpus, tmp_path / "straight")
     options = make_options(corpus, tmp_path / "full")
@@ -110,6 +111,7 @@ def test_after_a_full_disk_the_same_command_continues(corpus: Corpus, tmp_path: 
     assert contents(tmp_path / "full") == contents(tmp_path / "straight")
 
 
+@pytest.mark.slow
 def test_worker_of_a_removed_run_does_not_write_into_the_next_run(
     corpus: Corpus, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):

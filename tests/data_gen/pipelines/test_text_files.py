@@ -51,7 +51,9 @@ def stored(store: str, folder: pathlib.Path, texts: Sequence[str], patch: pytest
     return str(path)
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", [
+    pytest.param(store, marks=[pytest.mark.slow] if store == "tfds" else []) for store in STORES
+])  # fmt: skip
 def test_every_kind_of_file_gives_the_same_records(
     store: str,
     corpus: Corpus,

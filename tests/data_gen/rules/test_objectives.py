@@ -142,4 +142,4 @@ def test_records_of_one_segment_are_told_from_damaged_pairs():
 
 @pytest.mark.parametrize("rates", ["80/10", "80/10/20", "eighty", "-10/10/100", "80.0/10/10"])
 def test_invalid_rates_are_rejected(rates: str, tmp_path: pathlib.Path):
-    assert "expected the percentages of [MASK]" in refusal(make_flags, tmp_path, masking_rates=rates)
+    assert f"--masking_rates is {rates!r}; " in refusal(make_flags, tmp_path, masking_rates=rates)

@@ -70,6 +70,7 @@ def test_a_run_is_measured_and_trained_in_its_precision_within_its_budget(shared
     assert flags["num_train_steps"] == int((300 * 0.98 - 41 - 14) / 0.5)
 
 
+@pytest.mark.slow
 def test_the_speed_is_measured(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(allocator, "tune_allocator", lambda: None)
     monkeypatch.setattr(quality_peers, "_SECONDS_OF_CALL", 0.01)
