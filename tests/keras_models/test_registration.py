@@ -22,7 +22,6 @@ IN_A_NEW_PROCESS = """
 import json, keras
 import official_bert.keras_models
 import numpy as np
-import pytest
 model = keras.saving.load_model("model.keras")
 ids = np.arange(1, 13, dtype=np.int32).reshape(2, 6)
 np.save("outputs.npy", model({"input_ids": ids, "input_mask": ids * 0 + 1, "segment_ids": ids * 0}))
