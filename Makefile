@@ -44,9 +44,9 @@ quickstart: .venv/runtime
 		"if the file does [MASK] exist , an error is raised ." \
 		"the function returns [MASK] if the string is empty ."
 
-# Two processes of one thread each, whatever the machine: each takes two gigabytes or so. oneDNN would compile a kernel for
-# every shape, and XLA would optimize what runs for milliseconds; the slow tests run as users' programs do.
-FAST_TENSORFLOW := TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 TF_ENABLE_ONEDNN_OPTS=0 \
+# Two processes of one thread each, whatever the machine: each takes two gigabytes or so. XLA would spend seconds on optimizing
+# what runs for milliseconds; the slow tests run as users' programs do.
+FAST_TENSORFLOW := TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 \
 	XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 test: .venv/test

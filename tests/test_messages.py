@@ -1,5 +1,6 @@
 """Messages name only flags that the reader of the message can pass."""
 
+import pytest
 import ast
 import inspect
 import re
@@ -37,6 +38,7 @@ def _messages(module: str) -> Iterator[str]:
             yield node.value
 
 
+@pytest.mark.slow
 def test_messages_name_flags_of_a_command_that_can_print_them():
     flags: dict[str, set[str]] = {}  # by module
     for command in COMMANDS:

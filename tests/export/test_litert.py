@@ -70,6 +70,7 @@ def write_examples(folder: pathlib.Path, kind: str) -> str:
     return write_labels(folder, labels[kind])
 
 
+@pytest.mark.slow
 def test_converted_model_with_different_answers_is_not_written(monkeypatch, tmp_path):
     model_dir, export_dir = save_finetuned(tmp_path / "model", CLASSIFICATION), tmp_path / "litert"
     source = read_source(model_dir)

@@ -156,6 +156,7 @@ def test_python_clients_of_the_docs_are_answered(sst2: pathlib.Path, capsys, mon
     np.testing.assert_allclose(answer["probabilities"], found["found"]["probabilities"][0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_empty_text_is_answered_alike_by_python_tables_and_the_server(classifier: str, sst2: pathlib.Path, tmp_path):
     texts = ["", " \t", "\u200b", "the cat"]
     expected = TextClassifier.from_checkpoint(classifier).predict(texts, verbose=0)

@@ -69,6 +69,7 @@ def test_invalid_text_or_top_k_is_rejected(
         fill_mask(Loaded(build_pretraining_model(tiny_config), tiny_config, FullTokenizer(vocab_file)), text, top_k)
 
 
+@pytest.mark.slow
 def test_command_prints_candidates(model_dir: str):
     command = ("-m", "official_bert_cli", "fill-mask", f"--model_dir={model_dir}", "--top_k=2", "the [MASK] ran .")
     done = run_python(*command, environment={"TF_CPP_MIN_LOG_LEVEL": None})

@@ -67,7 +67,7 @@ def description(kind: str) -> dict:
 
 
 # They take their time, as each builds a graph of its own.
-SLOW = ("multi_label", "regression", "tagging", "multiple_choice")
+SLOW = ("multi_label", "regression", "tagging", "question_answering", "multiple_choice")
 
 
 @pytest.mark.parametrize(

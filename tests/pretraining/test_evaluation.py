@@ -86,6 +86,7 @@ def test_a_run_from_weights_is_evaluated_before_the_first_step_and_on_general_te
         make_options(tmp_path / "run", general_eval_file=record_files)
 
 
+@pytest.mark.slow
 def test_evaluation_ends_after_as_many_batches_as_asked_for(make_options, tmp_path, capsys):
     options = make_options(tmp_path / "run", num_train_steps=1, do_eval=True, max_eval_steps=3, eval_batch_size=4)
     pretrain(options)

@@ -142,6 +142,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_unasked(four_steps, 
     assert "resuming from" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_checkpoints_that_are_all_damaged_are_left_alone_until_asked(four_steps, run_folder):
     for path in run_folder.glob("ckpt-*.data*"):
         path.write_bytes(b"nothing")
@@ -152,6 +153,7 @@ def test_checkpoints_that_are_all_damaged_are_left_alone_until_asked(four_steps,
     assert bundle.find_damage(str(run_folder / "ckpt-4")) is None
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_before_its_first_save_begins_again(four_steps, run_folder):
     for path in [*run_folder.glob("ckpt*"), run_folder / "checkpoint"]:
         path.unlink()
@@ -163,6 +165,7 @@ def test_a_run_that_was_killed_before_its_first_save_begins_again(four_steps, ru
     assert [line["loss"] for line in read_log(str(run_folder), "train")] == [json.loads(line)["loss"] for line in lines]
 
 
+@pytest.mark.slow
 def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(make_options, tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, "_MOST_SKIPPED", 8)
     # The first step of so high a rate is finite, and none after it.

@@ -117,6 +117,7 @@ def test_damaged_log_is_named_by_line(make_options: OptionsMaker, finished_run: 
     assert_refused("train.jsonl, line 3, is not valid JSON", pretrain, make_options(finished_run))
 
 
+@pytest.mark.slow
 def test_run_without_tensorboard_goes_on(make_options, tmp_path, monkeypatch):
     monkeypatch.setattr("official_bert.runs.training_log.importlib.util.find_spec", lambda _: None)
     pretrain(make_options(tmp_path / "run"))
@@ -124,6 +125,7 @@ def test_run_without_tensorboard_goes_on(make_options, tmp_path, monkeypatch):
     assert not (tmp_path / "run" / "train").exists()
 
 
+@pytest.mark.slow
 def test_full_disk_while_logging_is_told(make_options, tmp_path, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
@@ -190,6 +192,7 @@ def test_bfloat16_trains(make_options: OptionsMaker, tmp_path: pathlib.Path):
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
+@pytest.mark.slow
 def test_float16_trains_with_a_scaled_loss(make_options: OptionsMaker, tmp_path: pathlib.Path):
     folder = tmp_path / "run"
     pretrain(make_options(folder, dtype="float16"))

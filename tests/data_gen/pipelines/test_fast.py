@@ -165,6 +165,7 @@ def test_system_errors_are_explained():
             raise error
 
 
+@pytest.mark.slow
 def test_flag_recommended_by_a_text_error_helps(corpus: Corpus, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "latin1.txt", b"return the value\nthe \xe9 object\n")
     inputs = ([*corpus[0], path], corpus[1])

@@ -44,6 +44,7 @@ def test_same_file_for_both_parts_is_rejected(tmp_path: pathlib.Path):
     assert_refused(r"are both .*link.txt; pass two different files", python_prose.write, options)
 
 
+@pytest.mark.slow
 def test_python_installation_contains_a_megabyte_of_prose():
     kept, heldout = python_prose.gather()
     text = [sentence for document in kept for sentence in document]
