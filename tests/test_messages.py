@@ -1,11 +1,12 @@
 """Messages name only flags that the reader of the message can pass."""
 
-import pytest
 import ast
 import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+
+import pytest
 
 from official_bert.utils.flags import list_flags
 from official_bert_cli import COMMANDS, load
