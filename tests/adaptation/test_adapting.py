@@ -144,7 +144,7 @@ def test_text_of_single_sentences_is_learned_without_pairs(
     source: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ):
     text = write_text(tmp_path / "text.txt", documents=100, sentences=1)
-    (tmp_path / "words.txt").write_text("sunny\nrunning\n")
+    (tmp_path / "words.txt").write_text("sunny\nrunning\n<user>\n")
     options = make_options(
         source, text, tmp_path / "model", num_train_steps=1, new_words_file=str(tmp_path / "words.txt")
     )
@@ -152,7 +152,8 @@ def test_text_of_single_sentences_is_learned_without_pairs(
     output = capsys.readouterr().out
     assert "--objective=mlm" in output
     assert "it has no pooler, no next-sentence head: new weights are used" in output
-    assert "2 words added, 1 of them in place of unused pieces" in output
+    assert "3 words added, 1 of them in place of unused pieces" in output
+    assert open_model(str(tmp_path / "model")).tokenizer.tokenize("the <user> sat") == ["the", "<user>", "sat"]
     assert json.loads((tmp_path / "model" / "adapt.json").read_text())["general"] is None
     assert json.loads((tmp_path / "model" / "run.json").read_text())["flags"]["next_sentence_prediction"] is False
     (tmp_path / "words.txt").write_text("sunny\nwalking\n")
