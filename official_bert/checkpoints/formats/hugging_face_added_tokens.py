@@ -61,7 +61,7 @@ def _list_values(settings: Mapping[str, Any], ids: Mapping[str, Any]) -> list[tu
     special_contents = [each["content"] if isinstance(each, dict) else each for each in special]
     return [
         *((value, index) for index, value in (settings.get("added_tokens_decoder") or {}).items()),
-        *((value, value["id"]) for value in settings.get("added_tokens") or []),
+        *((value, value.get("id")) for value in settings.get("added_tokens") or []),
         *(({"content": token, "special": token in special_contents}, index) for token, index in ids.items()),
         *(({**each, "special": True} if isinstance(each, dict) else each, None) for each in special),
     ]
