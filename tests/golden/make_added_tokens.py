@@ -30,6 +30,8 @@ ADDED: list[dict[str, Any]] = [
     {"content": "bcd", "special": False, "normalized": True},
     {"content": "user>x", "special": False, "normalized": True},
     {"content": "@@", "special": False, "normalized": False},
+    {"content": "@@@", "special": False, "normalized": False},
+    {"content": "<user>+", "special": False, "normalized": True},
     {"content": "<Σ>", "special": True, "normalized": True},
     {"content": "world", "special": False, "normalized": True},
 ]
@@ -41,7 +43,7 @@ TEMPLATES = (
 
 OTHERS = (
     "| |hello world|abcd|abcabcd|[E1|E1]|[E 1]|[e10]|< user >|<us\u200der>|brand new|[Brand  New]|[brand\tnew]|unix|"
-    "u\u0308ni\u0308x|ÜNÏX|co-vid|COVIDS|中 国|中国国|@ @|@@@|<user>x|<<user>>|[MASK] [E1]|<σ>|<ς>|ΑΣ<Σ>|[E1]\u0301|"
+    "u\u0308ni\u0308x|ÜNÏX|co-vid|COVIDS|中 国|中国国|@ @|@@@@@|<user>x|<<user>>|[MASK] [E1]|<σ>|<ς>|ΑΣ<Σ>|[E1]\u0301|"
     "gpu GPUs gPU|İ<user>İ"
 ).split("|")
 
