@@ -71,8 +71,8 @@ class Manifest:
         try:
             manifest = cls(values["source"], [Shard(**shard) for shard in values["shards"]], values["statistics"])
         except (KeyError, TypeError) as error:
-            problem = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise UserError(f"{path} is not a manifest of records, or is corrupted: {problem}") from error
+            reason = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise UserError(f"{path} is not a manifest of records, or is corrupted: {reason}") from error
         if problem := manifest._find_problem():
             raise UserError(
                 f"{path} is not a manifest of records, or is corrupted: {problem}; restore it from a copy, or remove "

@@ -100,8 +100,8 @@ class LabelColumn:
             labels = list(label_numbers)[: len(set(label_numbers.values()))]  # Other names of the classes follow.
             known = ", ".join(labels[:_MAX_LISTED])
             more = ", ..." if len(labels) > _MAX_LISTED else ""
-            names = ", ".join(map(repr, unknown))
-            return (), problem or f"unknown label {names}; the training data have {len(labels)}: {known}{more}"
+            listed = ", ".join(map(repr, unknown))
+            return (), problem or f"unknown label {listed}; the training data have {len(labels)}: {known}{more}"
         return tuple(sorted({label_numbers[name] for name in names})), ""
 
 
