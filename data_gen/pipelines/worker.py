@@ -221,6 +221,7 @@ def get_part_folder(folder: str, number: int, part: int) -> str:
 
 
 def main() -> None:
+    """Runs a worker process: reads tasks from standard input and writes their results to standard output."""
     end_with_parent(int(sys.argv[2]))
     worker = Worker(sys.argv[1])
     for line in sys.stdin:

@@ -95,8 +95,7 @@ class RunCheckpoints:
         return find_newest_complete(self._folder)
 
     def restore_latest(self) -> str | None:
-        """Restores all variables from the newest complete checkpoint. Returns its path, or None if the run has no
-        checkpoint.
+        """Restores all variables from the newest complete checkpoint. Returns its path, or None without checkpoints.
 
         Raises:
             UserError: If no checkpoint is complete, or it does not fit the model.
