@@ -22,7 +22,6 @@ from official_bert.kinds.model import create_model
 from official_bert.kinds.spec import Decisions, KindSpec
 from official_bert.kinds.text_spec import DECISIONS
 from official_bert.optimization.choices import DTYPES
-from official_bert.tasks.task import Task
 from official_bert.utils import files
 from official_bert.utils.counting import pluralize
 from official_bert.utils.flags import TRAINING
@@ -85,9 +84,8 @@ def evaluate_and_predict(
 
     is_chief = strategy.extended.should_checkpoint
     if options.makes_decisions:
-        examples, predictions = predict(_get_deciding_split(task))
-        wanted = Decisions(options.calibrate, options.thresholds, options.min_confidence)
-        task.head = task.head.decide(predictions, examples, wanted)
+        examples, predictions = predict(task.eval_splits[0])
+        task.head = task.head.decide(predictions, examples, get_wanted_decisions(options))
         if is_chief:
             decisions = {name: value for name, value in task.head.settings.items() if name in DECISIONS}
             finetuned.replace_task(folder, task_spec | decisions)
@@ -178,10 +176,6 @@ def _restore_decisions(head: KindSpec, task_spec: Mapping[str, Any]) -> KindSpec
     return dataclasses.replace(head, **decisions)
 
 
-def _get_deciding_split(task: Task) -> str:
-    if not task.eval_splits:
-        raise UserError(
-            f"--calibrate, --thresholds and --min_confidence need evaluation data, and {task.name} has none; a table "
-            "needs --eval_file"
-        )
-    return task.eval_splits[0]
+def get_wanted_decisions(options: Options) -> Decisions:
+    """Returns the settings that the options ask to choose on the evaluation data."""
+    return Decisions(options.calibrate, options.thresholds, options.min_confidence)

@@ -11,7 +11,7 @@ from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
-from official_bert.finetuning.evaluation import Scores, evaluate_and_predict
+from official_bert.finetuning.evaluation import Scores, evaluate_and_predict, get_wanted_decisions
 from official_bert.finetuning.initial_model import describe_initial_model, read_initial_model, select_head_weights
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import OPTIONS_FILE, train
@@ -137,7 +137,13 @@ def _restore_settings(options: Options, spec: dict[str, Any]) -> Options:
 
 
 def _check_splits(options: Options, task: Task) -> None:
-    """Raises a UserError if the task has no data to evaluate or predict."""
+    """Raises a UserError if the task has no data to evaluate or predict, or its kind has no wanted decision."""
+    if options.makes_decisions and not task.eval_splits:
+        raise UserError(
+            f"--calibrate, --thresholds and --min_confidence need evaluation data, and {task.name} has none; a table "
+            "needs --eval_file"
+        )
+    task.head.check_decisions(get_wanted_decisions(options))
     if options.do_eval and not (task.eval_splits or options.do_train):
         raise UserError(f"--do_eval: {task.name} has no evaluation data; a table needs --eval_file")
     if options.do_predict and not task.test_splits:

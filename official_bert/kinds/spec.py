@@ -239,18 +239,20 @@ class KindSpec(abc.ABC):
         """Converts predictions of `uncalibrated` to predictions of this spec."""
         return predictions
 
+    def check_decisions(self, wanted: Decisions) -> None:
+        """Raises a UserError if the kind does not have a wanted setting, so that it can be reported before training."""
+        if wanted != Decisions():
+            raise UserError(f"--calibrate, --thresholds and --min_confidence are for classes; the task is {self.kind}")
+
     def decide(self, predictions: Any, examples: Sequence[Any], wanted: Decisions) -> Self:
         """Returns the spec with settings that are chosen on labelled examples.
 
         Args:
             predictions: Predictions of `uncalibrated`.
             examples: Labelled examples that the model was not trained on.
-            wanted: The settings to choose.
-
-        Raises:
-            UserError: If the kind does not have these settings.
+            wanted: The settings to choose, for which `check_decisions` raised no error.
         """
-        raise UserError(f"--calibrate, --thresholds and --min_confidence are for classes; the task is {self.kind}")
+        return self
 
     def label_scores(self, predictions: Any, examples: Sequence[Any]) -> dict[str, dict[str, float]] | None:
         """Returns precision, recall, F1 and the number of examples of each label. None for single-label kinds."""

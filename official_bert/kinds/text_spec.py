@@ -225,6 +225,9 @@ class LabelSpec(TextSpec):
                 text does not have two classes.
         """
 
+    def check_decisions(self, wanted: Decisions) -> None:
+        pass
+
     def decide(self, predictions: Array, examples: Sequence[TextExample], wanted: Decisions) -> Self:
         spec = self.uncalibrated().fit_temperature(predictions, examples) if wanted.calibrate else self
         if wanted.thresholds is None:

@@ -302,6 +302,7 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
     ({"freeze": ["nothing"]}, "'nothing' matches no whole layer name"),
     ({"calibrate": True, "do_eval": False}, "--calibrate, --thresholds and --min_confidence need --do_eval"),
     ({"thresholds": "auc"}, "--thresholds is 'auc'; expected one of f1"),
+    ({"min_confidence": 0.5, "label_kind": "multi_label"}, "--min_confidence is for one label per text"),
     ({"calibrate": True, "eval_file": None}, "need evaluation data, and table has none; a table needs --eval_file"),
     ({"balanced_sampling": True, "label_kind": "multi_label"}, "--balanced_sampling needs a classification task"),
 ])  # fmt: skip
@@ -311,6 +312,7 @@ def test_what_cannot_be_is_said(options, changes, message):
     options = with_task_options(options, **of_task)
     changes = {"num_train_epochs": 0.2, **changes}
     assert message in refusal(lambda: runner.run(dataclasses.replace(options, **changes)))
+    assert not pathlib.Path(options.output_dir, "train.jsonl").exists()  # the run stopped before training
 
 
 def test_of_several_labels_the_results_have_the_figures_of_each(options, tmp_path):

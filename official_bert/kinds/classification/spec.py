@@ -65,12 +65,15 @@ class ClassificationSpec(LabelSpec):
         predicted, expected = self.predicted_labels(predictions), [example.label for example in examples]
         return self._take_probabilities(predictions), np.array(predicted) == np.array(expected)
 
-    def choose_thresholds(self, predictions: Array, examples: Sequence[TextExample], measure: str) -> Self:
-        if len(self.labels) != 2:
+    def check_decisions(self, wanted: Decisions) -> None:
+        if wanted.thresholds is not None and len(self.labels) != 2:
             raise UserError(
                 f"thresholds are for two classes, or for several labels per text; the model has {len(self.labels)} "
                 "classes and one label per text; set a minimum confidence instead"
             )
+
+    def choose_thresholds(self, predictions: Array, examples: Sequence[TextExample], measure: str) -> Self:
+        self.check_decisions(Decisions(thresholds=measure))
         expected = np.array([example.label for example in examples])
         rare = scores.find_rare_class(expected)
         (threshold,) = probabilities.choose_thresholds(

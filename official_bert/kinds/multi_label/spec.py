@@ -56,10 +56,9 @@ class MultiLabelSpec(LabelSpec):
         thresholds = probabilities.choose_thresholds(predictions, expected, self.labels, measure)
         return dataclasses.replace(self, thresholds=thresholds)
 
-    def decide(self, predictions: Array, examples: Sequence[TextExample], wanted: Decisions) -> Self:
+    def check_decisions(self, wanted: Decisions) -> None:
         if wanted.min_confidence is not None:
             raise UserError("--min_confidence is for one label per text; with several labels, use --thresholds")
-        return super().decide(predictions, examples, wanted)
 
     def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
         """Returns the spec with positive_weights. If balanced, texts with and without a label have equal weights."""
