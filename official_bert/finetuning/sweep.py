@@ -115,7 +115,7 @@ def _format_table(rows: list[dict[str, Any]]) -> str:
             values = row["scores"].get(name, [])
             if len(values) < len(
                 row["seeds"]
-            ):  # a score that not every run has, such as that of a rare type of entities
+            ):  # not every run has the score, such as the F1 of a rare type of entities
                 cells.append("-")
                 continue
             deviation = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
