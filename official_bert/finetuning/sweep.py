@@ -113,9 +113,7 @@ def _format_table(rows: list[dict[str, Any]]) -> str:
         cells = []
         for name in names:
             values = row["scores"].get(name, [])
-            if len(values) < len(
-                row["seeds"]
-            ):  # not every run has the score, such as the F1 of a rare type of entities
+            if len(values) < len(row["seeds"]):  # a run may lack the F1 of a rare type of entities
                 cells.append("-")
                 continue
             deviation = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
