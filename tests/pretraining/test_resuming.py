@@ -320,7 +320,7 @@ def test_records_without_masks_are_recognised_by_their_manifest(make_options, vo
     other.write_text("\n".join([*WORDS[:-1], "another"]) + "\n")
     with pytest.raises(UserError, match="other.txt is not the vocabulary of the records of --input_file"):
         pretrain(make_options(tmp_path / "other", input_file=files, vocab_file=str(other)))
-    with pytest.raises(UserError, match="--max_predictions_per_seq is 2, but the manifest says .* made with 3"):
+    with pytest.raises(UserError, match="--max_predictions_per_seq is 2, but the records of .* were made with 3"):
         pretrain(make_options(tmp_path / "other", input_file=files, vocab_file=vocab_file, max_predictions_per_seq=2))
 
 
