@@ -225,6 +225,7 @@ def test_narrow_models_and_small_texts_get_finite_weights():
         assert all(np.isfinite(np.asarray(variable)).all() for variable in model.variables)
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_such_weights_once_and_equally_with_the_same_seed(make_options, tmp_path, capsys):
     changes = {"init_from_records": True, "num_train_steps": 1}
     losses = []

@@ -6,6 +6,7 @@ import pytest
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
+from official_bert.export.options import ONNX
 from official_bert.inference import exports as layout
 from official_bert.inference import replays
 from official_bert.kinds.names import QUESTION_ANSWERING
@@ -21,7 +22,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The export folder of a model that answers questions, the kind with the most outputs; no test changes it."""
     folder = tmp_path_factory.mktemp("checked")
     model_dir = save_finetuned(folder / "model", QUESTION_ANSWERING)
-    export(model_dir, str(folder / "exports"))
+    export(model_dir, str(folder / "exports"), ONNX)
     return folder / "exports"
 
 
@@ -35,7 +36,7 @@ def other(exported: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> p
     content["margins"] = [1.0] * len(content["margins"])
     path.write_text(json.dumps(content))
     (folder / "1" / checksums.CHECKSUM_FILE).unlink()
-    checksums.write(str(folder / "1"), ["saved_model.pb"], {})
+    checksums.write(str(folder / "1"), [layout.ONNX_FILE], {})
     return folder
 
 
