@@ -57,8 +57,11 @@ def tiny_config() -> "BertConfig":
 
 
 @pytest.fixture(scope="session", autouse=True)
-def answers_of_own_process() -> "Iterator[Callable[..., Any]]":
-    """Lets exports be asked in the tests' process, which saves the start of another one; gives what starts that."""
+def run_separate_process() -> "Iterator[Callable[..., Any]]":
+    """Checks exports in the tests' process, which saves starting another one.
+
+    Returns the function that checks an export in a separate process, as it runs for users.
+    """
     from official_bert.export import plain_answers
 
     original = plain_answers.run_process

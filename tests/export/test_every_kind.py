@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import official_bert
+from official_bert.export import proof
 from official_bert.export.options import ONNX, SAVED_MODEL
 from official_bert.inference import batch_prediction, exports, loading, replays
 from official_bert.inference.options import BatchPredictionOptions
@@ -31,9 +32,12 @@ AS_SAVED_MODELS = [pytest.param(SAVED_MODEL, kind, marks=pytest.mark.slow) for k
 
 
 @pytest.mark.parametrize(("format_name", "kind"), [*IN_ONNX, *AS_SAVED_MODELS])
-def test_an_export_of_every_kind_answers_as_python(format_name: str, kind: str, export_kind):
+def test_an_export_of_every_kind_answers_as_python(format_name: str, kind: str, export_kind, run_separate_process):
     path = export_kind(kind, format_name)
-    assert len(replays.read(path)) >= 12
+    replay = replays.read(path)
+    assert len(replay) >= 12
+    if format_name == SAVED_MODEL:
+        proof.compare(replay, *run_separate_process(path, replay.rows()))
     assert exports.is_onnx(path) == (format_name == ONNX)
     assert exports.find_newest_version(str(pathlib.Path(path).parent)) == path
     assert exports.read_metadata(path)["kind"] == kind

@@ -50,14 +50,14 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.slow
-def test_export_moves_and_loads_without_this_package(exported, tmp_path, answers_of_own_process):
+def test_export_moves_and_loads_without_this_package(exported, tmp_path, run_separate_process):
     moved = str(shutil.copytree(exported, tmp_path / "elsewhere"))
     texts = replays.read(moved)
-    alone, together = answers_of_own_process(moved, texts.rows())
+    alone, together = run_separate_process(moved, texts.rows())
     assert not list(texts.differences(alone, "alone")) + list(texts.differences(together, "together"))
     assert len(alone) == len(texts) > len(together) > 5
     with pytest.raises(UserError, match=r"a separate process cannot run .*: [^$]*none"):
-        answers_of_own_process(str(tmp_path / "none"), texts.rows())
+        run_separate_process(str(tmp_path / "none"), texts.rows())
 
 
 def test_export_has_metadata_and_no_local_paths(exported: pathlib.Path):
