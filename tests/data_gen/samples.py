@@ -27,7 +27,7 @@ def make_options(corpus: Corpus, folder: pathlib.Path, **changes: object) -> Rec
         "max_predictions_per_seq": PREDICTIONS,
         "dupe_factor": 2,
         "num_shards": 3,
-        "num_workers": 2,
+        "num_workers": 1,
         "block_tokens": 5000,
         **changes,
     }

@@ -1,6 +1,7 @@
 """Small models of every kind whose answers differ from text to text, for the tests of what is exported."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -40,12 +41,16 @@ def scattered(model: keras.Model) -> keras.Model:
     return model
 
 
+@functools.cache
 def build_model(kind: str, config: BertConfig = CONFIG, head_input: HeadInput = ENCODER_ITSELF) -> keras.Model:
+    """Returns a model that tests share and do not change."""
     encoder = build_encoder(config, seed=1)
     return scattered(build_task_model(kind, encoder, len(LABELS), CHOICES, seed=2, head_input=head_input))
 
 
+@functools.cache
 def pretraining_model(config: BertConfig = CONFIG) -> keras.Model:
+    """Returns a model that tests share and do not change."""
     return scattered(build_pretraining_model(config, seed=1))
 
 

@@ -215,13 +215,18 @@ def test_pairs_are_truncated_one_token_at_a_time():
             assert kept == [a, b]
 
 
+@functools.cache
+def trace_ids_signature(kind: str, tokenizer: FullTokenizer) -> Any:
+    return exported(kind, tokenizer).signatures()[IDS_SIGNATURE]
+
+
 @pytest.mark.parametrize("kind", [CLASSIFICATION, MULTIPLE_CHOICE])  # blocks of TensorFlow's and Keras' operations
 @pytest.mark.parametrize(("name", "wrong", "least", "most"), [
     ("input_ids", len(WORDS), 0, len(WORDS) - 1), ("input_ids", -1, 0, len(WORDS) - 1),
     ("segment_ids", 2, 0, 1), ("segment_ids", -1, 0, 1), ("input_mask", 2, 0, 1),
 ])  # fmt: skip
 def test_ids_without_an_embedding_are_refused(kind, name, wrong, least, most, tokenizer):
-    signature = exported(kind, tokenizer).signatures()[IDS_SIGNATURE]
+    signature = trace_ids_signature(kind, tokenizer)
     shape = (2, CHOICES, 3) if kind == MULTIPLE_CHOICE else (2, 3)
     features = {each: np.ones(shape, np.int32) for each in ("input_ids", "input_mask", "segment_ids")}
     signature(**{each: tf.constant(value) for each, value in features.items()})

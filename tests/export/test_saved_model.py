@@ -19,7 +19,7 @@ from official_bert.inference.saved_model import SavedModelPredictor
 from official_bert.inference.warmup import EXAMPLES, read_requests
 from official_bert.keras_models.text_classifier import TextClassifier
 from official_bert.kinds.graph_model import GraphModel
-from official_bert.kinds.names import CLASSIFICATION, KINDS
+from official_bert.kinds.names import CLASSIFICATION, KINDS, TAGGING
 from official_bert.modeling.pretraining_model import get_encoder
 from tests.conftest import ROOT
 from tests.export.exported_models import TEXTS, build_model, export, pretraining_model, save_finetuned, save_run
@@ -207,7 +207,9 @@ def test_run_is_exported_as_masked_lm_or_encoder(tmp_path: pathlib.Path):
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [
+    pytest.param(kind, marks=[] if kind in (CLASSIFICATION, TAGGING) else [pytest.mark.slow]) for kind in KINDS
+])  # fmt: skip
 def test_encoder_of_a_finetuned_model_has_its_weights(kind: str, tmp_path: pathlib.Path):
     source = read_source(save_finetuned(tmp_path / "model", kind), encoder=True)
     trained = {variable.path: variable for variable in build_model(kind).variables}
