@@ -33,6 +33,7 @@ Y_BY_KIND = {
     "values": 1.0 + np.arange(ROWS)[:, None] % 3,
 }
 HEADS = {"two classes": ONE_CLASS, "four classes": ONE_CLASS, "several labels": SEVERAL, "values": VALUE}
+CLASSES = ("two classes", "four classes")  # Kinds whose labels are indices or one-hot rows.
 
 
 class Values:
@@ -267,11 +268,10 @@ def labels_of(kind: str, form: str = "rows"):
     return y[:, 0] if kind == "values" else y.argmax(axis=1) if form == "indices" else y
 
 
-@pytest.mark.parametrize("form", ["indices", "rows"])
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize(
+    ("kind", "form"), [*((kind, "rows") for kind in LOSSES), *((kind, "indices") for kind in CLASSES)]
+)
 def test_each_loss_of_keras_has_the_value_of_numpy_or_is_rejected(kind: str, form: str):
-    if form == "indices" and kind in ("several labels", "values"):
-        pytest.skip("the labels have one form")
     assert set(classes_of(keras.losses)) == set().union(*LOSSES.values()) | NO_LOSS
     model, ids, values = build_model(kind)
     for name in classes_of(keras.losses):
@@ -286,11 +286,8 @@ def test_each_loss_of_keras_has_the_value_of_numpy_or_is_rejected(kind: str, for
         assert found == pytest.approx(np.mean(LOSSES[kind][name](values)), rel=1e-4), name
 
 
-@pytest.mark.parametrize("loss", [None, "rows"])
-@pytest.mark.parametrize("kind", METRICS)
+@pytest.mark.parametrize(("kind", "loss"), [*((kind, None) for kind in METRICS), *((kind, "rows") for kind in CLASSES)])
 def test_each_metric_of_keras_has_the_value_of_numpy_or_is_rejected(kind: str, loss: str | None):
-    if loss and kind in ("several labels", "values"):
-        pytest.skip("the labels have one form")
     known = set().union(*METRICS.values()) | NO_METRIC | CUSTOM
     assert set(classes_of(keras.metrics)) == known
     model, ids, values = build_model(kind)
