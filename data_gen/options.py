@@ -196,8 +196,9 @@ class VocabularyOptions(TextOptions):
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=TEXT)
     layout: str = option(
         "compact",
-        "compact: [PAD] [UNK] [CLS] [SEP] [MASK] from 0, then pieces; release: [PAD] 0, [UNK] 100, [CLS] 101, [SEP] "
-        "102, [MASK] 103 and the unused pieces of Google's English vocabulary (cased: 101, uncased: 994).",
+        "Ids of the special tokens. compact: [PAD] [UNK] [CLS] [SEP] [MASK] are 0 to 4. release, as in Google's "
+        "English vocabularies: [PAD] 0, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103, and [unused] pieces (101 "
+        "if cased, 994 if uncased).",
         VOCABULARY_LAYOUTS,
         group=VOCABULARY,
     )
@@ -255,7 +256,7 @@ class VerificationOptions(ValidatedOptions):
     input_file: list[str] = option(
         [], "Record files or glob patterns, separated by commas. Manifests in the same folders are read too."
     )
-    manifest: str | None = option(None, "Manifest whose files to check, instead of --input_file.")
+    manifest: str | None = option(None, "Manifest that lists the record files to check. Replaces --input_file.")
     vocab_file: str | None = option(None, "The vocabulary that the records were made with.")
     bert_config_file: str | None = option(None, "Configuration of the model to train.")
 

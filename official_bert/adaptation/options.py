@@ -118,8 +118,8 @@ class Options(TextOptions, AdamOptions):
         """
         if self.max_seq_length > config.max_position_embeddings:
             raise UserError(
-                f"--max_seq_length is {self.max_seq_length}, but the model of --init reads "
-                f"{config.max_position_embeddings} tokens; give at most that"
+                f"--max_seq_length is {self.max_seq_length}, but the model of --init supports at "
+                f"most {config.max_position_embeddings} tokens; lower it"
             )
         part = max(1, self.num_train_steps // _PARTS)
         eval_steps = self.eval_steps or part

@@ -143,7 +143,7 @@ def propose_words(vocab: str, counts: Mapping[str, int], number: int) -> list[Pr
     """Returns at most `number` words for the vocabulary, sorted by the number of tokens they save.
 
     A word of n pieces saves n - 1 tokens per occurrence. [UNK] counts as two pieces, because that token carries no
-    information. Tokens already saved by an earlier proposal that the word begins with do not count again.
+    information. If an earlier proposal is a prefix of a word, only the tokens that the word saves in addition count.
     """
     pieces = parse_vocab(vocab)
     tokenizer = WordpieceTokenizer(pieces)

@@ -31,7 +31,9 @@ class ConversionOptions(ValidatedOptions):
     )
     bert_config_file: str | None = option(None, "The configuration, if the checkpoint's folder lacks it.", group=FILES)
     vocab_file: str | None = option(
-        None, "The vocabulary, for a folder without one or to replace the folder's.", group=FILES
+        None,
+        "The vocabulary, if the checkpoint's folder has none. Otherwise replaces the one in the folder.",
+        group=FILES,
     )
     do_lower_case: bool | None = option(
         None, "Whether the vocabulary is uncased, if the folder does not state it.", group=FILES

@@ -81,12 +81,12 @@ class Naming:
         return shape
 
     def to_stored(self, name: str, value: Array, config: BertConfig) -> Array:
-        """Converts our tensor to the format's."""
+        """Converts a tensor from this library's layout to the file format's, by transposing and reshaping."""
         stored = value.T if re.fullmatch(self.transposed, name) else value
         return np.ascontiguousarray(stored).reshape(self.get_stored_shape(name, value.shape, config))
 
     def from_format(self, name: str, value: Array, shape: tuple[int, ...]) -> Array:
-        """Converts the format's tensor to ours."""
+        """Converts a tensor from the file format's layout to this library's, by transposing and reshaping."""
         return np.ascontiguousarray(value.T if re.fullmatch(self.transposed, name) else value.reshape(shape))
 
 
@@ -296,7 +296,7 @@ class AssignedWeights:
 
 
 def compare_weights(model: "keras.Model", weights: Mapping[str, Any]) -> AssignedWeights:
-    """Returns what `assign_weights` would assign."""
+    """Compares weights with the variables of a model. Returns the paths that match, are missing, or are unused."""
     missing, variables = {}, {variable.path: variable for variable in model.weights}
     for path, variable in variables.items():
         if path not in weights:

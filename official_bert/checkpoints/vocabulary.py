@@ -32,8 +32,8 @@ class FoundTokenizer:
         folder: The folder of the checkpoint.
         vocabularies: The text of each vocabulary, by the path of its file.
         casing: The casing that the folder states, or None.
-        added_tokens: The added tokens of a folder that does not state the casing.
-        settings_file: The file that states the casing, or that could state it.
+        added_tokens: The added tokens. If `casing` is not None, it contains them instead.
+        settings_file: The file with the casing, or the file in which it is expected.
     """
 
     folder: str

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 def make_dataset_options(shard_policy: "tf.data.experimental.AutoShardPolicy | None" = None) -> "tf.data.Options":
     """Returns the options of a dataset.
 
-    The options turn off autotuning. TensorFlow's autotuning thread waits by wall-clock time, so a run would end an
-    hour late if the clock were set back by an hour. Without autotuning, the number of parallel calls equals the number
-    of processors, up to 16.
+    The options turn off autotuning, because its thread sleeps until a wall-clock time: if the clock is set back, the
+    end of a run waits until that time. Without autotuning, the number of parallel calls equals the number of
+    processors, up to 16.
 
     Args:
         shard_policy: How several workers share the dataset.

@@ -109,7 +109,7 @@ def select_head_weights(initial: LoadedModel, head: KindSpec) -> dict[str, Array
 
 
 def _has_same_head(task: Mapping[str, Any], head: KindSpec) -> bool:
-    """Returns whether a fine-tuned model has the weights of a head, up to the order of the classes."""
+    """Returns whether task.json describes the same head: kind, classes in any order, number of choices, and input."""
     own = head.task_spec(None, task["max_seq_length"])
     same_labels = sorted(task["labels"] or ()) == sorted(own["labels"] or ())
     same_input = HeadInput.from_dict(task) == head.head_input

@@ -73,7 +73,7 @@ class Options(ValidatedOptions, AdamOptions):
     )
     log_steps: int | None = option(
         None,
-        "Steps between two lines of the log. Defaults to about 50, or to a twentieth of the steps of a short run.",
+        "Number of steps between log lines. Defaults to about 50, or to 1/20 of the steps in short runs.",
         group=TRAINING,
         resumable=True,
         min=1,
@@ -104,7 +104,8 @@ class Options(ValidatedOptions, AdamOptions):
     )
     adam_bias_correction: bool = option(
         True,
-        "Whether Adam corrects the bias of its moments. The original does not and fails more often on small data.",
+        "Whether Adam corrects the bias of its moments. The original does not, and fails to "
+        "learn more often on small data.",
         group=TRAINING,
     )
     group_by_length: bool = option(

@@ -71,7 +71,7 @@ class TrainingStep:
         weights: Any = None,
         on_outputs: Callable[[Any, Any, Any, Any], Any] | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Takes a step on the rows of this replica, with the gradients of all replicas.
+        """Computes the gradients for this replica's rows, sums them over all replicas and updates the weights.
 
         Args:
             inputs: Inputs of the model, [B, ...].
@@ -126,7 +126,7 @@ class TrainingStep:
     def _differentiate_outputs(
         self, run_forward: Callable[[Any, Any], Any], inputs: Any, targets: Any, count: tf.Tensor
     ) -> tuple[tf.Tensor, tuple[Any, tf.Tensor]]:
-        """Returns the share of the loss, and a batch whose targets are the gradients with respect to the outputs."""
+        """Returns this replica's share of the loss, and a batch in which output gradients replace the targets."""
         assert isinstance(self._loss, BatchLossShare)
         parts = split_micro_batches(inputs, self._micro_batches)
 

@@ -73,7 +73,7 @@ def write_features(options: FeatureOptions, num_shards: int, address: str) -> st
 
 @dataclasses.dataclass(frozen=True)
 class _Prediction:
-    """Computes answers with the export in a folder. Instances are sent to the workers.
+    """A task of the cluster: computes answers with the export in a folder.
 
     `identity` is everything that the results depend on, except the rows, as JSON values.
     """

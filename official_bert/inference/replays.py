@@ -119,7 +119,7 @@ def read(folder: str) -> Replay:
 
 
 class Model(Protocol):
-    """The part of a predictor that replays use."""
+    """The part of a predictor that is needed to replay an export's reference inputs."""
 
     @property
     def inputs(self) -> Any: ...

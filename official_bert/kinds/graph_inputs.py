@@ -64,7 +64,9 @@ def span_texts(ids: Any) -> TokenSpans:
 def truncate(
     first: TokenSpans, second: TokenSpans | None, max_seq_length: int, drop_empty: bool = False
 ) -> tuple[TokenSpans, TokenSpans | None]:
-    """Truncates texts or pairs to a sequence, as in fine-tuning: removes tokens of the longer one (else of the second).
+    """Truncates texts or pairs so that they fit into a sequence, as in fine-tuning.
+
+    The longer text of a pair loses tokens at its end. If both are equally long, the second text does.
 
     Args:
         first: The first texts.

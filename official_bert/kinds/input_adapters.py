@@ -129,7 +129,9 @@ def to_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
         raise UserError(f"{name} is a tuple of {len(values)} columns; expected two, of first and of second texts")
     first, second = to_texts(values[0], f"{name}[0]"), to_texts(values[1], f"{name}[1]")
     if len(first) != len(second):
-        raise UserError(f"{name} has {len(first)} first texts and {len(second)} second ones")
+        raise UserError(
+            f"{name} has {len(first)} first texts but {len(second)} second texts; pass the same number of both"
+        )
     return first, second
 
 

@@ -79,8 +79,8 @@ def choose_thresholds(probabilities: Array, expected: Array, labels: Sequence[st
     absent = [label for label, column in zip(labels, expected.T, strict=True) if not column.any()]
     if absent:
         raise UserError(
-            f"the evaluation data have no text with the label {', '.join(absent)}, so that no threshold can be chosen "
-            "for it; add some, or leave out --thresholds"
+            f"the evaluation data have no text with the label {', '.join(absent)}, which a threshold needs; add such "
+            "texts, or remove --thresholds"
         )
     return tuple(
         _choose_threshold(column, is_expected > 0, label, measure)

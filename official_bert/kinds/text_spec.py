@@ -96,7 +96,7 @@ class TextSpec(KindSpec):
         """Returns labels in the format of the loss, [E, ...]."""
 
     def example_targets(self, examples: Sequence[TextExample]) -> Array:
-        """Returns the labels of examples in the format of the loss, or as rows if they were given as rows."""
+        """Returns the targets of examples for the loss. Labels with one number per class become float32, [E, C]."""
         return self.targets([example.label for example in examples])
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> Array:

@@ -73,7 +73,7 @@ def extend_encoder(encoder: keras.Model, head: str, units: int, seed: int | None
     """Returns the encoder followed by a two-layer BiLSTM, with the same inputs and output names.
 
     sequence_output becomes [B, S, 2 U]. pooled_output, [B, 4 U], joins the BiLSTM's outputs for the last token and for
-    [CLS], where its two directions have read the whole text. For the heads in head_input.FEATURES, the function freezes
+    [CLS], where the forward and the backward direction end. For the heads in head_input.FEATURES, the function freezes
     the given encoder and turns off its dropout, in place.
 
     Args:

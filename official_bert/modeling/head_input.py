@@ -20,7 +20,7 @@ _MAX_UNITS = 100_000
 
 @dataclasses.dataclass(frozen=True)
 class HeadInput:
-    """What stands between the encoder and the layer of a task (see bilstm.extend_encoder).
+    """The layers between the encoder and the output layer of a task (see bilstm.extend_encoder).
 
     Attributes:
         head: One of HEADS, as `--head` and task.json name it.
@@ -52,7 +52,7 @@ class HeadInput:
         return cls(**{name: task_spec[name] for name in names if name in task_spec})
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the keys for task.json. Empty for the encoder itself."""
+        """Returns the entries for task.json, or {} if the head reads the encoder directly."""
         return {} if self.is_encoder else dataclasses.asdict(self)
 
 

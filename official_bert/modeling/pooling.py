@@ -50,7 +50,9 @@ def _pooled(encoder: keras.Model, pooling: str, layers: Sequence[int]) -> Any:
     blocks = find_blocks(encoder)
     count = len(blocks)
     if not layers or any(layer == 0 or not -count <= layer <= count for layer in layers):
-        raise UserError(f"layers {list(layers)}: expected some of 1 to {count}, or of -1 to -{count} from the last")
+        raise UserError(
+            f"layers is {list(layers)}; expected numbers from 1 to {count}, or from -1 (the last layer) to -{count}"
+        )
     chosen = [blocks[layer - 1 if layer > 0 else layer].encoded for layer in layers]
     values = ops.cast(ops.concatenate(chosen, -1) if len(chosen) > 1 else chosen[0], "float32")  # [B, S, L * H]
     if pooling == CLS_POOLING:

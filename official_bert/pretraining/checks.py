@@ -225,6 +225,6 @@ def check_replicas(options: Options, replicas: int) -> None:
     for phase in options.phases:
         if phase.train_batch_size % parts:
             raise UserError(
-                f"{phase.flag('train_batch_size')} is {phase.train_batch_size}; expected a multiple of the {replicas} "
-                f"replicas times --gradient_accumulation_steps={options.gradient_accumulation_steps}, {parts}"
+                f"{phase.flag('train_batch_size')} is {phase.train_batch_size}; expected a multiple of {parts} "
+                f"({replicas} replicas x --gradient_accumulation_steps={options.gradient_accumulation_steps})"
             )

@@ -48,8 +48,8 @@ class Pretrainer:
         seed: Random seed of initial weights and dropout.
         dtype: A Keras dtype policy. With mixed_float16, the loss is scaled and steps that overflow are skipped.
         jit_compile: Whether XLA compiles the whole step.
-        compile_parts: Without jit_compile: whether XLA compiles everything except matrix products, for one CPU (see
-            distribution.compiles_parts and compile_blocks).
+        compile_parts: Whether XLA compiles everything except matrix products if `jit_compile` is False. For a single
+            CPU (see distribution.compiles_parts and compile_blocks).
         optimizer: One of choices.OPTIMIZERS.
         optimizer_settings: Other arguments of get_optimizer.
         next_sentence: Whether to train the loss of the sentence labels. Otherwise, the pooler and its head are frozen
@@ -60,7 +60,8 @@ class Pretrainer:
         skip_nonfinite: Whether to skip a step whose loss or gradient is not finite.
         packed: Whether several records share a row. Batches are then split as by data.packing.pack, and
             `micro_batches` has no effect.
-        times_input: Whether steps measure how long they wait for batches. Deterministic operations include no clock.
+        times_input: Whether to measure how long each step waits for its batch. Must be False for deterministic runs:
+            TensorFlow has no deterministic operation that reads the clock.
     """
 
     def __init__(

@@ -278,5 +278,5 @@ def _are_similar(tokens: int, others: int) -> bool:
 
 
 def _compute_size(rows: Sequence[_Row]) -> float:
-    """Returns the amount of work for rows, as a number of texts of up to _SHORT tokens."""
+    """Returns the cost of rows. A row costs tokens / _SHORT, and at least 1."""
     return sum(max(1.0, row.tokens / _SHORT) for row in rows)

@@ -33,7 +33,9 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
     """
     is_server = folder_or_url.startswith(_SCHEMES)
     if is_server and options.export_dir is None:
-        raise UserError(f"to check {folder_or_url}, pass the folder of its export as --export_dir")
+        raise UserError(
+            f"{folder_or_url} is a server; to check it, also pass --export_dir, the folder of the export that it serves"
+        )
     if not is_server and options.export_dir is not None:
         raise UserError(f"--export_dir requires the URL of a server, but {folder_or_url} is a folder; remove it")
     folder = exports.find_newest_version(options.export_dir if options.export_dir is not None else folder_or_url)

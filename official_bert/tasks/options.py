@@ -123,7 +123,8 @@ class TaggingOptions(TaskOptions):
     )
     tag_column: str = option(
         "",
-        "Column of the tag: an index from 0, -1 for the last column, upos, xpos or none.",
+        "Column of the tags: upos or xpos in CoNLL-U, otherwise an index from 0, or -1 for the last column. none: "
+        "the files have no tags.",
         shown_default="upos in CoNLL-U, else -1",
     )
     word_column: int = option(0, "Column of the word, as an index from 0. Ignored for CoNLL-U.")

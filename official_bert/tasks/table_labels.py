@@ -132,9 +132,9 @@ class SeveralLabelsColumn(LabelColumn):
                     )
         if sizes == {1}:
             raise UserError(
-                f"{format_position(path, next(iter(lines.values())))}: this row and all others have one label each, "
-                f"such as {next(iter(lines))!r}; expected several, with {self._separator!r} between. Pass "
-                "--label_separator, or --label_kind=classification"
+                f"{format_position(path, next(iter(lines.values())))}: no row has more than one label (such as "
+                f"{next(iter(lines))!r}); expected labels separated by {self._separator!r}. Pass another "
+                "--label_separator, or --label_kind=classification for one label per row"
             )
 
 

@@ -177,7 +177,7 @@ def test_new_words_start_as_the_mean_of_their_pieces(source: pathlib.Path):
     ({"input_file": ["none-*"]}, "--input_file: no file matches 'none-\\*'"),
     ({"general_file": ["text.txt"]}, "--general_file and --input_file are the same file .*text.txt"),
     ({"general_file": ["copy.txt"]}, "40 of the 40 documents of --general_file"),
-    ({"max_seq_length": 64}, "--max_seq_length is 64, but the model of --init reads 32 tokens; give at most that"),
+    ({"max_seq_length": 64}, "--max_seq_length is 64, but the model of --init supports at most 32 tokens"),
     ({"general_share": 0.1}, "--general_share needs --general_file"),
     ({"new_words": 2, "new_words_file": "words.txt"}, "--new_words and --new_words_file"),
     ({"new_words_file": "new:two words"}, "'two words' never occurs in tokenized text"),

@@ -50,7 +50,8 @@ def test_the_page_leads_from_text_to_a_served_classifier(tmp_path: pathlib.Path,
     command.chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    shutil.copy(ROOT / "examples" / "make_table.py", tmp_path)
+    (tmp_path / "examples").mkdir()
+    shutil.copy(ROOT / "examples" / "make_table.py", tmp_path / "examples")
     (data, *before_serving, (_, serve), (_, client)) = blocks()
     shell(data[1], tmp_path)
     # A model to begin with: what a few steps make of a little of the text.

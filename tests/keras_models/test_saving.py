@@ -208,7 +208,7 @@ def test_frozen_layers_stay_frozen_when_loaded(tmp_path):
     ("name", "x", "y", "message"),
     [
         ("pairs", ["a"], ["a"], r"x\[0\] is 'a'; expected a pair of texts"),
-        ("pairs", (["a"], ["a", "b"]), ["a"], "1 first texts and 2 second ones"),
+        ("pairs", (["a"], ["a", "b"]), ["a"], "1 first texts but 2 second texts"),
         ("tagger", ["the cat"], ["D"], r"x\[0\] has 2 words and y\[0\] 1 tags"),
         ("tagger", ["the cat"], ["D X"], r"y\[0\]\[1\] is 'X'; expected one of D, N, V"),
         ("answerer", (["who"], ["the cat"]), ["dog"], r"y\[0\] is 'dog', which the context does not have there"),

@@ -75,9 +75,7 @@ def test_our_server_is_asked_with_its_token(exported: pathlib.Path, other: pathl
 
 
 def test_what_to_ask_must_be_clear(exported: pathlib.Path):
-    assert_refused(
-        "pass the folder of its export as --export_dir", check, CheckOptions(), "http://localhost:1/v1/models/a"
-    )
+    assert_refused("also pass --export_dir", check, CheckOptions(), "http://localhost:1/v1/models/a")
     assert_refused("requires the URL of a server", check, CheckOptions(str(exported)), str(exported))
 
 

@@ -70,7 +70,8 @@ def _list_values(settings: Mapping[str, Any], ids: Mapping[str, Any]) -> list[tu
 def append_added_tokens(vocab: str, added: AddedIds, vocab_size: int, problems: list[str]) -> str:
     """Returns the vocabulary with a line for each added token.
 
-    A token without an id gets the next one, unless the word table ends there. Then it is ordinary text.
+    A token without an id gets the next free one. If the word embeddings have no row left, the token is not added and
+    remains ordinary text.
 
     Args:
         vocab: The text of a vocab.txt.

@@ -73,7 +73,10 @@ def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str,
     if not isinstance(labels, dict) or labels == _numbered(make_placeholder_labels(classes)):
         return None
     if sorted(labels) != sorted(map(str, range(classes))):
-        raise UserError(f"{folder}/{CONFIG_FILE} names {len(labels)} classes; the classifier has {classes}")
+        raise UserError(
+            f"{folder}/{CONFIG_FILE}: the keys of id2label are {', '.join(sorted(labels))}; expected 0 to "
+            f"{classes - 1}, since the classifier has {classes} classes"
+        )
     return tuple(str(labels[str(number)]) for number in range(classes))
 
 

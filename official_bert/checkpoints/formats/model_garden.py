@@ -90,7 +90,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
 
 
 def rename_variables(source: Source) -> Source:
-    """Returns the source with the names of variables. A tensor without a name, or that is not a weight, keeps its key.
+    """Renames the keys of a checkpoint to variable names. Tensors without a name and other objects keep their keys.
 
     Raises:
         UserError: If the object graph, which contains the names, is damaged.

@@ -134,7 +134,9 @@ class MultipleChoiceSpec(KindSpec):
 def pack(
     example: Example, tokenizer: FullTokenizer, max_seq_length: int
 ) -> tuple[list[tuple[list[int], list[int]]], bool]:
-    """Returns for each ending the ids and segment ids of prompt and ending, without padding, and whether one was cut.
+    """Returns ids and segment ids of prompt and ending for each ending, and whether any of them was truncated.
+
+    The sequences have no padding.
 
     Long pairs are truncated at the end, the longer text first, as in the original.
     """

@@ -44,7 +44,8 @@ class VectorLoss(BatchLoss):
         vectors = y_pred
         if len(vectors.shape) != 3:
             raise UserError(
-                "vectors are trained on pairs or triplets of texts, but the token ids are of single texts; pass texts"
+                "training vectors requires pairs or triplets of texts, but the inputs are token ids of single texts; "
+                "pass the pairs or triplets as texts"
             )
         if not self.dimensions:
             return self._losses(y_true, vectors, is_row)
