@@ -73,7 +73,7 @@ def test_the_page_leads_from_text_to_a_served_classifier(tmp_path: pathlib.Path,
     with subprocess.Popen([*serve.split(), "--port=0"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as served:
         try:
             assert served.stderr
-            url = json.loads(next(line for line in served.stderr if '"event": "ready"' in line))["url"]
+            url = json.loads(next(line for line in served.stderr if '"event":"ready"' in line))["url"]
             client = client.replace("http://127.0.0.1:8501", url)
             answered = shell(f"python - <<'END'\n{client}END", tmp_path)
         finally:

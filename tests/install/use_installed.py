@@ -146,7 +146,7 @@ def check_exports() -> None:
     command = [SCRIPTS / "official-bert", "serve", *models, "--port=0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr
-        ready = next((line for line in server.stderr if '"event": "ready"' in line), None)
+        ready = next((line for line in server.stderr if '"event":"ready"' in line), None)
         assert ready, "the server did not start"
         for each in formats[:2]:
             url = f"{json.loads(ready)['url']}/v1/models/{each}"

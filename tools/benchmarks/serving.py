@@ -132,11 +132,11 @@ def start_server(export: str) -> Iterator[tuple[int, int]]:
     log = pathlib.Path(f"{export}.log")
     with log.open("w") as stderr, subprocess.Popen(command, cwd=measuring.ROOT, stderr=stderr) as server:
         try:
-            while '"event": "ready"' not in log.read_text():
+            while '"event":"ready"' not in log.read_text():
                 if server.poll() is not None:
                     raise SystemExit(f"the server did not start:\n{log.read_text()}")
                 time.sleep(0.1)
-            (ready,) = [line for line in log.read_text().splitlines() if '"event": "ready"' in line]
+            (ready,) = [line for line in log.read_text().splitlines() if '"event":"ready"' in line]
             yield int(json.loads(ready)["url"].rpartition(":")[2]), server.pid
         finally:
             server.send_signal(signal.SIGTERM)

@@ -223,10 +223,10 @@ def _start(case: Case, flags: Sequence[str], limits: dict[int, int] | None = Non
     """Starts a server of the sample models and returns it with its address."""
     models = [f"--model={path.name}={path}" for path in sorted((case.samples / "served").iterdir())]
     server = processes.start("serve", [*models, "--port=0", *flags], limits)
-    ended = server.wait(120, until=lambda: '"event": "ready"' in server.output)
+    ended = server.wait(120, until=lambda: '"event":"ready"' in server.output)
     if ended is not None:
         raise NotHeldError(f"the server did not start: {ended.output[-1500:]}")
-    line = next(line for line in server.output.splitlines() if '"event": "ready"' in line)
+    line = next(line for line in server.output.splitlines() if '"event":"ready"' in line)
     return server, str(json.loads(line)["url"]).removeprefix("http://")
 
 
