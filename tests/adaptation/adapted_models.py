@@ -5,13 +5,13 @@ import random
 
 from official_bert.adaptation.options import Options
 
-# None of the last three is a piece.
+# The last three words are not in the vocabulary.
 _WORDS = "the cat dog sat ran on mat in sun play walk and running catdog sunny".split()
 LENGTH, PREDICTIONS = 16, 3
 
 
 def write_text(path: pathlib.Path, documents: int = 40, sentences: int = 4, seed: int = 0) -> str:
-    """Writes documents of sentences of these words; returns the path."""
+    """Writes documents whose sentences are drawn from these words, and returns the path."""
     rng = random.Random(seed)
     text = "\n".join(
         "".join(" ".join(rng.choices(_WORDS, k=7)) + " .\n" for _ in range(sentences)) for _ in range(documents)

@@ -17,7 +17,7 @@ from tests.conftest import WORDS
 
 
 def make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs neither measure the machine nor draw pictures, and XLA compiles nothing."""
+    """Skips the machine measurement and XLA compilation, so that runs are quick."""
     monkeypatch.setattr(cost, "measure_matmul_rate", lambda *_: 1e12)
     monkeypatch.setattr(distribution, "compiles_parts", lambda _: False)
 
@@ -29,7 +29,7 @@ def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def source(tiny_config: BertConfig, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A masked LM of Hugging Face's, without pooler and next-sentence head, with one unused piece."""
+    """A Hugging Face masked LM without a pooler and next-sentence head, and with one unused vocabulary entry."""
     folder = tmp_path_factory.mktemp("source")
     words = [*WORDS[:-1], "[unused0]"]  # in place of ##able
     config = dataclasses.replace(tiny_config, num_hidden_layers=1)
@@ -42,7 +42,7 @@ def source(tiny_config: BertConfig, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def adapted(source: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """An adaptation with two new words, judged on general text too; no test may change it."""
+    """A finished adaptation with two new words that was also evaluated on general text. Tests must not change it."""
     folder = tmp_path_factory.mktemp("adapted")
     text = write_text(folder / "text.txt")
     general = write_text(folder / "general.txt", seed=1)

@@ -1,4 +1,4 @@
-"""A model goes on learning from other text, from weights and files to adapt.json."""
+"""Continued training on text of another domain, from the weights and files to adapt.json."""
 
 import dataclasses
 import json

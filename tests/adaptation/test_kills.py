@@ -1,4 +1,4 @@
-"""An adaptation that is killed in any stage goes on, and ends as one that never was."""
+"""An adaptation killed in any stage can be resumed and ends like an uninterrupted one."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Records of what is adapted to."""
+"""Records of the text that a model is adapted to."""
 
 import json
 import pathlib

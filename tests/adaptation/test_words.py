@@ -12,14 +12,14 @@ VOCAB = "".join(f"{word}\n" for word in WORDS)
 def test_words_that_save_most_tokens_come_first():
     counts = {"catdog": 10, "running": 6, "sunny": 5, "cat": 100, "rare": 4}
     proposals = words.propose_words(VOCAB, counts, 10)
-    # c ##a ##t ... is how a word begins here that is not one of the pieces: cat ##d ##o ##g saves 3.
+    # A word outside the vocabulary is split into single letters (c ##a ##t). Merging cat ##d ##o ##g saves 3 tokens.
     assert [(each.word, each.saved) for each in proposals] == [("catdog", 30), ("running", 24), ("sunny", 10)]
     assert proposals[0].pieces == ["cat", "##d", "##o", "##g"]
     assert [each.word for each in words.propose_words(VOCAB, counts, 1)] == ["catdog"]
 
 
 def test_tokens_saved_by_an_earlier_word_are_counted_once():
-    # un ##aff ##able, then un ##aff ##able ##s: of the second one token is left to save.
+    # un ##aff ##able, then un ##aff ##able ##s: after the first word is added, the second saves only one token.
     proposals = words.propose_words(VOCAB, {"unaffable": 50, "unaffables": 20, "playing": 25}, 3)
     assert [(each.word, each.saved) for each in proposals] == [("unaffable", 100), ("playing", 25), ("unaffables", 20)]
 

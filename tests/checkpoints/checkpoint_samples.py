@@ -1,4 +1,4 @@
-"""Checkpoints for the tests of their formats: tiny ones with random weights, and such as model garden's code wrote."""
+"""Checkpoints for the format tests: tiny ones with random weights, and ones laid out as model garden writes them."""
 
 import dataclasses
 import functools
@@ -28,9 +28,9 @@ from official_bert.modeling.config import BertConfig
 from tests.conftest import ROOT, WORDS
 from tests.make import VOCAB, refusal, write_vocab
 
-# What its library, of the version told there, saved of its models, and what they computed.
+# Layouts and outputs of models saved by model garden, at the version recorded in the file.
 MODEL_GARDEN = json.loads((ROOT / "tests" / "golden" / "model_garden.json").read_text())
-# Small, so that a large share of the bytes is structure.
+# Small, so that a large share of the bytes is structure rather than weights.
 SAMPLE_CONFIG = BertConfig(78, 4, 1, 2, 8, max_position_embeddings=16)
 
 HEADS = {
@@ -42,7 +42,7 @@ HEADS = {
 
 
 def sample(config: BertConfig, parts: frozenset[str] = PRETRAINING, classes: int = 3, seed: int = 0) -> LoadedModel:
-    """A checkpoint with these parts, weights large enough that every one of them matters."""
+    """Returns a checkpoint with these parts. Its weights are large enough that each of them affects the outputs."""
     rng = np.random.default_rng(seed)
     weights = {
         name: rng.normal(1.0 if name.endswith("gamma") else 0.0, 0.3, shape).astype(np.float32)
@@ -64,7 +64,7 @@ def add_optimizer_state(checkpoint: LoadedModel, step: int = 7) -> LoadedModel:
 
 
 def write_sample(format_name: str, folder: pathlib.Path) -> LoadedModel:
-    """Writes a tiny checkpoint and returns what reading it should give."""
+    """Writes a tiny checkpoint and returns the expected result of reading it."""
     checkpoint = sample(SAMPLE_CONFIG)
     folder.mkdir(exist_ok=True)
     if format_name in ("tf1", "official_bert"):
@@ -78,14 +78,14 @@ def write_sample(format_name: str, folder: pathlib.Path) -> LoadedModel:
 
 @functools.cache
 def unpacked(library: str, folder: pathlib.Path) -> pathlib.Path:
-    """The models of a library of TensorFlow's past (golden/make_tensorflow_models.py), as folders of `folder`."""
+    """Unpacks the models of an old TensorFlow library (golden/make_tensorflow_models.py) to folders in `folder`."""
     with tarfile.open(ROOT / "tests" / "golden" / "tensorflow_models" / f"{library}.tar.xz") as archive:
         archive.extractall(folder / library, filter="data")
     return folder / library
 
 
 def assert_equal(a: LoadedModel, b: LoadedModel) -> None:
-    """Equal to the bit, but for the notes of how they were read."""
+    """Asserts that two checkpoints are equal bit for bit, except for the notes on how they were read."""
     for field in ("config", "vocab", "casing", "labels"):
         assert getattr(a, field) == getattr(b, field), field
     for mine, other in ((a.weights, b.weights), (a.slots, b.slots)):
@@ -99,7 +99,7 @@ def assert_equal(a: LoadedModel, b: LoadedModel) -> None:
 
 
 def assert_fits(checkpoint: LoadedModel) -> None:
-    """Whether weights, configuration, vocabulary and labels of a checkpoint make a model."""
+    """Asserts that the weights, configuration, vocabulary and labels of a checkpoint form a model."""
     classifier = [value for name, value in checkpoint.weights.items() if name.endswith("classifier/bias")]
     classes = len(classifier[0]) if classifier else 0
     shapes = {
@@ -119,11 +119,11 @@ def assert_fits(checkpoint: LoadedModel) -> None:
 
 
 def write_model_garden(model: str, folder: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Writes a checkpoint with the keys, variables' names and shapes that one of model garden's models gave its own.
+    """Writes a random checkpoint with the keys, variable names and shapes of a model garden checkpoint.
 
     Returns:
-        The values, random, by the variables' names; and what model garden's code computes with them from
-        `parity.make_fixed_input`, by the names of `parity.compute_outputs`. It makes a vocabulary of twelve tokens.
+        The random values by variable name, and the outputs that model garden computes with them for
+        `parity.make_fixed_input`, named as by `parity.compute_outputs`. The vocabulary has twelve tokens.
     """
     entry = MODEL_GARDEN["models"][model]
     config = BertConfig(**MODEL_GARDEN["config"], num_hidden_layers=entry["num_hidden_layers"])

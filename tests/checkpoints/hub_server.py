@@ -1,4 +1,4 @@
-"""A server on this machine that answers as the Hugging Face Hub does, and as the bucket of Google's releases."""
+"""A local server that imitates the Hugging Face Hub and the bucket of Google's releases."""
 
 import hashlib
 import http.server
@@ -13,11 +13,11 @@ TINY = "uncased_L-2_H-128_A-2"
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Files by path with their headers, as a hub of models and as a bucket; counts what is asked for.
+    """Serves files by path with their headers, like a model hub and a bucket, and records the requests.
 
     Attributes:
-        most_bytes: of a file, after which the connection breaks off.
-        before_answer: is called with the path before each answer.
+        most_bytes: Number of bytes of a file after which the connection is closed.
+        before_answer: Function called with the path before each response.
     """
 
     daemon_threads = True
@@ -34,7 +34,7 @@ class Server(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def add_repository(self, name: str, folder: pathlib.Path, revisions: list[str]) -> None:
-        """What huggingface_hub asks of a hub: the commit of a revision with its files, and each file with its hash."""
+        """Adds what huggingface_hub requests: the commit of a revision with its files, and each file with its hash."""
         contents = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         siblings = [{"rfilename": each} for each in contents]
         tree = [
@@ -50,7 +50,7 @@ class Server(http.server.ThreadingHTTPServer):
                 self.files[f"/{name}/resolve/{revision}/{each}"] = content, headers
 
     def publish(self, content: bytes) -> None:
-        """Serves a zip as TINY's release."""
+        """Serves a zip file as the TINY release."""
         self.files[f"/2020_02_20/{TINY}.zip"] = content, {}
 
 
@@ -78,7 +78,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def google_zip(folder: pathlib.Path, prefix: str = f"{TINY}/") -> bytes:
-    """A zip as Google publishes it, of a checkpoint's folder, and with a file that leads out of it."""
+    """Returns a zip of a checkpoint folder as Google publishes it, plus a file whose path points outside the folder."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as writer:
         for path in sorted(folder.iterdir()):

@@ -1,4 +1,4 @@
-"""The command convert: what it reads, proves and writes."""
+"""The convert command: what it reads, verifies and writes."""
 
 import dataclasses
 import filecmp
@@ -43,7 +43,7 @@ def test_duplicate_and_blank_lines_of_a_vocabulary_are_preserved(name, odd, tiny
 
 
 def forget(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
-    """Makes the writer of TF1 checkpoints write other values of these fields."""
+    """Makes the TF1 checkpoint writer write different values for these fields."""
     true_write = tf1.write
 
     def forgetful_write(checkpoint, folder):
@@ -74,7 +74,7 @@ def test_a_lost_step_is_detected(tiny_config: BertConfig, tmp_path, monkeypatch)
 
 
 def count_tensors(folder: pathlib.Path, **given) -> tuple[int, dict[str, int]]:
-    """Returns the number of loaded tensors, and of ignored ones by kind (without the parentheses of the kind)."""
+    """Returns the number of loaded tensors, and of ignored tensors by kind (without the text in parentheses)."""
     inventory = open_model(str(folder), LoadOverrides(**given)).inventory
     kinds = {kind.split(" (")[0]: len(names) for kind, names in inventory.left_behind.items()}
     return len(inventory.loaded), kinds
@@ -173,7 +173,7 @@ def test_a_full_disk_is_reported_by_conversions_to_every_format(
     tf1.write(sample(tiny_config, frozenset({ENCODER, POOLER})), str(tmp_path / "google"))
     options = conversion_options(tmp_path / "google", tmp_path / "out", to_format=name)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # This is smaller than the weights.
+    # smaller than the weights
     resource.setrlimit(resource.RLIMIT_FSIZE, (8000, before[1]))
     try:
         with pytest.raises(UserError, match="cannot (write|save) .*File too large"):

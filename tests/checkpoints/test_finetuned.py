@@ -1,4 +1,4 @@
-"""A fine-tuned model's folder: what is written is what is read, or an error."""
+"""The folder of a fine-tuned model reads back exactly as written, or reading it raises an error."""
 
 import json
 import os
@@ -116,7 +116,7 @@ def test_weights_that_are_not_finite_are_neither_written_nor_read(tiny_config: B
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A folder as `finetuned.save` writes it."""
+    """Writes a folder with `finetuned.save`."""
     folder = tmp_path_factory.mktemp("finetuned")
     save(folder, SAMPLE_CONFIG, 1)
     return folder

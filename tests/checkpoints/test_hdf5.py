@@ -1,4 +1,4 @@
-"""Files of HDF5 that are written."""
+"""Writing HDF5 files."""
 
 import os
 import pathlib

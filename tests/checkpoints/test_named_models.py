@@ -1,4 +1,4 @@
-"""hf:// and google:// names: downloaded from a server on this machine that answers as the real ones do."""
+"""hf:// and google:// names are downloaded from a local server that imitates the real ones."""
 
 import pathlib
 import shutil
@@ -94,13 +94,13 @@ def test_without_network_the_cache_is_used_or_the_error_explains_what_to_do(on_h
     assert len(server.asked) == asked
 
 
-@pytest.mark.parametrize("most_bytes", [0, 1, 900])  # 900 are enough for all but the weights
+@pytest.mark.parametrize("most_bytes", [0, 1, 900])  # 900 bytes are enough for every file except the weights
 def test_an_interrupted_download_leaves_no_incomplete_model(most_bytes, on_hub, released, server, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda _: None)  # huggingface_hub waits before it tries again
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # huggingface_hub waits before it retries
     server.publish(hub_server.google_zip(released))
     server.most_bytes = most_bytes
     for name in ("hf://owner/name", f"google://{TINY}"):
-        for _ in range(2):  # the second time on what the first one left
+        for _ in range(2):  # the second attempt finds the files left by the first
             with pytest.raises(UserError, match=rf"{name}|{TINY}.zip was damaged or cut off"):
                 open_model(name)
     server.most_bytes = None
@@ -152,9 +152,9 @@ def test_concurrent_and_killed_downloads(
         (other / "mark").touch()
 
     server.before_answer = other_is_sooner
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))  # downloads of gigabytes do not belong there
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))  # too small for gigabytes
     assert google_models.get_local_folder(f"google://{TINY}") == str(other)
-    assert (other / "mark").exists()  # it stays, since the other process may read it
+    assert (other / "mark").exists()  # kept, since the other process may be reading it
     assert [place.parent for place in places] == [other.parent]
     assert left not in places
     assert [path.name for path in other.parent.iterdir()] == [TINY]
@@ -213,7 +213,7 @@ def test_names_without_a_scheme_are_downloaded_from_their_source(
         assert capsys.readouterr().out == line
     assert read_initial_model("bert-tiny").vocab == open_model(str(released)).vocab
     conversion.convert(ConversionOptions(from_="bert-tiny", to="bert-base-uncased"))
-    # A folder of that name goes first, also where the name was taken from elsewhere before.
+    # A folder with that name takes precedence, even if the name was resolved to another source before.
     assert_equal(open_model("bert-base-uncased"), open_model(str(released)))
     assert capsys.readouterr().out == ""
 

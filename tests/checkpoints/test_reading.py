@@ -1,4 +1,4 @@
-"""Damage to checkpoints ends in an error that a person can mend, never in a wrong model."""
+"""Damaged checkpoints raise an error that the user can act on, and never load as a wrong model."""
 
 import pathlib
 import random
@@ -26,7 +26,7 @@ VARIANTS = 200
 
 
 def damage(folder: pathlib.Path, rng: random.Random) -> str:
-    """Damages one file and says how."""
+    """Damages one file and returns a description of the damage."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     path = rng.choice(paths)
     content = bytearray(path.read_bytes())
@@ -47,7 +47,7 @@ def damage(folder: pathlib.Path, rng: random.Random) -> str:
     return f"{kind} at {place} of {path.name}"
 
 
-# The formats that samples are written in. test_tensorflow_models.py damages SavedModels.
+# The formats that samples are written in. test_tensorflow_models.py covers damaged SavedModels.
 WRITTEN = [name for name, each in FORMATS.items() if each.write or name == "model_garden"]
 
 
@@ -64,7 +64,7 @@ def test_damaged_checkpoints_raise_a_clear_error_or_are_read_correctly(format_na
         how = damage(folder, rng)
         try:
             found = open_model(str(folder), given)
-            assert_equal(found, expected)  # damage to what no reader looks at
+            assert_equal(found, expected)  # the damage is in bytes that are never read
         except UserError as error:
             errors += 1
             if str(folder) not in str(error):
@@ -78,7 +78,7 @@ def test_damaged_checkpoints_raise_a_clear_error_or_are_read_correctly(format_na
 
 
 def write_without_checksums(format_name: str, folder: pathlib.Path) -> LoadedModel:
-    """Writes a checkpoint as other programs do, and returns what reading it should give."""
+    """Writes a checkpoint as other programs do, and returns the expected result of reading it."""
     checkpoint = write_sample(format_name, folder)
     (folder / checksums.CHECKSUM_FILE).unlink()
     return checkpoint
@@ -95,7 +95,7 @@ def test_damage_without_checksums_raises_an_error_or_gives_a_valid_model(format_
         try:
             assert_fits(open_model(str(folder)))
         except UserError:
-            pass  # what is not seen is a changed number in a file that carries no checksums
+            pass  # a changed number in a file without checksums goes unnoticed
         except Exception as error:
             raise AssertionError(f"{how}: {error!r}") from error
         shutil.rmtree(folder)
@@ -128,7 +128,7 @@ def test_truncated_weights_are_an_error_that_names_the_file(format_name: str, fi
     expected = write_without_checksums(format_name, tmp_path)
     path = tmp_path / file
     content = path.read_bytes()
-    # The end of ours is a description of Python's objects, which is not read.
+    # Our own format ends with a description of Python objects, which is not read.
     used = content.rindex(expected.weights["word_embeddings/embeddings"].tobytes()[-8:]) + 8
     for length in range(0, used, used // 29):
         path.write_bytes(content[:length])

@@ -1,4 +1,4 @@
-"""New tokens and more positions."""
+"""Adding tokens and extending the number of positions."""
 
 import dataclasses
 import pathlib
@@ -48,7 +48,7 @@ def test_markers_become_added_tokens_that_texts_contain(tiny_config: BertConfig,
         sample(tiny_config).weights["word_embeddings/embeddings"],
         after.weights["word_embeddings/embeddings"],
     )
-    pieces = [WORDS.index(piece) for piece in ("u", "##s", "##e", "##r")]  # < and > are unknown
+    pieces = [WORDS.index(piece) for piece in ("u", "##s", "##e", "##r")]  # < and > are not in the vocabulary
     np.testing.assert_allclose(grown[80], table[pieces].mean(axis=0), rtol=1e-6)
 
 

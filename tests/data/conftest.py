@@ -1,4 +1,4 @@
-"""What the tests of records share."""
+"""Shared fixtures of the record tests."""
 
 import pathlib
 

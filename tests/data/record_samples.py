@@ -1,4 +1,4 @@
-"""Records that are told apart by their first token, and files of them."""
+"""Records that can be identified by their first token, and files of them."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Batches of records: their order, starting anywhere in it, and masks that are made on the way."""
+"""Batches of records: their order, starting at any position in it, and dynamic masking."""
 
 import gzip
 import itertools
@@ -31,7 +31,7 @@ CONFIG = tiny_config()
 
 
 def write_records(folder: pathlib.Path, counts: list[int], compress: bool = False) -> list[str]:
-    """Files of unmasked records that differ from each other in their tokens."""
+    """Writes files of unmasked records whose tokens are all different."""
     rng = np.random.default_rng(1)
     paths = []
     for number, count in enumerate(counts):
@@ -55,7 +55,7 @@ def write_records(folder: pathlib.Path, counts: list[int], compress: bool = Fals
 
 
 def record_calls(function: Callable[..., object], calls: list[str]) -> Callable[..., object]:
-    """The function, noting its first argument of each call."""
+    """Wraps a function so that it appends the first argument of each call to `calls`."""
 
     def noting(path: str, *arguments: object) -> object:
         calls.append(path)
@@ -74,7 +74,7 @@ def find_records(paths: list[str], vocab_file: str | None, length: int = LENGTH)
 
 
 def write_manifest(path: str, counts: dict[str, int], vocab_file: str, **flags: object) -> None:
-    """Describes files of unmasked records, given the number of records of each."""
+    """Writes a manifest for files of unmasked records, given the number of records in each."""
     flags = {"masking": "dynamic", "masked_lm_prob": 0.15, "do_whole_word_mask": False, **flags}
     shards = [
         manifest.Shard(os.path.basename(name), count, files.size(name), files.sha256(name))
@@ -97,12 +97,12 @@ def test_starting_anywhere_gives_the_rest_of_the_same_sequence(
     total = sum(counts)
 
     def read(count: int, skipped: int) -> np.ndarray:
-        """So many rows; batches of several are read faster, and the last one may have more than that."""
+        """Returns the next `count` rows, read in batches of 6 for speed and trimmed to `count`."""
         return rows(input_pipeline.training_batches(paths, 6, UNMASKED, 3, skipped), -(-count // 6))[:count]
 
     whole = read(3 * total, 0)
     for epoch in range(3):
-        # Every record once in each epoch, and in another order.
+        # Each epoch contains every record once, in a different order.
         assert len(np.unique(whole[epoch * total : (epoch + 1) * total], axis=0)) == total
     assert (whole[:total] != whole[total : 2 * total]).any()
     for skipped in (8, total // 2, total - 1, total + 9):
@@ -158,10 +158,10 @@ def test_dynamic_masks_are_those_of_masked_records(tmp_path: pathlib.Path, whole
             if whole_words:
                 assert_whole_words(ids, mask, set(chosen.tolist()), budget)
     total = sum(kinds.values())
-    # A random piece is [MASK] or the same one as before with 2 in 83.
+    # In 2 of 83 cases a random piece is [MASK] or the original one.
     assert kinds["mask"] / total == pytest.approx(0.8 + 0.1 / len(WORDS), abs=0.016)
     assert kinds["kept"] / total == pytest.approx(0.1 + 0.1 / len(WORDS), abs=0.016)
-    # Positions that hold text in every record are chosen alike. (Words are chosen by their length as well.)
+    # Positions that hold text in every record are chosen equally often. (The choice also depends on word length.)
     assert whole_words or position_counts[[1, 2, 5, 6]].std() / position_counts[[1, 2, 5, 6]].mean() < 0.1
 
 
@@ -178,7 +178,7 @@ def assert_whole_words(ids: np.ndarray, mask: np.ndarray, chosen: set[int], budg
     for word in words:
         assert chosen.isdisjoint(word) or chosen.issuperset(word), "a word is hidden in part"
         taken += len(word) if chosen.issuperset(word) else 0
-    # No word is left out that would have fitted.
+    # Every word that was not masked would have exceeded the budget.
     assert all(len(word) > budget - taken for word in words if chosen.isdisjoint(word))
 
 
@@ -187,7 +187,7 @@ def test_dynamic_masks_change_with_the_epoch_and_with_nothing_else(tmp_path: pat
     schema = UNMASKED
 
     def epochs(batch_size: int, skipped: int = 0) -> dict[str, list[list[int]]]:
-        """By tokens without masks: the masked ones, epoch by epoch."""
+        """Maps the unmasked tokens of each record to its masked versions, one per epoch."""
         data = input_pipeline.training_batches(paths, batch_size, schema, 7, skipped, masking=masking())
         found: dict[str, list[list[int]]] = {}
         for batch in itertools.islice(data, (96 - skipped) // batch_size):
@@ -215,7 +215,7 @@ def test_evaluation_hides_the_same_tokens_each_time(tmp_path: pathlib.Path):
     for one, other in zip(first, second, strict=True):
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
-    assert first[2]["masked_lm_weights"][2:].sum() == 0  # the batch's padding
+    assert first[2]["masked_lm_weights"][2:].sum() == 0  # padding added by the batch
     assert set(first[0]) == set(record_schema.pretraining_schema(LENGTH, LIMIT))
 
 
@@ -235,7 +235,7 @@ def test_the_manifest_decides_whether_a_shard_is_missing_or_empty(
     def checked(pattern: str) -> RecordFiles:
         return find_records([str(tmp_path / pattern)], vocab_file)
 
-    assert checked("*.tfrecord").paths == paths[:2]  # the third is empty, as its manifest says
+    assert checked("*.tfrecord").paths == paths[:2]  # the third file is empty, and its manifest declares 0 records
     assert "skipped empty files" in capsys.readouterr().out
     content = pathlib.Path(paths[1]).read_bytes()
     pathlib.Path(paths[1]).write_bytes(b"")
@@ -243,7 +243,7 @@ def test_the_manifest_decides_whether_a_shard_is_missing_or_empty(
     pathlib.Path(paths[1]).unlink()
     for pattern in ("*.tfrecord", "[01].tfrecord", "?.tf*"):
         assert_refused("--input_file: .*1.tfrecord is missing, but .*out.manifest.json lists it", checked, pattern)
-    assert checked("0.tfrecord").paths == checked("[02].tfrecord").paths == paths[:1]  # what was not asked for
+    assert checked("0.tfrecord").paths == checked("[02].tfrecord").paths == paths[:1]  # other files are not checked
 
 
 def test_of_many_empty_files_the_first_are_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
@@ -281,10 +281,10 @@ def test_many_files_with_a_manifest_are_asked_for_their_length_alone(
     shards = [path for path in asked["size"] if path.endswith(".tfrecord")]
     assert len(shards) == 40
     opened = [path for path in asked["open_bytes"] if path.endswith(".tfrecord")]
-    assert len(opened) == 1 + record_files._FILES_CHECKED  # for how they are compressed, and some of their records
+    assert len(opened) == 1 + record_files._FILES_CHECKED  # opened to detect the compression or check records
     assert asked["open_bytes"].count(str(tmp_path / "out.manifest.json")) == 1
     assert constants
-    assert all(constants)  # the names are no part of a graph
+    assert all(constants)  # the file names are not stored in the graph
 
 
 def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manifest(
@@ -307,7 +307,7 @@ def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manif
     predicted = tf.gather(batch["input_ids"], batch["masked_lm_positions"], batch_dims=1)
     chosen = batch["masked_lm_weights"] > 0
     assert int(tf.reduce_sum(tf.cast(chosen, tf.int32))) > 10
-    assert bool(tf.reduce_all((predicted == batch["masked_lm_ids"]) | ~chosen))  # all of them stay
+    assert bool(tf.reduce_all((predicted == batch["masked_lm_ids"]) | ~chosen))  # every chosen token is kept
 
 
 def test_every_epoch_has_every_record_once_in_another_order(shards: list[str]):

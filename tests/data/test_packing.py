@@ -1,4 +1,4 @@
-"""Packed batches hold the records of unpacked ones, and nothing of a record is lost, mixed or repeated."""
+"""Packed batches hold the same records as unpacked ones: none is lost, mixed up or repeated."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ LENGTH, LIMIT = 16, 4
 
 
 def records_of(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
-    """The records of an unpacked batch, each as its tokens, segments, predictions and label."""
+    """Returns each record of an unpacked batch as its tokens, segments, predictions and label."""
     return [
         record(batch, row, np.flatnonzero(batch["input_mask"][row]), batch["masked_lm_weights"][row] > 0, 0)
         for row in range(len(batch["input_ids"]))
@@ -19,7 +19,7 @@ def records_of(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
 
 
 def packed_records_of(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
-    """Likewise of a packed batch, [rows, ...]."""
+    """Returns each record of a packed batch, [rows, ...], as its tokens, segments, predictions and label."""
     found = []
     for row, record_ids in enumerate(batch["record_ids"]):
         weights = batch["next_sentence_weights"][row]
@@ -67,7 +67,7 @@ def random_batch(size: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("replicas", "rows"), [(1, 40), (1, 13), (2, 9)])
 def test_every_record_is_packed_once_in_whichever_shape(monkeypatch: pytest.MonkeyPatch, replicas: int, rows: int):
-    monkeypatch.setattr(packing, "_GROUP", 16)  # three groups, of which the last is smaller
+    monkeypatch.setattr(packing, "_GROUP", 16)  # three groups, the last one smaller
     size = 40
     parts = -(-size // (replicas * rows))
     shapes = Packing(batch_size=size, replicas=replicas, parts=parts, usual_parts=1, rows=rows)
@@ -76,7 +76,7 @@ def test_every_record_is_packed_once_in_whichever_shape(monkeypatch: pytest.Monk
     assert {value.shape[:2] for value in packed.values()} == {(replicas * parts, rows)}
     in_rows = {name: value.numpy().reshape((-1, *value.shape[2:])) for name, value in packed.items()}
     assert sorted(packed_records_of(in_rows)) == sorted(records_of(plain))
-    # Parts are filled one after the other, on all replicas alike.
+    # Parts are filled one after the other, equally on all replicas.
     by_replica = in_rows["input_mask"].any(axis=1).reshape(replicas, parts, rows).sum(axis=2)
     used = by_replica.sum()
     for replica in range(replicas):
@@ -92,7 +92,7 @@ def lengths_batch(lengths: list[int], predictions: int = 1) -> dict[str, tf.Tens
 
 
 def test_records_fill_the_fullest_row_that_has_room_for_tokens_and_predictions():
-    assert LENGTH // 8 == 2  # records of a row
+    assert LENGTH // 8 == 2  # records in a row
     row, start, first_prediction, number = packing._assign(lengths_batch([4, 10, 16, 6, 12, 0, 2]))
     assert row.numpy().tolist() == [1, 2, 0, 2, 1, -1, 3]
     assert start.numpy().tolist()[:5] == [12, 0, 0, 10, 0]
@@ -106,11 +106,12 @@ def test_shapes_are_those_that_compute_the_fewest_rows():
     for lengths, replicas, expected in (
         ([20] * 10, 1, {"parts": 2, "usual_parts": 1, "rows": 20}),
         ([20] * 10, 2, {"parts": 4, "usual_parts": 2, "rows": 5}),
-        ([32] * 10, 1, {"parts": 1, "usual_parts": 1, "rows": 32}),  # full records have nothing to gain
+        ([32] * 10, 1, {"parts": 1, "usual_parts": 1, "rows": 32}),  # full records cannot be packed
     ):
         found = packing.choose_packing(lengths, 32, replicas, replicas)
         assert found == Packing(batch_size=32, replicas=replicas, **expected)
-    # Of two groups twice the rows, and some more where they differ: a part too many costs as much as all the others.
+    # Two groups of records need twice the rows, plus some margin for their variation: an extra part costs as much as
+    # all the others.
     varied = packing.choose_packing([90, 110] * 10, 512, 1, 1)
     assert 210 < varied.rows < 250
     assert varied.parts == 3

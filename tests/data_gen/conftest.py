@@ -1,4 +1,4 @@
-"""The texts that records are made from."""
+"""Texts that records are made from."""
 
 import pathlib
 import random
@@ -17,7 +17,7 @@ _WORDS = "the cat dog sat ran on mat in sun cats playing walked and unaffable ze
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
-    """Three files of real prose, and a vocabulary of its commonest words and all letters."""
+    """Three files of real prose, and a vocabulary of their most frequent words and all letters."""
     folder = tmp_path_factory.mktemp("corpus")
     documents, _ = python_prose.gather()
     paths = []
@@ -38,7 +38,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
 
 @pytest.fixture
 def short_texts(tmp_path: pathlib.Path) -> list[str]:
-    """Three files of short documents, nonsense by a seeded generator."""
+    """Three files of short nonsense documents from a seeded generator."""
     rng = random.Random(7)
     paths = []
     for number in range(3):
@@ -54,7 +54,7 @@ def short_texts(tmp_path: pathlib.Path) -> list[str]:
 
 @pytest.fixture
 def short_options(short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path) -> Callable[..., RecordOptions]:
-    """Makes the options of records of the short texts."""
+    """Builds record options for the short texts."""
     outputs = [str(tmp_path / "a.tfrecord"), str(tmp_path / "b.tfrecord")]
     paths = {"input_file": short_texts, "output_file": outputs, "vocab_file": vocab_file}
     sizes = {"max_seq_length": 24, "max_predictions_per_seq": 4, "dupe_factor": 3}

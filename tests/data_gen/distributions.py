@@ -1,4 +1,4 @@
-"""Comparing distributions by counts."""
+"""Comparison of distributions by their counts."""
 
 import math
 
@@ -10,9 +10,9 @@ def histogram(values: np.ndarray, top: int) -> np.ndarray:
 
 
 def assert_alike(one: np.ndarray, two: np.ndarray, what: str, clusters: float = 1.0) -> None:
-    """A chi-square test of two histograms, at five deviations; rare values count together.
+    """Compares two histograms with a chi-square test at five standard deviations. Rare values are pooled.
 
-    Where values come in clusters that share a draw, the statistic is larger by up to the clusters' size.
+    If values come in clusters that share one random draw, the statistic grows by up to the cluster size.
     """
     kept = one + two >= 20
     one = np.append(one[kept], one[~kept].sum()).astype(float)

@@ -1,4 +1,4 @@
-"""Records of real prose and of short documents, for the tests of what makes them."""
+"""Records of real prose and of short documents for the record-making tests."""
 
 import pathlib
 
@@ -14,7 +14,7 @@ from official_bert.data import record_codec, record_reader, record_schema
 
 LENGTH, PREDICTIONS = 32, 5
 
-Corpus = tuple[list[str], str]  # the paths of text files, and the path of a vocabulary
+Corpus = tuple[list[str], str]  # the paths of the text files, and the path of the vocabulary
 
 
 def make_options(corpus: Corpus, folder: pathlib.Path, **changes: object) -> RecordOptions:
@@ -74,7 +74,7 @@ def make_instance_config(**changes: object) -> InstanceConfig:
 
 
 def make_store(documents: list[list[list[int]]], folder: pathlib.Path, dtype: str = "<u4") -> token_store.TokenStore:
-    """Stores documents, whose sentences are lists of ids."""
+    """Stores documents whose sentences are lists of ids."""
 
     def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         ids = [list(map(int, sentence.split())) for sentence in sentences]

@@ -1,4 +1,4 @@
-"""The script of the original's name."""
+"""The script with the original's name."""
 
 import pathlib
 import subprocess
@@ -10,7 +10,7 @@ from tests.make import run_python
 
 
 def run_script(*flags: str, folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    """Runs the script as a file, from another folder, as users of the original do."""
+    """Runs the script as a file from another folder, as users of the original do."""
     script = ROOT / "data_gen" / "create_pretraining_data.py"
     return run_python(script, *flags, folder=folder, environment={"PYTHONPATH": None})
 

@@ -1,4 +1,4 @@
-"""Flags whose values are out of range."""
+"""Flags with out-of-range values."""
 
 from collections.abc import Callable
 

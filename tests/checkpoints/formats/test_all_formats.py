@@ -1,4 +1,4 @@
-"""Weights in and out of every format, to the bit."""
+"""Weights survive writing and reading in every format bit for bit."""
 
 import dataclasses
 import pathlib

@@ -1,4 +1,4 @@
-"""Checks the table of Google's names: outputs that are computed from the names without the table equal ours."""
+"""Checks the table of Google's variable names by computing outputs from the names without the table."""
 
 import dataclasses
 import math
@@ -21,17 +21,17 @@ Get = Callable[[str], Array]
 
 
 def google_outputs(get: Get, config: BertConfig, input_ids: Array, input_mask: Array, segment_ids: Array) -> dict:
-    """The original's modeling.py and heads in NumPy and float64, tensors by the names that it gave them.
+    """Computes the original's modeling.py and heads in NumPy and float64, with tensors addressed by the original names.
 
     Args:
-        get: returns a tensor of a checkpoint of the original's.
-        config: the model's sizes.
+        get: Function that returns a tensor of an original checkpoint by name.
+        config: Sizes of the model.
         input_ids: [B, S].
         input_mask: [B, S].
         segment_ids: [B, S].
 
     Returns:
-        Outputs by the names of `parity.compute_outputs`.
+        Outputs, named as by `parity.compute_outputs`.
     """
 
     def dense(x: Array, name: str) -> Array:
@@ -68,7 +68,7 @@ def google_outputs(get: Get, config: BertConfig, input_ids: Array, input_mask: A
 
 
 def write_google_checkpoint(folder: pathlib.Path) -> None:
-    """A checkpoint whose numbers are drawn by Google's names and shapes, which are written here once more."""
+    """Writes a checkpoint with random values. Google's names and shapes are repeated here, without the table."""
     v, h, i = CONFIG.vocab_size, CONFIG.hidden_size, CONFIG.intermediate_size
     shapes: dict[str, tuple[int, ...]] = {
         "bert/embeddings/word_embeddings": (v, h),
@@ -104,7 +104,7 @@ def compute_by_google_names(folder: pathlib.Path, config: BertConfig) -> dict[st
 
 
 def compute_by_our_names(folder: pathlib.Path) -> dict[str, Array]:
-    """Computes outputs in float64 from the weights that our table of names reads."""
+    """Computes outputs in float64 from the weights that were read with the table of names."""
     checkpoint = open_model(str(folder))
     features = parity.make_fixed_input(checkpoint.config)
     reference = Reference(checkpoint.weights, checkpoint.config)
@@ -141,7 +141,7 @@ def test_outputs_of_the_toy_checkpoint_equal_those_computed_from_googles_names(t
         np.testing.assert_allclose(value, expected[name], atol=1e-5)
 
 
-# Names in the table whose tensors have one shape: exchanged, the checkpoint still loads.
+# Pairs of names in the table whose tensors have the same shape. A checkpoint with them swapped still loads.
 EXCHANGED = [
     ("layer_{}_attention_key/kernel", "layer_{}_attention_value/kernel"),
     ("layer_{}_attention_key/kernel", "layer_{}_attention_query/kernel"),
@@ -166,7 +166,7 @@ def test_exchanged_names_in_the_table_change_the_outputs(one: str, other: str, g
 
 
 def test_key_biases_do_not_affect_the_outputs(google: pathlib.Path):
-    """A key's bias adds the same to all scores of a query, so that no output depends on it."""
+    """A key bias adds the same value to all scores of a query, so it does not affect any output."""
     checkpoint = open_model(str(google))
     features = parity.make_fixed_input(CONFIG)
     reference = Reference(checkpoint.weights, CONFIG)

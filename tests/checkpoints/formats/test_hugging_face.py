@@ -1,4 +1,4 @@
-"""Hugging Face's checkpoints: read, written, and computed by transformers as here."""
+"""Hugging Face checkpoints are read and written, and transformers computes the same outputs."""
 
 import contextlib
 import dataclasses
@@ -94,7 +94,7 @@ def test_an_untied_output_layer_is_rejected_and_a_copy_is_accepted(exact_config:
         read(tmp_path)
 
 
-WIDE_CLASSIFIER = {"classifier.weight": (5, 16), "classifier.bias": (5,)}  # it reads more than the encoder's output
+WIDE_CLASSIFIER = {"classifier.weight": (5, 16), "classifier.bias": (5,)}  # reads more than the encoder's output
 
 
 @pytest.mark.parametrize("own", [{"crf.transitions": (3, 3), "bert.lstm.weight": (8, 4)}, WIDE_CLASSIFIER])
@@ -240,7 +240,7 @@ def test_transformers_loads_our_models_and_gives_the_same_outputs(parts, outputs
 
 
 def all_tokenizers(vocab_file: pathlib.Path, casing: Casing, folder: pathlib.Path):
-    """Ours, and their fast and slow one from a folder that we wrote: each a function from text to ids."""
+    """Returns our tokenizer, and the fast and slow transformers tokenizers of a folder we wrote, as functions."""
     transformers = transformers_models()
     from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
@@ -268,8 +268,8 @@ def test_their_tokenizers_give_our_ids_on_real_text(name: str, casing: Casing, e
     for line in lines:
         ids = ours(line)
         assert fast(line) == ids
-        # Their slow tokenizer brings text into Unicode's form NFC first, which BERT's rules do not; where accents go it
-        # makes no difference.
+        # The slow transformers tokenizer normalizes text to Unicode NFC first, unlike BERT. This makes no difference if
+        # accents are removed.
         assert slow(line) == (ids if casing.strip_accents else ours(unicodedata.normalize("NFC", line)))
 
 
@@ -333,7 +333,7 @@ def test_their_tokenizers_differ_from_ours_where_the_docs_say(vocab_file: str, t
     assert ours("a [MASK] b") == [a, unknown, WORDS.index("m"), *(WORDS.index(f"##{c}") for c in "ask"), unknown, b]
     assert fast("a" * 101) == slow("a" * 101) == [unknown]
     assert ours("a" * 101) == [a, *[WORDS.index("##a")] * 100]
-    assert ours("a\u061db") == slow("a\u061db") == [a, unknown, b]  # a question mark of Arabic, new in Unicode 14
+    assert ours("a\u061db") == slow("a\u061db") == [a, unknown, b]  # the Arabic question mark, added in Unicode 14
     assert fast("a\u061db") == [unknown]
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers in Hugging Face's folders: rules that give other tokens are named, and BERT's give its ids."""
+"""Tokenizers in Hugging Face folders: BERT's rules give the same ids, and errors name rules that would not."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from tests.golden import make_added_tokens as golden
 
 
 def write_folder(folder: pathlib.Path, config: BertConfig, changes: dict[str, dict[str, Any]]) -> None:
-    """Writes a folder as Hugging Face does, with other values in its JSON files ("model/unk_token" is nested)."""
+    """Writes a folder as Hugging Face does, with changed JSON values ("model/unk_token" is a nested key)."""
     hugging_face.write(sample(config), str(folder))
     (folder / "checksums.json").unlink()
     for name, values in changes.items():
@@ -114,7 +114,7 @@ def test_added_tokens_that_have_no_row_of_their_own_are_rejected(
 
 
 def make_layout(name: str, folder: pathlib.Path) -> None:
-    """Writes a tokenizer with added tokens as one of the versions of transformers does."""
+    """Writes a tokenizer with added tokens in the layout of a given transformers version."""
     golden.write_folder(folder, True, None)
     settings = json.loads((folder / SETTINGS).read_text())
     decoder = {int(index): token for index, token in settings["added_tokens_decoder"].items()}
@@ -134,7 +134,7 @@ def make_layout(name: str, folder: pathlib.Path) -> None:
         make_layout("5", folder)
         (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in golden.VOCABULARY))
         (folder / SETTINGS).write_text(json.dumps(settings))
-    else:  # Before version 4.34, flags of tokens were not stored.
+    else:  # Before version 4.34, token flags were not stored.
         settings = {"do_lower_case": True, "additional_special_tokens": extra}
         (folder / "added_tokens.json").write_text(json.dumps(ids))
         (folder / SETTINGS).write_text(json.dumps(settings))
@@ -153,7 +153,7 @@ def test_added_tokens_of_each_layout_get_the_ids_of_transformers(
     vocab, casing, *_ = hugging_face_tokenizer.read_tokenizer(str(tmp_path), config, LoadOverrides())
     ours = FullTokenizer.from_vocab(vocab, **casing._asdict())
     assert [ours.convert_tokens_to_ids(ours.tokenize(text, special_tokens=True)) for text in texts] == expected
-    # What is written for Hugging Face and read again is the same.
+    # Writing it for Hugging Face and reading it back changes nothing.
     written = tmp_path / "written"
     model = dataclasses.replace(sample(config), vocab=vocab, casing=casing)
     hugging_face.write(model, str(written))

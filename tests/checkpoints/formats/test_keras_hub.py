@@ -1,4 +1,4 @@
-"""keras-hub's presets: read, written, and computed by keras-hub as here."""
+"""keras-hub presets are read and written, and keras-hub computes the same outputs."""
 
 import contextlib
 import dataclasses
@@ -88,7 +88,7 @@ def test_models_that_keras_hub_cannot_represent_are_rejected(
         ("config.json", {"dropout": [0.1]}, "config.json: hidden_dropout_prob is .*; expected a number"),
         ("tokenizer.json", {"config": "lowercase"}, "tokenizer.json is damaged: lowercase is not true or false"),
         ("task.json", [], "task.json contains list; expected a JSON object"),
-        ("task.json", {"class_name": {}}, None),  # of a task that is not known: the backbone is read
+        ("task.json", {"class_name": {}}, None),  # the task is unknown, so only the backbone is read
     ],
 )
 def test_invalid_presets_of_keras_hub_are_rejected(name: str, value: Any, message: str | None, tmp_path: pathlib.Path):
@@ -135,7 +135,7 @@ def test_presets_keep_accents_if_the_vocabulary_contains_accents(tiny_config: Be
     path.write_text(json.dumps(content | {"config": content["config"] | {"lowercase": False, "strip_accents": True}}))
     with pytest.raises(UserError, match="deletes accents without lower-casing: BERT's rules delete"):
         open_model(str(tmp_path / "preset"), LoadOverrides())
-    # As keras-hub writes it by default, of a model that never saw an accent.
+    # As keras-hub writes it by default, for a model trained without accents.
     path.write_text(json.dumps(content))
     (tmp_path / "preset" / "assets" / "tokenizer" / "vocabulary.txt").write_text(str(plain.vocab))
     checkpoint = open_model(str(tmp_path / "preset"), LoadOverrides())

@@ -1,4 +1,4 @@
-"""Checkpoints of model garden: what its code computed is computed here."""
+"""Model garden checkpoints give the outputs that model garden computed."""
 
 import pathlib
 

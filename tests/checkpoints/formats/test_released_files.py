@@ -1,4 +1,4 @@
-"""Released checkpoints with other names, variables and files than the libraries write today."""
+"""Released checkpoints whose names, variables or files differ from what the libraries write today."""
 
 import dataclasses
 import json

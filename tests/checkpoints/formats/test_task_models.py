@@ -1,4 +1,4 @@
-"""Fine-tuned models of every kind: to the classes of other libraries, which answer the same, and back."""
+"""Fine-tuned models of every kind convert to the classes of other libraries and back, with the same answers."""
 
 import json
 import pathlib
@@ -29,7 +29,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, str | None]] = {
 
 
 def save_random_model(name: str, folder: pathlib.Path, tiny_config: Any) -> Any:
-    """Saves a model with random weights and biases by save_checkpoint to FOLDER/model, and returns it."""
+    """Saves a model with random weights and biases to FOLDER/model with save_checkpoint, and returns it."""
     folder.mkdir()
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     class_name, settings, *_ = MODELS[name]

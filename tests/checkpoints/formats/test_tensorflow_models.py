@@ -1,4 +1,4 @@
-"""Files of libraries of TensorFlow's past (golden/make_tensorflow_models.py): what these computed is computed here."""
+"""Files of old TensorFlow libraries (golden/make_tensorflow_models.py) give the outputs those libraries computed."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ from tests.checkpoints.checkpoint_samples import HEADS, read_refusal, unpacked
 
 @pytest.fixture
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function that returns the folder of a library's models."""
+    """Returns a function that returns the folder of a library's models."""
     return functools.partial(unpacked, folder=tmp_path_factory.getbasetemp() / "tensorflow_models")
 
 
@@ -82,7 +82,7 @@ def test_saved_models_give_the_same_outputs(library: str, model: str, parts: set
 
 
 @pytest.mark.parametrize(("library", "parts"), [
-    ("keras_nlp_0.8", {ENCODER, POOLER}),  # under Keras 2
+    ("keras_nlp_0.8", {ENCODER, POOLER}),  # written under Keras 2
     ("keras_nlp_0.14", {ENCODER, POOLER, HEADS["sequence"]}),
 ])  # fmt: skip
 def test_presets_of_keras_nlp_give_the_same_outputs(library: str, parts: set[str], golden: Any):

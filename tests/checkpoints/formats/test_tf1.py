@@ -1,4 +1,4 @@
-"""Checkpoints of Google's scripts: names, optimizer slots, step and the other files of the folder."""
+"""Checkpoints of Google's scripts: names, optimizer slots, step, and the other files in the folder."""
 
 import dataclasses
 import filecmp

@@ -1,4 +1,4 @@
-"""Small records, good ones and such as are to be damaged."""
+"""Small valid records, which some tests then damage."""
 
 import dataclasses
 import pathlib
@@ -27,7 +27,7 @@ Values = dict[str, list[float]]
 
 
 def good() -> Values:
-    """[CLS] the [MASK]{cat} [SEP] dog{sat} sat [SEP], and padding."""
+    """Returns a valid record: [CLS] the [MASK]{cat} [SEP] dog{sat} sat [SEP], and padding."""
     return {
         "input_ids": [CLS, THE, MASK, SEP, DOG, SAT, SEP, 0, 0, 0],
         "input_mask": [1, 1, 1, 1, 1, 1, 1, 0, 0, 0],
@@ -40,7 +40,7 @@ def good() -> Values:
 
 
 def with_kept() -> Values:
-    """A record that follows in the text, and whose second prediction shows the token itself."""
+    """Returns a record whose segments are consecutive and whose second prediction keeps the original token."""
     kept = good()
     kept["input_ids"][4] = kept["masked_lm_ids"][1]
     kept["next_sentence_labels"] = [0]

@@ -1,4 +1,4 @@
-"""What inspect-records shows."""
+"""Output of inspect-records."""
 
 import pathlib
 import re
@@ -39,7 +39,7 @@ def test_records_are_printed_as_text(vocab_file: str, tmp_path: pathlib.Path, ca
 
 
 def test_statistics_cover_all_records(vocab_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
-    write(tmp_path / "0.tfrecord", [good()] * 1999)  # more than are read at once
+    write(tmp_path / "0.tfrecord", [good()] * 1999)  # more than are read in one batch
     write(tmp_path / "1.tfrecord", [with_kept()])
     inspect(InspectionOptions([str(tmp_path / "*.tfrecord")], vocab_file, num_records=0))
     told = capsys.readouterr().out

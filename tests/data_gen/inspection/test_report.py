@@ -1,4 +1,4 @@
-"""The page of inspect-records."""
+"""The HTML page of inspect-records."""
 
 import html.parser
 import pathlib
@@ -11,7 +11,7 @@ from tests.data_gen.inspection.record_samples import good, with_kept, write
 
 
 class Page(html.parser.HTMLParser):
-    """The tags, their attributes, and the words between them."""
+    """Parses a page into its tags, their attributes, and the text between them."""
 
     def __init__(self) -> None:
         super().__init__()

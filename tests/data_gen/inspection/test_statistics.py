@@ -1,4 +1,4 @@
-"""Counts of records."""
+"""Statistics of records."""
 
 import json
 import pathlib
@@ -19,7 +19,7 @@ Batch = batches.Batch
 
 
 def plain_counts(batch: Batch, unk: int) -> dict[str, int]:
-    """The statistics, record by record and token by token."""
+    """Computes the statistics record by record and token by token."""
     found = dict.fromkeys(("text", "unknown", "hidden", "kept", "replaced", "random_next"), 0)
     for row in range(len(batch["input_ids"])):
         ids, segments = list(batch["input_ids"][row]), list(batch["segment_ids"][row])

@@ -1,4 +1,4 @@
-"""The rules that every record obeys."""
+"""The rules that every record must follow."""
 
 import pathlib
 
@@ -80,8 +80,8 @@ def test_a_segment_without_text_is_named(segments: list[float], words: str, tmp_
 def test_all_results_of_masking_are_accepted(vocab_file: str, tmp_path: pathlib.Path):
     kept, special, nothing, unknown = good(), good(), good(), good()
     kept["input_ids"][2] = CAT
-    special["input_ids"][2], special["input_ids"][4] = SEP, 0  # random tokens may be any
-    # No prediction: a word of more pieces than may be predicted is not masked with --do_whole_word_mask.
+    special["input_ids"][2], special["input_ids"][4] = SEP, 0  # random replacements may be any token
+    # No prediction: --do_whole_word_mask skips a word with more pieces than can be predicted.
     nothing["input_ids"][2] = CAT
     for name in ("positions", "ids", "weights"):
         nothing[f"masked_lm_{name}"] = [0.0] * PREDICTIONS
@@ -118,7 +118,7 @@ def test_records_of_real_text_obey_the_rules(test_data: pathlib.Path, tmp_path: 
 def test_records_of_two_vocabularies_are_detected(corpus: Corpus, tmp_path: pathlib.Path):
     texts, vocab_file = corpus
     pieces = pathlib.Path(vocab_file).read_text().splitlines()
-    smaller = tmp_path / "smaller.txt"  # the same but for the last words, as a learned vocabulary of another size
+    smaller = tmp_path / "smaller.txt"  # a learned vocabulary of a different size: only the last words differ
     smaller.write_text("\n".join(pieces[:-200]))
     whole, other = (tmp_path / name / "out.tfrecord" for name in ("whole", "other"))
     for path, vocab in ((whole, vocab_file), (other, str(smaller))):

@@ -1,4 +1,4 @@
-"""What verify-records finds, and in which record."""
+"""The problems that verify-records reports, and the records it attributes them to."""
 
 import gzip
 import hashlib
@@ -25,7 +25,7 @@ from tests.make import flip_bits, refusal, run_python, write_text, write_vocab
 
 
 def described(folder: pathlib.Path, names: list[str], vocab_file: str, *counts: int, **changes: object) -> None:
-    """Writes the files' manifest, given the number of records in each."""
+    """Writes the manifest of the files, given the number of records in each."""
     shards = [
         manifest.Shard(name, count, files.size(str(folder / name)), files.sha256(str(folder / name)))
         for name, count in zip(names, counts, strict=True)
@@ -37,7 +37,7 @@ def described(folder: pathlib.Path, names: list[str], vocab_file: str, *counts: 
 
 @pytest.fixture
 def shards(tmp_path: pathlib.Path, vocab_file: str) -> list[str]:
-    """Three files of five good records, and their manifest."""
+    """Three files of five valid records, and their manifest."""
     names = [f"out-{number:05}-of-00003.tfrecord" for number in range(3)]
     paths = [write(tmp_path / name, [good()] * 5) for name in names]
     described(tmp_path, names, vocab_file, 5, 5, 5)
@@ -61,7 +61,7 @@ def test_good_files_are_checked_against_everything(shards: list[str], vocab_file
 
 
 def frame_of(content: bytes, offset: int) -> int:
-    """The number of the record whose frame holds the byte at the offset."""
+    """Returns the index of the record whose frame contains the byte at the offset."""
     number = start = 0
     while True:
         start += 16 + struct.unpack("<Q", content[start : start + 8])[0]
@@ -158,7 +158,7 @@ def test_each_bad_file_is_reported(shards: list[str], tmp_path: pathlib.Path):
     paths = list(map(pathlib.Path, shards))
     content = [path.read_bytes() for path in paths]
     frame = len(content[0]) // 5
-    paths[0].write_bytes(content[0][:-frame])  # a whole record less: only the manifest tells
+    paths[0].write_bytes(content[0][:-frame])  # exactly one record is missing, which only the manifest reveals
     paths[1].write_bytes(content[1][:-10])
     other = {**good(), "next_sentence_labels": [0]}
     write(paths[2], [good(), other, *[good()] * 3])
@@ -194,7 +194,7 @@ def test_small_files_are_read_in_groups_and_damaged_ones_separately(
     assert third.startswith(f"{paths[3]}: ")
     assert twelfth.startswith(f"{paths[12]}: record 0 ")
     assert {paths[3], paths[12]} <= set(alone)
-    assert len(alone) <= 4  # each with the one beside it
+    assert len(alone) <= 4  # each with one neighbor
 
 
 def test_missing_and_unlisted_files_are_reported(shards: list[str], tmp_path: pathlib.Path):

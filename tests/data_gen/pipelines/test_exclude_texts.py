@@ -1,4 +1,4 @@
-"""Records of text without the documents that hold a text of an evaluation file."""
+"""Making records without the documents that contain evaluation texts."""
 
 import csv
 import dataclasses
@@ -15,7 +15,7 @@ from official_bert.utils import files
 from tests.data_gen.samples import Corpus, contents, make_options
 from tests.make import refusal, write_text
 
-EVERY = 5  # documents, one of which is left out
+EVERY = 5  # documents; one of them is left out
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +24,14 @@ def documents(corpus: Corpus) -> list[list[str]]:
 
 
 def run(corpus: Corpus, documents: list[list[str]], folder: pathlib.Path, **changes: Any) -> RecordOptions:
-    """The options of a run on a file of documents."""
+    """Returns the options of a run on a file of documents."""
     folder.mkdir()
     path = write_text(folder / "text.txt", "\n\n".join("\n".join(each) for each in documents))
     return make_options(([path], corpus[1]), folder / "out", input_format="sentences", **changes)
 
 
 def evaluation_file(documents: list[list[str]], folder: pathlib.Path) -> str:
-    """A file with two sentences of every fifth document in a text."""
+    """Writes an evaluation file whose texts are two sentences of every fifth document."""
     path = folder / "dev.csv"
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -64,7 +64,7 @@ def test_records_are_those_of_the_other_documents(
     assert described["source"]["flags"]["exclude_texts"] == [{"file": "dev.csv", "sha256": digest}]
     assert described["statistics"]["text_excluded"] == summary.text_excluded
     assert "exclude_texts" not in (tmp_path / "others" / "out" / "out.manifest.json").read_text()
-    assert one_machine.create_pretraining_data(options) == summary  # complete already
+    assert one_machine.create_pretraining_data(options) == summary  # already complete
     pathlib.Path(excluding).write_text("text\nanother text of other characters\n")
     assert "--exclude_texts was [" in refusal(one_machine.create_pretraining_data, options)
 

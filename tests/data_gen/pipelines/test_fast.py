@@ -1,4 +1,4 @@
-"""The fast algorithm: the distributions of the reference algorithm, and the same bytes however a run is interrupted."""
+"""The fast algorithm: same distributions as the reference algorithm, and same bytes however a run is interrupted."""
 
 import contextlib
 import errno
@@ -43,7 +43,7 @@ def test_bytes_are_the_same_for_any_number_of_workers(
 ):
     made = []
     for workers in (1, 2, 4):
-        # Several workers write each file: it consists of many buckets then.
+        # Several workers can only write one file if it consists of many buckets.
         monkeypatch.setattr(run_plan, "_BUCKET_BYTES", 6e6 if workers == 1 else 10_000)
         make_records(corpus, tmp_path / str(workers), num_workers=workers)
         made.append(contents(tmp_path / str(workers)))
@@ -64,11 +64,11 @@ def test_bytes_are_the_same_after_kills_at_random_moments(corpus: Corpus, tmp_pa
     options = make_options(corpus, tmp_path / "killed", **small)
     work = tmp_path / "killed" / "out.work"
     seed = time.time_ns()
-    print(f"moments of the kills: random.Random({seed})")  # which pytest shows if the test fails
+    print(f"moments of the kills: random.Random({seed})")  # pytest shows this output if the test fails
     rng = random.Random(seed)
     found = []
 
-    def entries() -> list[str]:  # of the work folder; os.walk passes over what is removed meanwhile
+    def entries() -> list[str]:  # of the work folder; os.walk skips entries that are removed meanwhile
         return [name for _, folders, files in os.walk(work) for name in (*folders, *files)]
 
     for _ in range(5):
@@ -78,12 +78,12 @@ def test_bytes_are_the_same_after_kills_at_random_moments(corpus: Corpus, tmp_pa
             command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         ) as process:
             try:
-                # Not before it has begun to do something new, and then at any moment.
+                # Kill it at a random moment after it has made new progress.
                 while process.poll() is None and len(entries()) <= before:
                     time.sleep(0.005)
                 time.sleep(rng.uniform(0, 0.6))
             finally:
-                with contextlib.suppress(ProcessLookupError):  # it has ended
+                with contextlib.suppress(ProcessLookupError):  # already ended
                     os.killpg(process.pid, signal.SIGKILL)  # the workers too
         found.append(sum(name.endswith(".json") for name in entries()) if work.exists() else None)
         if found[-1] is None:
@@ -98,7 +98,7 @@ def test_bytes_are_the_same_after_kills_at_random_moments(corpus: Corpus, tmp_pa
 def test_after_a_full_disk_the_same_command_continues(corpus: Corpus, tmp_path: pathlib.Path):
     make_records(corpus, tmp_path / "straight")
     options = make_options(corpus, tmp_path / "full")
-    # A file may not grow over 100 kB: the system's answer is an error of the write, as on a full disk.
+    # Files may not grow beyond 100 kB, so that writing fails as on a full disk.
     limit = (100_000, 100_000)
     done = run_python(*make_command(options), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
     assert done.returncode == 1
@@ -221,7 +221,7 @@ def test_every_record_fits_the_schema(corpus: Corpus, tmp_path: pathlib.Path):
 
 def test_records_are_shuffled_and_random_segments_come_from_the_whole_corpus(tmp_path: pathlib.Path):
     count, special = 200, len(SPECIAL_TOKENS)
-    # Each document repeats a word of its own, which tells where a segment comes from.
+    # Each document repeats one unique word, which identifies the source of each segment.
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *(f"w{number}" for number in range(count))]) + "\n")
     sentences = [" ".join([f"w{number}"] * 6) + "\n" for number in range(count)]
     (tmp_path / "text.txt").write_text("\n".join(sentence * 20 for sentence in sentences))
@@ -240,7 +240,7 @@ def test_records_are_shuffled_and_random_segments_come_from_the_whole_corpus(tmp
     def correlation(one: np.ndarray, two: np.ndarray) -> float:
         return abs(np.corrcoef(one, two)[0, 1]) * math.sqrt(len(one))
 
-    # Documents stand in order in the text: ranks are the numbers themselves. Five deviations.
+    # The documents are in order in the text, so ranks are the numbers themselves. The limit is five deviations.
     assert correlation(np.arange(len(first)), first) < 5
     assert correlation(first[1:], first[:-1]) < 5
     is_random = batch["next_sentence_labels"][:, 0] == 1
@@ -248,7 +248,7 @@ def test_records_are_shuffled_and_random_segments_come_from_the_whole_corpus(tmp
     first, second = first[is_random], second[is_random]
     assert len(first) > 500
     assert (first != second).all()
-    # Any but the own document is as likely, so that there is a slight tendency away from it.
+    # All other documents are equally likely, so there is a slight tendency away from the document's own number.
     assert correlation(first, second) < 5
     assert_alike(histogram(second // 20, 9), histogram(np.arange(count) // 20, 9), "documents of random segments")
 
@@ -256,14 +256,14 @@ def test_records_are_shuffled_and_random_segments_come_from_the_whole_corpus(tmp
 def test_each_pass_makes_different_segments_and_masks(corpus: Corpus, tmp_path: pathlib.Path):
     make_records(corpus, tmp_path, short_seq_prob=0.0)
     batch = parsed(sorted(tmp_path.glob("*.tfrecord")))
-    # Were the two passes alike, each record would be there twice.
+    # If the two passes were equal, each record would occur twice.
     cuts = len(np.unique(unmasked(batch), axis=0)) / len(batch["input_ids"])
     masks = len(np.unique(np.hstack([batch["masked_lm_positions"], unmasked(batch)]), axis=0)) / len(batch["input_ids"])
     assert cuts > 0.7
     assert masks > 0.9
 
 
-# The target length is drawn once for a document and shared by its instances: where it is random, documents are short.
+# The target length is drawn once per document and shared by its instances. If it is random, the documents are short.
 @pytest.mark.parametrize(
     ("sentences", "short_seq_prob", "whole_words", "clusters"),
     [(0, 0.0, False, 1), (0, 0.0, True, 1), (3, 0.5, False, 3)],
@@ -276,7 +276,7 @@ def test_fast_records_have_the_distribution_of_the_reference(
     corpus: Corpus,
     tmp_path: pathlib.Path,
 ):
-    # A file's end ends a document in one algorithm alone, so that one file is read.
+    # Only one of the algorithms ends a document at the end of a file, so only one file is read.
     lines = pathlib.Path(corpus[0][0]).read_text(encoding="utf-8").splitlines()
     if sentences:
         lines = [line for line in lines if line]

@@ -1,4 +1,4 @@
-"""Records on a Dask cluster are those of one machine, whatever happens to workers and scheduler."""
+"""A Dask cluster makes the same records as one machine, even if workers or the scheduler are lost."""
 
 import pathlib
 import random
@@ -25,7 +25,7 @@ FLAGS = [
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Text, vocabulary, and the records of one machine in `one`."""
+    """A folder with text, a vocabulary, and in `one` the records made by one machine."""
     words, rng = [word for word in WORDS if word.isalpha()], random.Random(1)
     for number in range(3):
         documents = [

@@ -1,4 +1,4 @@
-"""From text files to record files, by either algorithm."""
+"""Making record files from text files with either algorithm."""
 
 import json
 import pathlib
@@ -36,7 +36,7 @@ def test_complete_run_is_not_repeated(corpus: Corpus, tmp_path: pathlib.Path, ca
     assert make_records(corpus, tmp_path) == first
     assert "already complete" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
-    next(iter(tmp_path.glob("*.tfrecord"))).unlink()  # a shard that is gone is made again
+    next(iter(tmp_path.glob("*.tfrecord"))).unlink()  # a missing shard is made again
     make_records(corpus, tmp_path)
     assert len(list(tmp_path.glob("*.tfrecord"))) == 3
 

@@ -1,4 +1,4 @@
-"""The record files of a run, their manifests, and the refusal to write over an input."""
+"""The record files of a run, their manifests, and the refusal to overwrite an input."""
 
 import pathlib
 import re
@@ -58,7 +58,7 @@ def test_an_input_with_the_name_of_a_shard_is_never_overwritten(
         make()
         for each in (inputs, [short_texts[1], str(shard)], short_texts):
             if each is short_texts and not shard.is_symlink():
-                continue  # then the shard is no input
+                continue  # here the shard is not an input
             told = refusal(create_pretraining_data, short_options(input_file=each, **flags))
             assert f"would write {shard}, which is an input" in told
     assert shard.read_text() == pathlib.Path(short_texts[1]).read_text()

@@ -1,4 +1,4 @@
-"""The reference algorithm gives the original's records."""
+"""The reference algorithm makes the same records as the original."""
 
 import ast
 import gzip
@@ -23,7 +23,7 @@ FLAGS = dict(line.split(" ", 1) for line in (ORIGINAL / "flags.txt").read_text()
 
 
 def read_records(path: str, compression: str = "") -> list[dict[str, list[float]]]:
-    """The records of a file, as plain values."""
+    """Reads the records of a file as plain values."""
     records = []
     for serialized in tf.data.TFRecordDataset(path, compression).as_numpy_iterator():
         features = tf.train.Example.FromString(serialized).features.feature
@@ -34,7 +34,7 @@ def read_records(path: str, compression: str = "") -> list[dict[str, list[float]
 
 
 def written(options: RecordOptions) -> list[list[dict[str, list[float]]]]:
-    """The records of each output file."""
+    """Returns the records of each output file."""
     one_machine.create_pretraining_data(options)
     return list(map(read_records, options.output_file))
 
@@ -56,7 +56,7 @@ def test_records_equal_those_of_the_original(name: str, tmp_path: pathlib.Path):
 def test_files_are_read_as_one_text_and_records_are_written_to_the_outputs_in_turn(
     short_texts: list[str], short_options: Options, tmp_path: pathlib.Path
 ):
-    """As the original does: its outputs above are of one file each."""
+    """The original also treats several files as one text and writes records to the outputs in turn."""
     two = written(short_options())
     whole = write_text(tmp_path / "whole.txt", "".join(pathlib.Path(path).read_text() for path in short_texts))
     (one,) = written(short_options(input_file=[whole], output_file=[f"{tmp_path}/one.tfrecord"]))

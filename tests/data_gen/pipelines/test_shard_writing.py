@@ -1,4 +1,4 @@
-"""Record files that several workers write at once; here a worker is a function of this process."""
+"""Record files written by several workers in parallel. Here a worker is a function of this process."""
 
 import dataclasses
 import hashlib
@@ -21,11 +21,11 @@ Write = Callable[..., list[dict[str, Any]]]
 
 
 def make_content(bucket: int) -> bytes:
-    return bytes([bucket]) * (1000 * (bucket % 3))  # some are empty
+    return bytes([bucket]) * (1000 * (bucket % 3))  # some buckets are empty
 
 
 class Process:
-    """A worker: the last bucket that it encoded."""
+    """State of a fake worker: the last bucket that it encoded."""
 
     bucket = -1
 
@@ -37,7 +37,7 @@ def make_plan(folder: pathlib.Path, shards: int) -> RunPlan:
 
 @pytest.fixture
 def write(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes shards with two workers, whose tasks a function does."""
+    """Writes shards with two workers whose tasks are run by a function."""
     (tmp_path / "work").mkdir()
     pool = worker_pool.WorkerPool(str(tmp_path / "work"))
     pool._processes = [Process(), Process()]  # type: ignore[list-item]
@@ -56,7 +56,7 @@ def test_buckets_are_written_in_order(write: Write, tmp_path: pathlib.Path):
         if "bucket" in task:
             (process.bucket,) = task["bucket"]
             if process.bucket % 2 == 0:
-                assert encoded[process.bucket + 1].wait(60)  # so that the second of two is always first
+                assert encoded[process.bucket + 1].wait(60)  # so that the odd bucket of each pair is encoded first
             encoded[process.bucket].set()
             return {"records": 1, "bytes": len(make_content(process.bucket))}
         path, position = task["write"]
@@ -102,7 +102,7 @@ def test_the_first_error_is_raised_and_not_one_that_follows_from_it(write: Write
             return {"records": 1, "bytes": 1}
         path = pathlib.Path(task["write"][0])
         if process.bucket == 0:
-            return {}  # and nothing is in the file
+            return {}  # and nothing is written to the file
         while path.exists():
             time.sleep(0.001)
         raise FileNotFoundError(path)
@@ -113,7 +113,7 @@ def test_the_first_error_is_raised_and_not_one_that_follows_from_it(write: Write
 
 @pytest.fixture
 def interrupts() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt, also in a background job of a shell, which ignores the signal."""
+    """Makes SIGINT raise KeyboardInterrupt, even in a background job of a shell, which ignores the signal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""What make-records reports about its records."""
+"""The summary that make-records prints about its records."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The same documents give the same records, whatever kind of file holds them."""
+"""The same documents give the same records in every text file format."""
 
 import json
 import lzma
@@ -26,7 +26,7 @@ def texts(corpus: Corpus) -> list[str]:
 
 @pytest.fixture(scope="module")
 def records(corpus: Corpus, texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The records that plain text gives."""
+    """The records made from plain text."""
     folder = tmp_path_factory.mktemp("plain")
     path = folder / "plain.txt"
     path.write_text("\n\n".join(texts), encoding="utf-8")

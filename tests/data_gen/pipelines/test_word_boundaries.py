@@ -1,4 +1,4 @@
-"""Records whose masks hide words that a list names, by every pipeline."""
+"""Every pipeline masks the words of a word list as a whole."""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ WORDS = ["".join(CHARACTERS[start : start + 4]) for start in range(0, 48, 4)]
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """Text of words of four characters, and of single ones, and a vocabulary with a list of the words beside it."""
+    """Text of four-character words and single-character words, with a vocabulary and a word list."""
     folder = tmp_path_factory.mktemp("chinese")
     rng = random.Random(0)
     units = [*WORDS, *CHARACTERS[48:]]
@@ -34,9 +34,9 @@ def make_marked(corpus: Corpus, folder: pathlib.Path, **changes: object) -> Reco
 
 
 def masked_words(batch: dict[str, np.ndarray]) -> tuple[int, int]:
-    """How many words of the list are hidden wholly, and how many in part; those that a record's end cuts do not count.
+    """Counts the words of the list that are masked completely and partly, except words cut off by the end of a record.
 
-    The text was cut at random ends, so that a word is found by its first and last characters.
+    The text is cut at random positions, so a word is identified by its first and last characters.
     """
     whole = part = 0
     masks = batch["masked_lm_positions"], batch["masked_lm_weights"]
@@ -60,7 +60,7 @@ def test_listed_words_are_masked_completely_and_nothing_else_changes(corpus: Cor
     assert part == 0
     assert masked_words(without)[1] > 100
     assert with_words["input_ids"].max() < len(SPECIAL_TOKENS) + len(CHARACTERS)
-    order = [np.lexsort(unmasked(each).T) for each in (with_words, without)]  # the masks draw before the shuffle
+    order = [np.lexsort(unmasked(each).T) for each in (with_words, without)]  # masking draws before the shuffle
     assert np.array_equal(unmasked(with_words)[order[0]], unmasked(without)[order[1]])
     manifests = [(tmp_path / name / "out.manifest.json").read_text() for name in ("marked", "plain")]
     flags = [json.loads(each)["source"]["flags"] for each in manifests]
@@ -76,7 +76,7 @@ def test_one_and_two_workers_make_the_same_records(corpus: Corpus, tmp_path: pat
 
 def test_reference_algorithm_masks_listed_words_together(corpus: Corpus, tmp_path: pathlib.Path):
     summary = make_marked(corpus, tmp_path, algorithm="reference", num_shards=1, dupe_factor=1)
-    assert summary.text_unknown == 720  # the full stops
+    assert summary.text_unknown == 720  # the periods
     whole, part = masked_words(parsed([tmp_path / "out.tfrecord"]))
     assert whole > 50
     assert part == 0

@@ -1,4 +1,4 @@
-"""What a worker does."""
+"""The tasks of a worker process."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def test_a_large_file_is_shared_and_a_line_in_it_is_named(
     for name in (token_store.IDS, token_store.SENTENCES, token_store.DOCUMENTS):
         assert (folder / "joined" / name).read_bytes() == (folder / "whole" / name).read_bytes()
     content = text.read_bytes()
-    text.write_bytes(content + b"the \xe9\n")  # where only the last part reads
+    text.write_bytes(content + b"the \xe9\n")  # in the last part only
     shutil.rmtree(parts[-1])
     (folder / f"part-0-{len(ranges) - 1}.json").unlink()
     with pytest.raises(worker.TextError, match=rf"text.txt, line {len(lines) + 1}: byte 0xe9 at column 5"):

@@ -1,4 +1,4 @@
-"""How worker processes are driven, and how they end."""
+"""Control of worker processes, and how they end."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ def test_ctrl_c_is_handled_only_by_the_command(tmp_path: pathlib.Path, capfd: py
     workers = worker_pool.WorkerPool(str(tmp_path))
     workers.grow(1)
     (process,) = workers._processes
-    process.send_signal(signal.SIGINT)  # while it imports: a terminal sends it to all processes
+    process.send_signal(signal.SIGINT)  # arrives during the imports: a terminal sends it to all processes
     process.communicate()
     assert process.returncode == 0
     assert capfd.readouterr().err == ""
@@ -45,7 +45,7 @@ def test_busy_worker_ends_with_its_parent(tmp_path: pathlib.Path):
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    os.kill(pid, signal.SIGSTOP)  # a task that takes long: it does not look at its input
+    os.kill(pid, signal.SIGSTOP)  # a slow task that ignores its input
     parent.kill()
     parent.communicate()
     try:
@@ -58,7 +58,7 @@ def test_busy_worker_ends_with_its_parent(tmp_path: pathlib.Path):
 @pytest.mark.parametrize(("code", "words"), [
     ("import os; os.kill(os.getpid(), 9)", "was killed at .* fewer --num_workers to resume, or remove out.work and"),
     ("raise SystemExit(3)", "ended with code 3 at .* run the same command again"),
-    ("input(); print('{\"result\": {', end=''); raise SystemExit(3)", "ended with code 3 at"),  # within its answer
+    ("input(); print('{\"result\": {', end=''); raise SystemExit(3)", "ended with code 3 at"),  # during its answer
 ])  # fmt: skip
 def test_the_end_of_a_worker_is_explained(code: str, words: str):
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

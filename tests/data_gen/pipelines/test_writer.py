@@ -1,4 +1,4 @@
-"""Records to TFRecord files."""
+"""Writing records to TFRecord files."""
 
 import pathlib
 from collections.abc import Callable

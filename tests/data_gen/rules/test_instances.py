@@ -1,4 +1,4 @@
-"""Instances from documents."""
+"""Making instances from documents."""
 
 import random
 
@@ -34,5 +34,5 @@ def test_unused_sentences_are_put_back():
             random_next += instance.is_random_next
             used += instance.input_ids[1 : first - 1]
             used += [] if instance.is_random_next else instance.input_ids[first:-1]
-        assert used == [5, 6, 7, 8]  # each sentence once, in order: what follows a when b is random comes again
+        assert used == [5, 6, 7, 8]  # uses each sentence once, in order: if b is random, the text after a is used again
     assert random_next > 100

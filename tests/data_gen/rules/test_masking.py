@@ -1,4 +1,4 @@
-"""Which tokens are masked, and what stands in their place."""
+"""Selection of the masked tokens and their replacements."""
 
 import random
 
@@ -31,7 +31,7 @@ def test_eighty_of_a_hundred_become_mask_ten_stay_ten_are_random():
             changed += masked[position] not in (4, ids[position])
         untouched = set(range(len(ids))) - set(positions)
         assert all(masked[position] == ids[position] for position in untouched)
-    # A random one is [MASK] or the same word once in fifteen.
+    # In one of fifteen cases, a random replacement is [MASK] or the original word.
     assert became_mask / 10_000 == pytest.approx(0.8 + 0.1 / 15, abs=0.02)
     assert stayed / 10_000 == pytest.approx(0.1 + 0.1 / 15, abs=0.015)
     assert changed / 10_000 == pytest.approx(0.1 * 13 / 15, abs=0.015)
@@ -49,7 +49,7 @@ def test_whole_words_are_masked_together():
 
 
 def test_a_piece_at_the_front_of_b_joins_the_last_word_of_a_as_in_the_original():
-    # a, dog, ##gy, [SEP], ##ing: one word of three positions on both sides of [SEP]
+    # a, dog, ##gy, [SEP], ##ing: one word with three positions on both sides of [SEP]
     ids = [2, 5, 6, 10, 3, 11, 3]
     rng = random.Random(0)
     chosen = {tuple(masking.mask(ids, 3, masking_vocabulary(), True, rng)[1]) for _ in range(50)}

@@ -1,4 +1,4 @@
-"""The three implementations of masking draw from one distribution: reference, fast, and while training."""
+"""The three masking implementations (reference, fast, dynamic) have the same distribution."""
 
 import math
 import random
@@ -23,12 +23,12 @@ VOCAB |= {f"##{number}": len(VOCAB) + number for number in range(CONTINUATIONS)}
 CLS, SEP, MASK = (VOCAB[token] for token in ("[CLS]", "[SEP]", "[MASK]"))
 ROWS, LENGTH, LIMIT, PROBABILITY = 6000, 64, 24, 0.3
 
-# Each returns masked ids [N, L], and the chosen positions [N, L] bool.
+# Each returns the masked ids, [N, L], and the chosen positions, [N, L] bool.
 Masked = tuple[np.ndarray, np.ndarray]
 
 
 def rows() -> tuple[np.ndarray, np.ndarray]:
-    """Instances without masks, [N, L], and their numbers of tokens, [N]; a segment [SEP] stands in the middle."""
+    """Returns unmasked instances, [N, L], and their lengths, [N]. A segment separator [SEP] is in the middle."""
     rng = np.random.default_rng(0)
     length = rng.integers(LENGTH // 2, LENGTH + 1, ROWS)
     ids = rng.integers(len(SPECIAL_TOKENS), len(VOCAB), (ROWS, LENGTH))
@@ -88,13 +88,13 @@ def test_eighty_in_a_hundred_become_mask_ten_stay_and_ten_are_random(name: str):
     total = int(chosen.sum())
     assert total > 80_000
     assert (masked[~chosen] == ids[~chosen]).all()
-    by_chance = BERT_RATES.random / 100 / len(VOCAB)  # a random token is [MASK], or the same token again
+    by_chance = BERT_RATES.random / 100 / len(VOCAB)  # a random replacement is [MASK] or the original token
     for what, count, percent in (
         ("[MASK]", int((masked[chosen] == MASK).sum()), 80),
         ("same", int((masked[chosen] == ids[chosen]).sum()), 10),
     ):
         expected = percent / 100 + by_chance
-        # Five deviations, which tell 80 % from 81 %.
+        # Five deviations, enough to distinguish 80 % from 81 %.
         assert abs(count / total - expected) < 5 * math.sqrt(expected * (1 - expected) / total), what
     assert 5 * math.sqrt(0.8 * 0.2 / total) < 0.0075
 
@@ -131,7 +131,7 @@ def test_the_rates_of_appendix_c2_are_kept_by_all_three(rates: str):
             np.sum(masked[chosen] == ids[chosen]),
             np.sum((masked[chosen] != MASK) & (masked[chosen] != ids[chosen])),
         ])  # fmt: skip
-        # A random token is now and then [MASK], or the same one.
+        # A random replacement is sometimes [MASK] or the original token.
         by_chance = wanted.random / len(VOCAB)
         expected = [wanted.mask + by_chance, wanted.same + by_chance, wanted.random - 2 * by_chance]
         for part, percent in zip(became, expected, strict=True):

@@ -1,4 +1,4 @@
-"""Objectives other than next sentences: full sentences (RoBERTa), other masking rates."""
+"""Objectives other than next sentence prediction: full sentences (RoBERTa) and other masking rates."""
 
 import itertools
 import pathlib
@@ -33,7 +33,7 @@ def config(**changes: object) -> InstanceConfig:
 
 
 def make_documents(count: int, longest_sentence: int, most_sentences: int = 9) -> Documents:
-    """Documents whose tokens count upwards through all of them, so that a token tells where it comes from."""
+    """Makes documents whose tokens count up across all of them, so that a token identifies its position."""
     rng = random.Random(count)
     documents, token = [], 10
     for _ in range(count):
@@ -47,7 +47,7 @@ def make_documents(count: int, longest_sentence: int, most_sentences: int = 9) -
 
 
 def test_fast_full_sentences_equal_those_of_the_reference(tmp_path: pathlib.Path):
-    # Without short targets, long sentences and masks nothing is drawn.
+    # Without short targets, long sentences and masks, nothing is random.
     documents = make_documents(400, 8)
     fast = vectorized_instances.make_instances(
         make_store(documents, tmp_path), 0, len(documents), config(sentence_objective="none"), Random("full")
@@ -60,7 +60,7 @@ def test_fast_full_sentences_equal_those_of_the_reference(tmp_path: pathlib.Path
         assert (fast.first_length[row], fast.special[row]) == (len(instance.input_ids), instance.special)
         assert instance.segment_ids == [0] * len(instance.input_ids)
     assert not fast.is_random_next.any()
-    # All of the text in order, whole sentences, as many as fit, and a [SEP] where another document begins.
+    # The whole text in order: as many whole sentences as fit, and a [SEP] where a new document begins.
     text = [token for each in reference for token in each.input_ids if token not in (CLS, SEP)]
     assert text == [token for document in documents for sentence in document for token in sentence]
     ends = {sentence[-1] for document in documents for sentence in document}

@@ -1,4 +1,4 @@
-"""Random numbers that are the same on every machine."""
+"""Random numbers are the same on every machine."""
 
 import math
 

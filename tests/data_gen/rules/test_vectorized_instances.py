@@ -1,4 +1,4 @@
-"""Instances of many documents at once."""
+"""Making the instances of many documents in one vectorized call."""
 
 import dataclasses
 import math
@@ -31,7 +31,7 @@ def test_vectorized_truncation_equals_truncation_by_single_tokens():
 
 
 def test_actual_next_segments_follow_and_random_ones_come_from_other_documents(tmp_path: pathlib.Path):
-    # Each document's tokens count upwards from a number of its own, so that a token tells where it comes from.
+    # The tokens of each document count up from a number of its own, so that a token identifies its position.
     rng = random.Random(3)
     documents = []
     for number in range(30):
@@ -63,7 +63,7 @@ def test_actual_next_segments_follow_and_random_ones_come_from_other_documents(t
 
 
 def test_chunks_are_split_and_paired_like_the_reference(tmp_path: pathlib.Path):
-    # Sentences of one token that tells document and sentence; chunks of up to four of them.
+    # Each sentence is one token that identifies document and sentence. Chunks have up to four of them.
     documents, sentences = 6000, 8
     words = [[[10 + sentences * number + each] for each in range(sentences)] for number in range(documents)]
     vocabulary = MaskingVocabulary([], frozenset(), frozenset(), 4)
@@ -86,19 +86,20 @@ def test_chunks_are_split_and_paired_like_the_reference(tmp_path: pathlib.Path):
         if is_random:
             begins_of_random.append((b[0] - 10) % sentences)
         used += a + ([] if is_random else b)
-    # Each sentence is used once, in order: what follows a when b is random comes again.
+    # Each sentence is used once, in order: if b is random, the text after a is used again.
     assert used == list(range(10, 10 + documents * sentences))
     assert len(decisions) > 15_000
     assert abs(np.mean(decisions) - 0.5) < 5 * 0.5 / math.sqrt(len(decisions))
     assert 5 * 0.5 / math.sqrt(len(decisions)) < 0.021
     assert_alike(np.bincount(cuts, minlength=4)[1:], np.full(3, 100_000), "cuts")
     assert_alike(np.bincount(begins_of_random, minlength=sentences), np.full(sentences, 100_000), "random sentences")
-    # The target of a short document is from two tokens to the full length: that of its first chunk, if b is the rest.
+    # The target of a short document ranges from two tokens to the full length. It is the length of its first chunk if b
+    # is the rest.
     config = dataclasses.replace(config, short_seq_prob=1.0)
     instances = vectorized_instances.make_instances(store, 0, documents, config, Random("targets"))
     whole = (instances.ids[:, 1] % sentences == 10 % sentences) & ~instances.is_random_next
     assert_alike(np.bincount(instances.length[whole] - 3, minlength=5)[2:], np.full(3, 100_000), "targets")
-    # So many documents are short ones: a third of these have the full length all the same.
+    # With short_seq_prob=0.9, a third of the short documents still have the full length.
     config = dataclasses.replace(config, short_seq_prob=0.9)
     instances = vectorized_instances.make_instances(store, 0, documents, config, Random("short"))
     whole = (instances.ids[:, 1] % sentences == 10 % sentences) & ~instances.is_random_next

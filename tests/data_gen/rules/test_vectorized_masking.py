@@ -1,4 +1,4 @@
-"""Masks of many instances at once."""
+"""Masking many instances in one vectorized call."""
 
 import random
 
@@ -13,7 +13,7 @@ from tests.data_gen.samples import LENGTH, Corpus, make_instance_config
 
 
 def test_reference_and_fast_masking_agree_on_whole_words(corpus: Corpus):
-    """Where the budget allows every word, both choose all of them, across [SEP] too."""
+    """If the budget allows every word, both algorithms choose all of them, even across [SEP]."""
     tokenizer = FullTokenizer(corpus[1])
     vocabulary = MaskingVocabulary.of(tokenizer.vocab)
     settings = {"max_predictions_per_seq": LENGTH, "masked_lm_prob": 0.99, "do_whole_word_mask": True}

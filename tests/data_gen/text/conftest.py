@@ -1,4 +1,4 @@
-"""Text files of a content."""
+"""A fixture that writes text files with given content."""
 
 import pathlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Documents that hold a text of an evaluation file."""
+"""Detecting documents that contain an evaluation text."""
 
 import gzip
 import json

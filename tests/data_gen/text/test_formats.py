@@ -1,4 +1,4 @@
-"""Documents of text files in every format."""
+"""Reading documents from text files in every format."""
 
 import bz2
 import gzip
@@ -35,7 +35,7 @@ def test_a_very_long_line_takes_little_memory(corpus: Corpus, tmp_path: pathlib.
         "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     )
     done = run_python("-c", code, check=True)
-    assert int(done.stdout) / 1024 < 150  # MB, of which 40 are Python, NumPy and the table of characters
+    assert int(done.stdout) / 1024 < 150  # MB; Python, NumPy and the character table take 40 of them
 
 
 DOCUMENTS = [
@@ -108,7 +108,7 @@ def test_empty_files_contain_no_documents(format: str, compression: str, written
 def test_documents_without_text_are_left_out(written: Written):
     doc = '<doc id="1" url="" title="{0}">\n{0}\n\n{1}\n</doc>\n'
     path = written(doc.format("Title", "") + doc.format("B", "B") + doc.format("", ""))
-    assert list(read_documents(path)) == [["B"]]  # a second line that equals the title is text
+    assert list(read_documents(path)) == [["B"]]  # a second line equal to the title is text
     assert list(read_documents(written('{"text": ""}\n\n{"text": " \\n "}\n{"text": "a"}'))) == [["a"]]
 
 
@@ -134,7 +134,7 @@ def test_sentences_contain_no_line_breaks(format: str, written: Written):
     }[format]
     (document,) = read_documents(written(text), format)
     assert all(len(sentence.splitlines()) == 1 for sentence in document)
-    # In the original's format, what its tokenizer makes of such characters.
+    # In the original's format, the tokenizer handles these characters.
     assert document == (["a bcdefgh i j"] if format == "sentences" else list("abcdefghij"))
 
 
@@ -218,7 +218,7 @@ def test_format_of_real_text_is_detected(name: str, language: str, test_data: pa
 def test_sentences_split_by_other_rules_are_detected(test_data: pathlib.Path, written: Written):
     articles = list(read_documents(str(test_data / "corpus" / "enwiki" / "wiki_00")))
     assert detect_format(written("\n\n".join("\n".join(article) for article in articles))) == "sentences"
-    # A coarse rule that leaves several sentences on some lines.
+    # A simple rule that leaves several sentences on some lines.
     paragraphs = (test_data / "corpus" / "enwiki" / "wiki_01").read_text(encoding="utf-8")
     paragraphs = re.sub(r"</?doc.*>", "", paragraphs)
     assert detect_format(written(paragraphs)) == "paragraphs"
@@ -231,7 +231,7 @@ def test_real_wikiextractor_files_are_read_completely(test_data: pathlib.Path):
         text = path.read_text(encoding="utf-8")
         blocks = re.findall(r'<doc [^\n]*title="([^\n]*)">\n(.*?)\n</doc>', text, re.DOTALL)
         documents = list(read_documents(str(path)))
-        # Without white space, as sentences may follow each other without any.
+        # Joined without spaces, because sentences may follow each other directly.
         bodies = ["".join(body.removeprefix(title).split()) for title, body in blocks]
         assert ["".join("".join(document).split()) for document in documents] == [body for body in bodies if body]
         assert all(s and s == s.strip() and "\n" not in s for document in documents for s in document)

@@ -1,4 +1,4 @@
-"""Lines of text files, compressed or not, near or far."""
+"""Reading the lines of compressed and uncompressed text files, local and remote."""
 
 import bz2
 import gzip

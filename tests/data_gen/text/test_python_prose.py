@@ -1,4 +1,4 @@
-"""The prose that every Python installation carries."""
+"""The English prose included in every Python installation."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Paragraphs to sentences."""
+"""Splitting paragraphs into sentences."""
 
 import itertools
 import json

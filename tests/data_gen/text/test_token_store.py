@@ -1,4 +1,4 @@
-"""A tokenized corpus on disk."""
+"""Storage of a tokenized corpus on disk."""
 
 import itertools
 import pathlib

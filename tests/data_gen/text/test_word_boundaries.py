@@ -1,4 +1,4 @@
-"""What whole-word masking takes for a word where BERT's own words are less."""
+"""Word boundaries for whole-word masking in languages where BERT's own words are shorter than real words."""
 
 import pathlib
 import random
@@ -25,7 +25,7 @@ def tokenizer(words: str, casing: Casing = CASINGS[1]) -> MarkingTokenizer:
 
 
 def group_words(cutter: MarkingTokenizer, text: str) -> list[list[str]]:
-    """The tokens of a text, those together that are masked together."""
+    """Returns the tokens of a text, grouped by what is masked together."""
     mark, words = get_continuation_mark(cutter.tokenizer.vocab), []
     for index in cutter.encode(["学", text])[0][1:].tolist():
         (token,) = cutter.tokenizer.convert_ids_to_tokens([index % mark])
@@ -49,7 +49,7 @@ def test_pieces_of_the_longest_listed_word_belong_together():
 
 def test_words_of_the_basic_tokenizer_are_not_split():
     cutter = tokenizer(WORDS)
-    assert [len(word) for word in group_words(cutter, "instab inst")] == [6, 4]  # of which "in" is a word
+    assert [len(word) for word in group_words(cutter, "instab inst")] == [6, 4]  # although "in" is a listed word
     assert [len(word) for word in group_words(cutter, "かなは文")] == [3, 1]
     assert [len(word) for word in group_words(cutter, "文かな机器")] == [1, 2, 2]
 

@@ -1,4 +1,4 @@
-"""A vocabulary from text."""
+"""Learning a vocabulary from text."""
 
 import bz2
 import gzip
@@ -83,12 +83,12 @@ def test_exact_tokenizer_splits_words_like_the_trainers_model(
     cut = [ours.pieces(word) for word in words]
     assert cut == [theirs.encode(word).tokens for word in words]
     assert 0 < sum(parts == [UNK] for parts in cut) < len(words) / 10
-    # As a user's file, read again.
+    # Read back like a user's file.
     assert load_vocab(write_vocab(tmp_path / "vocab.txt", pieces)) == vocab
 
 
 def test_the_command_writes_the_same_bytes_in_every_process(test_data: pathlib.Path, tmp_path: pathlib.Path):
-    # Words are halved too, and the trainer has one thread or several.
+    # Words are also split in half, and the trainer runs with one or several threads.
     text, running = test_data / "text", []
     for seed in ("1", "2"):
         flags = {"vocab_size": 4000, "max_words": 9000, "vocab_file": tmp_path / f"{seed}.txt"}

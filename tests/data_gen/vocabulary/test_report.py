@@ -1,4 +1,4 @@
-"""What is measured of a vocabulary."""
+"""Measurements of a vocabulary."""
 
 import pathlib
 

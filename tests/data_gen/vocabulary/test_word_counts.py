@@ -1,4 +1,4 @@
-"""Counts of words in little memory."""
+"""Counting words with limited memory."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The pieces that a vocabulary begins with, and its letters."""
+"""The initial pieces of a vocabulary and its letters."""
 
 import collections
 import pathlib
