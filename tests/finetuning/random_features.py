@@ -1,4 +1,4 @@
-"""Rows to learn from, for every kind of head."""
+"""Random training rows for every kind of head."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ CLASSES = 4
 
 
 def random_features(kind: str, rows: int, longest: int) -> Features:
-    """Returns rows of 3 tokens or more, but fewer than `longest`, with random targets."""
+    """Returns rows of at least 3 and fewer than `longest` tokens, with random targets."""
     rng = np.random.default_rng(0)
     choices = SPECS[kind](labels=tuple("abcd")).num_choices or 1
     ids = [rng.integers(5, len(WORDS), rng.integers(3, longest)) for _ in range(rows * choices)]

@@ -51,7 +51,7 @@ def test_a_batch_is_padded_and_filled_up():
     made = features([2, 3, 9])
     plan = np.array([[2, 0], [1, -1]])
     first, second = (batches.pad_batch(made, rows, 12, multiple=8)[0] for rows in plan)
-    assert first["input_ids"].shape == (2, 12)  # 16 would be longer than is allowed
+    assert first["input_ids"].shape == (2, 12)  # 16 would exceed the maximum length
     assert second["input_ids"].tolist() == [[2, 2, 2, 0, 0, 0, 0, 0], [0] * 8]
     assert second["input_mask"].tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [0] * 8]
     row_weights = np.array([0.5, 2.0, 3.0], np.float32)
@@ -63,7 +63,7 @@ def test_choices_lie_beside_each_other():
     made = features([2, 3, 1, 2], choices=2)
     inputs = batches.padded_inputs(made, np.array([1, 0]), 128)
     assert inputs["input_ids"][:, :, 0].tolist() == [[3, 4], [1, 2]]
-    assert inputs["input_ids"].shape == (2, 2, 4)  # of 3, rounded up
+    assert inputs["input_ids"].shape == (2, 2, 4)  # 3, rounded up
     assert batches.row_lengths(made).tolist() == [3, 2]
 
 
@@ -82,7 +82,7 @@ def assert_apart(plan: np.ndarray, texts: np.ndarray) -> None:
 
 def test_rows_with_a_text_in_common_do_not_share_a_batch():
     rng = np.random.default_rng(0)
-    texts = np.stack([rng.integers(0, 60, 200), 100 + np.arange(200)], 1)  # some three rows for each first text
+    texts = np.stack([rng.integers(0, 60, 200), 100 + np.arange(200)], 1)  # about three rows for each first text
     lengths = rng.integers(2, 30, 200)
     plan = batches.draw_batches(lengths, 16, seed=1, epoch=0, texts=texts)
     assert plan.shape == (13, 16)
@@ -92,7 +92,7 @@ def test_rows_with_a_text_in_common_do_not_share_a_batch():
 
 
 def test_full_batches_exchange_rows_for_one_that_shares_a_text():
-    """Where two pairs with one text fall into one of two full batches, one of them changes places."""
+    """If two pairs that share a text are in one of two full batches, one of the pairs moves to the other batch."""
     texts = np.array([[0, 1], [0, 2], [3, 4], [5, 6]])
     for seed in range(8):
         plan = batches.draw_batches(np.full(4, 5), 2, seed, epoch=0, texts=texts)

@@ -33,7 +33,7 @@ def test_the_loss_of_distillation_is_the_mix_of_both_cross_entropies():
 
 @pytest.mark.slow
 def test_a_student_learns_from_a_teacher_without_labels(options, tmp_path, capsys):  # noqa: F811
-    # With the epochs of the other tests, the students of some seeds have just begun to learn.
+    # With the number of epochs of the other tests, the students of some seeds have only begun to learn.
     options = dataclasses.replace(options, num_train_epochs=18.0)
     teacher = dataclasses.replace(options, output_dir=str(tmp_path / "teacher"), do_predict=False)
     expected = runner.run(teacher)

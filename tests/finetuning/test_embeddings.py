@@ -1,4 +1,4 @@
-"""Vectors of texts: the command from pairs to vectors, the same steps by fit, exports."""
+"""Text embeddings: the command from text pairs to vectors, the same training steps with fit, and exports."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ def write(folder: pathlib.Path, name: str, rows: list[dict]) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, tiny_config) -> pathlib.Path:
-    """A run that learned from eight pairs."""
+    """A finished run trained on eight pairs."""
     folder = tmp_path_factory.mktemp("embeddings")
     (folder / "vocab.txt").write_text(VOCAB)
     (folder / "config.json").write_text(json.dumps(tiny_config.to_dict()), encoding="utf-8")
@@ -87,7 +87,7 @@ def test_fit_takes_the_steps_of_the_command(folder):
     logged = [json.loads(line) for line in (folder / "run" / "train.jsonl").read_text().splitlines()]
     by_epoch = [np.mean([line["loss"] for line in logged if line["step"] in steps]) for steps in ((1, 2), (3, 4))]
     np.testing.assert_allclose(losses, by_epoch, rtol=1e-5)
-    # The best epoch's model is kept by the command; both scores are the best of the last one where it is that.
+    # The command keeps the model of the best epoch. If that is the last epoch, both scores are its scores.
     vectors = np.load(folder / "run" / "vectors_test.npy")
     np.testing.assert_allclose(encoder.predict([text for text, _ in PAIRS]), vectors, atol=1e-5)
 
@@ -154,7 +154,7 @@ def test_features_writes_the_vectors_as_the_model_was_trained(folder, tmp_path):
 
 @pytest.mark.parametrize("format_name", [pytest.param("saved_model", marks=pytest.mark.slow), "onnx"])
 def test_exports_answer_with_normalized_vectors(folder, tmp_path, format_name):
-    """Each export proves itself by a replay when it is written; here the command asks it once more."""
+    """Each export is verified by a replay when it is written. Here the command replays it again."""
     export(folder / "run", tmp_path / "export", format_name, eval_file=str(folder / "pairs.jsonl"))
     batch_prediction.predict(
         BatchPredictionOptions(str(tmp_path / "export"), str(folder / "pairs.jsonl"), str(tmp_path / "answers.jsonl"))

@@ -27,7 +27,7 @@ GOOD, BAD = "cat dog sun play".split(), "mat sat ran walk".split()
 
 
 def write_table(path: pathlib.Path, count: int, seed: int) -> str:
-    """A CSV file whose labels are told by the words of the texts."""
+    """Writes a CSV file whose labels depend on the words of the texts."""
     rng = np.random.default_rng(seed)
     lines = ["text,label"]
     for _ in range(count):
@@ -70,7 +70,7 @@ def with_task_options(options: Options, **changes) -> Options:
 
 
 def with_several_labels(options: Options) -> Options:
-    """Options for a table in which a row has two labels."""
+    """Returns options for a table in which one row has two labels."""
     path = pathlib.Path(options.output_dir).parent / "train.csv"
     path.write_text(path.read_text().replace(",good\n", ",good;bad\n", 1))
     return with_task_options(options, label_kind="multi_label")
@@ -111,7 +111,7 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
 
     monkeypatch.setattr(evaluation, "KerasRunner", Runner)
     scores = runner.run(options)
-    assert len(predicted_again) == 1  # the part to predict; the dev part was scored in training, with the same weights
+    assert len(predicted_again) == 1  # only the test part; training already scored the dev part
     assert scores["dev"]["accuracy"] > 0.85
     shown = capsys.readouterr().out
     for line in (
@@ -138,7 +138,7 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
     whole = open_model(str(tmp_path / "run"))
     assert (whole.task or {})["labels"] == ["bad", "good"]
 
-    # Killed in the third epoch, after its scores were logged but before it was saved.
+    # Killed in the third epoch, after its scores were logged but before its checkpoint was saved.
     other = dataclasses.replace(options, output_dir=str(tmp_path / "other"))
     train = trainer.Trainer.train
 
@@ -232,7 +232,7 @@ def test_rows_that_are_not_there_count_neither_in_the_loss_nor_in_the_progress(o
     assert "4 of 8 rows (50 %)" in err
     assert "8 of 8 rows (100 %)" in err
     lines = [json.loads(line) for line in (tmp_path / "run" / "train.jsonl").read_text().splitlines()]
-    assert [line["loss"] for line in lines] == pytest.approx([math.log(2)] * 2, abs=0.1)  # of the two classes
+    assert [line["loss"] for line in lines] == pytest.approx([math.log(2)] * 2, abs=0.1)  # two classes
 
 
 @pytest.mark.slow
@@ -334,11 +334,11 @@ def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(opt
     before = runner.run(options)
     decided = dataclasses.replace(options, do_train=False, calibrate=True, min_confidence=0.6)
     scores = runner.run(decided)
-    spec = open_model(options.output_dir).task or {}  # whose checksums are right
+    spec = open_model(options.output_dir).task or {}  # also verifies the checksums
     assert spec["min_confidence"] == 0.6
     assert spec["temperature"] != 1.0
     assert "existing exports do not include them" in capsys.readouterr().out
-    assert scores["dev"]["accuracy"] == before["dev"]["accuracy"]  # the likeliest class stays
+    assert scores["dev"]["accuracy"] == before["dev"]["accuracy"]  # the most likely class does not change
     assert 0 < scores["dev"]["coverage"] < 1
     card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
     errors = re.search(rf"as trained \| (0\.\d+) \|\n\| with temperature {spec['temperature']:.3f} \| (0\.\d+) ", card)
@@ -347,11 +347,11 @@ def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(opt
     coverage, accuracy = (f"{100 * scores['dev'][name]:.1f} %" for name in ("coverage", "accuracy_of_answered"))
     assert f"| 0.6 | {coverage} | {accuracy} |" in card
     default = dataclasses.replace(decided, learning_rate=None, init=None)
-    runner.run(default)  # which does not repeat how the model was trained
+    runner.run(default)  # the options omit how the model was trained
     card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
     assert f"| --learning_rate | {options.learning_rate} |" in card
     assert f"| --init | {options.init} |" in card
-    # Evaluated again, they are those of the model; chosen again, they are the same.
+    # Evaluating again uses the stored settings. Choosing them again gives the same values.
     for again in (dataclasses.replace(decided, calibrate=False, min_confidence=None), decided):
         assert runner.run(again)["dev"] == pytest.approx(scores["dev"])
         temperature = (finetuned.read_task(options.output_dir) or {})["temperature"]

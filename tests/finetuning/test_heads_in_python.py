@@ -1,4 +1,4 @@
-"""The examples of docs/guides/python.md, run as they stand, one after the other."""
+"""Runs the examples of docs/guides/python.md unchanged, in order."""
 
 import pathlib
 import re
@@ -15,7 +15,7 @@ CONFIG = tiny_config(max_position_embeddings=128)
 
 @pytest.fixture
 def folder(vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """The working directory of a reader: a pre-trained model in `model`, and the checkout's configs."""
+    """A reader's working directory: a pre-trained model in `model`, and the configs of the repository."""
     write_run(tmp_path / "model", build_pretraining_model(CONFIG, seed=0), CONFIG, vocab_file)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
@@ -27,7 +27,7 @@ def blocks_of(page: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:(currentThread|getName):DeprecationWarning")  # Keras Tuner's
+@pytest.mark.filterwarnings("ignore:(currentThread|getName):DeprecationWarning")  # of Keras Tuner
 @pytest.mark.usefixtures("folder")
 def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[str]):
     names: dict = {}
@@ -41,7 +41,7 @@ def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[
         np.testing.assert_allclose(np.sum(probabilities, axis=-1), np.ones((1, 2, 5)), atol=1e-5)
     assert names["values"].shape == (1,)
     assert names["probabilities"].shape == (1, 3)
-    assert names["span"].text == "."  # the last word that the loop printed
+    assert names["span"].text == "."  # the last word printed by the loop
     assert names["span"].label in {"DET", "NOUN", "VERB"}
     answer = names["answer"]
     assert "the cat sat on the mat"[answer.start : answer.end] == answer.text != ""

@@ -1,4 +1,4 @@
-"""What fine-tuning begins with: a vocabulary and a casing that are the checkpoint's, a head that is the model's."""
+"""The starting point of fine-tuning: vocabulary and casing of the checkpoint, and the head of the model."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ TEXTS = ["the cat sat", "a dog ran in the sun"]
 
 @pytest.fixture
 def pretrained(tiny_config: BertConfig, tmp_path: pathlib.Path) -> str:
-    """A release of Google's: a vocab.txt, and nothing that says whether it is uncased."""
+    """A Google release: a vocab.txt, and no file that says whether it is uncased."""
     folder = tmp_path / "release"
     folder.mkdir()
     tf1.write(sample(tiny_config), str(folder))
@@ -36,7 +36,7 @@ def pretrained(tiny_config: BertConfig, tmp_path: pathlib.Path) -> str:
 
 
 def classifier(config: BertConfig, folder: pathlib.Path, part: str = SEQUENCE_CLASSIFIER, **fields: object) -> str:
-    """A folder of Hugging Face's with a classifier."""
+    """A Hugging Face folder with a classifier."""
     checkpoint = sample(config, (PRETRAINING | {part}) - {"masked-LM head", "next-sentence head"})
     number = len(fields.get("labels", ("a", "b")))  # type: ignore[arg-type]
     weights = {

@@ -1,4 +1,4 @@
-"""A replica's share of the loss: shares add up to the loss of the batch, and padding counts in nothing."""
+"""A replica's share of the loss: the shares add up to the loss of the batch, and padding has no effect."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ ROWS, PADDING, LENGTH, CLASSES = 5, 3, 4, 4
 
 
 def batch_of(kind: str):
-    """Inputs, targets and outputs of five rows and three of padding."""
+    """Returns inputs, targets and outputs of five rows and three padding rows."""
     rng = np.random.default_rng(0)
     count = ROWS + PADDING
     is_row = (np.arange(count) < ROWS)[:, None]
@@ -47,7 +47,7 @@ def parts(structure, sizes):
 
 
 def loss_by_hand(kind: str, labels, outputs, weights) -> float:
-    """The mean over the rows that are none of padding, or the tags."""
+    """Returns the mean loss over the rows, or over the tags, that are not padding."""
     if kind == "question_answering":
         names = ("start_logits", "end_logits")
         return float(np.mean([loss_by_hand("classification", labels[n], outputs[n], weights) for n in names]))
@@ -99,7 +99,7 @@ def test_padding_is_not_learned(kind: str):
 
 
 def test_tags_of_padding_count_in_nothing_whatever_they_are():
-    """Rows of zeros, with which micro-batches are filled up, have tags of number 0."""
+    """The zero rows that fill up micro-batches have the tag 0."""
     inputs, labels, outputs = batch_of("tagging")
     share_of = LossShare(create_model(SPECS["tagging"](labels=tuple("abcd"))).loss())
     expected = share_of.share(inputs, labels, outputs, None, share_of.count(inputs, labels))
@@ -144,7 +144,7 @@ def test_a_whole_batch_has_the_loss_that_keras_gives_it_whatever_its_reduction()
 
 @pytest.mark.parametrize("weighed", [False, True])
 def test_a_user_s_own_loss_of_tokens_weighs_each_row_s(weighed: bool):
-    """As many rows as tokens, so that the wrong axis would not be seen."""
+    """The numbers of rows and tokens are equal, so that a wrong axis would raise no error."""
     own = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=NO_LABEL)
     inputs, labels, outputs = (tf.nest.map_structure(lambda each: each[:LENGTH], part) for part in batch_of("tagging"))
     weights = np.arange(1, LENGTH + 1, dtype=np.float32) if weighed else None
@@ -158,7 +158,7 @@ def test_what_keras_shows_is_a_mean_over_micro_batches():
 
     def mean_loss(inputs, *batch):
         shown.append(float(loss(*batch)))
-        return shown[-1] + 3.0  # as for the weights themselves
+        return shown[-1] + 3.0  # like a regularization loss
 
     inputs, labels, outputs = batch_of("classification")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -144,7 +144,7 @@ def test_epochs_and_batches_make_the_number_of_steps():
     )
     config = make_training_config(options, rows=9)
     assert (config.steps_per_epoch, config.num_steps, config.eval_steps) == (3, 7, 2)
-    assert (config.learning_rate, config.max_seq_length) == (5e-5, 128)  # the task's
+    assert (config.learning_rate, config.max_seq_length) == (5e-5, 128)  # the task's own
     assert make_training_config(dataclasses.replace(options, eval_steps=None), rows=9).eval_steps == 3
 
 
@@ -168,7 +168,7 @@ def test_training_stops_after_so_many_evaluations_that_are_no_better():
     assert not training.has_stopped_improving([0.1, 0.3], 1)
     assert training.has_stopped_improving([0.1, 0.3, 0.2], 1)
     assert not training.has_stopped_improving([0.1, 0.3, 0.2], 2)
-    assert training.has_stopped_improving([0.1, 0.3, 0.2, 0.3], 2)  # as good is no better
+    assert training.has_stopped_improving([0.1, 0.3, 0.2, 0.3], 2)  # an equal score does not count
     assert not training.has_stopped_improving([0.5, 0.4, 0.3], 0)
     assert not training.has_stopped_improving([], 1)
 
@@ -176,8 +176,8 @@ def test_training_stops_after_so_many_evaluations_that_are_no_better():
 def test_a_run_goes_on_with_the_same_data_alone(tmp_path: pathlib.Path):
     options = Options(task="sst-2", do_train=True, init="i", output_dir=str(tmp_path)).resolved()
     training.check_resume_compatibility(options, "trained on", ["scored on"])
-    training.check_resume_compatibility(options, "trained on", ["another"])  # it has trained nothing
-    for name in ("task.json", "bert_config.json"):  # it has
+    training.check_resume_compatibility(options, "trained on", ["another"])  # nothing has been trained yet
+    for name in ("task.json", "bert_config.json"):  # now it has been trained
         (tmp_path / name).write_text("{}")
     training.check_resume_compatibility(options, "trained on", ["another"])
     with pytest.raises(UserError, match="the training data or the vocabulary differ"):

@@ -1,4 +1,4 @@
-"""run_classifier and run_squad: commands as the original's documentation has them."""
+"""run_classifier and run_squad accept the commands from the original's documentation."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Fine-tuning over several replicas: the steps, losses and predictions of one device."""
+"""Fine-tuning on several replicas gives the steps, losses and predictions of one device."""
 
 import dataclasses
 import json
@@ -38,8 +38,8 @@ from tests.finetuning.test_finetuning import options, write_table  # noqa: F401
 from tests.make import VOCAB, tiny_config
 from tests.processes import run_marked_tests, worker_environments
 
-# Adam makes of a gradient that is 0 but for rounding, such as that of a bias that all candidates share, a step of up to
-# the learning rate times the rounding error by epsilon: RATE is low enough for that to stay below the tolerance.
+# A gradient that is zero except for rounding, such as for a bias that all candidates share, leads to an Adam step of up
+# to the learning rate times rounding error / epsilon. RATE is low enough to keep this below the tolerance.
 RATE = 1e-4
 CONFIG = tiny_config(num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 STEPS, ROWS, BATCH = 20, 13, 5  # the last batch of an epoch has 3 rows
@@ -54,13 +54,13 @@ def trainer_for(kind: str, strategy: tf.distribute.Strategy) -> Trainer:
     head = SPECS[kind](labels=tuple(map(str, range(CLASSES))))
     trainer = Trainer(head, initial_model, training, strategy=strategy)
     for layer in trainer.model._flatten_layers():
-        if isinstance(layer, Dropout):  # whose masks are of the replica
+        if isinstance(layer, Dropout):  # its masks depend on the replica
             layer.rate = 0.0
     return trainer
 
 
 def trained(kind: str, strategy: tf.distribute.Strategy) -> dict[str, Any]:
-    """Losses, weights and predictions after 20 steps."""
+    """Returns losses, weights and predictions after 20 steps."""
     trainer, features = trainer_for(kind, strategy), random_features(kind, ROWS, longest=24)
     losses: list[float] = []
 
@@ -86,7 +86,7 @@ def differences(kind: str, one: dict[str, Any], other: dict[str, Any]) -> dict[s
 
 @pytest.fixture
 def compiled_lengths(monkeypatch: pytest.MonkeyPatch) -> tuple[int, ...]:
-    """Has batches padded to the few lengths of a TPU, and returns these."""
+    """Pads batches to the few lengths that a TPU compiles, and returns these lengths."""
     monkeypatch.setattr(distribution, "needs_static_shapes", lambda strategy: True)
     monkeypatch.setattr(replicas, "_SHORTEST_BUCKET", 8)
     return make_length_buckets(24)
@@ -139,12 +139,12 @@ FINETUNE.run()
 @pytest.mark.core
 @pytest.mark.parametrize("number", [2, 8])
 def test_replicas_equal_one_device(number: int):
-    """Runs the tests for so many devices in a process of their own, whose processor is split; -rP shows differences."""
+    """Runs the tests marked for a number of devices in a process with a split CPU. -rP prints the differences."""
     print(run_marked_tests(number, __file__))
 
 
 ON_TWO_DEVICES = [pytest.param(kind, marks=pytest.mark.two_devices) for kind in names.KINDS]
-# Batches of 5 rows are filled up to 8: some replicas have padding alone.
+# Batches of 5 rows are padded to 8, so some replicas receive only padding.
 ON_EIGHT_DEVICES = pytest.param(names.TAGGING, marks=pytest.mark.eight_devices)
 
 
@@ -201,7 +201,7 @@ def test_two_devices_with_the_lengths_of_a_tpu_take_the_steps_of_one(compiled_le
 
 @pytest.mark.two_devices
 def test_training_goes_on_from_any_strategy_to_any_other(tmp_path: pathlib.Path):
-    """Bit for bit over as many replicas; like one device over another number."""
+    """Equal bit for bit with the same number of replicas, and like one device with another number."""
     features, half = random_features(names.CLASSIFICATION, ROWS, longest=24), STEPS // 2
 
     def in_two_parts(first: str, second: str, rate: float) -> list[np.ndarray]:
@@ -243,7 +243,7 @@ def test_one_replica_takes_the_very_steps_of_one_device():
 @pytest.mark.slow
 @pytest.mark.core
 def test_two_workers_equal_one_device(tmp_path: pathlib.Path, vocab_file: str):
-    """A real launch of two processes by the command, which train, evaluate and predict."""
+    """Launches two real processes with the command. They train, evaluate and predict."""
     (tmp_path / "config.json").write_text(CONFIG.to_json())
     tables = {name: write_table(tmp_path / f"{name}.csv", rows, rows) for name, rows in (("train", 21), ("eval", 11))}
     command = [

@@ -1,4 +1,4 @@
-"""What a step of fine-tuning computes: rates, seeds, losses and weights, as numbers."""
+"""Exact values of a fine-tuning step: learning rates, seeds, losses and weights."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The step of fine-tuning: in micro-batches, with blocks computed again, with a scaled loss, by anybody's optimizer."""
+"""The fine-tuning step with micro-batches, rematerialized blocks, loss scaling, and any Keras optimizer."""
 
 import keras
 import numpy as np
@@ -21,7 +21,7 @@ ROWS, LENGTH = 7, 12
 
 
 def stepped(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=None, steps: int = 3, **settings):
-    """The losses and the weights after some steps on one batch of seven rows."""
+    """Returns the losses and weights after some steps on one batch of seven rows."""
     rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     config = tiny_config(initializer_range=0.2, **rates)
     head = SPECS[kind](labels=tuple("abcd"))
@@ -33,7 +33,8 @@ def stepped(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=N
         optimizer, _ = create_bert_optimizer(
             model, 2, num_steps=10, learning_rate=1e-4, warmup_proportion=0.0, layer_decay=1.0,
             scales_loss=dtype == "mixed_float16",
-            # The bias of choices has no gradient but rounding, which the correction would make a large step.
+            # The gradient of the multiple-choice bias is only rounding, which the bias correction would turn into a
+            # large step.
             adam_bias_correction=False,
         )  # fmt: skip
     share = LossShare(create_model(head).loss(), loss_weights=head.loss_weights())
@@ -58,7 +59,7 @@ FAST = ("classification", "tagging")
     "kind", [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 )
 def test_micro_batches_and_blocks_computed_again_take_the_same_steps(kind: str):
-    """Seven rows in two parts of four, the last one padding."""
+    """Seven rows in two micro-batches of four. The last row is padding."""
     assert_same(stepped(kind), stepped(kind, micro_batches=2, rematerialize=True))
 
 
@@ -66,7 +67,7 @@ def test_micro_batches_and_blocks_computed_again_take_the_same_steps(kind: str):
 def test_blocks_computed_again_have_the_same_dropout():
     plain = stepped("classification", dropout=0.3)
     assert_same(plain, stepped("classification", dropout=0.3, rematerialize=True))
-    # Micro-batches have masks of their own: a row in the second part is not masked as that in its place in the first.
+    # Micro-batches have different dropout masks: rows at the same place in the first and second have different masks.
     assert not np.allclose(plain[0], stepped("classification", dropout=0.3, micro_batches=2)[0], rtol=1e-3)
 
 
@@ -100,7 +101,7 @@ def test_a_step_that_overflows_leaves_the_weights_and_halves_the_factor():
 
 
 def test_a_user_s_optimizer_gets_dense_gradients():
-    """Keras' Adam would square the rows of equal word pieces before it adds them up."""
+    """Keras' Adam would square the gradient rows of repeated word pieces before adding them up."""
     received = []
 
     class Seen(keras.optimizers.SGD):
@@ -114,7 +115,7 @@ def test_a_user_s_optimizer_gets_dense_gradients():
 
 
 def test_a_weight_that_the_loss_does_not_read_stays_as_it_is():
-    """Zeros for its gradient would let it decay."""
+    """A zero gradient would still let the weight decay."""
     inputs = keras.Input([None], dtype="int32", name="input_mask")
     read = keras.layers.Dense(1, name="read")
     unread = keras.layers.Dense(1, name="unread")

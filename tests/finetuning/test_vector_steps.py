@@ -1,4 +1,4 @@
-"""Steps of what learns vectors: the whole batch at once, in micro-batches, and on two devices."""
+"""Training steps of embedding models: the whole batch at once, in micro-batches, and on two devices."""
 
 import keras
 import numpy as np
@@ -44,7 +44,7 @@ def batch_of(texts: int) -> tuple:
 
 
 def gradients_of_step(head: VectorSpec, texts: int, dropout: float, micro_batches: int):
-    """The loss of a step, what plain gradient descent at a rate of 1 subtracts, and the model."""
+    """Returns the loss of a step, the gradients (what gradient descent with rate 1 subtracts), and the model."""
     learner = create_model(head).answering_model(build_encoder(config_of(dropout), seed=1))
     optimizer, share = keras.optimizers.SGD(1.0), make_loss_share(create_model(head).loss())
     step = TrainingStep(learner, optimizer, share, seed=3, micro_batches=micro_batches)
@@ -58,7 +58,7 @@ def gradients_of_step(head: VectorSpec, texts: int, dropout: float, micro_batche
 
 
 def gradients_at_once(head: VectorSpec, learner: keras.Model, texts: int, micro_batches: int):
-    """The loss and its gradients where all forward passes are differentiated at once."""
+    """Returns the loss and its gradients if all forward passes are differentiated together."""
     inputs, targets = batch_of(texts)
     rows = -(-ROWS // micro_batches)
     with tf.GradientTape() as tape:
@@ -76,7 +76,7 @@ def gradients_at_once(head: VectorSpec, learner: keras.Model, texts: int, micro_
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_gradients_are_those_of_the_whole_batch(dropout: float, micro_batches: int):
-    """In micro-batches the gradients of the vectors are kept between two forward passes with the same dropout."""
+    """With micro-batches, the vectors' gradients are kept between two forward passes with the same dropout."""
     loss, gradients, learner = gradients_of_step(RANKING, 3, dropout, micro_batches)
     expected_loss, expected = gradients_at_once(RANKING, learner, 3, micro_batches)
     assert loss == pytest.approx(expected_loss, rel=1e-5)
@@ -103,7 +103,7 @@ def test_micro_batches_have_the_gradients_of_the_whole_batch(head: VectorSpec):
 
 
 def trained(strategy: tf.distribute.Strategy, micro_batches: int = 1) -> tuple:
-    """Losses, weights and vectors after some steps; the last batch of an epoch is smaller."""
+    """Returns losses, weights and vectors after some steps. The last batch of an epoch is smaller."""
     config = TrainingConfig(
         train_batch_size=5, learning_rate=1e-4, num_steps=6, steps_per_epoch=3, warmup_proportion=0.1, eval_steps=6,
         max_seq_length=LENGTH, random_seed=7, micro_batches=micro_batches,

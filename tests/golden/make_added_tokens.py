@@ -49,7 +49,7 @@ OTHERS = (
 
 
 def make_texts() -> list[str]:
-    """Returns texts with each added token in each place, as it is and in another case."""
+    """Returns texts with each added token in each place, unchanged and in another case."""
     contents = [token["content"] for token in ADDED]
     texts = [*OTHERS]
     for index, content in enumerate(contents):

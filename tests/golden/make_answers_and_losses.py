@@ -77,7 +77,7 @@ def tag_words(text: str) -> list[str]:
 
 
 def find_answer(context: str) -> tuple[str, int] | None:
-    """Returns the first noun of a context and its position, or None if there is no noun."""
+    """Returns the first noun of a context and its position, or None if the context has no noun."""
     return next(((word, context.find(word)) for word in context.split() if word in NOUNS), None)
 
 
@@ -105,13 +105,13 @@ class Model:
     Attributes:
         class_name: Name of a public class.
         settings: Arguments of `from_checkpoint`.
-        x: Inputs of `fit`, or None for a model that is not trained.
-        y: Labels for `fit`, or None for a model that needs none.
+        x: Inputs of `fit`, or None if the model is not trained.
+        y: Labels for `fit`, or None if the model needs no labels.
         asked: Inputs of `predict`.
         compiled: Arguments of `compile`.
         frozen: Patterns of the layers to freeze.
         adam: Whether to train with Keras' Adam instead of BERT's optimizer.
-        columns: Names of the inputs of the export, or () for a model that is not exported.
+        columns: Names of the inputs of the export, or () if the model is not exported.
     """
 
     class_name: str

@@ -2,9 +2,9 @@
 
     python tests/golden/make_serving_operations.py
 
-Each release is installed in an environment of its own (about 2 GB, removed afterwards), and asked for its operations
-and their attributes. Of the first release all are written, of each further one what it has more and what it lacks. For
-a new release of TensorFlow Serving, add its packages to RELEASES and run this again.
+The script installs each release in an environment of its own (about 2 GB, removed afterwards) and lists its operations
+and their attributes. The file contains all operations of the first release, and the additions and removals of each
+later one. For a new release of TensorFlow Serving, add its packages to RELEASES and run this script again.
 """
 
 import json
@@ -37,13 +37,13 @@ def read():
 print(json.dumps(read()))
 """
 
-OF_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")  # which a server has no interpreter for
+OF_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")  # a server has no Python interpreter for these
 
 Operations = dict[str, list[str]]
 
 
 def operations_of(packages: tuple[str, ...]) -> Operations:
-    """Returns the names of all operations of some packages with those of their attributes."""
+    """Returns the names of all operations of some packages, with the names of their attributes."""
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = os.path.join(folder, "bin", "python")

@@ -1,11 +1,11 @@
-"""Makes tests/golden/tensorflow_models: small random models as libraries of TensorFlow's past write them.
+"""Makes tests/golden/tensorflow_models: small random models as old TensorFlow libraries write them.
 
-Each library writes the files of its models itself and computes their outputs; the archives keep both. The libraries are
-no dependency of the tests, and need an environment of their own, by `LIBRARIES`:
+Each library writes the files of its models itself and computes their outputs. The archives contain both. The tests do
+not depend on the libraries. `LIBRARIES` lists the packages of the separate environment that each one needs:
 
     TF_USE_LEGACY_KERAS=1 python tests/golden/make_tensorflow_models.py transformers
 
-Every weight is drawn anew, also those that begin with zeros or ones, so that each of them matters.
+All weights are random, even biases and normalization weights (usually zeros or ones), so that each affects the outputs.
 """
 
 import os
@@ -30,7 +30,7 @@ LABELS = {0: "noun", 1: "verb", 2: "möglich"}
 
 
 def inputs() -> dict[str, Any]:
-    """Returns the models' inputs, [2, 10], with padding and both segments."""
+    """Returns the inputs of the models, [2, 10], with padding and both segments."""
     mask = np.arange(10) < np.array([[10], [6]])
     ids = np.random.default_rng(1).integers(5, len(VOCAB), (2, 10)) * mask
     segments = (np.arange(10) >= 4) & mask
@@ -39,12 +39,12 @@ def inputs() -> dict[str, Any]:
 
 
 def drawn(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
-    """Returns a weight's value."""
+    """Returns a random value for a weight."""
     return rng.normal(1.0 if "gamma" in name else 0.0, 0.3, shape).astype(np.float32)
 
 
 def set_weights(model: Any) -> None:
-    """Draws all floating-point weights of a Keras model."""
+    """Assigns random values to all floating-point weights of a Keras model."""
     rng = np.random.default_rng(0)
     for variable in model.weights:
         if "float" in str(variable.dtype):
@@ -52,12 +52,12 @@ def set_weights(model: Any) -> None:
 
 
 def save_outputs(folder: pathlib.Path, outputs: dict[str, Any]) -> None:
-    """Writes inputs and outputs, by the names of parity.compute_outputs."""
+    """Writes inputs and outputs, named as by parity.compute_outputs."""
     np.savez(folder / "expected.npz", **inputs(), **{name: np.asarray(value) for name, value in outputs.items()})
 
 
 def make_transformers(folder: pathlib.Path) -> None:
-    """Models of transformers' TFBert classes: tf_model.h5, safetensors of TensorFlow's names, and both in shards."""
+    """Writes models of transformers' TFBert classes: tf_model.h5, safetensors with TF names, and both sharded."""
     import json
 
     import transformers
@@ -136,10 +136,10 @@ def _garden_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_tensorflow_hub(folder: pathlib.Path) -> None:
-    """SavedModels of TensorFlow Hub's encoders, by the exporter of those of version 3 and 4, with and without mlm.
+    """Writes SavedModels of TensorFlow Hub encoders with the exporter of versions 3 and 4, with and without mlm.
 
-    Versions 1 and 2 are written by the names that the converter of those days documents, since its code needs
-    TensorFlow 2.1; so is the layout of objects, as issues about these models show it.
+    Versions 1 and 2 follow the names documented in the converter of that time, because its code needs TensorFlow
+    2.1. Their object layout follows the issues reported about these models.
     """
     import tensorflow as tf
     from official.nlp.modeling import models
@@ -195,7 +195,7 @@ def make_tensorflow_hub(folder: pathlib.Path) -> None:
 
 
 def make_model_garden(folder: pathlib.Path) -> None:
-    """SavedModels of model garden's classifiers of sentences: as Keras saves them, and as its exporter for serving."""
+    """Writes SavedModels of model garden sentence classifiers, saved by Keras and by the exporter for serving."""
     import tensorflow as tf
     from official.nlp.modeling import layers, models
     from official.nlp.serving import serving_modules
@@ -220,7 +220,7 @@ def make_model_garden(folder: pathlib.Path) -> None:
 
 
 def make_keras_nlp(folder: pathlib.Path) -> None:
-    """A preset of whatever version of keras-nlp is installed: from 0.12 on of a classifier, before of a backbone."""
+    """Writes a preset of the installed keras-nlp: a classifier from version 0.12 on, otherwise a backbone."""
     import keras_nlp
 
     backbone = keras_nlp.models.BertBackbone(
@@ -244,7 +244,7 @@ def make_keras_nlp(folder: pathlib.Path) -> None:
         from keras_nlp.src.utils import preset_utils
 
         set_weights(backbone)
-        tokenizer.count_params = lambda: 0  # younger versions of Keras count no layer that was not built
+        tokenizer.count_params = lambda: 0  # newer versions of Keras do not count layers that were not built
         preset_utils.save_to_preset(tokenizer, str(preset), config_filename="tokenizer.json")
         preset_utils.save_to_preset(backbone, str(preset))
         expected = {}
@@ -255,7 +255,7 @@ def make_keras_nlp(folder: pathlib.Path) -> None:
 
 
 def _keep_what_is_read(folder: pathlib.Path, expected: dict[str, Any]) -> None:
-    """Empties a SavedModel's graph, which is large and never opened, and adds what the model computed."""
+    """Empties a SavedModel's graph, which is large and never read, and adds the model's outputs."""
     (folder / "saved_model.pb").write_bytes(b"")
     for name in ("keras_metadata.pb", "fingerprint.pb"):
         (folder / name).unlink(missing_ok=True)
@@ -263,7 +263,7 @@ def _keep_what_is_read(folder: pathlib.Path, expected: dict[str, Any]) -> None:
         save_outputs(folder, expected)
 
 
-# What makes an archive, and which packages it was made with.
+# The functions that make the archives, and the packages that they were run with.
 LIBRARIES: dict[str, tuple[Callable[[pathlib.Path], None], str]] = {
     "transformers": (make_transformers, "transformers 4.57.6, tf-keras 2.19.0, tensorflow 2.19.1"),
     "tensorflow_hub": (make_tensorflow_hub, "tf-models-official 2.19.1, tf-keras 2.19.0, tensorflow 2.19.1"),

@@ -1,4 +1,4 @@
-"""Training gives the stored losses and answers: `fit` and the export of its model, and the command."""
+"""Training gives the stored losses and answers, with `fit`, with the model's export, and with the command."""
 
 import pathlib
 
@@ -9,10 +9,10 @@ from tests.golden import make_answers_and_losses
 from tests.golden.comparison import assert_alike, golden
 from tests.golden.make_answers_and_losses import MODELS, RUNS
 
-# What the fast tests train; the slow ones train all.
+# Models trained by the fast tests. The slow tests train all of them.
 FIT_FAST = ("classifier", "answerer", "encoder")
 COMMAND_FAST = ("classification", "squad_v2")
-# Outputs of exports that are what `predict` returns, by class.
+# Export outputs that `predict` also returns, by class.
 OUTPUTS = {"TextClassifier": "probabilities", "TextRegressor": "value", "MultipleChoice": "probabilities"}
 
 

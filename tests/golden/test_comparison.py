@@ -1,4 +1,4 @@
-"""The comparison with stored values allows rounding and nothing else."""
+"""The comparison with stored values tolerates rounding and nothing else."""
 
 import copy
 from typing import Any

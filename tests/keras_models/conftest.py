@@ -1,4 +1,4 @@
-"""What tests of Keras models share."""
+"""Shared fixtures of the Keras model tests."""
 
 import gc
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def without_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For quantize(), in which Keras collects garbage for each variable: seconds each in a process of many tests."""
+    """Disables garbage collection, which makes quantize() slow: Keras collects once for each variable."""
     monkeypatch.setattr(gc, "collect", lambda *_: 0)

@@ -1,4 +1,4 @@
-"""What a constructor takes can be read from a model, and set only where that acts."""
+"""Constructor arguments can be read as attributes, and set only where a change has an effect."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""How a model is compiled: what a loaded model has of it, precisions, and the optimizer of the command."""
+"""Compiling a model: the settings that a loaded model keeps, precisions, and the optimizer of the command."""
 
 import dataclasses
 
@@ -73,7 +73,7 @@ def test_the_command_and_fit_take_the_same_steps():
 
 
 def test_a_model_that_has_not_learned_can_be_evaluated():
-    verification.is_faithful.cache_clear()  # a form is checked when a step with it is traced for the first time
+    verification.is_faithful.cache_clear()  # a form is verified when a step that uses it is first traced
     assert np.isfinite(classifier().evaluate(TEXTS, LABELS, verbose=0)).all()
 
 
@@ -106,7 +106,7 @@ def test_training_that_goes_on_keeps_the_optimizer():
 
 
 def count_traces(model, monkeypatch) -> list[None]:
-    """Returns a list that gets an element each time the training step is traced."""
+    """Returns a list that grows by one element each time the training step is traced."""
     traces, train = [], model._steps.train
     monkeypatch.setattr(model._steps, "train", lambda data: traces.append(None) or train(data))
     return traces
@@ -183,7 +183,7 @@ def own_loss_of_tokens(tags, logits):
 
 
 def figures_of_a_step(name: str, micro_batches: int) -> dict[str, float]:
-    """What a step on four rows shows, of which each has four tokens."""
+    """Returns the metrics of a step on four rows of four tokens each."""
     config = dataclasses.replace(CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     ids = np.arange(5, 21, dtype=np.int32).reshape(4, 4)
     x = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
@@ -212,7 +212,7 @@ def test_micro_batches_show_the_figures_of_the_whole_batch(name: str):
     whole = figures_of_a_step(name, 1)
     assert figures_of_a_step(name, 2) == pytest.approx(whole, rel=1e-5)
     assert len(whole) > 1
-    if name == "weighted metrics":  # the weights are 0, 1, 2 and 3; the model's answers are all the same
+    if name == "weighted metrics":  # the weights are 0, 1, 2 and 3; all answers of the model are equal
         assert whole["accuracy"] in (0.0, 1.0)
 
 

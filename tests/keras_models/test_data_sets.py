@@ -1,4 +1,4 @@
-"""tf.data in fit, evaluate and predict: of text, of text and labels, and of ids."""
+"""tf.data in fit, evaluate and predict: data sets of text, of text and labels, and of ids."""
 
 import keras
 import numpy as np
@@ -41,7 +41,7 @@ def test_a_data_set_of_ids_trains_as_well(classifier):
     assert int(classifier.optimizer.iterations) == 2
     losses = -np.log(classifier.predict(TEXTS)[np.arange(8), numbers])
     assert history["val_loss"][0] == pytest.approx(losses.mean(), rel=1e-5)
-    assert history["loss"][0] == pytest.approx((3 * numbers * losses).mean(), rel=0.05)  # dropout
+    assert history["loss"][0] == pytest.approx((3 * numbers * losses).mean(), rel=0.05)  # differs by dropout
 
 
 def test_a_column_of_weights_is_the_weights(classifier):
@@ -66,14 +66,14 @@ def lines_on_cut_texts(capsys) -> list[str]:
 
 
 def cut_pairs(doc_stride: int | None):
-    """A model of pairs, and batches of one pair, of which the first and the last are cut."""
+    """Returns a text-pair model and batches of one pair. The first and the last pair are truncated."""
     settings = {"labels": ["bad", "good"], "pair": True, "max_seq_length": 12, "doc_stride": doc_stride}
     firsts = ["the cat sat " * 4, "the dog", "the sun", "a mat in the sun " * 9]
     data = slices(((firsts, ["a dog"] * 4), [0, 1, 1, 0])).batch(1)
     return official_bert.TextClassifier(CONFIG, VOCAB, **settings), data
 
 
-@pytest.mark.parametrize("doc_stride", [None, 4])  # batches that TensorFlow makes, and Python
+@pytest.mark.parametrize("doc_stride", [None, 4])  # batches made by TensorFlow, and by Python
 def test_cut_texts_of_a_data_set_are_counted_as_they_are_taken(doc_stride, capsys):
     model, data = cut_pairs(doc_stride)
     model.fit(data, epochs=3, validation_data=data.take(1), verbose=2)
@@ -96,7 +96,7 @@ def test_cut_texts_of_batches_that_are_made_ahead_do_not_count(capsys):
     assert lines_on_cut_texts(capsys) == ["note: cut to 12 tokens (max_seq_length): 1 of 3 texts"]
 
 
-# Each class, its settings, and examples as lists and as a data set; of the latter those of predict.
+# Each class, its settings, and the same examples as lists and as a data set.
 MODELS = {
     "windows": (
         "TextClassifier", {"labels": ["bad", "good"], "doc_stride": 2, "max_seq_length": 5},
@@ -149,7 +149,7 @@ def test_a_masked_lm_takes_data_sets_of_text():
     model.compile()
     batches = list(model._create_inputs().convert_data_set(data, 32, EpochCounter()))
     assert [len(ids["input_ids"]) for ids, _ in batches] == [4, 4]
-    # The data set has each text twice, in its two batches; each time other tokens are hidden.
+    # The data set yields each text in both batches, masked differently each time.
     assert not np.array_equal(batches[0][0]["input_ids"], batches[1][0]["input_ids"])
     (validation,) = model._create_inputs().prepare_evaluation(TEXTS, 32)
     assert validation[0]["input_ids"].shape[0] == 8
@@ -184,7 +184,7 @@ def test_a_truth_value_in_a_data_set_is_the_class_of_its_name(tiny_config, vocab
     ((["bad", "good", "bad", "fair"],), "a label of the data set is fair; expected one of bad, good"),
     (([0, 1, 1, 0], [1.0, 1.0, 1.0, -1.0]), r"a weight of the data set is -1; expected .*, at most 1e\+18"),
     (([0, 1, 1, 0], np.array([1.0, 1.0, 1.0, 1e39])), r"a weight of the data set is inf; expected .*, at most 1e\+18"),
-    (([[1, 0], [1, 0], [1, 0], [1, 7]],), r"y\[1\] is .*; expected"),  # in Python, as for lists
+    (([[1, 0], [1, 0], [1, 0], [1, 7]],), r"y\[1\] is .*; expected"),  # checked in Python, as for lists
 ])  # fmt: skip
 def test_wrong_labels_and_weights_of_a_later_batch_are_named_in_one_line(columns, message, classifier):
     data = slices((TEXTS[:4], *columns)).batch(2)
@@ -250,7 +250,7 @@ def test_a_data_set_with_other_keys_is_refused_with_those_that_it_has(classifier
 
 def test_a_data_set_with_the_key_text_is_read(classifier):
     windows = official_bert.TextClassifier(CONFIG, VOCAB, labels=["bad", "good"], doc_stride=4)
-    for model in (classifier, windows):  # in the graph, and in Python
+    for model in (classifier, windows):  # processed in the graph, and in Python
         data = slices(({"text": TEXTS}, LABELS)).batch(4)
         assert model.evaluate(data, verbose=0) == pytest.approx(model.evaluate(TEXTS, LABELS, verbose=0), rel=1e-5)
         np.testing.assert_allclose(model.predict(data), model.predict(TEXTS), atol=1e-6)

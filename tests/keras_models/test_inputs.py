@@ -1,4 +1,4 @@
-"""Batches of text for fit, without a model: what their rows weigh, and what is drawn in each epoch."""
+"""Text batches for fit, without a model: row weights, and what is random in each epoch."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Each loss and metric of Keras has the value that NumPy computes, or is rejected with the ones to use instead."""
+"""Every Keras loss and metric has the value that NumPy computes, or is rejected with a list of alternatives."""
 
 import inspect
 import re
@@ -33,28 +33,28 @@ Y_BY_KIND = {
     "values": 1.0 + np.arange(ROWS)[:, None] % 3,
 }
 HEADS = {"two classes": ONE_CLASS, "four classes": ONE_CLASS, "several labels": SEVERAL, "values": VALUE}
-CLASSES = ("two classes", "four classes")  # Kinds whose labels are indices or one-hot rows.
+CLASSES = ("two classes", "four classes")  # Kinds whose labels are class indices or one-hot rows.
 
 
 class Values:
-    """What the losses and metrics of a batch are computed from: labels y and outputs z, [rows, classes or 1]."""
+    """Inputs of the losses and metrics of a batch: labels y and outputs z, [rows, classes or 1]."""
 
     def __init__(self, kind: str, z: np.ndarray) -> None:
         self.kind, self.y, self.z = kind, Y_BY_KIND[kind], z
         self.softmax = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
         self.p = 1 / (1 + np.exp(-z)) if kind == "several labels" else self.softmax
-        # Binary metrics read the second of two classes, and all decisions of more classes.
+        # Binary metrics read the second of two classes. With more classes, they read all decisions.
         columns = slice(1, None) if kind == "two classes" else slice(None)
         self.truth, self.scores = self.y[:, columns].ravel() > 0, self.p[:, columns].ravel()
 
     def count(self, truth: bool, predicted: bool, threshold: float | np.ndarray = 0.5) -> np.ndarray:
-        """The number of decisions with this truth and prediction, at a threshold or at each of several."""
+        """Counts the decisions with this truth and prediction, at one threshold or at each of several."""
         above = self.scores > np.reshape(threshold, (-1, 1))
         return np.squeeze(((self.truth == truth) & (above == predicted)).sum(axis=1).astype(float))
 
     @property
     def curve(self) -> dict[str, np.ndarray]:
-        """Rates at the 200 thresholds of Keras."""
+        """Returns the rates at the 200 thresholds that Keras uses."""
         thresholds = np.array([-EPSILON, *(np.arange(1, 199) / 199), 1 + EPSILON])
         counts = {(truth, above): self.count(truth, above, thresholds) for truth in (0, 1) for above in (0, 1)}
         return {
@@ -76,7 +76,7 @@ class Values:
 
     @property
     def iou(self) -> np.ndarray:
-        """The intersection over union of each class."""
+        """Returns the intersection over union of each class."""
         both, either = (self.is_greatest * self.y).sum(axis=0), np.maximum(self.is_greatest, self.y).sum(axis=0)
         return both / either
 
@@ -216,7 +216,7 @@ NO_METRIC = {
     "PearsonCorrelation",
     "Sum",
 }
-CUSTOM = {"MeanMetricWrapper"}  # with a function of the user's own, which is not checked
+CUSTOM = {"MeanMetricWrapper"}  # with a user-defined function, which is not checked
 ARGUMENTS = {
     **dict.fromkeys(("PrecisionAtRecall", "RecallAtPrecision"), (0.5,)),
     **dict.fromkeys(("SensitivityAtSpecificity", "SpecificityAtSensitivity"), (0.5,)),
@@ -255,7 +255,7 @@ def build_model(kind: str) -> tuple[official_bert.TextClassifier | official_bert
     for variable in model.variables:
         if variable.name in ("embeddings", "kernel"):
             variable.assign(random.standard_normal(variable.shape) * (0.3 if kind == "values" else 0.7))
-    if kind == "values":  # Some errors need positive values.
+    if kind == "values":  # Some errors are only defined for positive values.
         model.get_layer("sequence_classifier").bias.assign([3.0])
     words = VOCAB.split()[5:]
     texts = [" ".join(words[number % len(words)] for number in range(row, 2 * row + 1)) for row in range(ROWS)]
@@ -299,7 +299,7 @@ def test_each_metric_of_keras_has_the_value_of_numpy_or_is_rejected(kind: str, l
     for metric, name in zip(metrics, METRICS[kind], strict=True):
         metric.name = name
         if "Categorical" in name and "from_logits" in metric.get_config():
-            assert not metric.get_config()["from_logits"]  # It gets probabilities.
+            assert not metric.get_config()["from_logits"]  # This metric receives probabilities.
     loss_of_rows = keras.losses.CategoricalCrossentropy(from_logits=True) if loss else None
     model.compile("sgd", loss_of_rows, metrics=metrics, run_eagerly=True)
     found = model.evaluate(ids, labels_of(kind), verbose=0, return_dict=True)
@@ -389,7 +389,7 @@ def test_rows_that_are_no_probabilities_are_refused():
 def test_labels_of_ids_in_a_data_set_must_have_the_form_of_the_loss(loss, labels, message: str):
     model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["0", "1", "2", "3"])
     model.compile("sgd", loss)
-    data = tf.data.Dataset.from_tensors((model.preprocessor(TEXTS), labels))  # a batch of as many rows as classes
+    data = tf.data.Dataset.from_tensors((model.preprocessor(TEXTS), labels))  # a batch with as many rows as classes
     for method in (model.fit, model.evaluate):
         assert f"each label is {message}" in refusal(method, data, verbose=0)
 
@@ -443,7 +443,7 @@ def test_accuracy_is_that_of_the_head():
     assert check_metrics(["accuracy"], ONE_CLASS) == ["accuracy"]
     assert isinstance(check_metrics("acc", TAGS), TagAccuracy)
     metric = check_metrics("accuracy", SEVERAL)
-    metric.update_state(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.2, -3.0], [-1.0, 0.3]]))  # 0.5 is between
+    metric.update_state(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.2, -3.0], [-1.0, 0.3]]))  # 0.5 is between them
     assert float(metric.result()) == 1.0
 
 

@@ -1,4 +1,4 @@
-"""One import registers with Keras every class that our .keras files contain."""
+"""One import registers every class used in our .keras files with Keras."""
 
 import json
 import pathlib

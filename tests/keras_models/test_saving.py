@@ -1,4 +1,4 @@
-"""What Keras users do with a model: save, load in a new process, quantize, export; precision and summaries."""
+"""Common Keras operations on a model: saving, loading in a new process, quantizing, exporting, and summaries."""
 
 import io
 import json
@@ -21,7 +21,7 @@ ENDINGS = [("the cat", ["sat", "ran", "on", "the mat"])]
 
 
 CONFIG = tiny_config()
-# What the fast tests try; the slow ones try all.
+# Models tested by the fast tests. The slow tests cover all of them.
 FAST = ("classifier",)
 
 # Each class, its settings, and examples with labels.
@@ -95,7 +95,7 @@ def test_keras_loads_every_model_after_one_import(tmp_path):
 def test_the_folder_of_a_fine_tuned_model_is_written_and_read(name, tmp_path):
     model, *_ = built(name)
     model.save_checkpoint(str(tmp_path / "folder"))
-    assert "no_answer" not in json.loads((tmp_path / "folder" / "task.json").read_text())  # version_2 says it
+    assert "no_answer" not in json.loads((tmp_path / "folder" / "task.json").read_text())  # implied by version_2
     loaded = type(model).from_checkpoint(str(tmp_path / "folder"))
     assert loaded.get_config() == {**model.get_config(), "dtype": loaded.get_config()["dtype"]}
     for before, after in zip(model.get_weights(), loaded.get_weights(), strict=True):

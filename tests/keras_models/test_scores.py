@@ -1,4 +1,4 @@
-"""What evaluate says beside Keras' figures: the scores of the commands; and what tag says of characters."""
+"""Scores that evaluate adds to Keras' metrics, and character positions in the output of tag."""
 
 import json
 import re
@@ -25,7 +25,7 @@ TEXTS, LABELS = ["the cat sat", "a dog", "ran in the sun", "the mat", "walking"]
 @pytest.fixture(scope="module")
 def classifier() -> official_bert.TextClassifier:
     model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b", "c"], seed=3)
-    model.compile(run_eagerly=True)  # for a few texts a graph takes longer
+    model.compile(run_eagerly=True)  # a graph would be slower for a few texts
     return model
 
 
@@ -70,7 +70,7 @@ def test_tags_are_scored_by_entities(tagger):
     assert listed[2:] == [expected[name] for name in names]
     classes = official_bert.TokenTagger(CONFIG, VOCAB, labels=["D", "N"])
     classes.compile(run_eagerly=True)
-    assert len(classes.evaluate(["the cat"], ["D N"], verbose=0)) == 2  # Keras' accuracy says all of them
+    assert len(classes.evaluate(["the cat"], ["D N"], verbose=0)) == 2  # Keras' accuracy is already the only score
 
 
 def test_the_confusion_matrix_comes_on_request(classifier, tagger):
@@ -105,7 +105,7 @@ def test_f1_with_a_threshold_takes_probabilities_and_is_saved(tmp_path):
     model.compile("sgd", metrics=[keras.metrics.F1Score(average="micro", threshold=0.6)])
     labels = [["a"], ["a", "b"], [], ["a"], ["b"]]
     figures = model.evaluate(TEXTS, labels, verbose=0, return_dict=True)
-    assert figures["f1_score"] == pytest.approx(2 * 3 / (5 + 5))  # "a" for all: three are right, of five
+    assert figures["f1_score"] == pytest.approx(2 * 3 / (5 + 5))  # "a" for every text: three of five are right
     model.save(tmp_path / "model.keras")
     loaded = official_bert.TextClassifier.load(str(tmp_path / "model.keras"))
     assert loaded.evaluate(TEXTS, labels, verbose=0, return_dict=True) == pytest.approx(figures)
@@ -137,7 +137,7 @@ def test_tag_gives_the_characters_of_entities_without_the_punctuation_beside_the
     ]  # fmt: skip
     assert all(text[span.start : span.end] == span.text for span in spans)
     predictions[:] = [(["B-X", "I-X"], [0.5, 0.5])]
-    assert tagger.tag([["the", "cat,"]]) == [[Span("the cat,", "X", 0, 8, 0.5)]]  # words that were given stay
+    assert tagger.tag([["the", "cat,"]]) == [[Span("the cat,", "X", 0, 8, 0.5)]]  # the given words are kept
 
 
 def test_tags_that_are_of_no_entities_are_given_by_word():
@@ -163,7 +163,7 @@ def test_a_classifier_keeps_its_decisions_in_files_and_exports(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.head == model.head
     assert loaded.classify(texts) == answers
-    model.export(str(tmp_path / "export"))  # which proves itself, decisions included
+    model.export(str(tmp_path / "export"))  # the export verifies itself, including decisions
     assert json.loads((tmp_path / "export/1/assets.extra/replay.json").read_text())["decisions"] == ["predicted"]
     assert "no text with the label b" in refusal(model.choose_thresholds, ["a"], [["a"]])
     assert "measure is 'auc'; expected one of f1" in refusal(model.choose_thresholds, texts, labels, "auc")

@@ -1,4 +1,4 @@
-"""Losses and scores of tags: how sentences weigh."""
+"""Losses and scores of taggers: the weight of each sentence."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ def tagger() -> official_bert.TokenTagger:
 
 
 def token_losses(model, sentences, tags):
-    """The loss of each word, by sentence."""
+    """Returns the loss of each word, by sentence."""
     of_sentences = []
     for sentence, row in zip(sentences, tags, strict=True):
         words = sentence.split()
@@ -32,7 +32,7 @@ def token_losses(model, sentences, tags):
     return of_sentences
 
 
-@pytest.mark.parametrize("copies", [2, 3])  # batches of fewer sentences than positions, and of as many
+@pytest.mark.parametrize("copies", [2, 3])  # batches with fewer sentences than positions, and with as many
 def test_a_sentence_s_weight_is_that_of_its_words(copies, tagger):
     sentences, tags = ["the cat sat", "a dog"] * copies, ["D N V", "D N"] * copies
     weights = np.array([3.0, 0.5] * copies)
@@ -59,5 +59,5 @@ def test_the_loss_of_masks_does_not_depend_on_what_shares_a_batch():
     model.compile(keras.optimizers.SGD(0.0))
     texts = ["the cat sat on the mat in the sun", "a dog", "ran", "the mat"]
     expected = model.evaluate(texts, batch_size=4, verbose=0)[0]  # one batch: the mean of its tokens
-    # The weights stay, and the first epoch hides what evaluation does.
+    # The weights do not change, and the first epoch masks the same tokens as the evaluation.
     assert model.fit(texts, batch_size=3, verbose=0).history["loss"][0] == pytest.approx(expected, rel=1e-5)

@@ -1,4 +1,4 @@
-"""Keras' fit, evaluate and callbacks on strings: figures and weights are those of batches made by hand."""
+"""Keras' fit, evaluate and callbacks on strings give the metrics and weights of manually built batches."""
 
 import dataclasses
 import re
@@ -74,7 +74,7 @@ def test_fit_on_strings_is_fit_on_the_same_batches_made_by_hand(classifier):
         losses.append(float(np.mean(sums)))
     np.testing.assert_allclose(history["loss"], losses, rtol=1e-6)
     for ours, expected in zip(classifier.variables, by_hand.variables, strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-8, err_msg=ours.path)  # sums have no fixed order
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-8, err_msg=ours.path)  # the order of sums varies
 
 
 def test_a_smaller_last_batch_leaves_loss_and_accuracy_right(classifier):
@@ -90,7 +90,7 @@ def test_a_smaller_last_batch_leaves_loss_and_accuracy_right(classifier):
 @pytest.mark.slow
 def test_data_in_every_form_give_the_same_loss(classifier):
     class Column(list):
-        """As a pandas column: no sequence to Keras, but with to_list."""
+        """Like a pandas column: not a sequence for Keras, but it has to_list."""
 
         to_list = list.copy
 
@@ -123,7 +123,7 @@ def test_a_data_set_trains_as_the_model_s_own_ids_do(classifier):
     history = classifier.fit(data, validation_data=data, epochs=2, verbose=0).history
     assert set(history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
     assert int(classifier.optimizer.iterations) == 10
-    assert float(classifier.optimizer.learning_rate) == 0.0  # it has fallen over the ten steps
+    assert float(classifier.optimizer.learning_rate) == 0.0  # it decreased over the ten steps
     classifier.compile(learning_rate=1)
     assert float(classifier.optimizer.learning_rate) == 1.0
     plain = keras.Model(classifier.input, classifier.output)
@@ -218,7 +218,7 @@ def test_metrics_of_a_second_fit_begin_anew(classifier):
     classifier.fit(TEXTS[:4], LABELS[:4], verbose=0)
     classifier.evaluate(TEXTS[:3], LABELS[:3], verbose=0)
     history = classifier.fit(TEXTS[:1], LABELS[:1], verbose=0).history
-    assert history["accuracy"][0] in (0.0, 1.0)  # of one text
+    assert history["accuracy"][0] in (0.0, 1.0)  # from a single text
 
 
 def test_a_value_that_a_loss_of_float32_does_not_hold_is_refused():
@@ -371,7 +371,7 @@ def test_fit_ends_with_the_weights_of_the_epoch_with_the_best_score():
     model = build()
     model.compile(learning_rate=1e-3)
     wrong = {"good": "bad", "bad": "good"}
-    held_out = (TEXTS, [wrong[label] for label in LABELS])  # on which the model becomes worse
+    held_out = (TEXTS, [wrong[label] for label in LABELS])  # the model gets worse on these labels
     seen = []
     record = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(logs["val_roc_auc"]))
     settings = {"validation_data": held_out, "metric_for_best_model": "roc_auc", "callbacks": [record], "verbose": 0}
@@ -393,7 +393,7 @@ def test_two_devices():
     run_marked_tests(2, __file__)
 
 
-# Of each class of models, its arguments, and examples whose last batch (of 5) is not full.
+# Each model class, its arguments, and examples whose last batch (of 5) is not full.
 EXAMPLES = {
     "TextClassifier": ({"labels": ["bad", "good"]}, TEXTS[:13], LABELS[:13]),
     "TextRegressor": ({}, TEXTS[:13], [len(text) / 10 for text in TEXTS[:13]]),
@@ -412,19 +412,19 @@ EXAMPLES = {
 
 
 def loss_of_sentences(tags, logits):
-    """A loss of a user's own for tags, [B]: the mean over all tokens, where those without a tag have none."""
+    """A user-defined loss for tags, [B]: the mean over all tokens. Tokens without a tag have a loss of zero."""
     losses = keras.ops.sparse_categorical_crossentropy(keras.ops.maximum(tags, 0), logits, from_logits=True)
     return keras.ops.mean(losses * keras.ops.cast(tags >= 0, losses.dtype), axis=-1)
 
 
 def fitted(name: str, strategy: tf.distribute.Strategy, loss=None):
-    """What fit, evaluate and predict say of a model without dropout, and its weights."""
+    """Returns the results of fit, evaluate and predict for a model without dropout, and its weights."""
     arguments, x, y = EXAMPLES[name]
     config = tiny_config(num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     with strategy.scope():
         model = getattr(official_bert, name)(config, VOCAB, seed=3, max_seq_length=24, **arguments)
         for layer in model._flatten_layers():
-            if isinstance(layer, Dropout):  # that of the head
+            if isinstance(layer, Dropout):  # the dropout of the head
                 layer.rate = 0.0
     model.compile(learning_rate=1e-4, loss=loss, jit_compile=False)
     weights = list(np.linspace(0.5, 2.0, 13))
@@ -470,7 +470,7 @@ def test_fit_with_deterministic_operations_learns_the_same_bytes_again(vocab_fil
 
 
 def test_verbose_0_prints_nothing(capfd):
-    long = " ".join(TEXTS)  # longer than the model reads
+    long = " ".join(TEXTS)  # longer than the model's maximum length
     for kind, y in ((official_bert.TextClassifier, [0, 1] * 200), (official_bert.TextRegressor, [0.5] * 400)):
         model = kind(CONFIG, VOCAB, max_seq_length=8, **({"labels": ["bad", "good"]} if y[0] == 0 else {}))
         model.compile("sgd", run_eagerly=True)

@@ -1,4 +1,4 @@
-"""From one model to the next: folders that save_checkpoint has written, and .keras files, as what others begin with."""
+"""Starting from another model: folders written by save_checkpoint, and .keras files."""
 
 import functools
 import os
@@ -34,7 +34,7 @@ def assert_has(model, weights: dict, parts: tuple[str, ...] = ("",)) -> None:
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory) -> str:
-    """A folder with all heads of pre-training."""
+    """A folder with all pre-training heads."""
     folder = str(tmp_path_factory.mktemp("pretrained") / "model")
     official_bert.MaskedLM(CONFIG, VOCAB, seed=7).save_checkpoint(folder)
     return folder
@@ -48,7 +48,7 @@ def test_a_masked_lm_that_has_learned_is_a_folder_for_every_next_step(pretrained
     model.fit(TEXTS, verbose=0)
     model.save_checkpoint(folder)
     checkpoint = open_model(folder)
-    assert set(checkpoint.parts) == PRETRAINING  # also what a masked LM does not compute with
+    assert set(checkpoint.parts) == PRETRAINING  # includes the parts that a masked LM does not use
     assert_has(model, checkpoint.weights)
     assert any((before[path] != value).any() for path, value in checkpoint.weights.items() if path in before)
     kept = open_model(pretrained).weights
@@ -100,7 +100,7 @@ def test_a_save_that_is_stopped_leaves_the_earlier_weights(tmp_path, monkeypatch
     assert_has(first, open_model(folder).weights)
     second.save_checkpoint(folder)
     assert_has(second, open_model(folder).weights)
-    assert len([name for name in os.listdir(folder) if name.startswith("ckpt-")]) == 2  # an index and the data
+    assert len([name for name in os.listdir(folder) if name.startswith("ckpt-")]) == 2  # an index file and a data file
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_a_keras_file_of_any_model_is_taken_as_other_checkpoints_are(pretrained,
         loaded = getattr(official_bert, name).from_checkpoint(path, **settings)
         assert_has(loaded, of_classifier, ("layer_", "word_embeddings", "pooler"))
         assert "head is new: train it" in capsys.readouterr().out
-    # The pooler and the next-sentence head come along in the file of a masked LM.
+    # The file of a masked LM also contains the pooler and the next-sentence head.
     all_weights = open_model(pretrained).weights
     assert_has(official_bert.TextEncoder.from_checkpoint(tmp_path / "masked.keras"), all_weights)
     official_bert.MaskedLM.from_checkpoint(tmp_path / "masked.keras").save_checkpoint(str(tmp_path / "again"))

@@ -61,4 +61,4 @@ def test_a_balanced_epoch_has_as_many_rows_of_each_class():
     taken = [np.bincount(classes[epoch[epoch >= 0]], minlength=3) for epoch in epochs]
     assert all(sum(counts) == 101 and max(counts) - min(counts) <= 1 for counts in taken)
     np.testing.assert_array_equal(epochs[0], epochs[2])
-    assert set(epochs[0].flat) != set(epochs[1].flat)  # other rows of the class that is not taken whole
+    assert set(epochs[0].flat) != set(epochs[1].flat)  # a different sample of the class that is not used completely

@@ -1,4 +1,4 @@
-"""Models that answer every text alike are named, and others are not."""
+"""Models that give every text the same answer are reported, and others are not."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What users hand to fit: the forms that labels, weights and columns may have, and those that are refused."""
+"""Input adapters: the accepted and rejected forms of labels, weights and columns passed to fit."""
 
 import re
 
@@ -20,7 +20,7 @@ from tests.make import refusal
 
 
 class Frame:
-    """As a pandas DataFrame: iterating gives the columns' names."""
+    """Like a pandas DataFrame: iterating yields the column names."""
 
     def __init__(self, **columns: list) -> None:
         self.columns = list(columns)
@@ -72,7 +72,7 @@ def test_two_columns_are_a_pair_whatever_the_number_of_rows(number):
         assert [(each.text_a, each.text_b) for each in examples] == rows
     for x in columns[:4]:
         assert [each.texts for each in VectorSpec().training_examples(x, None)] == rows
-    for x in columns[1:4]:  # of a model that was not built for pairs
+    for x in columns[1:4]:  # for a model that was not built for pairs
         with pytest.raises(UserError, match=r"x\[0\] is .*; expected a text"):
             ClassificationSpec(labels=("no", "yes")).examples(x, None)
 
@@ -93,7 +93,7 @@ def test_what_is_no_row_of_several_classes_is_refused(row):
 
 
 def test_a_gap_in_a_frame_of_several_classes_is_named():
-    gap = Frame(no=[1, 0], yes=[0, None])  # NumPy makes objects of it, as of pandas' own integers
+    gap = Frame(no=[1, 0], yes=[0, None])  # NumPy converts it to an object array, like nullable pandas integers
     assert MultiLabelSpec(labels=("no", "yes")).parse_labels(Frame(no=[1, True], yes=[0, False])) == [(0,), (0,)]
     assert "y[1] is array([ 0., nan]); expected" in refusal(MultiLabelSpec(labels=("no", "yes")).parse_labels, gap)
 

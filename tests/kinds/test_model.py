@@ -20,7 +20,7 @@ B, S, LABELS, CHOICES = 8, 6, 3, 2
 
 @pytest.fixture
 def quick_config() -> BertConfig:
-    """Of a model that learns in few steps."""
+    """Configuration of a model that learns in a few steps."""
     scales = {"initializer_range": 0.2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return make.tiny_config(hidden_size=16, num_hidden_layers=1, intermediate_size=32, **scales)
 
@@ -38,7 +38,7 @@ def cross_entropy(from_logits: bool = True):
 
 
 def example(kind: str):
-    """Inputs, targets, the loss, and what makes of the model's output something to compare with the targets."""
+    """Returns inputs, targets, a loss, and a function that converts outputs to the form of the targets."""
     rng = np.random.default_rng(1)
     if kind == "classification":
         return features((B, S)), rng.integers(0, LABELS, B), cross_entropy(), lambda y: y.argmax(-1)
@@ -66,7 +66,7 @@ def description(kind: str) -> dict:
     return {"task": "t", "kind": kind, "pair": False, "labels": ["x", "y", "z"], **sizes}
 
 
-# They take their time, as each builds a graph of its own.
+# Slow, because each builds a graph of its own.
 SLOW = ("multi_label", "regression", "tagging", "question_answering", "multiple_choice")
 
 
@@ -82,7 +82,7 @@ def test_a_head_learns_eight_examples_by_heart_and_answers_the_same_when_loaded(
     model.fit(data, steps_per_epoch=1, shuffle=False, verbose=0)
     for old, variable in zip(before, model.variables, strict=True):
         pooler_is_unused = kind in ("tagging", "question_answering") and variable.path.startswith("pooler")
-        # Added to the logits of all choices alike, it has no gradient but rounding.
+        # It shifts the logits of all choices equally, so its gradient is only rounding.
         cancels = variable.path == "multiple_choice/bias"
         assert pooler_is_unused or cancels or not np.array_equal(old, variable.numpy()), variable.path
     for _ in range(6):

@@ -1,4 +1,4 @@
-"""A new kind is one folder, one public class and a line in each list, as docs/guides/extending.md describes it."""
+"""Adding a kind takes a folder, a public class and a line in each list, as docs/guides/extending.md describes."""
 
 import pathlib
 import re
@@ -39,7 +39,7 @@ print(np.abs(answers["probabilities"] - predictions).max() < 1e-6)
 
 
 def code_blocks(language: str) -> list[str]:
-    """Returns the code blocks of a language in the section on kinds."""
+    """Returns the code blocks of a language in the section about kinds."""
     page = (ROOT / "docs" / "guides" / "extending.md").read_text(encoding="utf-8")
     section = page.partition("\n## A kind\n")[2].partition("\n## ")[0]
     return [textwrap.dedent(block) for block in re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)]

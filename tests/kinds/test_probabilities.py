@@ -33,7 +33,7 @@ def test_probabilities_are_rescaled_as_if_their_logits_were_divided():
 def test_the_temperature_that_made_a_model_too_sure_is_found():
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 2, (20_000, 3))
-    labels = drawn_classes(rng, softmax(logits))  # right as often as these say
+    labels = drawn_classes(rng, softmax(logits))  # calibrated: as often right as the probabilities claim
     head = ClassificationSpec(labels=("a", "b", "c"))
     examples = [TextExample("", "", None, int(label)) for label in labels]
     too_sure = softmax(logits * 3)
@@ -45,7 +45,7 @@ def test_the_temperature_that_made_a_model_too_sure_is_found():
     assert figures["before"] > 0.1 > 0.02 > figures["after"]
     (_, _, accuracy_of_all), *_, (_, _, accuracy_of_surest) = figures["coverage"]
     assert accuracy_of_all == np.mean(np.argmax(rescaled, axis=-1) == labels) < accuracy_of_surest
-    # Calibrated once more, nothing changes.
+    # Calibrating again changes nothing.
     again = calibrated.fit_temperature(rescaled, examples)
     assert again.temperature == pytest.approx(calibrated.temperature, rel=0.01)
 
@@ -83,7 +83,7 @@ def test_no_threshold_is_better_than_the_chosen_one(measure: str, seed: int):
     rng = np.random.default_rng(seed)
     right = rng.random(30) < 0.3
     right[0] = True
-    values = np.round(np.clip(rng.normal(0.3 + 0.2 * right, 0.2), 0, 1), 2)  # with equal ones among them
+    values = np.round(np.clip(rng.normal(0.3 + 0.2 * right, 0.2), 0, 1), 2)  # includes equal values
 
     def value(threshold: float) -> float:
         predicted = values > threshold
@@ -165,7 +165,7 @@ def test_an_answer_that_is_not_sure_enough_is_none():
     assert head.named_answers(predictions, examples)["label"] == ["a", "", "b"]
     scores = head.scores(predictions, examples)
     assert (scores["coverage"], scores["accuracy_of_answered"]) == (pytest.approx(2 / 3), 0.5)
-    assert scores["accuracy"] == pytest.approx(1 / 3)  # of the likeliest class, answered or not
+    assert scores["accuracy"] == pytest.approx(1 / 3)  # of the most likely class, answered or not
     surest = dataclasses.replace(head, min_confidence=0.99)
     assert surest.scores(predictions, examples)["accuracy_of_answered"] == 0.0
 

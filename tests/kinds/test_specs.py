@@ -8,7 +8,7 @@ from tests.conftest import ROOT
 from tests.test_structure import NAMES, imports_of, reachable_from
 
 FRAMEWORKS = {"tensorflow", "tensorflow_text", "keras"}
-# None makes every import of a module an error.
+# None makes importing these modules an error.
 IMPORT_AND_USE = f"""
 import sys
 sys.modules.update(dict.fromkeys({sorted(FRAMEWORKS)}))

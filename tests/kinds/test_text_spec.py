@@ -43,7 +43,7 @@ def test_a_second_text_without_tokens_is_none(doc_stride, vocab_file):
     features = ClassificationSpec(labels=LABELS[:2], doc_stride=doc_stride).featurize(examples, tokenizer, 7)
     rows = np.split(features.input_ids, features.splits[1:-1])
     tokens = [tokenizer.convert_ids_to_tokens(row.tolist()) for row in rows]
-    last = "the cat sat on mat" if doc_stride is None else "the cat"  # with windows the first text keeps half
+    last = "the cat sat on mat" if doc_stride is None else "the cat"  # with windows, the first text keeps half
     assert [" ".join(each) for each in tokens] == [
         "[CLS] the cat [SEP] sat [SEP]", "[CLS] the cat [SEP]", f"[CLS] {last} [SEP]"
     ]  # fmt: skip
@@ -73,13 +73,13 @@ def test_windows_cover_a_long_text_and_are_pooled(vocab_file):
         "efgh",
         "ij",
     ]
-    # A first text that leaves less room than the stride brings the windows nearer to each other: none leaves one out.
+    # If the first text leaves less room than the stride, the windows move closer together and skip no token.
     crowded = ClassificationSpec(labels=LABELS[:2], doc_stride=6).featurize(
         [TextExample("0", "k l m n", long, 1), TextExample("1", "k", long, 1)], tokenizer, 9
     )
     rows = np.split(crowded.input_ids, crowded.splits[1:-1])
     texts = ["".join(tokenizer.convert_ids_to_tokens(row.tolist())) for row in rows]
-    assert crowded.is_truncated.tolist() == [True, False]  # a first text that leaves no half to the second
+    assert crowded.is_truncated.tolist() == [True, False]  # a first text that leaves less than half to the second
     exact = ClassificationSpec(labels=LABELS[:2], doc_stride=6).featurize(
         [TextExample("0", "k l m", long, 1)], tokenizer, 9
     )

@@ -20,7 +20,7 @@ def random_batch(config: BertConfig, seed: int, batch: int = 3, length: int = 12
 
 
 def with_random_weights(model: keras.Model, seed: int) -> keras.Model:
-    """Weights large enough that every part of the model matters, biases and normalization included."""
+    """Sets random weights, large enough that every part of the model matters, including biases and normalization."""
     rng = np.random.default_rng(seed)
     for variable in model.variables:
         variable.assign(rng.normal(1.0 if variable.name == "gamma" else 0.0, 0.3, variable.shape))

@@ -1,4 +1,4 @@
-"""BiLSTMs between encoder and head: fine-tuned with the encoder, or on features of one that stays as it is."""
+"""BiLSTMs between encoder and head: fine-tuned with the encoder, or trained on the features of a frozen one."""
 
 import dataclasses
 import pathlib
@@ -43,7 +43,7 @@ def test_features_are_those_layers_of_the_encoder(config: BertConfig):
     for head, values in expected.items():
         model = extend_encoder(encoder, head, UNITS)
         features = keras.Model(model.input, model.get_layer("bilstm_0").input[0])
-        # In training as well: the dropout of an encoder that is not trained is off.
+        # In training as well: a frozen encoder has no dropout.
         np.testing.assert_allclose(features(batch, training=True), values, atol=1e-5)
 
 
@@ -58,7 +58,7 @@ def test_both_directions_read_all_of_the_text_and_no_padding(head: str, config: 
     assert whole["pooled_output"].shape == (1, 4 * UNITS)
     np.testing.assert_allclose(whole["sequence_output"][:, :6], cut["sequence_output"], atol=1e-5)
     np.testing.assert_allclose(whole["pooled_output"], cut["pooled_output"], atol=1e-5)
-    # The vector of the first token holds the backward direction, which has read the last token.
+    # The vector of the first token contains the backward direction, which has read the last token.
     ids = batch["input_ids"].copy()
     ids[0, 5] = (ids[0, 5] + 1) % config.vocab_size
     change = np.abs(np.asarray(model({**batch, "input_ids": ids})["sequence_output"] - whole["sequence_output"]))
@@ -94,6 +94,6 @@ def test_a_tagger_on_features_is_trained_saved_and_read_again(
     )  # fmt: skip
     scores = runner.run(options)
     assert scores["dev"]["accuracy"] > 0.9
-    plain = TaggingOptions(data_dir=str(tmp_path))  # the head is the model's
+    plain = TaggingOptions(data_dir=str(tmp_path))  # the model determines the head
     again = dataclasses.replace(options, do_train=False, init=None, vocab_file=None, task_options=plain)
     assert runner.run(again)["dev"] == scores["dev"]

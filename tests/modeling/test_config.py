@@ -14,7 +14,8 @@ from tests.make import assert_refused, refusal, write_text
 
 MODELS = sorted((ROOT / "configs" / "models").glob("*.json"))
 
-# Encoder and pooler. The first six are those published with the releases; the others are counted by formula below.
+# Encoder and pooler. The first six counts were published with the releases. The others are computed by the formula
+# below.
 PUBLISHED = {
     "uncased_L-2_H-128_A-2": 4_385_920,
     "uncased_L-4_H-256_A-4": 11_170_560,
@@ -24,7 +25,7 @@ PUBLISHED = {
     "uncased_L-24_H-1024_A-16": 335_141_888,
 }
 
-# In millions, by layers and width, as the miniatures' release rounds them.
+# In millions, by number of layers and width, rounded as in the release of the miniatures.
 MINIATURES = {
     2: (4.4, 9.6, 22.5, 38.6),
     4: (4.8, 11.2, 28.8, 52.8),
@@ -59,12 +60,12 @@ def test_all_released_sizes_are_there():
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_configuration_has_the_exact_number_of_parameters(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    # Weights are counted, not read: random numbers for a hundred million of them take seconds.
+    # Weights are counted without creating them: a hundred million random numbers take seconds.
     monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", lambda _, shape, dtype: keras.ops.zeros(shape))
     config = BertConfig.from_json_file(str(path))
     expected = counted_by_hand(config)
     assert PUBLISHED.get(path.stem, expected) == expected
-    # Layers of equal shape count equally: a model of one block tells the block's size without the memory of all.
+    # Layers of equal shape have equal counts, so a model of one block is enough and saves memory.
     shallow = build_encoder(dataclasses.replace(config, num_hidden_layers=1))
     block = sum(layer.count_params() for layer in shallow.layers if layer.name.startswith("layer_0_"))
     assert shallow.count_params() + (config.num_hidden_layers - 1) * block == expected

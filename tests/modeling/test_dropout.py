@@ -1,4 +1,4 @@
-"""Dropout is a function of a seed and the layer's name."""
+"""Dropout masks are a function of a seed and the name of the layer."""
 
 import math
 
@@ -38,7 +38,7 @@ def test_dropout_rates_below_half_a_step_drop_nothing(rate: float):
     np.testing.assert_array_equal(dropped_of_ones(rate), 1.0)
 
 
-# Of 4,000,000 elements 2 ** -16 are 61; four deviations of that are 31.
+# A share of 2 ** -16 of 4,000,000 elements is 61. Four standard deviations of this number are 31.
 @pytest.mark.parametrize("rate", [1e-5, 2.0**-16])
 def test_the_smallest_dropout_rate_is_one_step(rate: float):
     dropped = dropped_of_ones(rate)

@@ -1,4 +1,4 @@
-"""The encoder computes what the paper says: embeddings, attention, its blocks, from left to right too."""
+"""The encoder follows the paper: embeddings, attention and blocks, also with left-to-right attention."""
 
 import dataclasses
 import pathlib
@@ -44,7 +44,7 @@ def test_outputs_equal_the_float64_transcription(tiny_config: BertConfig, change
 
 
 def test_outputs_equal_those_of_the_original(tmp_path: pathlib.Path):
-    """golden/original has a checkpoint, and what the original's own code computed with it."""
+    """golden/original contains a checkpoint and the outputs that the original code computed with it."""
     original = ROOT / "tests" / "golden" / "original"
     shutil.copytree(original / "forward", tmp_path / "model")
     shutil.copy(original / "records" / "vocab.txt", tmp_path / "model")
@@ -64,7 +64,7 @@ def test_too_long_a_sequence_is_refused(tiny_config: BertConfig):
 
 
 def probabilities(attention_ids: list[int], **settings: bool) -> np.ndarray:
-    """[N, S, T], of random queries and keys."""
+    """Returns the attention probabilities, [N, S, T], of random queries and keys."""
     query, key = np.random.default_rng(0).normal(size=(2, 1, len(attention_ids), 8)).astype("float32")
     layer = AttentionProbabilities(2, **settings)
     return np.asarray(layer([query, key, np.array([attention_ids], "int32")]))[0]
@@ -93,7 +93,7 @@ def test_padding_does_not_change_real_token_outputs(tiny_config: BertConfig):
     batch["input_mask"][:] = 1
     short = encoder(batch)
     padded = {name: np.pad(values, [(0, 0), (0, 9)]) for name, values in batch.items()}
-    padded["input_ids"][:, 7:] = 5  # what stands in the padding must not matter either
+    padded["input_ids"][:, 7:] = 5  # the ids in the padding must not matter either
     long = encoder(padded)
     np.testing.assert_allclose(long["sequence_output"][:, :7], short["sequence_output"], atol=1e-6)
     np.testing.assert_allclose(long["pooled_output"], short["pooled_output"], atol=1e-6)

@@ -1,4 +1,4 @@
-"""The encoder with its heads, as a Keras model, and how its weights start."""
+"""The encoder with its pre-training heads as a Keras model, and its initial weights."""
 
 import dataclasses
 import math
@@ -38,7 +38,7 @@ def test_encoder_within_a_pretraining_model_equals_one_built_alone(tiny_config: 
 
 
 def test_bfloat16_keeps_float32_weights_and_logits(tiny_config: BertConfig):
-    # Weights so large that each logit differs from the others by much more than bfloat16's rounding.
+    # Weights large enough that logits differ by much more than the rounding of bfloat16.
     model = with_random_weights(build_pretraining_model(tiny_config, dtype="mixed_bfloat16"), 5)
     assert {variable.dtype for variable in model.variables} == {"float32"}
     batch = random_batch(tiny_config, 5)
@@ -82,7 +82,7 @@ def test_initial_weights_are_as_published(tiny_config: BertConfig):
         elif name == "gamma":
             assert (value == 1).all()
         else:
-            # A normal distribution cut at two deviations keeps 0.8796 of its deviation.
+            # A normal distribution truncated at two standard deviations keeps 0.8796 of its standard deviation.
             assert np.abs(value).max() <= 2 * config.initializer_range
             assert value.std() == pytest.approx(0.8796 * config.initializer_range, rel=4 / math.sqrt(value.size))
 

@@ -1,4 +1,4 @@
-"""Which workers there are, from flags, TF_CONFIG or SLURM's variables. What they compute is tested where they train."""
+"""The list of workers from flags, TF_CONFIG or SLURM's variables. The training tests cover what they compute."""
 
 import json
 import os
@@ -13,15 +13,15 @@ from tests.make import assert_refused
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The environment, without what says workers; what a test sets is unset again."""
+    """Removes the variables that define workers, and restores the environment after the test."""
     for name in ["TF_CONFIG", *(name for name in os.environ if name.startswith("SLURM"))]:
-        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.setenv(name, "")  # so that it is restored
         monkeypatch.delenv(name)
     return monkeypatch
 
 
 def resolved() -> tuple[list[str], str, int]:
-    """The workers and this process' task, as TensorFlow's strategy will read them."""
+    """Returns the workers and the task of this process as TensorFlow's strategy reads them."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     return resolver.cluster_spec().as_dict()["worker"], resolver.task_type, resolver.task_id
 
@@ -50,7 +50,7 @@ def test_a_tpu_that_is_not_there_is_one_line(error: Exception, reason: str, monk
 def test_a_list_of_hosts_becomes_the_cluster():
     set_workers("multi_worker", ["a:2222", "[::1]:2222"], 1)
     assert resolved() == (["a:2222", "[::1]:2222"], "worker", 1)
-    set_workers("multi_worker", ["a:2222", "[::1]:2222"], 1)  # twice in a process, as in a sweep
+    set_workers("multi_worker", ["a:2222", "[::1]:2222"], 1)  # twice in one process, as in a sweep
     with pytest.raises(UserError, match="contradicts the environment variable TF_CONFIG"):
         set_workers("multi_worker", ["a:2222", "[::1]:2222"], 0)
 
@@ -70,7 +70,7 @@ def test_workers_that_do_not_fit_are_refused(name: str, hosts: list[str], index:
 
 
 def slurm(environment: pytest.MonkeyPatch, nodes: str, per_node: str, tasks: int, task: int, here: str) -> None:
-    """Sets the variables that SLURM gives the tasks of a step."""
+    """Sets the variables that SLURM sets for the tasks of a step."""
     variables = {"STEP_NODELIST": nodes, "STEP_TASKS_PER_NODE": per_node, "STEP_NUM_TASKS": tasks, "PROCID": task}
     for name, value in variables.items():
         environment.setenv(f"SLURM_{name}", str(value))
@@ -102,7 +102,7 @@ def test_a_step_of_one_task_is_one_worker(environment: pytest.MonkeyPatch):
 
 
 def test_hosts_that_slurm_orders_otherwise_are_refused(environment: pytest.MonkeyPatch):
-    """TensorFlow's resolver sorts n10 before n2; the workers would look for each other at the wrong hosts."""
+    """TensorFlow's resolver sorts n10 before n2, so the workers would connect to the wrong hosts."""
     slurm(environment, "n[2,10]", "1(x2)", tasks=2, task=0, here="n2")
     with pytest.raises(UserError, match="SLURM runs task 0 on n2, but TensorFlow expects it on n10:8888"):
         set_workers("multi_worker", [], None)

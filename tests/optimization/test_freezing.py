@@ -26,7 +26,7 @@ def test_frozen_layers_get_neither_update_nor_decay(tiny_config: BertConfig):
 
 @pytest.mark.parametrize(("patterns", "message"), [
     (["layer_0"], "'layer_0' matches no whole layer name; the layers with weights are word_embeddings, .*next_sen"),
-    (["layer_0_output_dropout"], "matches no whole layer name"),  # it has no weights: nothing would be frozen
+    (["layer_0_output_dropout"], "matches no whole layer name"),  # it has no weights, so nothing would be frozen
     (["layer_(0"], r"'layer_\(0' is not a regular expression: missing \)"),
 ])  # fmt: skip
 def test_freezing_nothing_is_refused(tiny_config: BertConfig, patterns: list[str], message: str):

@@ -34,7 +34,7 @@ def test_step_is_skipped_where_the_gradient_overflows_and_the_loss_scale_adapts(
         assert int(optimizer.iterations.numpy()) == len(inputs)
         return weights, [np.asarray(variable) for variable in optimizer.variables[2:]], factors
 
-    skipping, moments, factors = train([2.0, 100.0, 2.0, 2.0])  # 100 * 2 ** 10 is beyond float16
+    skipping, moments, factors = train([2.0, 100.0, 2.0, 2.0])  # 100 * 2 ** 10 is too large for float16
     whole, moments_of_whole, _ = train([2.0, 2.0, 2.0])
     assert factors == [2.0**10, 2.0**9, 2.0**9, 2.0**10]
     np.testing.assert_array_equal(skipping[1], skipping[0])

@@ -34,7 +34,7 @@ RULES = {
 @pytest.mark.parametrize(
     ("rule", "by_kernel"), [*((rule, False) for rule in RULES), ("adamw", True), ("corrected adamw", True)]
 )
-@pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the norm that is clipped
+@pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the clipping norm
 def test_updates_equal_the_published_rule_over_several_steps(tiny_config, scale, rule, by_kernel):
     name, settings, reference_class = RULES[rule]
     model = build_pretraining_model(dataclasses.replace(tiny_config, num_hidden_layers=1), seed=0)
@@ -54,7 +54,7 @@ def test_updates_equal_the_published_rule_over_several_steps(tiny_config, scale,
             np.testing.assert_allclose(variable, weights[variable.path], atol=1e-6)
 
 
-@pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the norm that is clipped
+@pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the clipping norm
 def test_rows_of_equal_ids_are_clipped_as_their_sum(scale: float):
     rng = np.random.default_rng(0)
     ids, rows = np.array([3, 1, 3, 3, 0]), rng.normal(0, scale, (5, 2)).astype("float32")
@@ -115,7 +115,7 @@ def test_lamb_moves_a_matrix_by_the_rate_whatever_the_size_of_its_gradient():
 
 def test_biases_and_normalization_are_not_decayed_and_all_else_is(tiny_config: BertConfig):
     for variable in build_pretraining_model(tiny_config).trainable_variables:
-        # The original's rule: no decay where the name has LayerNorm, layer_norm or bias in it.
+        # The original's rule: no decay if the name contains LayerNorm, layer_norm or bias.
         excluded = any(part in variable.path for part in ("layer_norm", "bias"))
         assert is_decayed(variable) != excluded, variable.path
 
@@ -144,7 +144,7 @@ def test_norm_is_that_before_clipping():
 
 @dataclasses.dataclass
 class _TwoReplicas:
-    """What one of two replicas sees: a sum over both adds the other's gradients."""
+    """The replica context of one of two replicas: summing over both adds the other's gradients."""
 
     other: list[tf.Tensor]
     num_replicas_in_sync: int = 2
@@ -155,7 +155,7 @@ class _TwoReplicas:
 
 
 def test_gradients_are_summed_over_replicas_before_they_are_clipped(monkeypatch: pytest.MonkeyPatch):
-    # Clipped by themselves, [3, 4] and [3, -4] would sum to [1.2, 0], and be clipped to [1, 0] or not at all.
+    # If clipped separately, [3, 4] and [3, -4] would sum to [1.2, 0] and then be clipped to [1, 0] or not at all.
     two = _TwoReplicas([tf.constant([3.0, -4.0]), tf.constant([2.0])])
     monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: two)
     (clipped, other), norm = BertAdamW(0.1, clip_norm=5.0).sum_and_clip([tf.constant([3.0, 4.0]), tf.constant([6.0])])
@@ -169,7 +169,7 @@ def test_the_kernel_takes_the_steps_of_layers_with_rates_of_their_own():
     for by_kernel in (False, True):
         variables = [keras.Variable(np.full((2, 2), 2.0, "float32"), name=name) for name in ("low", "high", "bias")]
         factors = {variables[0].path: 0.25, variables[2].path: 0.5}
-        # So much decay that the rates of the layers show in it.
+        # The decay is large enough to reveal the layers' learning rates.
         optimizer = LayerwiseAdamW(0.1, factors, weight_decay_rate=0.5)
         optimizer.build(variables)
         optimizer.uses_kernel = by_kernel
@@ -217,13 +217,13 @@ def test_keras_fit_uses_the_same_update(tiny_config: BertConfig):
 @pytest.mark.slow
 @pytest.mark.core
 def test_two_devices_equal_one():
-    """Runs the tests marked two_devices in a process of their own, whose processor is split in two."""
+    """Runs the tests marked two_devices in a separate process whose CPU is split into two devices."""
     assert "4 passed" in run_marked_tests(2, __file__)
 
 
 @pytest.fixture(scope="module")
 def mirrored() -> tf.distribute.Strategy:
-    """One for all tests: a second one would number its exchanges between devices as the first, and they would mix."""
+    """One strategy for all tests: the collective operations of a second one would reuse its keys and collide."""
     return distribution.get_strategy("mirrored")
 
 
@@ -278,7 +278,7 @@ def test_overflow_on_one_device_skips_the_step_on_both(mirrored: tf.distribute.S
             optimizer.apply_summed(grads, [kernel], only_if=finite)
             scale.update(finite)
 
-        for _ in tf.range(count):  # as many steps in a call as the training loop takes
+        for _ in tf.range(count):  # as many steps per call as in the training loop
             mirrored.run(on_replica)
 
     steps(1, 2)

@@ -45,7 +45,7 @@ def test_polynomial_decay_goes_from_the_peak_to_the_end_rate_and_stays():
     assert rates(WarmupPolynomialDecay(1.0, 10, 2, power=0.5), 12) == pytest.approx(expected)
 
 
-@pytest.mark.slow  # so that TensorFlow's graph optimizer is on
+@pytest.mark.slow  # so that TensorFlow's graph optimizer is active
 @pytest.mark.parametrize(("num_steps", "warmup_steps"), [(1, 0), (7, 2), (2552, 638), (300, 30)])
 def test_a_restarted_schedule_has_the_bits_of_a_new_one_without_tracing_again(num_steps: int, warmup_steps: int):
     restarted, new = WarmupPolynomialDecay(5e-5, 1), WarmupPolynomialDecay(5e-5, num_steps, warmup_steps)

@@ -1,4 +1,4 @@
-"""Records to train on, a configuration, and a finished run."""
+"""Training records, a configuration, and a finished run."""
 
 import dataclasses
 import functools
@@ -16,14 +16,14 @@ from tests.pretraining.pretraining_runs import OptionsMaker, options_for, random
 
 @pytest.fixture(autouse=True)
 def quick_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs do not measure the machine, except in tests that ask for `whole_runs`."""
+    """Disables the measurement of the machine, except in tests that request `whole_runs`."""
     if "whole_runs" not in request.fixturenames:
         _make_quick(monkeypatch)
 
 
 @pytest.fixture
 def whole_runs() -> None:
-    """Lets the runs of a test measure the machine."""
+    """Enables the measurement of the machine in the runs of a test."""
 
 
 def _make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def _make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def shared_record_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Two files of 50 records, which no test may change."""
+    """Two files of 50 records. Tests must not change them."""
     folder, rng = tmp_path_factory.mktemp("records"), random.Random(0)
     paths = []
     for number in range(2):
@@ -52,12 +52,12 @@ def config_file(tiny_config: BertConfig, tmp_path: pathlib.Path) -> str:
 
 @pytest.fixture
 def make_options(record_files: list[str], config_file: str) -> OptionsMaker:
-    """Makes the options of a run on these files from its folder and what differs from `options_for`."""
+    """Builds the options of a run on these files from its folder and the differences from `options_for`."""
     return functools.partial(options_for, record_files, config_file)
 
 
 def write_config(config: BertConfig, folder: pathlib.Path) -> str:
-    """One block: tracing the step takes most of a run's time here."""
+    """Writes a configuration with one block. Tracing the step takes most of the time of a run here."""
     path = folder / "config.json"
     path.write_text(dataclasses.replace(config, num_hidden_layers=1).to_json())
     return str(path)
@@ -67,7 +67,7 @@ def write_config(config: BertConfig, folder: pathlib.Path) -> str:
 def shared_run(
     shared_record_files: list[str], tiny_config: BertConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> pathlib.Path:
-    """A finished run with the options of `options_for` and checkpoints at steps 10 and 20; no test may change it."""
+    """A finished run with the options of `options_for` and checkpoints at steps 10 and 20. Tests must not change it."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as monkeypatch:
         _make_quick(monkeypatch)
@@ -77,6 +77,6 @@ def shared_run(
 
 @pytest.fixture
 def finished_run(shared_run: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A copy of it, of the test's own."""
+    """A copy of `shared_run` that a test may change."""
     shutil.copytree(shared_run, tmp_path / "run")
     return tmp_path / "run"

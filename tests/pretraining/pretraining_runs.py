@@ -1,4 +1,4 @@
-"""Records, options and models of small runs of pre-training."""
+"""Records, options and models of small pre-training runs."""
 
 import pathlib
 import random
@@ -28,7 +28,7 @@ def random_record(rng: random.Random) -> dict[str, list[float]]:
     length = rng.randint(6, LENGTH)
     count = rng.randint(1, PREDICTIONS)
     first = rng.randint(2, length - 2)
-    # Sentences with a pattern in them, so that there is something to learn: each word is followed by the next one.
+    # Sentences with a pattern that can be learned: each word is followed by the next one in the list.
     start = rng.randint(5, len(WORDS) - LENGTH - 1)
     ids = [2, *range(start, start + length - 1)]
     positions = sorted(rng.sample(range(1, length), count))
@@ -74,7 +74,7 @@ def options_for(record_files: list[str], config: str, folder: pathlib.Path, **ch
         "num_warmup_steps": 4,
         "save_checkpoints_steps": 10,
         "log_steps": 1,
-        "compile_parts": False,  # which takes seconds
+        "compile_parts": False,  # takes seconds
         **changes,
     }
     return Options(**values)  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ def checkpoint(folder: pathlib.Path, step: int) -> dict[str, np.ndarray]:
 def steps_and_weights(
     pretrainer: Pretrainer, batches: Iterator[dict[str, tf.Tensor]]
 ) -> tuple[list[dict[str, float]], dict[str, np.ndarray]]:
-    """Takes ten steps; returns the sums of each, and the weights at the end."""
+    """Takes ten steps and returns the sums of each step and the final weights."""
     return [pretrainer.train(batches, 1) for _ in range(10)], weights_of(pretrainer)
 
 
@@ -137,9 +137,9 @@ def assert_same_steps(
     found: tuple[list[dict[str, float]], dict[str, np.ndarray]],
     expected: tuple[list[dict[str, float]], dict[str, np.ndarray]],
 ) -> None:
-    """Compares what `steps_and_weights` returns."""
+    """Compares two results of `steps_and_weights`."""
     for sums, expected_sums in zip(found[0], expected[0], strict=True):
-        for name in set(expected_sums) - {"input_wait"}:  # the norm of the gradient before clipping is among them
+        for name in set(expected_sums) - {"input_wait"}:  # including the gradient norm before clipping
             assert sums[name] == pytest.approx(expected_sums[name], rel=1e-4, abs=1e-4), name
     for path, value in expected[1].items():
         np.testing.assert_allclose(found[1][path], value, atol=2e-5, err_msg=path)
@@ -153,7 +153,7 @@ def assert_same_to_the_bit(first: dict[str, np.ndarray], second: dict[str, np.nd
 
 
 def write_manifest(record_files: list[str], vocab_file: str, **flags: object) -> None:
-    """Writes beside the records what says how they were made."""
+    """Writes the manifest that describes how the records were made, in their folder."""
     shards = [
         manifest.Shard(pathlib.Path(path).name, 50, pathlib.Path(path).stat().st_size, files.sha256(path))
         for path in record_files

@@ -1,4 +1,4 @@
-"""Initial weights from counts of the records' tokens."""
+"""Initial weights computed from token counts of the records."""
 
 import functools
 import itertools
@@ -23,7 +23,7 @@ CONFIG = BertConfig(V, 32, 2, 4, 64, max_position_embeddings=24)
 
 
 def batch_of(rows: list[list[int]], length: int = 8) -> dict[str, np.ndarray]:
-    """Records without masks."""
+    """Returns a batch of records without masks."""
     ids = np.array([row + [0] * (length - len(row)) for row in rows])
     mask = np.array([[1] * len(row) + [0] * (length - len(row)) for row in rows])
     nothing = np.zeros((len(rows), 2), np.int64)
@@ -35,7 +35,7 @@ def batch_of(rows: list[list[int]], length: int = 8) -> dict[str, np.ndarray]:
 
 
 def contexts_of(rows: list[list[int]]) -> np.ndarray:
-    """The table of contexts by piece, offset and context, the contexts in the order of their ids: [V, 2, V]."""
+    """Returns the counts of contexts by piece, offset and context, [V, 2, V], with the contexts ordered by id."""
     counts = count([batch_of(rows)], V)
     table = counts.contexts.reshape(V, 2, V)
     return table[:, :, np.argsort(np.argsort(-counts.pieces, kind="stable"), kind="stable")]
@@ -118,14 +118,14 @@ def test_the_heads_of_the_first_block_attend_to_their_neighbours(length: int):
     for head, offset in enumerate((-1, 1, -2, 2)):
         columns = slice(16 * head, 16 * head + 16)
         scores = queries[:, :, columns] @ keys[:, :, columns].transpose(0, 2, 1)
-        assert np.mean(scores.argmax(-1)[:, inside] == inside + offset) > 0.95  # what is left at random has a say
+        assert np.mean(scores.argmax(-1)[:, inside] == inside + offset) > 0.95  # random weights remain
 
 
 @functools.cache
 def of_segments(size: int = 128, blocks: int = 2, heads: int = 4, next_sentence: bool = True, **changes: int):
-    """A model whose heads compare segments, of a hundred pieces. Tests share it and do not change it.
+    """Returns a model with a vocabulary of a hundred pieces whose heads compare segments. Tests must not change it.
 
-    Piece 4 is [MASK], which does not occur.
+    Piece 4 is [MASK], which does not occur in the counted records.
     """
     config = BertConfig(100, size, blocks, heads, 256, max_position_embeddings=24, **changes)
     model = build_pretraining_model(config, seed=1)
@@ -135,7 +135,7 @@ def of_segments(size: int = 128, blocks: int = 2, heads: int = 4, next_sentence:
 
 
 def pairs_of(rows: list[list[int]]) -> dict[str, np.ndarray]:
-    """Pairs of [CLS] = 2, seven pieces, [SEP] = 3, seven pieces and [SEP]."""
+    """Returns segment pairs: [CLS] = 2, seven pieces, [SEP] = 3, seven pieces, and [SEP]."""
     ids = np.array([[2, *row[:7], 3, *row[7:], 3] for row in rows])
     segments = np.broadcast_to([0] * 9 + [1] * 8, ids.shape)
     return {
@@ -149,7 +149,7 @@ def test_tokens_attend_to_their_piece_in_the_other_segment_and_masks_to_their_ne
     rng = np.random.default_rng(1)
     rows = [rng.permutation(np.arange(5, 100))[:14] for _ in range(20)]
     for row in rows:
-        row[12], row[3], row[5] = row[1], 4, 4  # the second of the one segment is the sixth of the other
+        row[12], row[3], row[5] = row[1], 4, 4  # the second piece of one segment is the sixth of the other
     parts = [model.get_layer(f"layer_0_attention_{part}").output for part in ("query", "key")]
     queries, keys = type(model)(model.input, parts).predict(pairs_of(rows), verbose=0)
     most = (queries[:, :, 96:] @ keys[:, :, 96:].transpose(0, 2, 1)).argmax(-1)
@@ -158,7 +158,7 @@ def test_tokens_attend_to_their_piece_in_the_other_segment_and_masks_to_their_ne
     assert np.mean(most[:, 14] == 2) > 0.9
     alone = [1, 3, 5, 7, 9, 10, 11, 12, 13, 15]
     assert np.mean(most[:, alone] == places[alone]) > 0.9
-    assert np.mean(np.abs(most[:, [4, 6]] - places[[4, 6]]) > 0) > 0.9  # masks, each other too, are no match
+    assert np.mean(np.abs(most[:, [4, 6]] - places[[4, 6]]) > 0) > 0.9  # masks match nothing, not even each other
 
 
 def test_the_first_position_tells_pairs_that_share_pieces():
@@ -182,7 +182,7 @@ def test_what_stays_random_is_a_share_of_what_it_was():
         after, before = (np.asarray(getattr(each.get_layer(layer), weight)) for each in (model, random))
         return after / before
 
-    # Dimensions 0 to 15 are sines and cosines, 16 tells the segment, 17 is the mark; the last head begins at 96.
+    # Dimensions 0 to 15 are sines and cosines, 16 encodes the segment, 17 is the mark. The last head starts at 96.
     positions, segments = (shares(f"{name}_embeddings", "embeddings") for name in ("position", "token_type"))
     np.testing.assert_allclose(positions[:, 16:], 0.1, rtol=1e-5)
     np.testing.assert_allclose(np.delete(segments, 16, axis=1), 0.1, rtol=1e-5)
@@ -194,7 +194,7 @@ def test_what_stays_random_is_a_share_of_what_it_was():
     np.testing.assert_allclose(np.delete(outputs, 96, axis=0)[:, 17], 0.1, rtol=1e-5)
     np.testing.assert_allclose(np.delete(outputs, 17, axis=1)[96], 0.1, rtol=1e-5)
     np.testing.assert_allclose(np.delete(np.delete(outputs, 96, axis=0), 17, axis=1), 1.0)
-    # The random vector of a piece that was not counted is like none in what the last head compares.
+    # The last head compares dimensions in which the random vector of an uncounted piece is similar to no other.
     words = np.asarray(model.get_layer("word_embeddings").embeddings)
     compared = np.asarray(model.get_layer("layer_0_attention_key").kernel)[18:, 104:-1]
     likeness = np.abs(words[:, 18:] @ compared).max(axis=1)
@@ -205,7 +205,7 @@ def test_what_stays_random_is_a_share_of_what_it_was():
     {"next_sentence": False}, {"heads": 2}, {"blocks": 3}, {"type_vocab_size": 1}, {"size": 64}
 ])  # fmt: skip
 def test_other_models_compare_no_segments(changes: dict[str, int]):
-    # All heads of the first block attend to neighbours, and words begin after the sines and cosines.
+    # All heads of the first block attend to neighboring tokens, and word features follow the sines and cosines.
     model = of_segments(**changes)
     segments = np.asarray(model.get_layer("token_type_embeddings").embeddings)
     assert np.abs(segments).max() < 0.05
@@ -218,7 +218,7 @@ def test_other_models_compare_no_segments(changes: dict[str, int]):
 
 def test_narrow_models_and_small_texts_get_finite_weights():
     config = BertConfig(V, 6, 1, 3, 8, max_position_embeddings=8)
-    wide = BertConfig(V, 68, 2, 4, 8, max_position_embeddings=8)  # as narrow as one that compares segments can be
+    wide = BertConfig(V, 68, 2, 4, 8, max_position_embeddings=8)  # the smallest width of a model that compares segments
     for rows, sizes in itertools.product(([[5]], [[5, 6]], [[5, 5, 5, 5]]), (config, wide)):
         model = build_pretraining_model(sizes, seed=1)
         initialize(model, sizes, count([batch_of(rows)], V), 1, next_sentence=True)

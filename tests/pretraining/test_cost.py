@@ -31,7 +31,7 @@ CONFIG = BertConfig(
 
 
 def traced_gradient(config: BertConfig, dtype: str, rematerialize: bool) -> tuple[tf.Graph, set[str]]:
-    """The graph that computes all gradients, and the names of those operations that make the loss."""
+    """Returns the graph that computes all gradients, and the names of the operations of the forward pass."""
     model = build_pretraining_model(config, seed=0, dtype=dtype)
     call = rematerialized(model) if rematerialize else model
     shapes = {
@@ -54,14 +54,14 @@ def traced_gradient(config: BertConfig, dtype: str, rematerialize: bool) -> tupl
 
 
 def multiply_adds(operation: tf.Operation) -> int:
-    """Of a matrix product: its outputs, each a sum over what the two factors share."""
+    """Returns the multiply-adds of a matrix product: the number of outputs times the length of the shared dimension."""
     flipped = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
     shared = operation.inputs[0].shape[-2 if flipped else -1]
     return int(np.prod(operation.outputs[0].shape)) * shared
 
 
 def kept_bytes(graph: tf.Graph, forward: set[str]) -> int:
-    """What the forward pass makes and the backward pass reads, besides weights and inputs."""
+    """Returns the size of the tensors that the backward pass reads from the forward pass, except weights and inputs."""
     kept = {}
     for operation in graph.get_operations():
         if operation.name in forward or operation.type == "Shape":
@@ -80,7 +80,7 @@ def kept_bytes(graph: tf.Graph, forward: set[str]) -> int:
 def test_activations_are_those_that_the_backward_pass_reads(dtype: str, rematerialize: bool):
     graph, forward = traced_gradient(CONFIG, dtype, rematerialize)
     estimate = estimate_memory(CONFIG, BATCH, LENGTH, PREDICTIONS, dtype, rematerialize)
-    assert estimate.activations == pytest.approx(kept_bytes(graph, forward), rel=0.06)  # small things are left out
+    assert estimate.activations == pytest.approx(kept_bytes(graph, forward), rel=0.06)  # small tensors are ignored
 
 
 @pytest.mark.parametrize("hidden_act", ["gelu_exact", "relu"])
@@ -88,7 +88,7 @@ def test_activations_of_other_activations(hidden_act: str):
     config = dataclasses.replace(CONFIG, hidden_act=hidden_act)
     graph, forward = traced_gradient(config, "float32", False)
     estimate = estimate_memory(config, BATCH, LENGTH, PREDICTIONS)
-    assert estimate.activations == pytest.approx(kept_bytes(graph, forward), rel=0.06)  # small things are left out
+    assert estimate.activations == pytest.approx(kept_bytes(graph, forward), rel=0.06)  # small tensors are ignored
 
 
 def test_operations_are_those_of_the_matrix_products_that_training_runs():
@@ -97,7 +97,7 @@ def test_operations_are_those_of_the_matrix_products_that_training_runs():
         operation
         for operation in graph.get_operations()
         if operation.type in ("MatMul", "BatchMatMulV2", "BatchMatMulV3")
-        # A look-up of segments is computed as a product, which the formula counts as the look-up that it is.
+        # Segment embeddings are looked up with a matrix product, but the formula counts a lookup.
         and "token_type_embeddings" not in operation.name
     ]
     assert len(products) == 3 * (2 * 8 + 4)
@@ -128,5 +128,5 @@ def test_peak_is_that_of_the_backward_pass_or_of_the_update():
 
 def test_rate_of_matrix_products_is_measured():
     rate = measure_matmul_rate(distribution.get_strategy("one_device"), repeats=1)
-    # No core does 1e12 a second in float32; products that TensorFlow computed beforehand would seem to.
+    # No core reaches 1e12 per second in float32, unless TensorFlow folded the products into constants.
     assert 1e8 < rate < 1e12 * (os.cpu_count() or 1)

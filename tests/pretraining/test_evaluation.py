@@ -1,4 +1,4 @@
-"""Evaluation on the way and at the end, and the weights that are kept for it."""
+"""Evaluation during and after training, and the best weights that are kept."""
 
 import pathlib
 
@@ -54,7 +54,7 @@ def test_evaluation_on_the_way_keeps_the_best_weights(make_options, record_files
     best = min(lines, key=lambda line: line["loss"])
     kept = tf.train.latest_checkpoint(str(folder / "best"))
     assert kept == f"{folder}/best/ckpt-{best['step']}"
-    # The kept weights score what the log says.
+    # The kept weights give the score in the log.
     options = make_options(
         tmp_path / "again", input_file=record_files[1:], do_train=False, do_eval=True, init_checkpoint=kept
     )
@@ -80,7 +80,7 @@ def test_a_run_from_weights_is_evaluated_before_the_first_step_and_on_general_te
     results = (tmp_path / "run" / "eval_results.txt").read_text()
     assert f"general_masked_lm_loss = {logs['general'][-1]['masked_lm_loss']}" in results
     assert "general text, step 2" in (tmp_path / "run" / "MODEL_CARD.md").read_text()
-    pretrain(options)  # which evaluates at the end once more, and not before the first step again
+    pretrain(options)  # evaluates once more at the end, but not again before the first step
     assert [line["step"] for line in read_log(options.output_dir, "general")] == [0, 2, 2, 2]
     with pytest.raises(UserError, match="--general_eval_file needs --eval_input_file"):
         make_options(tmp_path / "run", general_eval_file=record_files)

@@ -1,4 +1,4 @@
-"""Numbers that a run depends on, each with its value: off by one, or another constant, must show."""
+"""Exact numbers that a run depends on. A different constant or an off-by-one error fails these tests."""
 
 import pathlib
 import re
@@ -26,7 +26,7 @@ def test_the_masked_lm_loss_has_the_epsilon_of_the_original():
 
 
 def test_dropout_seeds_are_those_of_the_runs_before():
-    # Written down when replicas and micro-batches got their factors: a run that goes on needs the same masks.
+    # Recorded when seeds began to depend on replicas and micro-batches. A resumed run needs the same masks.
     assert step_seed(12345678, 5, 3, 2).numpy().tolist() == [-2097229707, 5]
     seeds = {
         tuple(step_seed(seed, step, replica, micro_batch).numpy())
@@ -36,7 +36,7 @@ def test_dropout_seeds_are_those_of_the_runs_before():
 
 
 def test_the_records_of_the_step_that_is_not_finite_are_named(make_options, record_files, tiny_config, tmp_path):
-    # The first step is finite, at random weights; at this rate the weights that it leaves are good for nothing.
+    # The first step uses random weights and is finite. At this learning rate it makes the weights useless.
     options = make_options(tmp_path / "run", learning_rate=1e30, num_warmup_steps=0)
     with pytest.raises(UserError, match=r"not finite in step 2: ") as caught:
         pretrain(options)
@@ -45,7 +45,7 @@ def test_the_records_of_the_step_that_is_not_finite_are_named(make_options, reco
         for path, numbers in re.findall(r"([\w/.-]+\.tfrecord): ([\d, ]+)", str(caught.value))
         for number in numbers.split(", ")
     }
-    # The second batch that training reads, found again in the files by its content.
+    # The second batch read by training, located in the files by its content.
     found = RecordFiles.find(
         record_files, "input_file", max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS, config=tiny_config,
         vocab_file=None,

@@ -1,4 +1,4 @@
-"""What a GPU would run, as far as that can be known without one: TensorFlow's packages hold the kernels for CUDA."""
+"""GPU support, as far as it can be checked without a GPU: TensorFlow's packages contain the CUDA kernels."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ FEATURES = {
 
 
 def operations_of(function: Any, *arguments: Any) -> list[Any]:
-    """The operations of a tf.function's graph, and of all functions that it calls."""
+    """Returns the operations in the graph of a tf.function and of all functions that it calls."""
     graph = function.get_concrete_function(*arguments).graph.as_graph_def()
     return [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
 
 
 def has_kernel_for_gpus(node: Any) -> bool:
-    """Whether a kernel for GPUs takes the types of an operation."""
+    """Returns whether a GPU kernel accepts the types of an operation."""
 
     def takes(kernel: Any) -> bool:
         for constraint in kernel.constraint:

@@ -1,4 +1,4 @@
-"""The weights of --init_checkpoint, of any format, in a pre-training model."""
+"""Loading weights of any format into a pre-training model with --init_checkpoint."""
 
 import dataclasses
 import pathlib

@@ -1,4 +1,4 @@
-"""The losses and their gradients are those of their definitions."""
+"""The losses and their gradients equal their definitions."""
 
 import numpy as np
 import pytest
@@ -22,8 +22,8 @@ def test_masked_lm_losses_hits_and_gradients_are_those_of_their_definitions(comp
     values = rng.normal(size=(2, 3, 7)).astype(np.float32)
     labels = np.array([[0, 6, 3], [2, 5, 1]], np.int32)
     values[0, 0, 0] = 9.0  # a hit
-    values[0, 1, [2, 6]] = 8.0  # the highest logit twice: not the first, so no hit
-    values[0, 2, [3, 5]] = 7.0  # the first, so a hit
+    values[0, 1, [2, 6]] = 8.0  # two equal highest logits: the label is not the first, so no hit
+    values[0, 2, [3, 5]] = 7.0  # the label is the first, so a hit
     weights = rng.uniform(size=(2, 3)).astype(np.float32)
     logits = tf.constant(values)
     with tf.GradientTape(persistent=True) as tape:
@@ -43,7 +43,7 @@ def test_factored_logits_have_the_losses_hits_and_gradients_of_the_logits():
     rng = np.random.default_rng(1)
     vectors, table = rng.normal(size=(2, 3, 4)).astype(np.float32), rng.normal(size=(7, 4)).astype(np.float32)
     bias = rng.normal(size=7).astype(np.float32)
-    table[6], bias[6] = table[2], bias[2]  # of equal logits
+    table[6], bias[6] = table[2], bias[2]  # for equal logits
     labels = (vectors @ table.T + bias).argmax(axis=-1).astype(np.int32)
     labels[0, :2] = 6, 3
     weights = rng.uniform(size=(2, 3)).astype(np.float32)

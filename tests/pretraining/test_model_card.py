@@ -1,4 +1,4 @@
-"""The model card of a run, and the log that it is made from."""
+"""The model card of a run, and the training log that it is built from."""
 
 import json
 import math
@@ -122,7 +122,7 @@ def test_text_in_the_card_is_no_markup(tmp_path: pathlib.Path):
     assert r"| --a_b | x\|y\*z\* \[\_q\_\](r) \`c\` |" in card
     assert "`` echo `date` ``" in card
     assert card.startswith("# run_1\n")
-    for row in re.findall(r"(?:^\|.*\n)+", card, re.MULTILINE):  # every table is even
+    for row in re.findall(r"(?:^\|.*\n)+", card, re.MULTILINE):  # all tables have equal column counts
         assert len({len(re.findall(r"(?<!\\)\|", each)) for each in row.splitlines()}) == 1
 
 

@@ -1,4 +1,4 @@
-"""What a line of the log says of the machine."""
+"""Measurements of the machine in a line of the log."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pre-training without next sentences, from left to right, and on records of other objectives."""
+"""Pre-training without next sentence prediction, left to right, and on records of other objectives."""
 
 import json
 import pathlib
@@ -32,8 +32,8 @@ def test_without_next_sentences_the_pooler_stays_as_it_was(
     lines = [*read_log(str(tmp_path / "run"), "train"), *read_log(str(tmp_path / "run"), "eval")]
     assert all(line["loss"] == line["masked_lm_loss"] > 0 and "next_sentence_loss" not in line for line in lines)
     assert "next_sentence" not in (tmp_path / "run" / "eval_results.txt").read_text()
-    # Initial weights are a function of the seed; nothing moves those that have no loss.
-    initial = weights_of(pretrainer_for(tiny_config))  # of seed 1
+    # Initial weights are a function of the seed. Weights without a loss must not change.
+    initial = weights_of(pretrainer_for(tiny_config))  # with seed 1
     trained = open_model(str(tmp_path / "run")).weights
     same = {name for name, value in trained.items() if np.array_equal(value, initial[name])}
     assert same == {f"{layer}/{part}" for layer in ("pooler", "next_sentence") for part in ("kernel", "bias")}
@@ -60,7 +60,7 @@ def test_a_left_to_right_run_keeps_its_attention_in_the_configuration(make_optio
     assert "masked LM" not in log
     assert json.loads((folder / "bert_config.json").read_text())["causal_attention"] is True
     assert "each token from the tokens before it and next sentences" in (folder / "MODEL_CARD.md").read_text()
-    # Many more predictions than masked ones: the loss is near that of a uniform guess, over all of the text.
+    # All tokens are predicted, not only the masked ones, so the loss is close to a uniform guess.
     assert read_log(str(folder), "train")[0]["masked_lm_loss"] == pytest.approx(np.log(78), rel=0.05)
     assert read_initial_model(str(folder)).config.causal_attention
     with pytest.raises(UserError, match="bert_config.json"):

@@ -1,4 +1,4 @@
-"""Training goes as the original's: losses of 1,000 steps of BERT-Tiny from the same records."""
+"""Training follows the original: losses of BERT-Tiny over 1,000 steps on the same records."""
 
 import json
 import pathlib
@@ -13,15 +13,15 @@ from tests.conftest import ROOT
 from tests.pretraining.pretraining_runs import options_for
 
 ORIGINAL = ROOT / "tests" / "golden" / "original" / "curves"
-STEPS, POINT = 1000, 50  # steps of a run, and of a point of its curve
-SEEDS, OURS = (1, 2, 3), (1, 2)  # of the original's runs, and of ours, each of which takes a minute or two
-WINDOWS = 4  # parts of a run, over each of which losses are averaged
-LOSSES = {"masked_lm_loss": 0.05, "next_sentence_loss": 0.005}  # the least that a band is widened by: nats
+STEPS, POINT = 1000, 50  # steps of a run, and steps averaged into one point of its curve
+SEEDS, OURS = (1, 2, 3), (1, 2)  # of the original's runs, and of our runs, which take one or two minutes each
+WINDOWS = 4  # number of parts of a run; the loss is averaged over each part
+LOSSES = {"masked_lm_loss": 0.05, "next_sentence_loss": 0.005}  # minimum widening of a band, in nats
 
 
 @pytest.fixture(scope="module")
 def records(test_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    from data_gen.pipelines import one_machine  # a TPU's host lacks what it needs
+    from data_gen.pipelines import one_machine  # not available on a TPU host
 
     path = tmp_path_factory.mktemp("records") / "train.tfrecord"
     one_machine.create_pretraining_data(
@@ -39,7 +39,7 @@ def records(test_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def curve_of(records: pathlib.Path, seed: int, folder: pathlib.Path) -> dict[str, list[float]]:
-    """The losses of a run of ours, means of POINT steps, as the golden files have them."""
+    """Runs pre-training and returns its losses as means over POINT steps, like the golden files."""
     config = str(ROOT / "configs" / "models" / "uncased_L-2_H-128_A-2.json")
     pretrain(
         options_for(
@@ -64,15 +64,15 @@ def curve_of(records: pathlib.Path, seed: int, folder: pathlib.Path) -> dict[str
 
 
 def windows(curves: list[dict[str, list[float]]], name: str) -> np.ndarray:
-    """Means of the loss over parts of the runs, [runs, WINDOWS]."""
+    """Returns the mean losses over the parts of the runs, [runs, WINDOWS]."""
     return np.array([curve[name] for curve in curves]).reshape(len(curves), WINDOWS, -1).mean(axis=2)
 
 
 def check_bands(ours: list[dict[str, list[float]]], theirs: list[dict[str, list[float]]]) -> None:
     """Fails unless the bands of both programs overlap in every window.
 
-    A band goes from the lowest to the highest of a program's seeds, widened on both sides by the standard deviation
-    over them, at least by LOSSES.
+    A band ranges from the lowest to the highest loss over a program's seeds. It is widened on both sides by the
+    standard deviation over the seeds, but at least by the value in LOSSES.
     """
     for name, least in LOSSES.items():
         (low, high), (their_low, their_high) = (
@@ -95,7 +95,7 @@ def test_bands_that_lie_apart_are_found():
 
 @pytest.mark.slow
 def test_curves_of_bert_tiny_lie_in_the_band_of_the_originals(records: pathlib.Path, tmp_path: pathlib.Path):
-    """Seeds differ most in when a run begins to use context, after some hundreds of steps."""
+    """Seeds differ most in the step, after some hundreds, at which a run starts to use context."""
     theirs = [json.loads((ORIGINAL / f"seed_{seed}.json").read_text()) for seed in SEEDS]
     ours = [curve_of(records, seed, tmp_path / str(seed)) for seed in OURS]
     check_bands(ours, theirs)

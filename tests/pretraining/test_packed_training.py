@@ -1,4 +1,4 @@
-"""Training on packed records takes the steps of training on unpacked ones."""
+"""Training on packed records takes the same steps as training on unpacked ones."""
 
 import dataclasses
 import pathlib
@@ -35,7 +35,7 @@ SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS, len(WORDS), 2)
 
 @pytest.fixture
 def record_files(tmp_path: pathlib.Path) -> list[str]:
-    """Short records, of which three or four fit a row."""
+    """Short records. Three or four of them fit into a row."""
     rng = random.Random(0)
 
     def pad(record: dict[str, list[float]]) -> dict[str, list[float]]:
@@ -49,7 +49,7 @@ def record_files(tmp_path: pathlib.Path) -> list[str]:
 def after_ten_steps(
     config: BertConfig, record_files: list[str], rows: int | None = None, device: str = "one_device", **settings: object
 ):
-    """Sums of each step, and the weights at the end; with `rows` packed, into parts of so many rows."""
+    """Returns the sums of each step and the final weights. With `rows`, packs records into parts of `rows` rows."""
     pretrainer = pretrainer_for(config, distribution.get_strategy(device), packed=rows is not None, **settings)
     packing = None
     if rows:
@@ -66,13 +66,13 @@ def test_ten_packed_steps_give_the_weights_of_unpacked_ones(tiny_config: BertCon
     config = without_dropout(dataclasses.replace(tiny_config, num_hidden_layers=1))
     expected = after_ten_steps(config, record_files)
     assert_same_steps(after_ten_steps(config, record_files, rows=BATCH), expected)
-    assert_same_steps(after_ten_steps(config, record_files, rows=3), expected)  # of three parts up to six
+    assert_same_steps(after_ten_steps(config, record_files, rows=3), expected)  # three parts, sometimes up to six
 
 
 @pytest.mark.slow
 @pytest.mark.core
 def test_two_devices_equal_one():
-    """Runs the test marked two_devices in a process of its own, whose processor is split in two."""
+    """Runs the test marked two_devices in a separate process whose CPU is split into two devices."""
     assert "1 passed" in run_marked_tests(2, __file__)
 
 
@@ -80,7 +80,7 @@ def test_two_devices_equal_one():
 def test_two_devices_share_a_packed_batch(tiny_config: BertConfig, record_files: list[str]):
     config = without_dropout(dataclasses.replace(tiny_config, num_hidden_layers=1))
     expected = after_ten_steps(config, record_files)
-    # Parts of two rows on each of two devices: the last part of a batch has records for one of them alone, at times.
+    # Parts of two rows on each of two devices. Sometimes the last part of a batch has records for one device only.
     assert_same_steps(after_ten_steps(config, record_files, rows=2, device="mirrored"), expected)
 
 

@@ -1,4 +1,4 @@
-"""--dtype=auto: which precision is selected, and that a resumed run keeps it."""
+"""--dtype=auto: the selected precision, and that a resumed run keeps it."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_xla_does_not_compile_bfloat16_products_on_a_cpu(monkeypatch: pytest.Mon
     monkeypatch.setattr(distribution, "compiles_parts", lambda _: True)
     assert [should_jit_compile(True, dtype, strategy) for dtype in ("float32", "bfloat16")] == [True, False]
     assert not should_jit_compile(False, "float32", strategy)
-    monkeypatch.setattr(distribution, "compiles_parts", lambda _: False)  # As on a GPU.
+    monkeypatch.setattr(distribution, "compiles_parts", lambda _: False)  # As if on a GPU.
     assert should_jit_compile(True, "bfloat16", strategy)
 
 

@@ -1,4 +1,4 @@
-"""Pre-training that is stopped, changed or damaged, and what comes of it."""
+"""Resuming pre-training after it was stopped, changed or damaged."""
 
 import json
 import os
@@ -43,7 +43,7 @@ LONGER = 16
 
 @pytest.fixture
 def longer_files(tmp_path: pathlib.Path) -> list[str]:
-    """Records of a second phase: the same, with more padding."""
+    """Records of a second phase: the same ones with more padding."""
     rng = random.Random(5)
     records = [random_record(rng) for _ in range(40)]
     for record in records:
@@ -54,14 +54,14 @@ def longer_files(tmp_path: pathlib.Path) -> list[str]:
 
 
 def place(folder: pathlib.Path, step: int) -> tuple[int, ...]:
-    """The phase and the number of its records that were used."""
+    """Returns the phase and the number of records of that phase that were used."""
     path = str(folder / f"ckpt-{step}")
     names = [f"place/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in ("phase", "position")]
     return tuple(int(tf.train.load_variable(path, name)) for name in names)
 
 
 def forget_after(folder: pathlib.Path, step: int) -> None:
-    """Leaves what a kill after this checkpoint would leave."""
+    """Deletes later checkpoints, as if the run had been killed after this one."""
     for path in folder.glob("ckpt-*.*"):
         if int(path.name.split("-")[1].split(".")[0]) > step:
             path.unlink()
@@ -82,7 +82,7 @@ def test_two_phases_go_on_at_and_around_their_boundary(make_options, longer_file
     ]  # fmt: skip
     lines = read_log(str(straight), "train")
     assert [line["max_seq_length"] for line in lines] == [LENGTH] * 6 + [LONGER] * 6
-    # The second phase has a schedule of its own: warm-up, a jump, and down to its last step.
+    # The second phase has its own schedule: warm-up, a jump, and a decay to its last step.
     rates = [line["learning_rate"] for line in lines]
     assert rates[6:] == pytest.approx([0, 2.5e-3, 5e-3 * 4 / 6, 5e-3 * 3 / 6, 5e-3 * 2 / 6, 5e-3 / 6])
     for step in (4, 6, 8):
@@ -137,11 +137,11 @@ def test_changes_between_runs_are_refused_unless_asked_for(make_options, record_
         {"step": 20, "option": "num_train_steps", "before": 20, "now": 25},
         {"step": 20, "option": "train_batch_size", "before": 8, "now": 4},
     ]
-    # What only says where and how to run may change; dropout masks depend on the micro-batches.
+    # Options that only affect where and how to run may change. Dropout masks depend on the micro-batches.
     pretrain(make_options(folder, **allowed, log_steps=5, rematerialize=True))
     with pytest.raises(UserError, match="--gradient_accumulation_steps was 1 and is 2.*other dropout masks"):
         pretrain(make_options(folder, **allowed, gradient_accumulation_steps=2))
-    # Other records are read from their beginning, and another optimizer begins with moments of 0, at the same step.
+    # New records are read from their beginning, and a new optimizer starts with zero moments at the same step.
     others = {"num_train_steps": 30, "train_batch_size": 4, "optimizer": "lamb", "dtype": "float16"}
     names = ["data", "num_train_steps", "optimizer", "dtype"]
     pretrain(make_options(folder, input_file=record_files[:1], **others, allow_changes=names))
@@ -150,7 +150,7 @@ def test_changes_between_runs_are_refused_unless_asked_for(make_options, record_
     assert "the optimizer's moments start from 0" in output
     assert [line["step"] for line in read_log(str(folder), "train")] == list(range(1, 31))
     assert place(folder, 30) == (1, 5 * 4)
-    # Each change leaves a trace, also after later ones.
+    # Each change remains in the model card, also after later ones.
     card = (folder / "MODEL_CARD.md").read_text()
     for change in (
         "from step 20: --train_batch_size was 8 and is 4",
@@ -162,7 +162,7 @@ def test_changes_between_runs_are_refused_unless_asked_for(make_options, record_
     assert (
         "resumed from ckpt-20 with changes: --num_train_steps was 20 and is 25; --train_batch_size was 8" in notices[0]
     )
-    # The weights are evaluated without being told how they were trained.
+    # Evaluation needs no training options.
     pretrain(make_options(folder, do_train=False, do_eval=True))
     assert "global_step = 30" in capsys.readouterr().out
 
@@ -205,14 +205,14 @@ def test_a_save_that_fails_leaves_the_other_checkpoints(tiny_config: BertConfig,
     saved.save(20)
     before = checkpoint(tmp_path, 20)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # as on a full disk, writes fail
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # writes fail as on a full disk
     try:
         assert_refused(r"cannot save step 2 in .*; the earlier checkpoints are intact. Free disk space", saved.save, 2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {path.name.split(".")[0] for path in tmp_path.iterdir()} == {"ckpt-20", "checkpoint"}
     assert_same_to_the_bit(before, checkpoint(tmp_path, 20))
-    # What a kill leaves in the middle of a save is removed by the next run.
+    # The next run removes what a kill leaves in the middle of a save.
     (tmp_path / "ckpt-30.data-00000-of-00001").write_bytes(b"half")
     (tmp_path / "ckpt-30_temp").mkdir()
     saved.remove_unfinished()
@@ -232,14 +232,14 @@ def test_a_disk_that_is_full_at_the_index_of_a_first_checkpoint_leaves_none(tiny
     assert_refused("cannot save step 2 in .*: No space left on device; the earlier", saved.save, 2)
     assert not list(tmp_path.iterdir())
     assert saved.restore_latest() is None
-    # The step that was saved before is kept where its second save never came to its files.
+    # A step that is already saved is kept if its second save fails before writing files.
     monkeypatch.undo()
     saved.save(2)
     before = checkpoint(tmp_path, 2)
     monkeypatch.setattr(saved._checkpoint, "write", mock.Mock(side_effect=OSError("No space left on device")))
     assert_refused("cannot save step 2 in", saved.save, 2)
     assert_same_to_the_bit(before, checkpoint(tmp_path, 2))
-    (tmp_path / "ckpt-4.index").touch()  # by a kill at that moment
+    (tmp_path / "ckpt-4.index").touch()  # as if killed at that moment
     (tmp_path / "ckpt-4.data-00000-of-00001").write_bytes(b"whole")
     assert saved.find_newest_complete() == str(tmp_path / "ckpt-2")
     saved.remove_unfinished()
@@ -247,7 +247,7 @@ def test_a_disk_that_is_full_at_the_index_of_a_first_checkpoint_leaves_none(tiny
 
 
 def damage(path: str, number: int) -> None:
-    """Flips a bit of a record's content."""
+    """Flips a bit in the content of a record."""
     content = bytearray(pathlib.Path(path).read_bytes())
     offset = 0
     for _ in range(number):
@@ -268,7 +268,7 @@ def test_damaged_records_are_skipped_and_counted_if_asked(make_options, record_f
     output = capsys.readouterr().out
     assert f"warning: {record_files[1]}: 3 corrupted records are skipped: 7, 8, 30" in output
     assert "evaluated 47 records" in output
-    # An id out of range is damage too, and a file that is cut short ends early.
+    # An out-of-range id is damage too, and a truncated file ends early.
     content = pathlib.Path(record_files[0]).read_bytes()
     pathlib.Path(record_files[0]).write_bytes(content[: len(content) - 5])
     found, number = record_damage.find_readable_ranges(
@@ -343,17 +343,17 @@ def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(record_f
     subprocess.run(command("straight"), cwd=ROOT, capture_output=True, check=True)
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     seed = time.time_ns()
-    print(f"moments of the kills: random.Random({seed})")  # which pytest shows if the test fails
+    print(f"moments of the kills: random.Random({seed})")  # pytest shows this output if the test fails
     rng = random.Random(seed)
     targets = [0, *(start + rng.randrange(74) for start in range(20, 760, 74))]
     went_on = 0
     for target in targets:
         output = tmp_path / f"{target}.txt"
         began_at = tf.train.latest_checkpoint(str(killed))
-        # The run before may have passed this target: it is killed only after steps of its own.
+        # The previous run may have passed this target. Each run is killed only after at least one step of its own.
         until = max(target, _last_step(killed) + 1)
         with output.open("w") as writer:
-            unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}  # or a kill takes what was printed with it
+            unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}  # otherwise a kill loses buffered output
             process = subprocess.Popen(
                 command("killed"), cwd=ROOT, stdout=writer, stderr=subprocess.DEVNULL, env=unbuffered
             )
@@ -382,5 +382,5 @@ def test_a_run_killed_at_random_moments_ends_with_the_very_same_weights(record_f
 def _last_step(folder: pathlib.Path) -> int:
     try:
         return max((line["step"] for line in read_log(str(folder), "train")), default=0)
-    except UserError:  # a line that is being written
+    except UserError:  # a line is being written
         return 0

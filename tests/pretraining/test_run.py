@@ -1,4 +1,4 @@
-"""What is read and checked before the first step, and the weights that a run begins with."""
+"""Checks before the first step, and the initial weights of a run."""
 
 import dataclasses
 import json
@@ -137,7 +137,7 @@ def test_the_records_manifest_decides_whether_the_model_is_cased(
     assert load_pretraining_model(str(folder)).tokenizer.basic_tokenizer.do_lower_case is False
     assert read_initial_model(str(folder)).casing.do_lower_case is False
     assert json.loads((folder / "run.json").read_text())["flags"]["do_lower_case"] is False
-    # A folder of the code before, which believed the flag's default.
+    # A folder from an older version, which stored the flag's default.
     (folder / "tokenizer_config.json").write_text('{\n  "do_lower_case": true\n}\n')
     longer = {"num_train_steps": 2, "allow_changes": ["num_train_steps"]}
     pretrain(make_options(folder, vocab_file=vocab_file, **longer))

@@ -1,4 +1,4 @@
-"""A run's folder under odd names, with files lost or damaged, and what goes on from it."""
+"""Run folders with unusual names, with lost or damaged files, and resuming from them."""
 
 import functools
 import json
@@ -69,7 +69,7 @@ def test_a_value_of_the_wrong_kind_in_run_json_is_an_error(names, value, expecte
 
 @pytest.fixture(scope="module")
 def shared_four_steps(shared_record_files: list[str], shared_run: pathlib.Path, tmp_path_factory) -> pathlib.Path:
-    """A run with the checkpoints ckpt-2 and ckpt-4, which no test may change."""
+    """A run with the checkpoints ckpt-2 and ckpt-4. Tests must not change it."""
     folder = tmp_path_factory.mktemp("four_steps")
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     config = str(shared_run / "bert_config.json")
@@ -80,14 +80,14 @@ def shared_four_steps(shared_record_files: list[str], shared_run: pathlib.Path, 
 
 @pytest.fixture
 def run_folder(shared_four_steps: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A copy of it, of the test's own."""
+    """A copy of `shared_four_steps` that a test may change."""
     shutil.copytree(shared_four_steps, tmp_path / "run")
     return tmp_path / "run"
 
 
 @pytest.fixture
 def four_steps(make_options: OptionsMaker, vocab_file: str, run_folder: pathlib.Path) -> OptionsMaker:
-    """Makes the options of the run in `run_folder` from what differs."""
+    """Builds the options of the run in `run_folder` from the changed ones."""
     return functools.partial(make_options, run_folder, vocab_file=vocab_file, **FOUR_STEPS)
 
 
@@ -129,15 +129,15 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_unasked(four_steps, 
     again = four_steps()
     message = r"saved checkpoints and logged 4 steps, but they are missing \(ckpt-\*.index\).* --begin_anew"
     assert_refused(message, pretrain, again)
-    (run_folder / "checkpoint").unlink()  # the log alone shows it too: step 4 is after the save of step 2
+    (run_folder / "checkpoint").unlink()  # the log is evidence enough: step 4 comes after the save of step 2
     assert_refused(message, pretrain, again)
     assert (run_folder / "train.jsonl").read_text() == log
     capsys.readouterr()
-    # Any option may be another one: there is nothing to go on with.
+    # Any option may change, because nothing is resumed.
     changed = {"begin_anew": True, "learning_rate": 1e-3}
     pretrain(four_steps(**changed))
     assert "from step 0 to 4" in capsys.readouterr().out
-    # The flag does nothing where there is a checkpoint, so that the same command goes on.
+    # The flag has no effect if a checkpoint exists, so the same command resumes the run.
     pretrain(four_steps(**changed))
     assert "resuming from" in capsys.readouterr().out
 
@@ -168,7 +168,7 @@ def test_a_run_that_was_killed_before_its_first_save_begins_again(four_steps, ru
 @pytest.mark.slow
 def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(make_options, tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, "_MOST_SKIPPED", 8)
-    # The first step of so high a rate is finite, and none after it.
+    # At this high rate the first step is finite, and all later ones are not.
     saves = {"save_checkpoints_steps": 1, "keep_checkpoint_max": 3}
     options = make_options(tmp_path / "run", learning_rate=1e30, num_warmup_steps=0, on_nonfinite="skip", **saves)
     with pytest.raises(
@@ -177,7 +177,7 @@ def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(make_opti
     ):
         pretrain(options)
     assert checkpoints_in(tmp_path / "run") == ["ckpt-1"]
-    # As a run of the code before left it, which saved while it skipped.
+    # As left by an older version, which saved while it skipped steps.
     for step in (5, 6):
         for ending in ("index", "data-00000-of-00001"):
             shutil.copy(tmp_path / "run" / f"ckpt-1.{ending}", tmp_path / "run" / f"ckpt-{step}.{ending}")
@@ -189,7 +189,7 @@ def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(make_opti
 
 
 def finite_check(options: Options, tmp_path: pathlib.Path, skipped: int, last: int):
-    """Arguments of Monitor.check_finite for a call of one step, after some that were skipped."""
+    """Returns a monitor and arguments of its check_finite for a call of one step after `skipped` skipped steps."""
 
     class Records:
         def record_locations(self, *_: object) -> str:
@@ -206,6 +206,6 @@ def test_a_call_that_ends_with_finite_steps_begins_the_count_of_skipped_ones_aga
     options = make_options(tmp_path / "run", on_nonfinite="skip")
     watched, sums, *_, phase, records = finite_check(options, tmp_path, skipped=100, last=1)
     watched._log = TrainingLog(None, 0)
-    # One of a thousand steps: this is no run that only skips.
+    # One of a thousand steps was skipped, so not every step of the run is skipped.
     watched.check_finite({**sums, "nonfinite_at_end": 0.0}, 0, 1000, 0, phase, records)
     assert watched.skipped_in_a_row == 0

@@ -1,4 +1,4 @@
-"""A step on several devices and workers is that on one."""
+"""A step on several devices or workers equals the step on one device."""
 
 import json
 import re
@@ -29,7 +29,7 @@ from tests.processes import run_marked_tests, worker_environments
 @pytest.mark.slow
 @pytest.mark.core
 def test_two_devices_equal_one():
-    """Runs the tests marked two_devices in a process of their own, whose processor is split in two."""
+    """Runs the tests marked two_devices in a separate process whose CPU is split into two devices."""
     assert "2 passed" in run_marked_tests(2, __file__)
 
 
@@ -64,7 +64,7 @@ def test_dropout_differs_between_devices_and_steps(tiny_config: BertConfig):
 @pytest.mark.slow
 @pytest.mark.core
 def test_eight_devices_equal_one():
-    """Runs the tests marked eight_devices in a process of their own, whose processor is split in eight."""
+    """Runs the tests marked eight_devices in a separate process whose CPU is split into eight devices."""
     assert "1 passed" in run_marked_tests(8, __file__)
 
 
@@ -82,7 +82,7 @@ def test_eight_devices_with_micro_batches_take_the_same_steps_as_one(tiny_config
 @pytest.mark.slow
 @pytest.mark.core
 def test_two_workers_equal_one(tiny_config: BertConfig, record_files, tmp_path, vocab_file):
-    """A real launch of two processes, by the command, stopped by a signal to one, by its loss, and taken up again."""
+    """Launches two real processes with the command, stopped by a signal to one and by its loss, and then resumed."""
     (tmp_path / "config.json").write_text(without_dropout(tiny_config).to_json())
 
     def command(folder: str, steps: int, *flags: str) -> list[str]:
@@ -105,7 +105,7 @@ def test_two_workers_equal_one(tiny_config: BertConfig, record_files, tmp_path, 
             processes.append(subprocess.Popen(whole, cwd=ROOT, env=environment, text=True, **pipes))
         return processes
 
-    # The learning rate depends on the number of steps, so that this first run is of as many as the whole.
+    # The learning rate depends on the number of steps, so this first run has the full number.
     processes = launch(10, by_flags=False)
     outputs = [process.communicate(timeout=180)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
@@ -123,7 +123,7 @@ def test_two_workers_equal_one(tiny_config: BertConfig, record_files, tmp_path, 
             assert found[name] == pytest.approx(expected[name], rel=1e-4), name
 
     def launch_and_wait() -> list[subprocess.Popen[str]]:
-        """Launches a long run, and waits for some steps."""
+        """Launches a long run and waits for some steps."""
         lines = len(read_log(f"{tmp_path}/two", "train"))
         processes = launch(1_000_000)
         deadline = time.monotonic() + 120
@@ -141,7 +141,7 @@ def test_two_workers_equal_one(tiny_config: BertConfig, record_files, tmp_path, 
     step = int(steps.pop())
     assert tf.train.latest_checkpoint(f"{tmp_path}/two").endswith(f"ckpt-{step}")
 
-    # Where one is lost, the other ends and says so.
+    # If one worker is lost, the other exits with an error message.
     processes = launch_and_wait()
     processes[1].kill()
     outputs = [process.communicate(timeout=120)[0] for process in processes]
@@ -149,7 +149,7 @@ def test_two_workers_equal_one(tiny_config: BertConfig, record_files, tmp_path, 
     assert "error: another worker stopped or cannot be reached" in outputs[0]
     step = int(tf.train.latest_checkpoint(f"{tmp_path}/two").rpartition("-")[2])
 
-    # Both go on from that save, with the step and the records that follow it.
+    # Both resume from that save, with the next step and its records.
     processes = launch(step + 4)
     outputs = [process.communicate(timeout=180)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs

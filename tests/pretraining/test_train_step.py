@@ -1,4 +1,4 @@
-"""A step: its arithmetic, dropout, micro-batches, and what is not finite."""
+"""The training step: its arithmetic, dropout, micro-batches, and values that are not finite."""
 
 import dataclasses
 import json
@@ -83,7 +83,7 @@ def test_micro_batches_make_the_same_step(tiny_config: BertConfig, record_files,
 
 @pytest.mark.slow
 def test_micro_batches_of_large_tensors_are_added_up_in_every_call(tiny_config: BertConfig, record_files):
-    """TensorFlow optimizes additions in another way where it thinks that memory is short, from 200 MB on a CPU."""
+    """TensorFlow orders additions differently if it expects to run out of memory, from 200 MB on a CPU."""
     config = dataclasses.replace(tiny_config, num_hidden_layers=1, vocab_size=500_000)
     pretrainer = pretrainer_for(config, micro_batches=2)
     batches = batches_for(pretrainer, record_files)

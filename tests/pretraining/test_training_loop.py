@@ -1,4 +1,4 @@
-"""The loop over steps: what it leaves behind, how it ends, and how it is cut into calls."""
+"""The training loop: the files it writes, how it ends, and how steps are grouped into calls."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_a_run_leaves_everything_behind_that_it_promises(make_options, vocab_fil
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(make_options, shared_run, finished_run):
     straight, halved = shared_run, finished_run
-    # What is left out after step 10 is what a kill would lose.
+    # A kill would lose what follows step 10.
     for path in halved.glob("ckpt-20*"):
         path.unlink()
     pretrain(make_options(halved))

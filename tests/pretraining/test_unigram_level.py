@@ -1,4 +1,4 @@
-"""The warning about a run whose loss stays at the level of guessing tokens by their frequency."""
+"""The warning about a run whose loss stays at the level of unigram guessing."""
 
 import math
 import pathlib
@@ -27,7 +27,7 @@ def run_monitor(
     init_checkpoint: str | None = None,
     phase_number: int = 1,
 ) -> list[tuple[int, str]]:
-    """Writes lines with these losses to the log and returns the warnings."""
+    """Writes log lines with these losses and returns the warnings."""
     folder.mkdir()
     lines = [format_line({"step": step, "masked_lm_loss": loss}) for step, loss in losses.items()]
     (folder / f"{TRAIN}.jsonl").write_text("".join(lines))
@@ -62,11 +62,11 @@ def test_a_loss_that_stays_at_the_unigram_level_is_a_warning_once(tmp_path: path
 @pytest.mark.parametrize(
     ("losses", "changes"),
     [
-        ({500: 7.0, 1000: 6.0}, {}),  # has learned
-        ({500: 6.0, 1000: 7.0}, {}),  # had learned before
-        ({500: 7.3}, {}),  # is too short
+        ({500: 7.0, 1000: 6.0}, {}),  # already learned
+        ({500: 6.0, 1000: 7.0}, {}),  # had learned earlier
+        ({500: 7.3}, {}),  # too short
         (STALLED, {"init_checkpoint": "model"}),
-        (STALLED, {"first_step": 1200}),  # was checked before the run was interrupted
+        (STALLED, {"first_step": 1200}),  # checked before the run was interrupted
         (STALLED, {"phase_number": 2}),  # longer records, after a first phase
     ],
 )

@@ -5,7 +5,7 @@ from official_bert.utils.bad_rows import SKIP, BadRows
 
 
 class KeptRows(BadRows):
-    """Bad rows are passed over, and their problems kept."""
+    """Skips bad rows and keeps their error messages."""
 
     def __init__(self) -> None:
         super().__init__(SKIP)
@@ -17,6 +17,6 @@ class KeptRows(BadRows):
 
 
 def read_kept(read: Callable[..., list], path: str, **options: Any) -> tuple[list[Any], list[str]]:
-    """Returns the good examples of a file, and the problems of the bad ones."""
+    """Returns the valid examples of a file, and the error messages of the others."""
     bad_rows = KeptRows()
     return read(path, bad_rows=bad_rows, **options), bad_rows.problems

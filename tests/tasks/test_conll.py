@@ -98,7 +98,7 @@ def test_a_lost_tag_is_found_in_every_column(tmp_path: pathlib.Path):
         assert read(path, tag_column=column)[1] == [
             f"{path}, line 2: 2 columns; expected 3, as in the file's other rows"
         ]
-    # Files with as many columns as a sentence has predicates are read by the numbers of columns.
+    # If the number of columns depends on the number of predicates in a sentence, columns are selected by number.
     path = write_text(tmp_path / "b.txt", "0 a DT\n\n0 cat NN *\n1 sat VBD *\n")
     assert [each.tags for each in read(path, word_column=1, tag_column="2")[0]] == [("DT",), ("NN", "VBD")]
 
@@ -159,7 +159,7 @@ def test_comments_before_a_sentence_are_counted(tmp_path: pathlib.Path, capsys: 
     ]  # fmt: skip
     assert problems == []
     assert "a.txt: ignored 4 comment lines before sentences (the first is line 1)" in capsys.readouterr().out
-    path = write_text(tmp_path / "a.txt", "# #\n1 CD\n\na DT\n# #\n")  # the tag of "#" in the Penn Treebank
+    path = write_text(tmp_path / "a.txt", "# #\n1 CD\n\na DT\n# #\n")  # "#" has the tag "#" in the Penn Treebank
     assert [each.words for each in read(path)[0]] == [("#", "1"), ("a", "#")]
     conll.read(path, BadRows(silent=True))
     assert capsys.readouterr().out == ""

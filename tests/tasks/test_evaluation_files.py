@@ -15,7 +15,7 @@ from tests.make import refusal, write_rows, write_text
 
 
 def spec_of(task: Task) -> dict[str, Any]:
-    """Returns what task.json holds."""
+    """Returns the content of task.json."""
     return json.loads(json.dumps(task.task_spec(16)))
 
 

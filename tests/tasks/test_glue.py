@@ -10,7 +10,7 @@ from official_bert.tasks.options import GLUE, GlueOptions
 from official_bert.utils.bad_rows import BadRows
 from tests.make import refusal, write_text
 
-# Examples of each part in the release, where we have it.
+# Number of examples in each part of the release, if available here.
 ROWS = {
     "cola": ("CoLA", 8551, 1043, 1063),
     "sst-2": ("SST-2", 67349, 872, 1821),
@@ -52,7 +52,7 @@ def test_all_examples_of_the_release_are_read(name, test_data):
 
 
 def test_a_file_is_read_as_the_release_has_it(tmp_path):
-    # A byte order mark, quotes that mean nothing, Windows' line ends, a column too many.
+    # A byte order mark, quotes without a special meaning, Windows line endings, and an extra column.
     (tmp_path / "train.tsv").write_text(
         '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t5\t6\t" He said\tShe " said\r\n0\t7\t8\tx\ty\tmore\r\n'
     )

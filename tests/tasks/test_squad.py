@@ -98,7 +98,7 @@ def test_every_real_question_can_be_learnt(name: str, version_2: bool, count: in
 
 
 def outputs_for(features, wanted: dict[int, tuple[int, int]]):
-    """Logits that are highest at one start and end of some rows, and at [CLS] of the others."""
+    """Returns logits that are highest at one start and end in some rows, and at [CLS] in the others."""
     starts, ends = [], []
     for row, length in enumerate(np.diff(features.splits)):
         start, end = wanted.get(row, (0, 0))

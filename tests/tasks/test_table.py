@@ -44,7 +44,7 @@ def test_tsv_knows_no_quotes_and_jsonl_has_named_values(tmp_path):
     assert read(path, **columns) == [TextExample("2", '"a', 'b"', 0), TextExample("3", "c", "d", 1)]
     rows = [{"text": "a\nb", "label": 3}, {"text": "ü", "label": 10}, {"text": "c", "label": 3}]
     task = table.TableTask(options(write_rows(tmp_path / "train.jsonl", rows)))
-    assert task.head.labels == ("3", "10")  # by value, not by the alphabet
+    assert task.head.labels == ("3", "10")  # sorted by value, not alphabetically
     assert [example.label for example in task.read("train", BadRows())] == [0, 1, 0]
 
 
@@ -58,7 +58,7 @@ def test_parquet_and_compressed_tables_are_read(tmp_path):
 
 
 def test_a_whole_number_is_one_class_with_a_point_and_without(tmp_path):
-    path = written(tmp_path, "text,label\na,1\nb,0.0\nc,1.0\nd,0\n")  # pandas writes a column with a gap so
+    path = written(tmp_path, "text,label\na,1\nb,0.0\nc,1.0\nd,0\n")  # as pandas does if a value is missing
     task = table.TableTask(options(path))
     assert task.head.labels == ("0", "1")
     assert [example.label for example in task.read("train", BadRows())] == [1, 0, 1, 0]
@@ -99,7 +99,7 @@ def test_numbers_are_labels_too(tmp_path):
 
 
 def test_line_ends_in_the_cells_of_a_tsv_file_are_explained(tmp_path):
-    path = written(tmp_path, 'text\tlabel\na\tx\n"b\nc"\ty\n', "train.tsv")  # as pandas writes them
+    path = written(tmp_path, 'text\tlabel\na\tx\n"b\nc"\ty\n', "train.tsv")  # as written by pandas
     told = refusal(read, path)
     assert "train.tsv, line 3: 1 column; expected 2: text, label. Quotes have no meaning in .tsv; save" in told
     assert "as .csv" in told
@@ -138,7 +138,7 @@ def test_labels_that_training_does_not_have_and_missing_ones_are_named(tmp_path)
     assert "eval.csv, line 2: unknown label 'z'; the training data have 2: x, y" in told
     other = written(tmp_path, '{"text": "a"}\n', "eval.jsonl")
     assert "eval.jsonl, line 1: no key label" in refusal(read, path, split="dev", eval_file=other)
-    other = written(tmp_path, "text\na\n", "predict.csv")  # what is to be predicted needs no label
+    other = written(tmp_path, "text\na\n", "predict.csv")  # rows to predict need no label
     assert read(path, split="test", predict_file=other) == [TextExample("2", "a", None, None)]
 
 
@@ -259,7 +259,7 @@ def test_a_model_remembers_its_columns_and_what_the_data_call_its_classes(tmp_pa
     task = table.TableTask(later, spec["labels"])
     assert (task.head.labels, task.head.pair) == (("World", "Business"), True)
     assert [each.label for each in task.read("dev", BadRows())] == [0, 1]
-    other = written(tmp_path, "World,War,Peace\n", "named.csv")  # a class may stand under its name as well
+    other = written(tmp_path, "World,War,Peace\n", "named.csv")  # a class name is also accepted
     task = table.TableTask(dataclasses.replace(later, eval_file=str(other)), spec["labels"])
     assert [each.label for each in task.read("dev", BadRows())] == [0]
 
@@ -300,7 +300,7 @@ def test_messages_name_few_columns_and_cut_long_names_and_quotations(tmp_path):
 
 
 def test_a_wide_table_is_read_in_linear_time(tmp_path):
-    """With a comparison of every two of 200,000 columns this would take an hour."""
+    """Comparing all pairs of the 200,000 columns would take an hour."""
     count = 200_000
     header = ",".join(f"column{number}" for number in range(count))
     path = written(tmp_path, f"{header}\n{',' * (count - 1)}\n")

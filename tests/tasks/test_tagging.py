@@ -168,7 +168,7 @@ def test_every_word_is_tagged_once_and_none_is_cut(words: list[str], max_seq_len
 
 
 class FakeTokenizer:
-    """A piece for each letter."""
+    """A fake tokenizer that makes every letter a piece."""
 
     def tokenize(self, word: str) -> list[str]:
         return list(word)
@@ -186,7 +186,7 @@ def test_tags_come_from_the_window_that_owns_the_word(tokenizer: FullTokenizer):
     cut = head.split_into_windows(sentences, tokenizer, 6)
     assert len(cut) > 3
     labels = [f"tag {number}" for number in range(8)]
-    logits = [np.full((9, 8), 5.0, np.float32) for _ in cut]  # what no word reads is not looked at
+    logits = [np.full((9, 8), 5.0, np.float32) for _ in cut]  # positions without a word are never read
     for window, scores in zip(cut, logits, strict=True):
         for word, position in zip(window.words, window.positions, strict=True):
             scores[position] = 0.0

@@ -1,4 +1,4 @@
-"""The table of predictions of whole texts: the numbers that were scored, and the answers that exports give."""
+"""The table of predictions for whole texts: the scored numbers, and the answers that exports give."""
 
 import csv
 import dataclasses

@@ -29,7 +29,7 @@ def task_in(folder, **options):
 
 
 def test_the_translated_training_data_and_the_rows_of_the_language_are_read(folder):
-    task = task_in(folder)  # Chinese, as the original
+    task = task_in(folder)  # Chinese, as in the original
     assert task.head.labels == ("contradiction", "entailment", "neutral")
     assert task.read("train", BadRows()) == [TextExample("0", "狗 跑", "猫", 0), TextExample("1", "日", "月", 1)]
     dev = [TextExample("1", "狗", "猫", 2), TextExample("2", '"日', "月", 0)]

@@ -1,4 +1,4 @@
-"""Added tokens: the ids of Hugging Face's tokenizers, in all three tokenizers."""
+"""Added tokens get the ids of Hugging Face's tokenizers in all three of our tokenizers."""
 
 import json
 import pickle
@@ -35,7 +35,7 @@ def tokenizer(casing: Casing, kind: type[FullTokenizer] = FullTokenizer, vocab: 
 def test_added_tokens_get_the_ids_of_transformers(casing: Casing, expected: list[list[int]]):
     exact = tokenizer(casing)
     for text, ids in zip(TEXTS, expected, strict=True):
-        # Hugging Face always cuts out [MASK]; the original does not, unless it is asked to.
+        # Hugging Face always recognizes [MASK]. The original does so only on request.
         assert exact.convert_tokens_to_ids(exact.tokenize(text, special_tokens=True)) == ids, ascii(text)
 
 

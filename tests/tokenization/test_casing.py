@@ -1,4 +1,4 @@
-"""The casing that a vocabulary shows, and the settings that contradict it."""
+"""Detecting the casing of a vocabulary, and settings that contradict it."""
 
 import pathlib
 

@@ -27,13 +27,13 @@ VOCABULARIES = {
     "bert-base-multilingual-cased-vocab.txt": CASED,
     "bert-base-multilingual-uncased-vocab.txt": UNCASED,
 }
-# No released vocabulary is for lower-cased text with accents; this one has pieces with accents.
+# No released vocabulary is lower-cased with accents. This one has pieces with accents.
 REAL_VOCABULARIES = [*VOCABULARIES.items(), ("bert-base-multilingual-cased-vocab.txt", ACCENTED)]
 
-# Every code point that is assigned, in categories that text can hold (surrogates cannot be encoded).
+# Every assigned code point in the categories that text can contain (surrogates cannot be encoded).
 ASSIGNED = [code for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in ("Cn", "Cs", "Co")]
 
-# The fast tests take all but most of the ideographs and syllables that follow each other by tens of thousands.
+# The fast tests skip most of the ideographs and syllables, which come in ranges of tens of thousands.
 SOME = [code for code in ASSIGNED if code < 0x3400 or code % 16 == 0 or unicodedata.category(chr(code)) != "Lo"]
 with_code_points = pytest.mark.parametrize(
     "codes", [pytest.param(SOME, id="some"), pytest.param(ASSIGNED, id="all", marks=pytest.mark.slow)]
@@ -41,7 +41,7 @@ with_code_points = pytest.mark.parametrize(
 
 
 def step_by_step(text: str, casing: Casing) -> list[str]:
-    """The documented rules one after the other, a character at a time, by their definition alone."""
+    """Applies the documented rules one after the other, character by character, using only their definitions."""
     blocks = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF 2F800-2FA1F"
     ranges = [tuple(int(end, 16) for end in block.split("-")) for block in blocks.split()]
     spaced = ""
@@ -75,7 +75,7 @@ def step_by_step(text: str, casing: Casing) -> list[str]:
 def test_every_assigned_code_point_follows_the_documented_rules(casing: Casing, codes: list[int]):
     assert len(ASSIGNED) > 140_000
     tokenizer = BasicTokenizer(*casing[:2])
-    # At a word's beginning, middle and end, alone, and after a letter that it might combine with.
+    # At the start, middle and end of a word, by itself, and after a letter that it might combine with.
     for code in codes:
         text = f"a{chr(code)}b {chr(code)} {chr(code)}the e{chr(code)}"
         assert tokenizer.tokenize(text) == step_by_step(text, casing), f"U+{code:04X}"
@@ -98,7 +98,7 @@ def test_punctuation_is_ascii_symbols_and_unicode_p():
 
 
 TEXTS = st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=40)
-# Marks, sigmas, ideographs and odd spaces side by side, where the rules could get in each other's way.
+# Marks, sigmas, ideographs and unusual spaces next to each other, in case the rules interfere.
 TRICKY_CHARACTERS = "aA\u0130ıΣσςß\u0301\u0323\u0345\u302e\U0001d165\u00adé 中\u3000\u2028\u200b\t\n.,'-\0\ufffd"
 TRICKY = st.text(alphabet=TRICKY_CHARACTERS, max_size=20)
 
@@ -209,7 +209,7 @@ def test_real_text_is_cut_alike_with_and_without_offsets(name: str, casing: Casi
             if not casing.do_lower_case:
                 for piece in traced:
                     if piece.token != "[UNK]":
-                        # What the source has between a piece's letters is deleted: joiners and soft hyphens.
+                        # Characters of the source between a piece's letters were deleted: joiners and soft hyphens.
                         source = line[piece.start : piece.end]
                         kept = "".join(letter for letter in source if unicodedata.category(letter) != "Cf")
                         assert kept.startswith(piece.token.removeprefix("##"))

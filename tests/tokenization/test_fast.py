@@ -17,7 +17,7 @@ from official_bert.tokenization.fast import FastBasicTokenizer, FastTokenizer, n
 from tests.make import refusal, run_python, write_vocab
 from tests.tokenization.test_exact import ACCENTED, ASSIGNED, CASED, CASINGS, REAL_VOCABULARIES, with_code_points
 
-# Marks that are sorted among accents but not deleted. Only these, capital sigma and unassigned characters are slow.
+# Marks that are sorted like accents but not deleted. Only these, capital sigma and unassigned characters are slow.
 STAYING_MARKS = {
     code
     for code in ASSIGNED
@@ -39,26 +39,26 @@ def assert_exact(tokenizer: FastTokenizer, texts: list[str]) -> None:
 
 
 def slow_texts(tokenizer: FastTokenizer, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts that go through the exact rules as a whole."""
+    """Returns the texts that are passed as a whole to the exact rules."""
     found = []
 
     def tokenize(text: str) -> list[str]:
         found.append(text)
         return BasicTokenizer.tokenize(tokenizer.basic_tokenizer, text)
 
-    tokenizer.encode(texts)  # looks up the characters
+    tokenizer.encode(texts)  # looks up the characters beforehand
     with monkeypatch.context() as patch:
         patch.setattr(tokenizer.basic_tokenizer, "tokenize", tokenize)
         tokenizer.encode(texts)
     return found
 
 
-# A character at a word's beginning, middle and end, after letters, alone, and between punctuation.
+# A character at the start, middle and end of a word, after letters, by itself, and between punctuation.
 CONTEXTS = "a{0}b {0}the e{0} {0} .{0},"
 
 
 def in_contexts(codes: list[int], contexts: str) -> list[str]:
-    """The code points in these contexts; those that need the exact tokenizer have a text for themselves."""
+    """Returns texts with these code points in the contexts. Those for the exact rules get separate texts."""
     fast = [contexts.format(chr(code)) for code in codes if code not in STAYING_MARKS]
     together = [" ".join(fast[start : start + 32]) for start in range(0, len(fast), 32)]
     return together + [contexts.format(chr(code)) for code in STAYING_MARKS]
@@ -67,7 +67,7 @@ def in_contexts(codes: list[int], contexts: str) -> list[str]:
 @pytest.fixture(scope="module")
 def alphabet(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A vocabulary of all letters, so that every character has its own id and few words are unknown."""
-    # Without those that white space about a line of the file would swallow.
+    # Excludes characters that are stripped as whitespace around a line of the file.
     letters = [chr(code) for code in ASSIGNED if chr(code).strip()]
     lines = [*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters)]
     return write_vocab(tmp_path_factory.mktemp("alphabet") / "vocab.txt", lines)
@@ -158,8 +158,9 @@ def test_real_text_is_cut_exactly_and_the_fast_way(
     assert len(slow_texts(tokenizer, lines, monkeypatch)) < 0.001 * len(lines)
 
 
-# What the two ways could see differently: marks, sigmas, ideographs, spaces, control characters, characters that are
-# deleted, unassigned or of private use, halves of surrogate pairs, and what the vocabulary writes in its own way.
+# Characters that the two implementations could treat differently: marks, sigmas, ideographs, spaces, control
+# characters, deleted, unassigned and private-use characters, unpaired surrogates, and special notation of the
+# vocabulary.
 TRICKY = [
     *"aAbeéE\u0130ıΣσςßẞ中\U00020000각\ud800\ue000\uffff\U0010ffff\ufdd0\u0378\u1b4e\u0301\u0323\u0345\u1dfa",
     *"\u302e\u302f\U0001d165\U0001d15e\u094d\u0b4b\u1b44 \u00a0\u1680\u2003\u3000\u2028\u2029\u0085\t\n\r\x0b\x0c\x1c",
@@ -215,7 +216,7 @@ def test_long_texts_many_texts_and_a_full_cache(vocab_file: str, monkeypatch: py
 
 
 def test_threads_share_the_caches_of_words_and_characters(vocab_file: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fast, "_CACHED_WORDS", 5)  # so that the cache is emptied during lookups
+    monkeypatch.setattr(fast, "_CACHED_WORDS", 5)  # so that the cache is cleared during lookups
     rng = random.Random(3)
     words = [f"{first}{second}" for first in ("the", "cat", "mat", "dog") for second in ("s", "ing", "ed", "x", "y")]
     letters = [chr(code) for code in ASSIGNED[::50]]
@@ -245,7 +246,7 @@ def test_the_exact_tokenizer_encodes_the_same_ids(vocab_file: str):
             np.testing.assert_array_equal(one, other, strict=True)
 
 
-# Equal lines, and lines that no word equals.
+# Equal lines, and lines that are never equal to a word.
 ODD_LINES = [
     *("a", "b", " a ", "##b\t", "", "##", "a b", "##b c", "a-b", "ab-", "##-", "--", "中文", "##中", "###", "##b##b"),
     *("a\x0bb", "\x0b", "a\u0301", "\u2028", "[CLS", "##[UNK]", "\ufffd", "c", "##c", "c", "", "\U0010ffff1", "dd"),

@@ -17,7 +17,7 @@ from tests.tokenization.test_fast import ANY_TEXTS, CONTEXTS, LONG_WORDS, ODD_LI
 
 
 class Pair:
-    """The exact tokenizer and the graph tokenizer, as functions that are traced once."""
+    """The exact tokenizer and the graph tokenizer as functions that are traced once."""
 
     def __init__(self, vocab_file: str, casing: Casing) -> None:
         self.exact = FullTokenizer(vocab_file, *casing)

@@ -41,7 +41,7 @@ def test_random_truncation_takes_the_steps_of_the_original_in_linear_time():
         truncate_seq_pair(expected[0], expected[1], 20, random.Random(seed))
         truncation.truncate_pair_at_random_ends(found[0], found[1], 20, random.Random(seed))
         assert found == expected
-    # Quadratic time would be an hour for this list.
+    # With quadratic run time, this list would take an hour.
     long = list(range(3_000_000))
     truncation.truncate_pair_at_random_ends(long, [], 125, random.Random(0))
     assert len(long) == 125
@@ -63,7 +63,7 @@ def test_word_windows_contain_whole_words():
 
 def test_tokens_belong_to_the_window_with_the_most_context():
     assert truncation.assign_tokens([(0, 5), (3, 8), (6, 9)], 9).tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2]
-    # Token 27 has 2 tokens to its right in the first window, of 30 tokens, and 3 to its left in the second, of 10.
+    # Token 27 has 2 tokens to its right in the first window (30 tokens), and 3 to its left in the second (10 tokens).
     assert truncation.assign_tokens([(0, 30), (24, 34)], 34)[27] == 1
 
 

@@ -53,9 +53,9 @@ def test_an_answer_within_words_is_found_to_the_piece(tokenizer: FullTokenizer):
 
 
 @pytest.mark.parametrize(("context", "answer", "start", "expected"), [
-    ("a sun.un b", "un", 3, (3, 3)),  # within "sun", which is one piece; "un" stands after the dot, in the same word
-    ("a sun un b", "un", 3, (1, 1)),  # in another word, which may say another thing
-    ("a sun.un b", "un", 6, (3, 3)),  # where it stands is no piece's middle
+    ("a sun.un b", "un", 3, (3, 3)),  # within the piece "sun"; the word after the dot is "un"
+    ("a sun un b", "un", 3, (1, 1)),  # in another word, which may have another meaning
+    ("a sun.un b", "un", 6, (3, 3)),  # the start is not inside a piece
     ("sun.un", "un", 1, (2, 2)),
 ])  # fmt: skip
 def test_an_answer_that_cuts_a_piece_is_learnt_from_the_same_word(
@@ -141,7 +141,7 @@ def cut(context: str, tokenizer: FullTokenizer, limits: Limits = SMALL, text: st
 
 
 def scores_for(window: Window, start: int, end: int, value: float = 9.0) -> tuple[np.ndarray, np.ndarray]:
-    """Scores that are highest at two of the window's positions."""
+    """Returns scores that are highest at two positions of the window."""
     starts, ends = np.zeros(len(window.input_ids), np.float32), np.zeros(len(window.input_ids), np.float32)
     starts[start], ends[end] = value, value
     return starts, ends
@@ -206,7 +206,7 @@ def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenize
     (prediction,) = predicted(questions, windows, scores, version_2=True)
     assert prediction.null_score_difference == pytest.approx(5.5 - 4.0)
     assert prediction.answer(True, 1.0).text == ""
-    assert prediction.answer(True, prediction.null_score_difference).text == "cat"  # not above it
+    assert prediction.answer(True, prediction.null_score_difference).text == "cat"  # not greater than the threshold
     assert prediction.answer(True, 2.0).text == prediction.answer(False).text == "cat"
     assert [candidate.text for candidate in prediction.candidates][:2] == ["", "cat"]
 
@@ -223,7 +223,7 @@ def test_a_context_without_a_word_is_answered_by_nothing(version_2: bool, contex
 
 def test_pairs_that_all_end_before_they_begin_give_no_answer(tokenizer: FullTokenizer):
     questions, (window,) = cut("the cat sat", tokenizer, text="cat")
-    scores = [scores_for(window, 5, 3)]  # the original crashes on these
+    scores = [scores_for(window, 5, 3)]  # the original crashes with these scores
     (prediction,) = predicted(questions, [window], scores, n_best_size=1)
     assert prediction.best.text == ""
 
@@ -240,6 +240,6 @@ def test_what_is_learnt_of_real_questions_is_answered_to_the_character(limits: L
     for question, prediction in zip(questions, predictions, strict=True):
         answer, said = question.answers[0], prediction.best
         assert question.context[said.start : said.end] == said.text
-        assert answer.text.strip() in said.text  # an answer that ends within a piece is widened to the piece
+        assert answer.text.strip() in said.text  # an answer that ends inside a piece is extended to the whole piece
         exact += answer.text.strip() == said.text
     assert exact >= 196

@@ -19,8 +19,8 @@ def question(name: str, *answers: str) -> Question:
     ("a  cat,\tan ant; the 'end'", "cat ant end"),
     ("U.S.A.", "usa"),
     ("theory an-d band A", "theory and band"),
-    ("the-an", "thean"),  # punctuation goes first, and leaves no space
-    ("“quoted”", "“quoted”"),  # ASCII's punctuation only
+    ("the-an", "thean"),  # punctuation is removed first, without leaving a space
+    ("“quoted”", "“quoted”"),  # only ASCII punctuation
     ("the a an", ""),
 ])  # fmt: skip
 def test_texts_are_compared_without_case_articles_and_punctuation(text: str, normal: str):
@@ -53,7 +53,7 @@ def test_no_answer_is_right_where_there_is_none():
     questions = [question("has"), question("none"), question("both", "the", "cat"), question("wrong", "sun")]
     questions[0] = question("has", "cat")
     scores = squad_scores.score_version_2(questions, {"has": "a cat", "none": "the", "both": "", "wrong": ""})
-    # "the" is nothing once normalized; of the answers "the" and "cat" only the second counts.
+    # "the" is empty after normalization. Of the answers "the" and "cat", only the second one counts.
     assert scores == {
         "exact": 50.0, "f1": 50.0, "total": 4,
         "HasAns_exact": pytest.approx(100 / 3), "HasAns_f1": pytest.approx(100 / 3), "HasAns_total": 3,
@@ -71,7 +71,7 @@ def test_the_best_threshold_answers_where_that_pays():
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (75.0, -3.0)
     assert scores["best_f1"] == pytest.approx(100 * (1 + 2 / 3 + 2) / 4)
     assert scores["best_f1_thresh"] == 1.0
-    # The published script sees what the threshold 0 has left.
+    # The published script scores the answers that remain at the threshold 0.
     assert squad_scores.score_version_2(questions, said, differences)["best_f1"] == 75.0
 
 

@@ -7,7 +7,7 @@ from official_bert.kinds.tagging import entity_scores
     ("O O", []),
     ("B-X I-X O", [("X", 0, 1)]),
     ("I-X I-X O I-X", [("X", 0, 1), ("X", 3, 3)]),  # IOB1
-    ("I-X B-X", [("X", 0, 0), ("X", 1, 1)]),  # IOB1: B where two of a type meet
+    ("I-X B-X", [("X", 0, 0), ("X", 1, 1)]),  # IOB1: B only where two entities of one type meet
     ("B-X I-Y I-Y", [("X", 0, 0), ("Y", 1, 2)]),
     ("B-X B-X I-X", [("X", 0, 0), ("X", 1, 2)]),
     ("S-X B-X E-X S-X", [("X", 0, 0), ("X", 1, 2), ("X", 3, 3)]),

@@ -1,8 +1,8 @@
-"""The losses of vectors against their definitions, written down in NumPy.
+"""The embedding losses equal their definitions, written in NumPy.
 
-The definitions are those of sentence-transformers: MultipleNegativesRankingLoss (cosines times 20, cross-entropy),
-CosineSimilarityLoss (squared error), TripletLoss (Euclidean distance as PyTorch has it, margin 5), and MatryoshkaLoss
-(the sum over normalized first dimensions).
+The definitions come from sentence-transformers: MultipleNegativesRankingLoss (cosines times 20, cross-entropy),
+CosineSimilarityLoss (squared error), TripletLoss (Euclidean distance as in PyTorch, margin 5), and MatryoshkaLoss
+(the sum over truncated and normalized vectors).
 """
 
 import numpy as np

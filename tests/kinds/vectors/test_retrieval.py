@@ -47,12 +47,12 @@ def test_a_text_is_found_among_the_second_texts_and_negatives_of_all():
     vectors = np.stack([[of_text[text] for text in example.texts] for example in examples])
     head = VectorSpec(dimensions=(1,))
     scores = head.scores(vectors, examples)
-    # Of a: f, b, c, d; of e: b, f, c, d.
+    # For a: f, b, c, d. For e: b, f, c, d.
     assert scores["accuracy_at_1"] == 0.5
     assert scores["recall_at_5"] == 1.0
     assert scores["mrr"] == pytest.approx((1 / 2 + 1) / 2)
     assert scores["triplet_accuracy"] == pytest.approx(2 / 3)
-    assert scores["mrr_of_1"] == pytest.approx(1 / 4)  # one dimension points all into the same direction
+    assert scores["mrr_of_1"] == pytest.approx(1 / 4)  # with one dimension, all vectors have the same direction
     outcomes = head.outcomes(vectors, examples)
     assert [(each.text, each.expected, each.predicted, each.correct) for each in outcomes] == [
         ("a", "b / d", "f", False),

@@ -1,4 +1,4 @@
-"""Blocks that are compiled, computed twice or for one position alone: outputs and gradients are those of the model."""
+"""Blocks that are compiled, rematerialized or computed for one position only give the model's outputs and gradients."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ def sum_of_squares(outputs) -> tf.Tensor:
 
 
 def training_function(model, call, loss_of, jit_compile: bool = False):
-    """As in a training step, the backward pass is outside of the dropout seed's context."""
+    """Returns a training step that, like the real one, runs the backward pass outside the dropout seed's context."""
 
     @tf.function(jit_compile=jit_compile, autograph=False)
     def compute(batch, seed):
@@ -63,7 +63,7 @@ def gradients(*arguments) -> dict[str, np.ndarray]:
 
 
 def operations_of(model, call, batch, loss_of=sum_of_squares) -> list[tf.Operation]:
-    """The operations of the graph of a training step."""
+    """Returns the operations in the graph of a training step."""
     compute = training_function(model, call, loss_of)
     return compute.get_concrete_function(batch, tf.constant([3, 4])).graph.get_operations()
 
@@ -77,12 +77,12 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], t
 
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_gradients_are_the_same_with_dropout(tiny_config: BertConfig, jit_compile: bool):
-    config = dataclasses.replace(tiny_config, num_hidden_layers=1 if jit_compile else 2)  # XLA compiles for long
+    config = dataclasses.replace(tiny_config, num_hidden_layers=1 if jit_compile else 2)  # XLA compilation is slow
     model = with_random_weights(build_pretraining_model(config, seed=0), 0)
     batch = random_batch(config, 0)
     expected = gradients(model, model, batch, sum_of_squares, jit_compile)
     assert_same(gradients(model, rematerialized(model), batch, sum_of_squares, jit_compile), expected)
-    # Without dropout they are others, so that equal masks have been tested.
+    # Gradients without dropout differ, which proves that the comparison covers the dropout masks.
     still = gradients(model, lambda batch, training: model(batch, training=False), batch)
     assert max(np.abs(still[path] - value).max() for path, value in expected.items()) > 0.1
 
@@ -159,7 +159,7 @@ def test_without_a_seed_the_second_computation_drops_the_same(tiny_config: BertC
     with tf.GradientTape() as tape:
         output = call(batch, training=True)["sequence_output"]
         loss = tf.reduce_sum(output * output)
-    # beta + gamma * x is the output, so that its gradient by gamma tells which x was computed again.
+    # The output is beta + gamma * x, so its gradient with respect to gamma shows which x was recomputed.
     found = tape.gradient(loss, gamma.value)
     x = (output.numpy() - np.asarray(bias)) / np.asarray(gamma)
     np.testing.assert_allclose(found, (2 * output.numpy() * x).sum(axis=(0, 1)), rtol=1e-3)
@@ -221,7 +221,7 @@ def batch_of(config: BertConfig) -> dict[str, tf.Tensor]:
 
 
 def choices_of(config: BertConfig) -> dict[str, tf.Tensor]:
-    """One example, whose choices are the texts of a batch."""
+    """Returns one example whose choices are the texts of a batch."""
     return {name: values[None] for name, values in batch_of(config).items()}
 
 
@@ -246,7 +246,7 @@ def test_a_last_block_of_one_position_has_the_logits_and_gradients_of_the_model(
 
 
 def test_the_other_blocks_may_be_computed_a_second_time(tiny_config: BertConfig):
-    """Three blocks: the attention of the first two is computed twice, that of the last once, for one position."""
+    """Of three blocks, the first two compute attention twice, and the last computes it once, for one position."""
     model = classifier(dataclasses.replace(tiny_config, num_hidden_layers=3))
     call = skip_unread_positions(model, rematerialize=True)
     operations = operations_of(model, call, batch_of(tiny_config))

@@ -55,7 +55,7 @@ def test_models_with_blocks_inside_another_or_in_another_type_are_called_as_they
 
 
 def operations_of(function: Any, model: keras.Model) -> list[str]:
-    """The operations of a function of the model's inputs, as a graph."""
+    """Returns the operations in the graph of a function of the model's inputs."""
     features = dict.fromkeys(model.input, tf.TensorSpec([None, None], tf.int32))
     graph = tf.function(lambda features: function(features)).get_concrete_function(features).graph
     return [operation.type for operation in graph.get_operations() if operation.type != "Const"]

@@ -1,4 +1,4 @@
-"""After a change to the encoder block, forms that would compute the unchanged block are not used."""
+"""After a change to the encoder block, fast forms that would still compute the unchanged block are not used."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,7 +40,7 @@ def is_last_block_short() -> bool:
 
 
 def change_scores(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
-    """Edits `AttentionProbabilities.call`: `change` gets the layer and the products of queries and keys."""
+    """Patches `AttentionProbabilities.call`: `change` receives the layer and the products of queries and keys."""
 
     def call(self: Any, inputs: Any) -> Any:
         query, key, attention_ids = inputs
