@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from official_bert.modeling.config import BertConfig
     from tests.object_store import ObjectStore
 
-# To be set before TensorFlow is first imported.
+# Must be set before TensorFlow is first imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Commands that tests run in this process leave its allocator as it is: hundreds of tests share its memory.
+# Commands that run inside the test process must not tune its allocator, because hundreds of tests share its memory.
 os.environ.setdefault("OFFICIAL_BERT_TUNE_MALLOC", "0")
 
-# Tests assert no times.
+# Disables the time limit of Hypothesis, because run times differ between machines.
 hypothesis.settings.register_profile("without_deadline", deadline=None)
 hypothesis.settings.load_profile("without_deadline")
 
@@ -35,7 +35,7 @@ the cat dog sat ran on mat in sun ##ing ##ed play walk and . , ! ? un ##aff ##ab
 
 @pytest.fixture(scope="session")
 def test_data() -> pathlib.Path:
-    """The folder of real data, or the test is skipped."""
+    """Returns the folder of real data, or skips the test."""
     folder = os.environ.get("OFFICIAL_BERT_TEST_DATA")
     if not folder:
         pytest.skip("OFFICIAL_BERT_TEST_DATA is not set")
@@ -58,9 +58,9 @@ def tiny_config() -> "BertConfig":
 
 @pytest.fixture(scope="session", autouse=True)
 def run_separate_process() -> "Iterator[Callable[..., Any]]":
-    """Checks exports in the tests' process, which saves starting another one.
+    """Runs export checks in the test process, which is faster than starting another one.
 
-    Returns the function that checks an export in a separate process, as it runs for users.
+    Returns the original function that checks an export in a separate process, as it runs for users.
     """
     from official_bert.export import plain_answers
 
@@ -72,7 +72,7 @@ def run_separate_process() -> "Iterator[Callable[..., Any]]":
 
 @pytest.fixture(scope="session")
 def store() -> "Iterator[ObjectStore]":
-    """A store of objects that is reached as s3://."""
+    """An object store that is accessed as s3://."""
     from tests import object_store  # here, since few tests need it
 
     with object_store.running() as running:
@@ -85,12 +85,12 @@ def bucket(store: "ObjectStore") -> str:
     return store.bucket()
 
 
-# Reasons for which a test may be skipped where everything is installed; each is a part of what pytest prints.
+# Allowed reasons to skip a test when everything is installed. Each is part of the line that pytest prints.
 ALLOWED_SKIPS = (
     "the C library is not glibc",
     "nothing changes on a machine of so many processors",
     "TensorFlow is built without CUDA",
-    "network namespaces",  # with which hosts are made; the same tests run on this host, too
+    "network namespaces",  # required for separate hosts; the same tests also run on this host only
 )
 _STARTED, _FIRST = pytest.StashKey[float](), pytest.StashKey[float]()
 _OUT_OF_TIME = "not reached within the {minutes} minutes of --minutes; other tests come first in the next run"
@@ -109,7 +109,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # All processes of a run have one start and one order: workers take them from pytest-xdist's controller.
+    # All processes of a run share the start time and the order: workers receive them from the pytest-xdist controller.
     given = getattr(config, "workerinput", {})
     config.stash[_STARTED] = given.get("started", time.time())
     config.stash[_FIRST] = given.get("first", random.random() if config.option.first is None else config.option.first)
@@ -136,8 +136,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Makes the fast tests faster.
 
-    TensorFlow's graph optimizer takes a sixth of their time; it stays on if slow tests run too. The garbage collector
-    would spend a tenth of the time on the objects that the imports made.
+    TensorFlow's graph optimizer takes a sixth of their time. It stays enabled if slow tests also run. The garbage
+    collector would spend a tenth of the time on objects created by the imports.
     """
     has_slow_tests = any(item.get_closest_marker("slow") for item in session.items)
     if (tensorflow := sys.modules.get("tensorflow")) and not has_slow_tests:

@@ -1,4 +1,4 @@
-"""Dask clusters for tests: a scheduler and workers on this machine, in network namespaces or not, and a stand-in."""
+"""Dask clusters for tests: a scheduler and workers on this machine, optionally in network namespaces, and a fake."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 class OneProcess:
-    """Stands in for `dask_cluster.Cluster`: runs every task twice in this process and pickles all that is sent."""
+    """A fake `dask_cluster.Cluster` that runs every task twice in this process and pickles everything it sends."""
 
     def __init__(self, address: str) -> None:
         del address
@@ -61,23 +61,23 @@ def wait_until(met: Callable[[], object], what: str) -> None:
 
 def _end(process: subprocess.Popen[Any]) -> None:
     process.kill()
-    with process:  # waits, and closes its pipes
+    with process:  # waits for the process and closes its pipes
         pass
 
 
 class Hosts:
-    """Hosts of this machine: the machine itself, as often as wanted."""
+    """Simulated hosts that are all this machine."""
 
     address = "127.0.0.1"
 
     def on(self, host: int) -> list[str]:
-        """What a command that is to run on a host begins with."""
+        """Returns the prefix of a command that runs it on a host."""
         del host
         return []
 
 
 class NamespaceHosts(Hosts):
-    """Hosts with a network of their own, joined by a switch; nothing leaves it."""
+    """Simulated hosts with separate networks, connected by a switch without outside access."""
 
     address = "10.77.0.1"
 
@@ -114,7 +114,7 @@ class NamespaceHosts(Hosts):
 
 
 class DaskCluster:
-    """A scheduler on host 0, and workers of one thread without a nanny that would start them anew."""
+    """A scheduler on host 0 and single-threaded workers without a nanny, so killed workers are not restarted."""
 
     def __init__(self, stack: contextlib.ExitStack, folder: pathlib.Path, hosts: Hosts) -> None:
         self._stack, self._folder, self._hosts = stack, folder, hosts
@@ -148,7 +148,7 @@ class DaskCluster:
         return process
 
     def command(self, *arguments: str) -> subprocess.Popen[str]:
-        """Starts `official-bert` with the arguments and --dask, on the scheduler's host."""
+        """Starts `official-bert` with the arguments and --dask on the scheduler's host."""
         command = [*self._hosts.on(0), sys.executable, "-m", "official_bert_cli", *arguments, f"--dask={self.address}"]
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT, cwd=self._folder)
@@ -156,9 +156,9 @@ class DaskCluster:
         return process
 
     def one_worker_lost_one_added(self, count: Callable[[], int]) -> None:
-        """Kills a worker, adds one, then kills the others, so that the added one does the rest.
+        """Kills a worker, adds one, then kills the others, so that the new worker completes the run.
 
-        `count` returns how much is done.
+        `count` returns the number of completed parts.
         """
         lost, *others = self.workers
         lost.kill()
@@ -171,7 +171,7 @@ class DaskCluster:
 
 @contextlib.contextmanager
 def dask_cluster(folder: pathlib.Path, workers: int, namespaces: bool = False) -> Iterator[DaskCluster]:
-    """A cluster of so many workers, each on a host of its own, and one host more."""
+    """Starts a cluster with the given number of workers, each on its own host, and one spare host."""
     with contextlib.ExitStack() as stack:
         hosts = NamespaceHosts(stack, workers + 2) if namespaces else Hosts()
         cluster = DaskCluster(stack, folder, hosts)
@@ -181,6 +181,6 @@ def dask_cluster(folder: pathlib.Path, workers: int, namespaces: bool = False) -
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, list[str]]:
-    """Returns a command's code, what it printed, and its errors without lines of progress."""
+    """Returns the exit code of a command, its stdout, and its stderr without progress lines."""
     out, err = process.communicate(timeout=_SECONDS)
     return process.returncode, out, [line for line in err.splitlines() if not re.match(r".*: .* left|warning: ", line)]

@@ -1,4 +1,4 @@
-"""The scalars in TensorBoard's event files."""
+"""Reading scalars from TensorBoard event files."""
 
 import pathlib
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 def read_scalars(folder: pathlib.Path) -> dict[str, dict[int, float]]:
-    """Returns the scalars in the event files of a folder: their values by name and step."""
+    """Returns the scalars in the event files of a folder, as values by name and step."""
     scalars: dict[str, dict[int, float]] = {}
     for path in sorted(folder.glob("events.out.tfevents.*")):
         for event in tf.compat.v1.train.summary_iterator(str(path)):

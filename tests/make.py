@@ -1,4 +1,4 @@
-"""Builders that the tests of several packages share."""
+"""Builders shared by the tests of several packages."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def build_task_model(
     seed: int | None = None,
     **settings: Any,
 ) -> "keras.Model":
-    """Returns an encoder with the head of a kind; `settings` are those of the kind's spec."""
+    """Returns an encoder with the head of a kind. `settings` are passed to the spec of the kind."""
     from official_bert.kinds.all_kinds import SPECS  # here, since they import TensorFlow
     from official_bert.kinds.model import create_model
 
@@ -63,7 +63,7 @@ def write_rows(path: pathlib.Path, rows: Iterable[dict[str, Any]]) -> str:
 
 
 def write_run(folder: pathlib.Path, model: "keras.Model", config: "BertConfig", vocab_file: str) -> str:
-    """Writes the folder of a pre-training run whose only checkpoint has a model's weights, and returns its path."""
+    """Writes the folder of a pre-training run with one checkpoint of the model's weights, and returns its path."""
     from official_bert.checkpoints import model_files, run_checkpoints  # here, since they import TensorFlow
     from official_bert.checkpoints.checkpoint import LoadedModel
 

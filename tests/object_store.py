@@ -1,4 +1,4 @@
-"""A store of objects on this machine that speaks S3's protocol, and what tests do with it."""
+"""A local object store with the S3 protocol, and what tests do with it."""
 
 import contextlib
 import json
@@ -16,10 +16,10 @@ _REGION = "us-east-1"
 
 @contextlib.contextmanager
 def running() -> Iterator["ObjectStore"]:
-    """Starts the store, and has this process and those that it starts take it for S3."""
+    """Starts the store and makes this process and its child processes use it as S3."""
     from moto.server import ThreadedMotoServer  # in functions, since only slow tests have these packages
 
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # not a line for each request
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # no log line for each request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -36,7 +36,7 @@ def running() -> Iterator["ObjectStore"]:
 
 
 class ObjectStore:
-    """The store that runs."""
+    """The running object store."""
 
     def __init__(self) -> None:
         import boto3
@@ -54,13 +54,13 @@ class ObjectStore:
         self._client.put_object(Bucket=bucket.removeprefix("s3://"), Key=name, Body=content)
 
     def names(self, bucket: str) -> list[str]:
-        """Returns the names of all objects of a bucket, which no cache of this process knows."""
+        """Returns the names of all objects in a bucket, without any cache of this process."""
         listed = self._client.list_objects_v2(Bucket=bucket.removeprefix("s3://"))
         return [each["Key"] for each in listed.get("Contents", [])]
 
     @contextlib.contextmanager
     def before_storing(self, pattern: str, act: Callable[[], object]) -> Iterator[None]:
-        """Calls `act` when the first object whose name matches the regular expression arrives, and loses that one."""
+        """Calls `act` when the first object whose name matches the regular expression arrives, and drops it."""
         from moto.s3.exceptions import S3AccessDeniedError
         from moto.s3.models import S3Backend
 
@@ -79,7 +79,7 @@ class ObjectStore:
             assert arrived.is_set()
 
     def refuse(self, bucket: str) -> None:
-        """Has a bucket refuse that its objects are read or written, from now on."""
+        """Makes a bucket refuse to read or write its objects from now on."""
         name = bucket.removeprefix("s3://")
         statement = {
             "Effect": "Deny", "Principal": "*", "Action": "s3:*",

@@ -5,8 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-_MAX_LINE = 100_000  # characters: longer lines are not repeated
-# Texts that readers stumble over.
+_MAX_LINE = 100_000  # characters; longer lines are not repeated
+# Texts that often break parsers.
 _ODD_TEXTS = (
     *("", " ", "\0", "\ufeff", "\r", "\u2028", "\x85", "\ud800", "\\ud800", "\u202e", "😀", "²", "٣", "\t", ";", "a;b"),
     *("nan", "inf", "-0", "1e999", "9" * 5000, "-1", "0x10", "1_000", "True", "null", "[MASK]", "##", "=cmd()"),
@@ -23,7 +23,7 @@ _odd_value = st.recursive(
 
 @st.composite
 def odd_json(draw: st.DrawFn, valid: Any) -> bytes:
-    """A JSON file in which values were replaced, removed or added, or whose text was changed."""
+    """Returns a JSON file in which values were replaced, removed or added, or whose text was changed."""
     value = json.loads(json.dumps(valid))
     for _ in range(draw(st.integers(1, 3))):
         holder: Any = None

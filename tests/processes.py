@@ -1,4 +1,4 @@
-"""Tests that need processes of their own: a processor that is split into devices, and workers that find each other."""
+"""Tests that need separate processes: a CPU split into several devices, and workers that connect to each other."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ MARKERS = {2: "two_devices", 8: "eight_devices"}
 
 
 def run_marked_tests(devices: int, path: str) -> str:
-    """Runs the tests of a file that are marked for so many devices; returns what pytest prints, if all pass."""
+    """Runs the tests of a file that are marked for this number of devices, and returns pytest's output if all pass."""
     command = [sys.executable, "-c", _MARKED_TESTS_ON_DEVICES, str(devices), MARKERS[devices], path]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -32,7 +32,7 @@ def run_marked_tests(devices: int, path: str) -> str:
 
 
 def worker_environments(number: int) -> list[dict[str, str]]:
-    """Returns the environment of each of so many workers on this machine, on ports that are free now."""
+    """Returns the environment of each of `count` workers on this machine, on ports that are currently free."""
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(number)]
         for probe in probes:
@@ -44,7 +44,7 @@ def worker_environments(number: int) -> list[dict[str, str]]:
 
 
 def wait_for_the_end_of(pid: int, seconds: float = 10.0) -> None:
-    """Waits for the end of a process that need not be a child, or fails; one that nobody reaps has ended, too."""
+    """Waits until a process, which need not be a child, has ended. Zombies count as ended. Fails after `seconds`."""
     end = time.monotonic() + seconds
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         while pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":

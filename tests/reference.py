@@ -1,4 +1,4 @@
-"""BERT's forward pass and the optimizers in NumPy and float64, from the papers: what ours are compared with."""
+"""BERT's forward pass and optimizers in NumPy and float64, written from the papers, as a reference for our code."""
 
 import math
 
@@ -21,11 +21,11 @@ def softmax(x: Array) -> Array:
 
 
 class Reference:
-    """A model with the given weights, by Keras' variable paths.
+    """A model with the given weights.
 
     Args:
-        weights: path to array.
-        config: the model's sizes.
+        weights: Arrays by Keras variable path.
+        config: Sizes of the model.
     """
 
     def __init__(self, weights: dict[str, Array], config: BertConfig) -> None:
@@ -89,9 +89,9 @@ class ReferenceAdamW:
     """BERT's optimizer in NumPy: schedule, clipping and update, as published with the original.
 
     Args:
-        peak: the highest learning rate.
-        num_steps: when it reaches zero.
-        warmup_steps: when it peaks.
+        peak: Highest learning rate.
+        num_steps: Step at which the learning rate reaches zero.
+        warmup_steps: Step of the highest learning rate.
     """
 
     def __init__(self, peak: float, num_steps: int, warmup_steps: int) -> None:
@@ -124,7 +124,7 @@ class ReferenceAdamW:
 
 
 class ReferenceCorrectedAdamW(ReferenceAdamW):
-    """AdamW with the bias of both moments corrected, as published."""
+    """AdamW with bias correction of both moments, as published."""
 
     def updated(self, weight: Array, m: Array, v: Array, is_matrix: bool) -> Array:
         t = self.step + 1
@@ -132,7 +132,7 @@ class ReferenceCorrectedAdamW(ReferenceAdamW):
 
 
 class ReferenceLamb(ReferenceAdamW):
-    """LAMB: algorithm 2 of arXiv:1904.00962, a layer being a variable; vectors are neither decayed nor adapted."""
+    """LAMB (algorithm 2 of arXiv:1904.00962) with variables as layers. Vectors are neither decayed nor adapted."""
 
     def updated(self, weight: Array, m: Array, v: Array, is_matrix: bool) -> Array:
         t = self.step + 1
@@ -145,7 +145,7 @@ class ReferenceLamb(ReferenceAdamW):
 
 
 class ReferenceKerasAdamW(ReferenceAdamW):
-    """AdamW as Keras has it: decay first, and the bias corrected in the rate, so that epsilon is not."""
+    """AdamW as in Keras: decay first, and bias correction in the learning rate, which leaves epsilon uncorrected."""
 
     def updated(self, weight: Array, m: Array, v: Array, is_matrix: bool) -> Array:
         t = self.step + 1

@@ -1,4 +1,4 @@
-"""Texts stored in every kind of file that holds rows."""
+"""Texts stored in every file format that holds rows."""
 
 import json
 import pathlib
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import tensorflow as tf
 
-BATCH = 7  # rows of a row group or record batch
+BATCH = 7  # rows per row group or record batch
 
 
 def table(texts: Sequence[str | bytes | None], type: Any = None) -> Any:
@@ -28,7 +28,7 @@ def arrow_stream(path: pathlib.Path, stored: Any) -> None:
 
 
 def hugging_face(folder: pathlib.Path, texts: Sequence[str | None], type: Any = None) -> str:
-    """A folder as save_to_disk writes it."""
+    """Writes a folder as save_to_disk does."""
     folder /= "dataset"
     folder.mkdir()
     stored, half = table(texts, type), len(texts) // 2
@@ -45,7 +45,7 @@ STORED: dict[str, Callable[[pathlib.Path, Sequence[str]], str]] = {"parquet": pa
 
 
 def prepare_tfds(data_dir: pathlib.Path, texts: Sequence[str]) -> str:
-    """Writes texts as TensorFlow Datasets prepares a data set; returns its name."""
+    """Writes texts as a TensorFlow Datasets data set, and returns its name."""
     import tensorflow_datasets as tfds
 
     rows = [{"text": text, "number": number} for number, text in enumerate(texts)]
@@ -53,7 +53,7 @@ def prepare_tfds(data_dir: pathlib.Path, texts: Sequence[str]) -> str:
 
 
 def prepare_tfds_rows(data_dir: pathlib.Path, rows: Sequence[dict[str, Any]], **features: Any) -> str:
-    """Writes rows as TensorFlow Datasets prepares a data set, in two files; returns its name."""
+    """Writes rows as a TensorFlow Datasets data set in two files, and returns its name."""
     import tensorflow_datasets as tfds
 
     connectors = tfds.features.FeaturesDict(features)

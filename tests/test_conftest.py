@@ -1,4 +1,4 @@
-"""The options of pytest that `.ci/run` gives: which tests come first, for how long, and which may be skipped."""
+"""The pytest options used by `.ci/run`: test order, time limit, and allowed skips."""
 
 import os
 import pathlib
@@ -19,11 +19,11 @@ def test_d(): {last}
 
 
 def run(folder: pathlib.Path, last: str, *flags: str) -> tuple[int, str]:
-    """Runs four tests; returns the exit code and what was printed."""
+    """Runs four tests, and returns the exit code and the output."""
     shutil.copy(pathlib.Path(__file__).parent / "conftest.py", folder)
     (folder / "test_four.py").write_text(TESTS.format(last=last))
     command = [sys.executable, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider", *flags, str(folder)]
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # which halves the time
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # takes half the time
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout
 

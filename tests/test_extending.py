@@ -1,4 +1,4 @@
-"""The patches of docs/guides/extending.md change what they say, in a copy of the tree."""
+"""The patches of docs/guides/extending.md, applied to a copy of the repository, have the described effect."""
 
 import itertools
 import pathlib
@@ -22,7 +22,7 @@ _SIZES = ["--max_seq_length=32", "--max_predictions_per_seq=6"]
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A folder with vocabulary, configuration and text."""
+    """A folder with a vocabulary, a configuration and text."""
     folder, rng = tmp_path_factory.mktemp("corpus"), np.random.default_rng(0)
     write_text(folder / "vocab.txt", "\n".join(WORDS) + "\n")
     write_text(folder / "config.json", tiny_config(num_hidden_layers=1, initializer_range=0.2).to_json())
@@ -35,7 +35,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture
 def patched(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A copy of the tree with one of the patches."""
+    """A copy of the repository with one of the patches applied."""
     for name in ("official_bert", "data_gen", "configs"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "official_bert_cli.py", tmp_path)
@@ -52,7 +52,7 @@ def run(tree: pathlib.Path, *arguments: Any) -> str:
 
 
 def make_records(tree: pathlib.Path, corpus: pathlib.Path, output: pathlib.Path) -> list[list[int]]:
-    """Makes records in which whole words are masked, and returns the masked positions of each."""
+    """Makes records with whole-word masking, and returns the masked positions of each."""
     flags = [f"--input_file={corpus / 'text.txt'}", f"--vocab_file={corpus / 'vocab.txt'}", f"--output_file={output}"]
     run(tree, "make-records", *flags, *_SIZES, "--do_whole_word_mask", "--masked_lm_prob=0.2", "--num_workers=1")
     import tensorflow as tf
@@ -66,7 +66,7 @@ def _values(example: Any, name: str) -> list[int]:
 
 
 def pretrain(tree: pathlib.Path, corpus: pathlib.Path, output: pathlib.Path) -> tuple[str, list[dict[str, Any]]]:
-    """Trains three steps on one CPU, as users do, and returns what is printed and the lines of the log."""
+    """Trains three steps on one CPU, as users do, and returns the output and the lines of the log."""
     flags = [f"--vocab_file={corpus / 'vocab.txt'}", f"--bert_config_file={corpus / 'config.json'}", *_SIZES]
     flags += [f"--input_file={corpus / 'words.tfrecord'}", f"--output_dir={output}", "--train_batch_size=8"]
     flags += ["--do_train", "--num_train_steps=3", "--num_warmup_steps=0", "--log_steps=1", "--learning_rate=0.01"]
@@ -88,7 +88,7 @@ def unchanged(corpus: pathlib.Path) -> tuple[str, list[dict[str, Any]]]:
 def test_another_attention_is_trained(patched: pathlib.Path, corpus: pathlib.Path, unchanged: Any):
     told, log = pretrain(patched, corpus, patched / "run")
     assert "modeling/fast/compiled_blocks.py" in told
-    # The bias starts at zero: the first step has the same loss, and moves the bias.
+    # The bias starts at zero: the first step has the same loss, and changes the bias.
     assert log[0]["masked_lm_loss"] == pytest.approx(unchanged[1][0]["masked_lm_loss"], rel=1e-5)
     code = (
         "import sys, tensorflow as tf, numpy as np\n"

@@ -1,4 +1,4 @@
-"""The pictures in docs/figures are those that their scripts draw."""
+"""The pictures in docs/figures equal the output of the scripts that draw them."""
 
 import re
 import subprocess

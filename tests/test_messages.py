@@ -1,4 +1,4 @@
-"""Messages name only flags that the reader of the message can pass."""
+"""Messages only name flags that the reader of the message can pass."""
 
 import ast
 import inspect
@@ -13,7 +13,7 @@ from official_bert_cli import COMMANDS, load
 from tests.test_structure import NAMES, ours_among, reachable_from
 
 _FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z][a-z0-9_]+)(?![\w{-])")
-# A message that names its command may name that command's flags.
+# A message that names a command may name that command's flags.
 _NAMES_COMMAND = re.compile(rf"\b({'|'.join(COMMANDS)})\b|dask worker|hf download|zstd")
 
 

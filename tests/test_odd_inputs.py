@@ -1,4 +1,4 @@
-"""Malformed files are read, or refused with a UserError that is short enough to be printed."""
+"""Malformed files are read, or rejected with a UserError that is short enough to print."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Flags of google-research/bert's scripts, given to ours."""
+"""Flags of the google-research/bert scripts, passed to ours."""
 
 import dataclasses
 import pathlib
@@ -9,7 +9,7 @@ from official_bert.commands import RUN_CLASSIFIER, RUN_SQUAD
 from official_bert.errors import UserError
 from official_bert_cli import load
 
-# What else a command needs.
+# Other required flags of each command.
 NEEDED = {
     "pretrain": ["--do_train", "--input_file=x", "--bert_config_file=c", "--output_dir=o"],
     "finetune": ["--task=mrpc", "--init=i", "--output_dir=o", "--do_train", "--do_eval"],
@@ -17,7 +17,7 @@ NEEDED = {
     "make-records": ["--input_file=x", "--output_file=y", "--vocab_file=v"],
 }
 COMMON = "max_seq_length=64 learning_rate=1e-5 train_batch_size=16 eval_batch_size=4"
-# The flags that the original's scripts share with ours, each with a value other than the default.
+# The flags that the original scripts share with ours, each with a value other than the default.
 SAME = {
     "pretrain": f"{COMMON} init_checkpoint=i max_predictions_per_seq=10 do_eval=True num_train_steps=5 "
     "num_warmup_steps=2 save_checkpoints_steps=7 iterations_per_loop=3 max_eval_steps=9 use_tpu=True tpu_name=t "
@@ -51,7 +51,7 @@ def test_a_flag_of_another_name_means_the_same(name: str, alias: str, flag: str,
 
 
 def test_adam_is_corrected_in_finetune_alone(monkeypatch: pytest.MonkeyPatch):
-    """The scripts with the original's names follow the original unless the flag is given."""
+    """The scripts with the original's names follow the original unless the flag is set."""
     finetune, flag = load("finetune"), "--adam_bias_correction"
     needed = NEEDED["finetune"]
     assert not load("pretrain").parse(NEEDED["pretrain"])[0].adam_bias_correction

@@ -1,4 +1,4 @@
-"""What is installed with the package, and that its lists agree."""
+"""The installed package, and the consistency of its lists of dependencies."""
 
 import contextlib
 import importlib.metadata
@@ -31,7 +31,7 @@ from tests.utils.test_command_line import Options
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PLAIN = [Requirement(each) for each in PROJECT["dependencies"]]
 _LISTED = PROJECT["optional-dependencies"]
-_TENSORFLOW = f"{PROJECT['name']}[tensorflow]"  # in the list of an extra that brings it
+_TENSORFLOW = f"{PROJECT['name']}[tensorflow]"  # in the list of the extra that installs it
 OF_EXTRA = {
     extra: [
         Requirement(each)
@@ -41,7 +41,7 @@ OF_EXTRA = {
     for extra, requirements in _LISTED.items()
     if extra != "all"
 }
-# Imported where a peer is installed anyway, to compare with it.
+# Imported only for comparisons, in environments where it is installed anyway.
 PEERS = {"torch", "transformers"}
 
 
@@ -55,7 +55,7 @@ def read_pins(text: str) -> dict[str, str]:
 
 
 _DIRECT, _BROUGHT = (ROOT / "constraints.txt").read_text(encoding="utf-8").split("\n# Brought by the packages above.")
-PINS = read_pins(_DIRECT)  # of the packages that requirements*.txt name
+PINS = read_pins(_DIRECT)  # of the packages named in requirements*.txt
 
 
 def names(requirements: list[Requirement]) -> set[str]:
@@ -124,7 +124,7 @@ def test_the_extra_that_an_error_names_installs_the_package():
     distributions = importlib.metadata.packages_distributions()
     for package in itertools.chain(*EXTRAS.values()):
         installing = {canonicalize_name(name) for name in distributions[package]}
-        if package == "keras_hub":  # keras-nlp brings it
+        if package == "keras_hub":  # installed by keras-nlp
             brought = {Requirement(each).name for each in importlib.metadata.requires("keras-nlp") or []}
             assert "keras-hub" in brought
             installing = {"keras-nlp"}
@@ -134,7 +134,7 @@ def test_the_extra_that_an_error_names_installs_the_package():
 
 def test_every_package_that_is_imported_is_a_dependency():
     distributions = importlib.metadata.packages_distributions()
-    brought = {"google"}  # protobuf, by TensorFlow
+    brought = {"google"}  # protobuf, installed by TensorFlow
     for path in (path for tree in LAYERS for path in (ROOT / tree).rglob("*.py")):
         for name in {each.split(".")[0] for each in imports_of(path)}:
             if name in sys.stdlib_module_names | brought | PEERS | set(LAYERS).union(*EXTRAS.values()):

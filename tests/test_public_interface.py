@@ -1,4 +1,4 @@
-"""What users import: the names of official_bert."""
+"""The public names that users import from official_bert."""
 
 import inspect
 import os

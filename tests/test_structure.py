@@ -1,4 +1,4 @@
-"""What holds of the tree as a whole."""
+"""Rules for the structure of the whole repository."""
 
 import ast
 import pathlib
@@ -11,7 +11,7 @@ import pytest
 from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
 
-# From the foundations up: a package imports from itself and from those of the rows before its own.
+# From the foundations up. A package may import itself and the packages in the rows above its own.
 LAYERS = {
     "official_bert": (
         ("errors", "version"),
@@ -43,9 +43,9 @@ LAYERS = {
 USED_BY_DATA_GEN = {"data", "errors", "modeling", "runs", "tokenization", "utils"}
 USED_BY_ADAPTATION = {"options", "pipelines", "text", "vocabulary"}
 PRETRAINING_NEEDS = {"tensorflow", "keras", "absl", "numpy"}
-# Imported when they are used: fsspec for paths that TensorFlow does not know, the packages of the Hub, of Hugging Face
-# and of keras-hub for their checkpoints, what conversions are compared with, tensorflow-text for the fast tokenizer,
-# and SciPy and scikit-learn for scores.
+# Imported lazily: fsspec for paths that TensorFlow does not support, the packages of the Hub, Hugging Face and keras-
+# hub for their checkpoints, packages that conversions are compared with, tensorflow-text for the fast tokenizer, and
+# SciPy and scikit-learn for scores.
 PRETRAINING_CAN_DO_WITHOUT = {
     "fsspec", "huggingface_hub", "safetensors", "h5py", "keras_hub", "torch", "transformers", "tensorflow_text",
     "scipy", "sklearn",
@@ -53,7 +53,7 @@ PRETRAINING_CAN_DO_WITHOUT = {
 
 
 def is_ours(name: str) -> bool:
-    """Whether this is the full name of a module or package of LAYERS, or of something in one."""
+    """Returns whether a full name is a module or package of LAYERS, or something defined in one."""
     if not re.fullmatch(rf"({'|'.join(LAYERS)})(\.\w+)+", name):
         return False
     path = ROOT.joinpath(*name.split(".")[:2])
@@ -61,7 +61,7 @@ def is_ours(name: str) -> bool:
 
 
 def imports_of(path: pathlib.Path) -> set[str]:
-    """Full names of all that a file imports, within functions too, and modules of ours that its strings name."""
+    """Returns the full names of all imports of a file, including imports in functions and module names in strings."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -75,11 +75,11 @@ def imports_of(path: pathlib.Path) -> set[str]:
 
 
 def name_of(path: pathlib.Path) -> str:
-    """A module's full name: official_bert.errors, official_bert.checkpoints.formats.tf1."""
+    """Returns the full name of a module: official_bert.errors, official_bert.checkpoints.formats.tf1."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-# All modules but official_bert/__init__.py, the one exception: it is outermost, as its public names are imported late.
+# All modules except official_bert/__init__.py, which is the outermost layer: it imports the public names lazily.
 NAMES = {
     name_of(path): path
     for tree in LAYERS
@@ -90,12 +90,12 @@ MODULES = list(NAMES.values())
 
 
 def ours_among(names: set[str]) -> set[str]:
-    """The modules of ours that are imported, as a whole or something of them."""
+    """Returns our modules among the imported names. A name may also be something defined in a module."""
     return {module for module in NAMES for name in names if name == module or name.startswith(f"{module}.")}
 
 
 def reachable_from(module: str) -> set[str]:
-    """The modules of ours that one imports, and those that these import."""
+    """Returns our modules that a module imports directly or indirectly."""
     reached: set[str] = set()
     waiting = [module]
     while waiting:
@@ -107,7 +107,7 @@ def reachable_from(module: str) -> set[str]:
 
 
 def package_of(name: str) -> tuple[str, str]:
-    """The tree and the package of a module: official_bert and checkpoints, of official_bert.checkpoints.loading."""
+    """Returns the tree and package of a module: official_bert and checkpoints for official_bert.checkpoints.loading."""
     tree, package, *_ = name.split(".")
     return tree, package
 
@@ -161,8 +161,8 @@ def test_only_files_that_build_graphs_import_the_tokenizer_for_graphs():
             assert not re.search(r"^(import|from) tensorflow", path.read_text(encoding="utf-8"), re.MULTILINE), path
 
 
-# Where modules outside kinds/ may name a kind: the public classes, the reader of each kind's files, and the tables of
-# names of layers and of foreign formats. The rest asks the spec.
+# Modules outside kinds/ that may name a kind: the public classes, the readers of each kind's files, and the tables of
+# layer names and of foreign formats. All other modules use the spec.
 MAY_NAME_KINDS = (
     "official_bert.__init__",
     "official_bert.keras_models",
@@ -175,7 +175,7 @@ MAY_NAME_KINDS = (
 
 
 def named_kinds(path: pathlib.Path) -> set[str]:
-    """The kinds that a module names: in a string, by a constant of kinds.names, or by importing their modules."""
+    """Returns the kinds that a module names in a string, with a constant of kinds.names, or in an import."""
     kinds = {folder.parent.name for folder in (ROOT / "official_bert" / "kinds").glob("*/spec.py")}
     assert len(kinds) > 6
     named = {name.split(".")[2] for name in imports_of(path) if name.startswith("official_bert.kinds.")}
@@ -214,12 +214,12 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "ex
 
 
 def page_name(page: pathlib.Path) -> str:
-    """The page's path from the checkout: docs/guides/data.md."""
+    """Returns the path of a page, relative to the repository: docs/guides/data.md."""
     return page.relative_to(ROOT).as_posix()
 
 
 def anchors_of(page: pathlib.Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Returns the anchors of a page's headings, as GitHub generates them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -264,20 +264,20 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8")) <= 12_000
 
 
-# The command that each script of the original's names runs.
+# The command that each script with an original name runs.
 SCRIPTS = {load(name).script_module: name for name in COMMANDS if load(name).original_script}
 SCRIPTS |= {"run_classifier": "finetune", "run_squad": "finetune"}
-# What the documents run beside our commands.
+# Programs other than our commands that the documents run.
 OTHERS = {"zipfile", "pip", "venv", "pytest"}
 
 
 def shell_commands(page: pathlib.Path) -> list[list[str]]:
-    """The command or module, and its arguments, of each `official-bert` or `python -m` in a page's shell blocks."""
+    """Returns the command or module and the arguments of each `official-bert` or `python -m` in shell blocks."""
     found = []
     for block in re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         plain = re.sub(
             r"(^|\s)#.*$", "", block.replace("\\\n", " "), flags=re.MULTILINE
-        )  # shlex would eat the line's end
+        )  # shlex would drop the line ending
         lexer = shlex.shlex(plain, posix=True, punctuation_chars="\n;|")
         lexer.whitespace, lexer.whitespace_split = " \t", True
         words: list[str] = []
@@ -305,7 +305,7 @@ def flags_in(text: str) -> set[str]:
 
 
 def flags_taken_by(name: str, task: str | None = None) -> set[str]:
-    """The flags of a command, of all tasks unless one is named; a switch also with "no" before it."""
+    """Returns the flags of a command, for all tasks unless one is named. Boolean flags are also listed with "no"."""
     command = load(name)
     variants = [task] if task and command.variants else [None, *command.variants]
     flags = [flag for variant in variants for flag in command.flags(variant)]
@@ -314,7 +314,7 @@ def flags_taken_by(name: str, task: str | None = None) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_commands_in_the_documents_are_accepted(page: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(ROOT)  # as their paths say
+    monkeypatch.chdir(ROOT)  # according to their paths
     for name, *arguments in shell_commands(page):
         if name in COMMANDS or name in SCRIPTS:
             load(SCRIPTS.get(name, name)).parse(arguments)
@@ -332,7 +332,7 @@ def test_flags_that_the_documents_name_exist():
         arguments = re.findall(r'add_argument\("--(\w+)"', path.read_text(encoding="utf-8"))
         known |= {*names, *(f"no{name}" for name in names), *arguments}
     for page in PAGES:
-        if page.name not in ("migration.md", "CHANGELOG.md"):  # which name what there was
+        if page.name not in ("migration.md", "CHANGELOG.md"):  # these name removed flags
             for code in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")):
                 unknown = (
                     set() if code.startswith(("pytest ", "pip ", "dask ", "tensorboard ")) else flags_in(code) - known
@@ -366,7 +366,7 @@ def test_every_old_flag_of_the_migration_page_has_a_new_one_that_exists():
 
 
 def test_every_test_of_several_devices_is_one_that_always_runs():
-    """What splits the processor or starts workers is slow, and would else be left out where time is short."""
+    """Tests with several devices or workers are slow, and would be skipped under a time limit if not marked core."""
     several = re.compile("run_marked_tests|worker_environments|LogicalDeviceConfiguration")
     found = {}
     for path in (ROOT / "tests").rglob("test_*.py"):

@@ -1,4 +1,4 @@
-"""The messages of docs/guides/troubleshooting.md are those of the code."""
+"""The messages in docs/guides/troubleshooting.md equal those in the code."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ MESSAGES = [line for block in BLOCKS for line in block.splitlines() if not line.
 
 @pytest.fixture(scope="module")
 def fixed_parts() -> set[str]:
-    """The parts of all strings in the code between their placeholders."""
+    """Returns the literal parts of all strings in the code, split at their placeholders."""
     parts = set()
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -26,7 +26,7 @@ def fixed_parts() -> set[str]:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message[:40])
 def test_a_message_is_that_of_the_code(message: str, fixed_parts: set[str]):
-    """At least a quarter of it is in strings of the code, whose placeholders the page fills in."""
+    """At least a quarter of each message matches literal strings in the code. The rest fills in their placeholders."""
     message = message.replace('\\"', '"').removeprefix("error: ").removeprefix("warning: ")
     covered = set()
     for part in sorted(fixed_parts, key=len, reverse=True):

@@ -1,4 +1,4 @@
-"""Files of one kind that are passed where a command expects another: errors name the file and what it is."""
+"""Passing a file of one kind where a command expects another: the error names the file and what it is."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ ANSWERS = "--output_file={out}.jsonl"
 VECTORS = "--output_file={out}.npy"
 TEXTS = ["--input_file={text}", "--output_file={out}"]
 TOKENS = ["--from={checkpoint}", "--to={out}"]
-# The input flag of a command ("" for an argument without a flag), its other flags, and the kinds of files it takes.
+# The input flag of a command ("" for a positional argument), its other flags, and the kinds of files it accepts.
 INPUTS = [
     ("make-records", "input_file", ["--vocab_file={vocab}", "--output_file={out}"], "text table json manifest vocab"),
     ("make-records", "vocab_file", TEXTS, "vocab"),
@@ -58,13 +58,13 @@ INPUTS = [
     ("check-export", "", [], "export"),
     ("serve", "model", [], "export"),
 ]  # fmt: skip
-# What an error about a whole file of another kind may not advise.
+# Text that must not occur in an error about an intact file of another kind.
 MISLEADING = ("is corrupted; ", "iconv", "LATIN1", "Error(", "--on_", "Traceback")
 
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A path of each kind, by kind."""
+    """Returns a path of each kind of file, by kind."""
     from official_bert.modeling.pretraining_model import build_pretraining_model  # here, since it imports TensorFlow
 
     folder = tmp_path_factory.mktemp("inputs")
@@ -95,7 +95,7 @@ def test_a_file_of_another_kind_is_named(command: str, flag: str, others: list[s
 
 
 def run(command: str, arguments: list[str], paths: dict[str, str]) -> str:
-    """Returns the error of a command."""
+    """Runs a command and returns its error message."""
     loaded = load(command)
     errors: list[str] = []
 

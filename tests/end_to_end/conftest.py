@@ -1,4 +1,4 @@
-"""Commands that run in the tests' process."""
+"""Running commands inside the test process."""
 
 import pathlib
 from collections.abc import Callable
@@ -15,7 +15,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
 
     def run(command: str, *arguments: str, code: int = 0) -> str:
-        """Runs a command in this process, which has imported TensorFlow already; returns what it prints."""
+        """Runs a command in this process, where TensorFlow is already imported, and returns its output."""
         with pytest.raises(SystemExit) as ended:
             official_bert_cli.load(command).run(arguments)
         output = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Each command with its files in a store of objects, where another one reads them."""
+"""Every command reads and writes files in an object store."""
 
 import os
 import pathlib
@@ -77,7 +77,7 @@ def test_text_becomes_answers_in_a_store(run: Run, bucket: str, tmp_path: pathli
 
 
 class Killed:
-    """A command in a process group of its own, which is killed while it sends a file to the store."""
+    """Starts a command in its own process group and kills it while it uploads a file to the store."""
 
     def __init__(self, *arguments: str) -> None:
         self._arguments = arguments
@@ -86,7 +86,7 @@ class Killed:
 
     def run(self) -> None:
         command = [sys.executable, "-m", "official_bert_cli", *self._arguments]
-        os.makedirs("temporary", exist_ok=True)  # what it leaves there goes with the test
+        os.makedirs("temporary", exist_ok=True)  # leftovers are removed together with the test's folder
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": os.path.abspath("temporary")}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         self._process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)

@@ -1,4 +1,4 @@
-"""A vocabulary smaller than the model's word table, from training to an export, through every format."""
+"""A vocabulary smaller than the model's word embedding table, from training to an export, in every format."""
 
 import dataclasses
 import pathlib
@@ -82,5 +82,5 @@ def test_a_model_with_more_rows_than_tokens_is_trained_loaded_converted_fine_tun
         outputs = answers(text=tf.constant(["the [MASK] sat"]))
         assert path
         assert ("tokens" in outputs) == (folder == str(run) and not flags)
-        if "tokens" in outputs:  # no row without a token is ever an answer
+        if "tokens" in outputs:  # rows without a token are never an answer
             assert {each.decode() for each in outputs["tokens"].numpy().ravel()} <= {*WORDS, ""}

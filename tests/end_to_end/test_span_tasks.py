@@ -1,4 +1,4 @@
-"""Questions, choices and tags through finetune: from files to a model in a folder, and its answers."""
+"""Question answering, multiple choice and tagging with finetune, from data files to a saved model and its answers."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ CONTEXTS = [
 
 
 def squad_file(path: pathlib.Path, version_2: bool) -> None:
-    """Eight questions that differ in a word, each with another answer; in v2.0 two have none."""
+    """Writes eight questions that differ in one word and in their answers. In version 2.0, two are unanswerable."""
     paragraphs = []
     for number, context in enumerate(CONTEXTS):
         qas = []
@@ -87,7 +87,7 @@ def test_eight_examples_are_learnt_by_heart_saved_and_predicted_again(
     )  # fmt: skip
     results = runner.run(options)
     assert results[DEV][score] == most, results
-    # The folder is enough to answer again, even where the training data are gone.
+    # The folder is enough to predict again, even if the training data has been deleted.
     (data / next(path.name for path in data.iterdir() if path.name.startswith(TRAIN))).unlink()
     again = runner.run(dataclasses.replace(options, do_train=False))
     assert again == results

@@ -1,4 +1,4 @@
-"""The whole way by its commands, as the quickstart goes it, in small."""
+"""The commands of the quickstart from text to answers, on a small scale."""
 
 import pathlib
 import re
@@ -57,7 +57,7 @@ def test_quickstart_learns_to_its_end(tmp_path: pathlib.Path):
     accuracy, baseline = (float(value) for value in re.findall(r"masked_lm_accuracy = ([\d.]+)", done.stdout))
     assert baseline < 0.08
     assert accuracy > 4.5 * baseline
-    # On held-out documents: the loss falls from one evaluation to the next, so that the last weights are the best.
+    # The held-out loss falls from one evaluation to the next, so the last weights are the best.
     evaluations = read_log(str(tmp_path / "model"), EVAL)
     losses = [line["masked_lm_loss"] for line in evaluations]
     assert len(losses) >= 4

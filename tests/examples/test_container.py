@@ -1,4 +1,4 @@
-"""The files of examples/container, which docs/guides/container.md explains."""
+"""The files in examples/container, which docs/guides/container.md explains."""
 
 import re
 

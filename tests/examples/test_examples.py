@@ -1,4 +1,4 @@
-"""The examples, run as they stand, each with what the one before has left."""
+"""Runs the examples unchanged and in order. Each uses the files left by the one before."""
 
 import csv
 import gzip
@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture
 def installed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """A folder whose processes find the package and the command official-bert, as an installation makes them."""
+    """A folder in which processes find the package and the official-bert command, as after an installation."""
     command = tmp_path / "bin" / "official-bert"
     command.parent.mkdir()
     command.write_text(f"#!{sys.executable}\nfrom official_bert_cli import main\n\nmain()\n")
@@ -45,14 +45,14 @@ def test_text_becomes_a_model_that_is_fine_tuned_and_served(installed: pathlib.P
     assert len(re.findall(r"^ +\d+\.\d %  \S+$", answers, re.MULTILINE)) == 5
     scored = run(installed, "finetune.py", str(ROOT / "examples" / "reviews.csv"), "pretrained/model")
     assert len(re.findall(r"^'.*': (?:good|bad) \(labelled (?:good|bad)\)$", scored, re.MULTILINE)) == 4
-    # Two of the rows that it has learned.
+    # Two of the training rows.
     learned = ("The plot holds until the last minute.", "The plot falls apart after ten minutes.")
     served = run(installed, "serve.py", "exports/example", *learned)
     assert re.findall(r"^'.*': (\w+) \(\d\.\d\d\)$", served, re.MULTILINE) == ["good", "bad"]
 
 
 NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
-# Lines that tell of the time a machine takes, and numbers, which differ from run to run.
+# Lines that report time, and numbers, which differ between runs.
 PROGRESS = re.compile(r".*( left| so far)(; .*)?\n")
 NUMBER = re.compile(r"\d[\d,.:]*(e-?\d+)?s?")
 
@@ -64,9 +64,9 @@ def read_notebook(path: pathlib.Path) -> Any:
 
 
 def shown(notebook: Any) -> list[list[str]]:
-    """What each cell with code shows: pictures by their kind, text without numbers and spaces.
+    """Returns the output of each code cell: pictures by their type, and text without numbers and spaces.
 
-    Of a cell tagged "varies", whose words depend on the version of Python that the text is from, the number of lines.
+    For a cell tagged "varies", whose words depend on the Python version, returns the number of lines instead.
     """
     cells = []
     for cell in (each for each in notebook.cells if each.cell_type == "code"):
@@ -90,12 +90,12 @@ def test_a_notebook_shows_what_it_gives(path: pathlib.Path, installed: pathlib.P
     (installed / "examples").mkdir()
     shutil.copy(ROOT / "examples" / "make_table.py", installed / "examples")
     (installed / "bin" / "python").symlink_to(sys.executable)
-    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)  # which readers have not set
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)  # not set in a reader's environment
     notebook = read_notebook(path)
     stored = shown(notebook)
     import nbclient
 
-    # Raises at the first cell that fails.
+    # Raises an error at the first cell that fails.
     nbclient.NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(folder)}}).execute()
     assert shown(notebook) == stored
 
@@ -114,7 +114,7 @@ def test_a_notebook_has_its_outputs_and_no_remarks_of_tensorflow(path: pathlib.P
 
 
 def test_the_table_has_two_parts_without_a_common_text(tmp_path: pathlib.Path):
-    # Fewer modules, which take less time.
+    # Uses fewer modules to save time.
     script = (ROOT / "examples" / "make_table.py").read_text(encoding="utf-8")
     (tmp_path / "make_table.py").write_text(script.replace("os pathlib shutil tarfile", "shutil"), encoding="utf-8")
     command = [sys.executable, "make_table.py", "train.csv", "dev.csv"]

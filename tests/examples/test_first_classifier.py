@@ -1,4 +1,4 @@
-"""Runs the commands and programs of docs/tutorials/first_classifier.md, with a small model in place of BERT-Mini."""
+"""Runs the commands and programs of docs/tutorials/first_classifier.md with a small model in place of BERT-Mini."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "tutorials" / "first_classifier.md"
-# What would take long; everything else is run as the page has it.
+# Replacements for what would take long. Everything else runs exactly as on the page.
 SHORTER = (
     ("--init=bert-mini --input_file=text.txt", "--init=small --input_file=heldout.txt"),
     ("--num_train_steps=2000", "--num_train_steps=10"),
@@ -26,7 +26,7 @@ CONFIG = {
 
 
 def blocks() -> list[tuple[str, str]]:
-    """The page's blocks of commands and programs, each with its language."""
+    """Returns the command and program blocks of the page, each with its language."""
     text = PAGE.read_text(encoding="utf-8")
     for long, short in SHORTER:
         assert long in text, long
@@ -54,7 +54,7 @@ def test_the_page_leads_from_text_to_a_served_classifier(tmp_path: pathlib.Path,
     shutil.copy(ROOT / "examples" / "make_table.py", tmp_path / "examples")
     (data, *before_serving, (_, serve), (_, client)) = blocks()
     shell(data[1], tmp_path)
-    # A model to begin with: what a few steps make of a little of the text.
+    # Makes the initial model with a few training steps on a part of the text.
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     lengths = "--max_seq_length=128 --max_predictions_per_seq=20"
     shell(
@@ -69,7 +69,7 @@ def test_the_page_leads_from_text_to_a_served_classifier(tmp_path: pathlib.Path,
     assert "coverage" in outputs
     rows = (tmp_path / "dev.csv").read_text(encoding="utf-8").count("\n") - 1
     assert len((tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()) == rows
-    # The server of the page, at a free port.
+    # Starts the server of the page on a free port.
     with subprocess.Popen([*serve.split(), "--port=0"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as served:
         try:
             assert served.stderr

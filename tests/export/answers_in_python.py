@@ -1,4 +1,4 @@
-"""What the library in Python answers to texts, kind by kind: the reference for what is exported."""
+"""Answers that the Python library gives to texts, for each kind of model: the reference for exports."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -151,7 +151,7 @@ def assert_answers(
     """Compares the outputs of a batch with the answers to its texts, and what follows shorter answers with padding."""
     for name in expected[0]:
         column, values = np.asarray(found[name]), [answer[name] for answer in expected]
-        if name == "sequence_output":  # whose vectors of padding nobody reads
+        if name == "sequence_output":  # the vectors of padding are never used
             column = column * np.asarray(found["input_mask"])[..., None]
         is_text = column.dtype.kind in "OSU"
         shapes = [np.shape(value) for value in values]

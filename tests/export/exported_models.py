@@ -1,4 +1,4 @@
-"""Small models of every kind whose answers differ from text to text, for the tests of what is exported."""
+"""Small models of every kind whose answers differ between texts, for the export tests."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ TEXTS = [
 
 
 def scattered(model: keras.Model) -> keras.Model:
-    """Gives the model weights so large that its outputs depend on its inputs."""
+    """Scales the weights of the model up so that its outputs depend on its inputs."""
     for number, variable in enumerate(model.variables):
         variable.assign(variable + np.random.default_rng(number).normal(size=variable.shape) * 0.4)
     return model
@@ -110,11 +110,11 @@ def save_finetuned(folder: pathlib.Path, kind: str, config: BertConfig = CONFIG,
 
 
 def save_run(folder: pathlib.Path) -> str:
-    """A pre-training run's folder."""
+    """Writes the folder of a pre-training run."""
     return write_run(folder, pretraining_model(), CONFIG, write_vocab(folder.parent / "run_vocab.txt"))
 
 
 def export(model_dir: Any, export_dir: Any, format_name: str = SAVED_MODEL, **flags: Any) -> str:
-    """Exports a model in one format; returns the folder of the export."""
+    """Exports a model in one format and returns the export's folder."""
     options = ExportOptions(str(model_dir), str(export_dir), [format_name], **flags)
     return formats.export(options)[format_name]

@@ -1,4 +1,4 @@
-"""Exports of every kind prove themselves when they are written, and answer as the library in Python does."""
+"""Exports of every kind verify themselves when they are written, and answer like the Python library."""
 
 import dataclasses
 import json
@@ -57,7 +57,7 @@ def test_every_interface_gives_the_label_of_the_threshold(tmp_path: pathlib.Path
     model = scattered(official_bert.TextClassifier(CONFIG, VOCAB, labels=labels, max_seq_length=20))
     of_yes = model.predict(texts)[:, 1]
     likeliest = model.classify(texts)
-    threshold = float(np.mean(np.sort(of_yes)[-2:]))  # so that one text alone is "yes"
+    threshold = float(np.mean(np.sort(of_yes)[-2:]))  # so that only one text is "yes"
     model.thresholds = [1 - threshold, threshold]
     expected = [labels[int(each > threshold)] for each in of_yes]
     assert model.classify(texts) == expected != likeliest

@@ -1,4 +1,4 @@
-"""One command for all formats: where it writes, and which flags it refuses."""
+"""One command for all formats: where it writes, and which flags it rejects."""
 
 import dataclasses
 import pathlib
@@ -19,7 +19,7 @@ from tests.make import refusal
 
 @pytest.fixture
 def writers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writers of single empty files in place of the real ones."""
+    """Replaces the real writers with ones that write a single empty file."""
     names = {SAVED_MODEL: exports.GRAPH_FILE, ONNX: exports.ONNX_FILE, LITERT: litert.MODEL_FILE}
     for format_name, name in names.items():
         monkeypatch.setitem(

@@ -1,4 +1,4 @@
-"""Compares the answers of exported functions and of the library in Python, with the same weights."""
+"""Compares the answers of exported functions with those the Python library gives for the same weights."""
 
 import functools
 import itertools
@@ -54,7 +54,7 @@ def tokenizer() -> FullTokenizer:
 
 @functools.cache
 def exported(kind: str, tokenizer: FullTokenizer, **changes: Any) -> GraphModel:
-    """Returns the functions that are exported of the model for a kind."""
+    """Returns the functions that the model exports for a kind."""
     model = create_model(kind)
     if kind == FILL_MASK:
         model = keras.Model(model.input, model.output["masked_lm_logits"])
@@ -79,7 +79,7 @@ def test_answers_are_those_of_python(kind: str, texts: dict[str, Any], tokenizer
     assert list(functions.inputs) == list(texts)
     expected = list(answers_in_python(kind, create_model(kind), tokenizer, texts, make_task_spec(kind, **settings)))
     assert_answers(answers(functions, texts), expected)
-    assert len({str(np.round(list(answer.values())[-1], 4)) for answer in expected}) > 3  # or the test could not fail
+    assert len({str(np.round(list(answer.values())[-1], 4)) for answer in expected}) > 3  # so that the test can fail
 
 
 @pytest.mark.parametrize(("kind", "pair"), [(CLASSIFICATION, False), (CLASSIFICATION, True), (REGRESSION, True)])
@@ -139,7 +139,7 @@ def test_texts_without_masks_have_no_candidates(tokenizer: FullTokenizer):
     assert found["tokens"].shape == (2, 0, TOP_K)
 
 
-# Long, and without windows that are alike, between whose answers rounding would decide.
+# Long text without identical windows. Rounding would decide between equal answers.
 MANY_WORDS = " ".join(
     random.Random(1).choices("The cat sat on the mat, dog ran in sun playing and walking a".split(), k=200)
 )
@@ -178,7 +178,7 @@ def test_score_difference_equal_to_the_threshold_gives_an_answer(
     def answer_at_threshold(threshold: float) -> dict[str, Any]:
         functions = exported(QUESTION_ANSWERING, tokenizer, version_2=True, null_score_diff_threshold=threshold)
 
-        # Whole numbers, so that the difference is exact.
+        # Integers, so that the difference is exact.
         def logits(features: dict[str, Any], _: list[int | None]) -> Any:
             return tf.repeat(tf.cast(features["input_ids"] % 7, tf.float32)[..., None], 2, -1)
 
@@ -197,7 +197,7 @@ def test_tags_are_those_of_python_for_texts_of_any_length(length: int, stride: i
     settings = {"max_seq_length": length, **({"doc_stride": stride} if stride else {})}
     spec = make_task_spec(TAGGING, **settings)
     expected = list(answers_in_python(TAGGING, build_model(TAGGING), tokenizer, {"text": texts}, spec))
-    assert len({tag for answer in expected for tag in answer["tags"]}) > 1  # or the test could not fail
+    assert len({tag for answer in expected for tag in answer["tags"]}) > 1  # so that the test can fail
     found = answers(exported(TAGGING, tokenizer, **settings), {"text": texts})
     assert_answers(found, expected)
     assert_words(found, texts, tokenizer)
@@ -220,7 +220,7 @@ def trace_ids_signature(kind: str, tokenizer: FullTokenizer) -> Any:
     return exported(kind, tokenizer).signatures()[IDS_SIGNATURE]
 
 
-@pytest.mark.parametrize("kind", [CLASSIFICATION, MULTIPLE_CHOICE])  # blocks of TensorFlow's and Keras' operations
+@pytest.mark.parametrize("kind", [CLASSIFICATION, MULTIPLE_CHOICE])  # blocks of TensorFlow and Keras operations
 @pytest.mark.parametrize(("name", "wrong", "least", "most"), [
     ("input_ids", len(WORDS), 0, len(WORDS) - 1), ("input_ids", -1, 0, len(WORDS) - 1),
     ("segment_ids", 2, 0, 1), ("segment_ids", -1, 0, 1), ("input_mask", 2, 0, 1),
@@ -265,7 +265,7 @@ def test_answers_report_truncated_texts(kind, texts, expected, tokenizer):
 
 
 def test_number_of_candidates_is_limited_by_the_vocabulary():
-    vocab = {"a": 0, "c": 2}  # the table's row 1 has no piece
+    vocab = {"a": 0, "c": 2}  # no piece has the id 1
     logits = tf.constant([[[1.0, 9.0, 2.0], [5.0, 9.0, 1.0]]])
     found = choose_candidates(logits, tf.constant([1]), vocab, top_k=5)
     assert found["tokens"].numpy().tolist() == [[[b"c", b"a"], [b"", b""]]]

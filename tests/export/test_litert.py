@@ -1,4 +1,4 @@
-"""LiteRT models: what they answer, what the report says, and what is refused."""
+"""LiteRT models: their answers, the report, and rejected conversions."""
 
 import dataclasses
 import json
@@ -48,7 +48,7 @@ def write_labels(folder: pathlib.Path, labels: list[Any]) -> str:
 
 
 def write_examples(folder: pathlib.Path, kind: str) -> str:
-    """Labelled examples for a model of that kind, as finetune reads them."""
+    """Writes labelled examples for a model of that kind in the format that finetune reads."""
     if kind == QUESTION_ANSWERING:
         context = "the cat sat on the mat, and the dog ran in the sun"
         texts = {"0": ("who sat ?", "the cat"), "1": ("who ran ?", "the dog"), "2": ("where ?", "on the mat")}
@@ -88,7 +88,7 @@ def test_converted_model_with_different_answers_is_not_written(monkeypatch, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of the converter, about itself
+@pytest.mark.filterwarnings("ignore")  # the converter's warnings about itself
 @pytest.mark.parametrize("quantization", [FLOAT32, DYNAMIC_INT8])
 @pytest.mark.parametrize(("kind", "activation"), [*((kind, "gelu") for kind in KINDS), (CLASSIFICATION, "gelu_exact")])
 def test_converted_models_keep_their_answers_nearly(kind: str, activation: str, quantization: str, tmp_path):
@@ -96,7 +96,7 @@ def test_converted_models_keep_their_answers_nearly(kind: str, activation: str, 
     decisions = {"temperature": 2.0} if kind in (CLASSIFICATION, MULTI_LABEL) else {}
     model_dir = save_finetuned(tmp_path / "model", kind, config=config, **decisions)
     examples = write_examples(tmp_path, kind)
-    max_loss = 0.1  # With four examples, rounding changes a correlation by some percent.
+    max_loss = 0.1  # With four examples, rounding changes a correlation by a few percent.
     folder = pathlib.Path(
         export(model_dir, tmp_path / "litert", LITERT, eval_file=examples, quantization=quantization, max_loss=max_loss)
     )
@@ -112,7 +112,7 @@ def test_converted_models_keep_their_answers_nearly(kind: str, activation: str, 
     source = read_source(model_dir)
     if quantization == FLOAT32:
         assert report["before"] == pytest.approx(report["after"], abs=1e-4)
-    elif kind == CLASSIFICATION:  # as many bytes are saved whatever the head
+    elif kind == CLASSIFICATION:  # the number of bytes saved does not depend on the head
         assert report["bytes"] < 0.85 * len(litert.convert(source, quantized=False))
     # Compares every logit, for rows of several lengths.
     assert relative_error(source.model, kind, litert.load(str(path))) < (1e-5 if quantization == FLOAT32 else 0.1)
@@ -134,7 +134,7 @@ def test_a_model_that_loses_too_much_is_not_written(tmp_path, monkeypatch, capsy
     with pytest.raises(UserError, match=r"loses 1.0000 \(from 1.0000 to 0.0000\) .* Nothing was written"):
         export(model_dir, **given, max_loss=0.99)
     assert not (tmp_path / "litert").exists()
-    # In float32 its answers, too, would have to be predict's.
+    # In float32, the export would also have to give the same answers as predict.
     export(model_dir, **given, max_loss=1.0, quantization=DYNAMIC_INT8)
     told = "dynamic_int8 litert model: accuracy 1.0000 before, 0.0000 after, on 4 examples"
     assert told in capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""Exports for ONNX Runtime: what they answer, in which layout, and what is refused."""
+"""Exports for ONNX Runtime: their answers, the file layout, and rejected conversions."""
 
 import json
 import pathlib
@@ -143,7 +143,7 @@ def test_quantized_model_is_scored_before_it_is_written(tmp_path: pathlib.Path, 
     score = exports.read_metadata(path)["score"]
     assert (score["metric"], score["examples"]) == ("accuracy", 4)
     assert 0 <= score["after"] <= 1
-    # A model that gives another class than the right one to every text.
+    # A model that predicts a wrong class for every text.
     wrong = {"yes": "no", "no": "perhaps", "perhaps": "yes"}
     answers = OnnxPredictor(path).run(exports.to_columns({"text": TEXTS}))["label"]
     rows = [{"text": text, "label": label} for text, label in zip(TEXTS, answers, strict=True) if text]

@@ -1,4 +1,4 @@
-"""ONNX graphs against the Keras models that they are written from, on ONNX Runtime."""
+"""Compares ONNX graphs on ONNX Runtime with the Keras models that they were written from."""
 
 import dataclasses
 import pathlib
@@ -37,7 +37,7 @@ def run_session(session: onnxruntime.InferenceSession, features: dict[str, np.nd
 
 
 def assert_written(proto: Any, model: keras.Model, kind: str, tmp_path: pathlib.Path) -> None:
-    """Compares outputs for several batches and lengths; of tokens alone, since nobody reads those of padding."""
+    """Compares outputs for several batch sizes and lengths. The outputs of padding are never used and not compared."""
     path = str(tmp_path / "model.onnx")
     onnx.checker.check_model(proto, full_check=True)
     onnx_graph.write(proto, path, quantized=False)

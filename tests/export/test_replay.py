@@ -42,7 +42,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FullTokenizer:
 
 
 def make_texts(tokenizer: FullTokenizer, kind: str, **changes: Any) -> dict[str, list[Any]]:
-    """Returns the synthetic texts for a model of a kind, which needs no weights for that."""
+    """Returns the synthetic texts for a model of a kind. This needs no weights."""
     task_spec = make_task_spec(kind, max_seq_length=LENGTH, **changes)
     return synthetic_texts(Source(keras.Model(), CONFIG, tokenizer, "", kind, task_spec))
 
@@ -87,7 +87,7 @@ def test_synthetic_choices_and_masks_have_the_requested_shape(tokenizer: FullTok
 
 
 def test_rounding_is_not_a_difference():
-    assert not list(REPLAY.differences(ANSWERS, "it"))  # the second label was as good as drawn by lot
+    assert not list(REPLAY.differences(ANSWERS, "it"))  # the probabilities of both labels are almost equal
     other = {**ANSWERS[0], "probability": 0.902}
     assert list(REPLAY.differences([other], "it")) == [
         'for {"text": "a"}, probability is 0.9 with predict, but 0.902 with it'

@@ -65,12 +65,12 @@ def kind_and_spec(name: str) -> tuple[str, dict[str, Any]]:
 
 @dataclasses.dataclass
 class Setting:
-    """What is asked of models with random weights and a released vocabulary of many languages."""
+    """Inputs and settings for models with random weights and a released multilingual vocabulary."""
 
     tokenizer: FullTokenizer
     config: Any
     texts: dict[str, dict[str, Any]]  # by the export's name
-    answers: dict[str, dict[str, Any]]  # of the clean process
+    answers: dict[str, dict[str, Any]]  # in the clean process
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_a_clean_process_answers_as_the_library_does(name: str, setting: Setting
     expected = list(answers_in_python(kind, create_model(kind, setting.config), setting.tokenizer, texts, spec))
     assert_answers(found, expected, rtol=1e-5, atol=1e-5)
     numbers = {str(np.round(list(answer.values())[-1], 3)) for answer in expected}
-    assert len(numbers) > 10  # or the test could not fail
+    assert len(numbers) > 10  # so that the test can fail
     if kind == QUESTION_ANSWERING:
         questions, windows = question_windows(setting.tokenizer, texts, spec)
         assert len(windows) > 2 * len(questions)

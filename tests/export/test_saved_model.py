@@ -29,7 +29,7 @@ from tests.serving.serving_client import running
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The only version of an export of a classifier of pairs."""
+    """The only version of an exported text-pair classifier."""
     folder = tmp_path_factory.mktemp("exports")
     model_dir = save_finetuned(folder / "model", CLASSIFICATION, pair=True)
     path = export(model_dir, str(folder / "here" / "name"))
@@ -39,13 +39,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def loaded(exported: pathlib.Path) -> Any:
-    """The export as TensorFlow loads it."""
+    """The export, loaded by TensorFlow."""
     return tf.saved_model.load(str(exported))
 
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a classifier, which no test changes."""
+    """The folder of a classifier. Tests must not change it."""
     return save_finetuned(tmp_path_factory.mktemp("models") / "classifier", CLASSIFICATION)
 
 
@@ -136,7 +136,7 @@ def find_block(page: str, word: str) -> str:
 
 @pytest.fixture(scope="module")
 def sst2(classifier: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The export that docs/guides/export.md and serving.md use: a classifier of one text."""
+    """The export that docs/guides/export.md and serving.md use: a single-text classifier."""
     folder = tmp_path_factory.mktemp("docs")
     export(classifier, str(folder / "exports" / "sst2"))
     return folder
@@ -196,7 +196,7 @@ def test_run_is_exported_as_masked_lm_or_encoder(tmp_path: pathlib.Path):
     run = save_run(tmp_path / "run")
     source = read_source(run)
     assert (source.kind, source.task_spec["max_seq_length"]) == ("fill_mask", 64)
-    for length in (8, 32):  # the least, and another
+    for length in (8, 32):  # the minimum length, and another one
         assert read_source(run, max_seq_length=length).task_spec["max_seq_length"] == length
     source = read_source(run, encoder=True)
     assert source.kind == "encoder"

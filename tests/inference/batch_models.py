@@ -1,4 +1,4 @@
-"""A model that tells which batch a text was in."""
+"""A model whose answers identify the batch that a text was in."""
 
 import pathlib
 from typing import Any
@@ -9,7 +9,7 @@ from official_bert.inference import exports
 
 
 class Batches(tf.Module):
-    """A model whose answers show the batch that a text was in, and that refuses one text."""
+    """A model whose answers identify the batch that a text was in. It raises an error for one text."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
     def lengths(self, text: Any) -> dict[str, Any]:
@@ -19,7 +19,7 @@ class Batches(tf.Module):
 
 
 def export_batches(folder: pathlib.Path) -> str:
-    """Exports the model into a folder; returns its path."""
+    """Exports the model to a folder and returns its path."""
     module = Batches()
     tf.saved_model.save(module, str(folder), signatures=module.lengths)
     metadata = folder / exports.METADATA_FILE

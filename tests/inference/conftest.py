@@ -1,4 +1,4 @@
-"""Fixtures for predictions in shards."""
+"""Fixtures for sharded prediction."""
 
 import pytest
 
@@ -13,13 +13,13 @@ from tests.inference.batch_models import export_batches
 
 @pytest.fixture(scope="session")
 def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An export whose answers show the batch that a text was in."""
+    """An export whose answers identify the batch that a text was in."""
     return export_batches(tmp_path_factory.mktemp("export"))
 
 
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups of four rows, so that a few texts are several."""
+    """Reduces groups to four rows, so that a few texts fill several."""
     monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 2)
     monkeypatch.setattr(batch_prediction, "_ROWS_A_DIGEST", 4)
     monkeypatch.setattr(features, "_BATCHES_AT_A_TIME", 2)
@@ -27,6 +27,6 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tiny_encoder(tiny_config: BertConfig, vocab_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loads a tiny encoder, whatever the folder."""
+    """Loads a tiny encoder from any folder."""
     loaded = Loaded(build_encoder(tiny_config, seed=0), tiny_config, FullTokenizer(vocab_file))
     monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)

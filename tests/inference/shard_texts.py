@@ -1,4 +1,4 @@
-"""Builds files of texts, and reads the shards of their answers."""
+"""Writes text files and reads the shards of their answers."""
 
 import pathlib
 

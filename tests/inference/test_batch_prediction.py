@@ -64,7 +64,7 @@ def test_answers_have_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.
     cut = sum(len(text) > 50 for text in texts)
     assert told.startswith("Wrote 100 answers to ")
     assert told.endswith(f"; truncated to the export's max_seq_length of 50 tokens: {cut}")
-    # Not by splitlines, which knows more line ends than JSON lines do.
+    # Not splitlines, which splits at more characters than JSON Lines does.
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line) for line in lines[:-1]] == [
         {"id": number, "length": len(text), "text": text, "is_truncated": len(text) > 50}
@@ -75,7 +75,7 @@ def test_answers_have_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.
 
 @pytest.fixture
 def stopped(export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> BatchPredictionOptions:
-    """The options of a run that has been stopped by Ctrl-C after 4 of 8 texts."""
+    """The options of a run that was stopped by Ctrl-C after 4 of 8 texts."""
     monkeypatch.setattr(batch_prediction, "BATCHES_AT_ONCE", 1)
     monkeypatch.setattr(batch_prediction, "_ROWS_A_DIGEST", 2)
     export = shutil.copytree(export_dir, tmp_path / "exports")
@@ -91,7 +91,7 @@ def stopped(export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(batch_prediction, "answer_rows", interrupted)
-        with pytest.raises(KeyboardInterrupt):  # which utils/command_line.py answers with one line
+        with pytest.raises(KeyboardInterrupt):  # utils/command_line.py turns it into a one-line message
             predict(options)
     return options
 
@@ -100,7 +100,7 @@ def test_interrupted_run_is_resumed(stopped: BatchPredictionOptions, tmp_path: p
     part = tmp_path / "out.jsonl.part"
     assert len(read_answers(part)) == 4
     with open(part, "a") as file:
-        file.write('{"length": 4, "te')  # the machine stopped while it wrote
+        file.write('{"length": 4, "te')  # as after a power failure during a write
     assert predict(stopped) == f"Wrote 8 answers to {stopped.output_file}, 4 of them from an earlier run"
     assert [answer["length"] for answer in read_answers(tmp_path / "out.jsonl")] == list(range(8))
     assert not part.exists()
@@ -108,7 +108,7 @@ def test_interrupted_run_is_resumed(stopped: BatchPredictionOptions, tmp_path: p
 
 def test_run_is_not_resumed_if_its_rows_changed(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     text = (tmp_path / "in.jsonl").read_text()
-    (tmp_path / "in.jsonl").write_text(text.replace('"aaa"', '"bbb"'))  # the last row that was answered
+    (tmp_path / "in.jsonl").write_text(text.replace('"aaa"', '"bbb"'))  # the last completed row
     assert "first 4 rows have changed" in refusal(predict, stopped)
     assert len(read_answers(tmp_path / "out.jsonl.part")) == 4
 

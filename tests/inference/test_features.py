@@ -250,7 +250,7 @@ def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
     assert texts("a.csv", 'label,text\n1,"the cat, sat"\n0,"a\ndog"\n') == [["the cat, sat"], ["a\ndog"]]
     assert texts("a.TSV", "text\ttext_pair\nthe cat\ta ||| b\n") == [["the cat", "a ||| b"]]
     assert texts("a.jsonl", '{"text": "the cat"}\n') == [["the cat"]]
-    assert texts("a.txt", "text,label\n\nthe cat") == ["text,label", "", "the cat"]  # a text on each line
+    assert texts("a.txt", "text,label\n\nthe cat") == ["text,label", "", "the cat"]  # one text per line
     for store in stored_texts.STORED.values():
         path = store(tmp_path, ["the cat", "sat"])
         assert list(feature_extraction.read_texts(path, {})) == [["the cat"], ["sat"]]

@@ -20,7 +20,7 @@ from tests.make import refusal, run_python, write_run, write_vocab
 
 @pytest.fixture
 def model_dir(tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path) -> str:
-    """A run whose model answers "cat" whatever is asked."""
+    """A run whose model answers "cat" to every input."""
     model = build_pretraining_model(tiny_config, seed=0)
     bias = np.zeros(len(WORDS), "float32")
     bias[WORDS.index("cat")], bias[WORDS.index("dog")] = 5.0, 4.0
@@ -109,7 +109,7 @@ def test_damaged_or_incomplete_folder_is_rejected(model_dir: str, tmp_path: path
     vocab = (folder / "vocab.txt").read_text()
     for cut in (vocab[:-20], vocab[: len(vocab) // 2]):
         (folder / "vocab.txt").write_text(cut)
-        for load in (loading.load_pretraining_model, loading.load):  # fill_mask's, and all others'
+        for load in (loading.load_pretraining_model, loading.load):  # used by fill_mask, and by the other commands
             assert "vocab.txt does not match its checksum; restore the folder from a copy" in refusal(load, model_dir)
     (folder / "vocab.txt").write_text(vocab)
     (folder / "checksums.json").unlink()

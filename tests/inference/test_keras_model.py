@@ -1,4 +1,4 @@
-"""Outputs lie where their rows do, without padding."""
+"""Outputs are assigned to their rows, without padding."""
 
 import numpy as np
 import tensorflow as tf

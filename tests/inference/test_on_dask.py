@@ -1,4 +1,4 @@
-"""Dask gives exactly the answers and vectors of one machine, in numbered files, whatever happens to workers."""
+"""Dask gives exactly the answers and vectors of one machine, in numbered files, even if workers are lost."""
 
 import pathlib
 import subprocess
@@ -26,7 +26,7 @@ ADDRESS = "tcp://127.0.0.1:8786"
 
 @pytest.fixture
 def one_process(small_groups: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cluster that runs every task twice in this process, and groups of four rows, so that few texts are several."""
+    """A cluster that runs every task twice in this process. Groups have four rows, so that a few texts fill several."""
     monkeypatch.setattr(dask_cluster, "Cluster", OneProcess)
     yield
     on_dask._models.clear()
@@ -43,7 +43,7 @@ def local(export_dir: str, folder: pathlib.Path) -> bytes:
 
 
 @pytest.mark.usefixtures("one_process")
-@pytest.mark.parametrize("count", [3, 9])  # nine shards of seven groups: two are empty
+@pytest.mark.parametrize("count", [3, 9])  # nine shards of seven groups: two shards are empty
 def test_tasks_that_run_twice_give_the_answers_of_one_machine(count: int, export_dir: str, tmp_path: pathlib.Path):
     write_texts(tmp_path)
     options = make_options(export_dir, tmp_path)

@@ -1,4 +1,4 @@
-"""The shards of --shard hold together exactly what one run over all rows writes."""
+"""The shards written with --shard together contain exactly what one run over all rows writes."""
 
 import itertools
 import json
@@ -39,10 +39,10 @@ def test_shards_are_contiguous_complete_groups(count: int, num_rows: int, rows_p
     assert max(groups) - min(groups) <= 1
 
 
-@pytest.mark.parametrize("count", [3, 9])  # nine shards of seven groups: two are empty
+@pytest.mark.parametrize("count", [3, 9])  # nine shards of seven groups: two shards are empty
 def test_shards_hold_the_answers_of_one_machine(count: int, export_dir: str, tmp_path: pathlib.Path):
     write_texts(tmp_path)
-    for index in reversed(range(count)):  # each by a job of its own, in any order
+    for index in reversed(range(count)):  # one job per shard, in any order
         told = batch_prediction.predict(make_options(export_dir, tmp_path), Shard(index, count))
         assert told.endswith(f" to {tmp_path}/out-{index:05}-of-{count:05}.jsonl")
     assert join_shards(tmp_path, count) == predicted_at_once(export_dir, tmp_path)
@@ -72,7 +72,7 @@ def test_interrupted_shard_is_resumed(export_dir: str, tmp_path: pathlib.Path, m
         batch_prediction.predict(options, shard)
     (part,) = tmp_path.glob("out-00001-of-00002.jsonl.part")
     assert len(part.read_bytes().splitlines()) == 8
-    # Rows of the other shard may change meanwhile, its own may not.
+    # Rows of the other shard may change in the meantime, but not rows of this one.
     lines = (tmp_path / "all.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "all.jsonl").write_text("".join([*lines[:12], '{"text": "another"}\n', *lines[13:]]))
     with pytest.raises(UserError, match="first 8 rows have changed"):

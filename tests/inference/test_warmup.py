@@ -1,4 +1,4 @@
-"""The warm-up file is written and read as tensorflow-serving-api 2.21 serializes its messages."""
+"""Warm-up files are written and read in the serialization of tensorflow-serving-api 2.21."""
 
 import pathlib
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_bert.inference import warmup
 
-TEXT = b"b" * 140  # so long that lengths take two bytes
+TEXT = b"b" * 140  # long enough for two-byte lengths
 # A PredictionLog with one text for serving_default.
 PLAIN = (
     b"2\xb9\x01\n\xb6\x01\n\x11\x1a\x0fserving_default\x12\xa0\x01\n\x04text"

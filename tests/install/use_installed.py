@@ -1,8 +1,8 @@
-"""Installs the wheel into this environment and uses it as its user would: `make test-install`.
+"""Installs the wheel into this environment and uses it as a user would: `make test-install`.
 
     environment/bin/python tests/install/use_installed.py FOLDER [--lowest]
 
-FOLDER holds the wheel. With --lowest, the lowest versions that the wheel accepts are installed, and models are also
+FOLDER contains the wheel. With --lowest, the lowest versions that the wheel accepts are installed, and models are also
 exported and served.
 """
 
@@ -49,7 +49,7 @@ FLAGS = ["--max_seq_length=16", "--max_predictions_per_seq=2"]
 
 
 def run(*command: str, code: int = 0) -> str:
-    """Runs a program of this environment and returns what it says; another exit code ends the check."""
+    """Runs a program of this environment and returns its output. A nonzero exit code ends the check."""
     done = subprocess.run([SCRIPTS / command[0], *command[1:]], capture_output=True, text=True, check=False)
     if done.returncode != code:
         raise SystemExit(f"error: {' '.join(command)} ended with {done.returncode}\n{done.stdout}{done.stderr}")
@@ -70,7 +70,7 @@ def install(wheel: str, extras: str) -> None:
 
 
 def lowest() -> dict[str, str]:
-    """Returns the lower ends of the installed wheel's ranges, as pins by package."""
+    """Returns pins of the lowest versions that the installed wheel accepts, by package."""
     bounds = (re.match(r"([\w.-]+).*?>=([\d.]+)", each) for each in importlib.metadata.requires("official-bert") or [])
     return {bound[1]: f"{bound[1]}=={bound[2]}" for bound in bounds if bound}
 
@@ -123,7 +123,7 @@ def check_data() -> None:
 
 
 def check_exports() -> None:
-    """Fine-tunes a model, exports it, and asks the exports as files and as a server."""
+    """Fine-tunes a model, exports it, and queries the exports as files and through a server."""
     rows = [f"the {word},{'animal' if word in ('cat', 'dog') else 'place'}" for word in "cat dog mat sun".split() * 8]
     pathlib.Path("train.csv").write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
     pathlib.Path("asked.csv").write_text("text\n" + "\n".join(["the cat", "a", "the mat . " * 9]), encoding="utf-8")
@@ -180,7 +180,7 @@ def main() -> None:
         install(wheel, "data")
         check_data()
         if pins:
-            # All but convert: keras-hub needs a later tensorflow-text than the other extras do.
+            # All extras except convert: keras-hub needs a later tensorflow-text than the others.
             install(wheel, "serve,serve-onnx,finetune,data,remote,tfds,hub,portable,jieba,dask")
             check_exports()
         os.chdir("/")

@@ -1,4 +1,4 @@
-"""Two processes never write one output."""
+"""Two processes never write the same output."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def test_a_folder_in_use_is_refused_with_host_and_process_until_its_process_is_k
             pass
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-    assert os.listdir(folder) == [locks.LOCK_FILE]  # what the kill has left locks nothing
+    assert os.listdir(folder) == [locks.LOCK_FILE]  # files left by the kill lock nothing
     with locks.lock_folder(str(folder), "output_dir"):
         (folder / "result").touch()
     assert os.listdir(folder) == ["result"]
@@ -108,7 +108,7 @@ def test_commands_that_write_a_file_refuse_one_in_use(command: Callable[[str], N
         pytest.raises(UserError, match=f"--output_file: .* is in use .process {os.getpid()} "),
     ):
         command(output)
-    with pytest.raises(UserError, match="there is no|holds no export"):  # what is wrong with the rest comes later
+    with pytest.raises(UserError, match="there is no|holds no export"):  # later checks cover the rest
         command(output)
 
 
@@ -123,9 +123,9 @@ def mark(path: pathlib.Path, **changes: object) -> None:
 
 @pytest.mark.parametrize(("changes", "is_refused"), [
     ({}, True),
-    ({"time": 0.0}, False),  # its owner has not renewed it
+    ({"time": 0.0}, False),  # the owner stopped renewing it
     ({"host": platform.node(), "process": os.getpid()}, True),
-    ({"host": platform.node(), "process": 2**22 + 1}, False),  # more than Linux counts to
+    ({"host": platform.node(), "process": 2**22 + 1}, False),  # larger than any Linux process id
 ])  # fmt: skip
 def test_where_there_is_no_flock_a_mark_counts_while_its_owner_may_live(
     changes: dict[str, object], is_refused: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

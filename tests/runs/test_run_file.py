@@ -1,4 +1,4 @@
-"""The comparison of a run with a later start: every option is locked unless it is declared resumable."""
+"""Comparing a run with a later start: every option is locked unless it is declared resumable."""
 
 import dataclasses
 import pathlib

@@ -1,4 +1,4 @@
-"""The log of a run: event files, and lines that were changed by hand or by damage."""
+"""The training log: event files, and lines damaged or edited by hand."""
 
 import math
 import pathlib
@@ -38,7 +38,7 @@ def test_a_flipped_bit_anywhere_in_a_line_is_an_error_or_changes_no_value(tmp_pa
     values = [{"step": 1, "loss": 5.25}, {"step": 2, "loss": 4.5e-05}, {"step": 3, "loss": 4.0}]
     content = "".join(map(format_line, values)).encode()
     path, errors = tmp_path / "train.jsonl", 0
-    for position in range(len(content) - 1):  # without its last byte the last line is one cut short
+    for position in range(len(content) - 1):  # without the last byte, the last line is incomplete
         path.write_bytes(content[:position] + bytes([content[position] ^ 1 << position % 8]) + content[position + 1 :])
         try:
             read = read_log(str(tmp_path), TRAIN)

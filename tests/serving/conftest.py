@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the server."""
+"""Fixtures of the server tests."""
 
 import pathlib
 
@@ -9,7 +9,7 @@ from tests.serving import served_models
 
 @pytest.fixture(scope="session")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A folder with a folder of versions for each of served_models.ALL."""
+    """A folder with a versioned model folder for each of served_models.ALL."""
     folder = tmp_path_factory.mktemp("exports")
     for name, write in served_models.ALL.items():
         (folder / name).mkdir()

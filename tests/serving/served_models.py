@@ -1,6 +1,6 @@
-"""Small SavedModels with the signatures of exported ones, for tests of the server. They are not BERT models.
+"""Small SavedModels with the signatures of exported models, for the server tests. They are not BERT models.
 
-Each computes its answer from the text by a rule that a test can repeat.
+Each computes its answers from the text with a rule that a test can repeat.
 """
 
 import json
@@ -19,9 +19,9 @@ TEXT = tf.TensorSpec([None], tf.string, "text")
 
 def write(folder: pathlib.Path, version: int, kind: str, inputs: Sequence[str], labels: Sequence[str] | None = None,
           functions: dict[str, Any] | None = None) -> pathlib.Path:  # fmt: skip
-    """Writes FOLDER/<version> as an export is laid out, with checksums, to appear whole, and returns it."""
+    """Writes FOLDER/<version> atomically in the layout of an export, with checksums, and returns it."""
     module = tf.Module()
-    module.weight = tf.Variable(tf.zeros([1000]))  # so that there are variables
+    module.weight = tf.Variable(tf.zeros([1000]))  # so that the model has variables
     signatures = {name: tf.function(each, input_signature=each.specs) for name, each in (functions or {}).items()}
     folder.mkdir(parents=True, exist_ok=True)
     whole, beside = folder / str(version), folder / f"writing-{version}"
@@ -37,7 +37,7 @@ def write(folder: pathlib.Path, version: int, kind: str, inputs: Sequence[str], 
 
 
 def taking(*specs: tf.TensorSpec) -> Callable[[Any], Any]:
-    """Notes what a function takes."""
+    """Records the arguments of a function."""
 
     def noted(function: Any) -> Any:
         function.specs = specs
@@ -47,7 +47,7 @@ def taking(*specs: tf.TensorSpec) -> Callable[[Any], Any]:
 
 
 def classifier(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
-    """The probability of "long" is the text's characters, of 100; ids are summed. "!" is refused."""
+    """The probability of "long" is the number of characters / 100. Ids are summed. "!" is refused."""
 
     @taking(TEXT)
     def serving_default(text):
@@ -75,7 +75,7 @@ def classifier(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
 
 
 def versioned(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
-    """A regression that answers with its version and the bytes of the text: version * 1000 + bytes."""
+    """A regression model whose answer is version * 1000 + bytes of the text."""
 
     @taking(TEXT)
     def serving_default(text):
@@ -85,9 +85,9 @@ def versioned(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
 
 
 def tagger(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
-    """Tags words between single spaces: NAME if they start with a capital, I-NAME (a name goes on) if with a digit.
+    """Tags words between single spaces: NAME if capitalized, I-NAME (a continued name) if they start with a digit.
 
-    `tokenize` has a window of 8 ids for each 4 bytes.
+    `tokenize` returns a window of 8 ids for each 4 bytes.
     """
 
     @taking(TEXT)
@@ -134,7 +134,7 @@ def fill_mask(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
 
 
 def question_answering(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
-    """Answers with the context's first word; offsets count characters."""
+    """Answers with the first word of the context. Offsets count characters."""
     specs = [tf.TensorSpec([None], tf.string, name) for name in ("question", "context")]
 
     @taking(*specs)
@@ -167,7 +167,7 @@ def multiple_choice(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
 
 
 def encoder(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
-    """The code of each ASCII character, padded to the longest text; `tokenize` gives them all in one row."""
+    """The code of each ASCII character, padded to the longest text. `tokenize` returns all of them in one row."""
 
     @taking(TEXT)
     def serving_default(text):
@@ -183,7 +183,7 @@ def encoder(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
 
 
 def pair(folder: pathlib.Path, version: int = 1) -> pathlib.Path:
-    """Multi-label on a pair: a label for each side, as probable as its bytes of 100."""
+    """Multi-label on a text pair: one label for each text, with the probability bytes / 100."""
     specs = [tf.TensorSpec([None], tf.string, name) for name in ("text", "text_pair")]
 
     @taking(*specs)

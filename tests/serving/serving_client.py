@@ -1,4 +1,4 @@
-"""A server in a thread of the tests' process, and a plain client."""
+"""A server in a thread of the test process, and a plain client."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from official_bert.serving.server import Server
 
 
 class Answer:
-    """A response: status, headers, body."""
+    """A response: status, headers and body."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self.status, self.headers, self.body = response.status, response.headers, response.read()
@@ -30,7 +30,7 @@ class Answer:
 
 
 class Client:
-    """Sends requests, each in a connection of its own."""
+    """A client that sends each request on its own connection."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -56,7 +56,7 @@ def make_head(model: str, length: int) -> bytes:
 
 
 def sent(client: Client, content: bytes) -> socket.socket:
-    """A connection on which these bytes have been sent."""
+    """Opens a connection and sends these bytes."""
     host, port = client.address.split(":")
     connection = socket.create_connection((host, int(port)), timeout=120)
     connection.sendall(content)
@@ -64,14 +64,14 @@ def sent(client: Client, content: bytes) -> socket.socket:
 
 
 class RunningServer(Server):
-    """A server whose event loop is known, so that a test can do something within it."""
+    """A server with access to its event loop, so that a test can run code in it."""
 
     loop: asyncio.AbstractEventLoop
 
 
 @contextlib.contextmanager
 def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[RunningServer, Client]]:
-    """Serves models (name -> folder) while the block runs, and stops the server behind it."""
+    """Serves models (name -> folder) while the block runs, and then stops the server."""
     flags = [f"{name}={folder}" for name, folder in models.items()]
     server = RunningServer(Options(model=flags, **({"port": 0, "reload_seconds": 0.1} | options)))
     started, failures = threading.Event(), []
@@ -87,7 +87,7 @@ def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[RunningSer
         task = asyncio.create_task(server.run())
         await asyncio.wait([task, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
         server.loop = asyncio.get_running_loop()
-        if not task.done():  # else its failure is to be noted first
+        if not task.done():  # otherwise its failure must be recorded first
             started.set()
         await task
 
@@ -112,7 +112,7 @@ def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[RunningSer
 
 
 def eventually(check: Callable[[], bool], seconds: float = 120.0) -> bool:
-    """Whether something comes true before long."""
+    """Returns whether a condition becomes true before a timeout."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if check():
@@ -122,7 +122,7 @@ def eventually(check: Callable[[], bool], seconds: float = 120.0) -> bool:
 
 
 def is_closed(client: Client) -> bool:
-    """Whether a server takes no more connections."""
+    """Returns whether a server refuses new connections."""
     try:
         client.get("/healthz")
     except OSError:

@@ -61,7 +61,7 @@ def test_a_page_must_send_json(client: Client):
     for content_type in ("text/plain", "application/x-www-form-urlencoded"):
         answer = client.predict("size", BODY, Origin=client.url, **{"Content-Type": content_type})
         assert (answer.status, "a web page must send application/json" in answer.error) == (415, True)
-        assert client.predict("size", BODY, **{"Content-Type": content_type}).status == 200  # no page: curl, say
+        assert client.predict("size", BODY, **{"Content-Type": content_type}).status == 200  # curl, for example
 
 
 def test_with_a_token_any_name_is_answered(exports: pathlib.Path, tmp_path: pathlib.Path):
@@ -149,7 +149,7 @@ def test_the_time_of_the_comparison_tells_nothing_of_the_token(sent: str, is_rig
     request = make_mocked_request("GET", "/v1/models", {"Authorization": sent})
     with contextlib.nullcontext() if is_right else pytest.raises(RequestError, match="missing or wrong"):
         Access(Token("s3cret"), []).check(request)
-    assert compared == [(32, 32)]  # whatever was sent, as many bytes are compared
+    assert compared == [(32, 32)]  # every byte is compared, whatever was sent
 
 
 def test_the_token_comes_from_the_environment_too(monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""The addresses of the server, over HTTP, with small SavedModels in place of BERT."""
+"""The server's HTTP endpoints, with small SavedModels in place of BERT."""
 
 import base64
 import concurrent.futures
@@ -219,7 +219,7 @@ def test_a_body_that_does_not_arrive_is_given_up(exports: pathlib.Path):
         running({"length": exports / "length"}, timeout_seconds=1.0) as (_, client),
         sent(client, make_head("length", 100) + b"{") as connection,
     ):
-        answer = connection.makefile("rb").read()  # to the end: the server closes
+        answer = connection.makefile("rb").read()  # reads to the end: the server closes the connection
     assert b" 408 " in answer.splitlines()[0]
     assert b"did not arrive within 1 seconds" in answer
 
@@ -288,7 +288,7 @@ def test_an_instance_that_the_model_refuses_harms_no_other_of_its_batch(exports:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch):
-    """Models compute while it is set; it is, to begin with."""
+    """An event that lets models compute while it is set. It is set initially."""
     opened = threading.Event()
     opened.set()
     run = SavedModelPredictor.call
@@ -313,7 +313,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(exports: pathlib.Path, 
     with serving as (_, client), concurrent.futures.ThreadPoolExecutor(6) as threads:
         assert value(client) == 1002
         gate.clear()
-        # As many as are computed at a time, and then as many as may wait.
+        # As many as are computed at a time, plus as many as may wait.
         asked = [threads.submit(value, client) for _ in range(PARALLEL_BATCHES + limits["max_queue"])]
         assert eventually(lambda: waiting(client) == limits["max_queue"])
         refused = client.predict("size", {"instances": ["ab"]})

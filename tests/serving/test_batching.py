@@ -1,4 +1,4 @@
-"""The batcher: which instances share a batch, and when it starts."""
+"""The batcher: which instances share a batch, and when a batch starts."""
 
 import asyncio
 import concurrent.futures
@@ -19,11 +19,11 @@ from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
 
-FOR_EVER = 3600e3  # milliseconds: far longer than a test
+FOR_EVER = 3600e3  # milliseconds; far longer than a test
 
 
 class Recorded:
-    """A model of one text that notes the texts of each batch, and computes only while `opened` is set."""
+    """A model of one text that records the texts of each batch, and computes only while `opened` is set."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.model = SavedModelPredictor(str(folder / "1"))
@@ -41,7 +41,7 @@ class Recorded:
         self.model.call = recorded
 
     def answers(self, *rounds: list[int], size: int = 4) -> None:
-        """Asks for texts of these lengths: one text first, which occupies the model, and then all others at once."""
+        """Requests answers for texts of these lengths: first one that occupies the model, then all others at once."""
 
         async def ask() -> None:
             with concurrent.futures.ThreadPoolExecutor(1) as threads:
@@ -79,7 +79,7 @@ def test_a_lone_request_does_not_wait_for_others(recorded: Recorded):
 
 def test_texts_of_like_length_share_batches(recorded: Recorded):
     recorded.opened.clear()
-    # Long ones come between short ones; up to 64 bytes all are alike, beyond to twice the length.
+    # Long and short texts alternate. Texts of up to 64 bytes share a batch, longer ones with up to twice their length.
     recorded.answers([1], [70, 1000, 30, 500, 64, 2, 1001, 139, 10])
     assert recorded.batches[0] == [1]
     assert [sorted(batch) for batch in recorded.batches[1:]] == [[64, 70, 139], [500, 1000, 1001], [2, 10, 30]]
@@ -102,7 +102,7 @@ def make_texts(*lengths: int) -> dict[str, np.ndarray]:
 
 
 def run_batcher(recorded: Recorded, use: Callable[[Batcher], Awaitable[None]], **options: Any) -> None:
-    """Uses a batcher that computes one batch at a time."""
+    """Runs a test with a batcher that computes one batch at a time."""
 
     async def run() -> None:
         with concurrent.futures.ThreadPoolExecutor(1) as threads:
@@ -135,7 +135,7 @@ def test_requests_that_arrive_together_may_be_as_many_as_are_computed_and_as_man
     async def use(batcher: Batcher) -> None:
         recorded.opened.clear()
         asked = [asyncio.create_task(batcher.predict("serving_default", make_text(n))) for n in range(1, 7)]
-        await asyncio.sleep(0)  # all of them arrive before a batch begins
+        await asyncio.sleep(0)  # all of them arrive before a batch starts
         with pytest.raises(RequestError, match="4 instances are already waiting for m"):
             await asked[5]
         recorded.opened.set()
@@ -154,7 +154,7 @@ def test_the_time_of_a_batch_is_shared_by_its_texts_by_their_lengths(recorded: R
         await batcher.predict("serving_default", make_texts(64, 96, 128))
         assert batcher._seconds_per_text == 1.0 / (1 + 1.5 + 2)
         await batcher.predict("serving_default", make_text(1))
-        assert batcher._seconds_per_text == pytest.approx(0.9 / 4.5 + 0.1)  # a tenth of the way to 1
+        assert batcher._seconds_per_text == pytest.approx(0.9 / 4.5 + 0.1)  # moves a tenth of the way to 1
 
     run_batcher(recorded, use)
     assert [sorted(batch) for batch in recorded.batches] == [[64, 96, 128], [1]]
@@ -175,7 +175,7 @@ def test_what_takes_little_time_is_computed_by_the_event_loop(recorded: Recorded
             batcher._seconds_per_text = seconds
             await batcher.predict("serving_default", make_texts(*texts))
 
-    run_batcher(recorded, use)  # TensorFlow, never
+    run_batcher(recorded, use)  # TensorFlow models never do
     assert threading.main_thread() not in threads
     threads.clear()
     recorded.model.has_even_speed = True  # type: ignore[misc]
@@ -210,7 +210,7 @@ def test_when_one_text_is_refused_the_others_of_its_request_are_not_computed(rec
             await asyncio.sleep(0.01)
 
     run_batcher(recorded, use, max_batch_size=1)
-    assert recorded.batches in ([[1]], [[1], [2]])  # the second may have begun before the first was refused
+    assert recorded.batches in ([[1]], [[1], [2]])  # the second may have started before the first was refused
 
 
 def test_a_batch_has_no_more_tokens_than_allowed_with_padding(recorded: Recorded):

@@ -19,7 +19,7 @@ from tests.serving.serving_client import running
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The export folder of a model that answers questions, the kind with the most outputs; no test changes it."""
+    """The export folder of a question answering model, the kind with the most outputs. Tests must not change it."""
     folder = tmp_path_factory.mktemp("checked")
     model_dir = save_finetuned(folder / "model", QUESTION_ANSWERING)
     export(model_dir, str(folder / "exports"), ONNX)

@@ -1,4 +1,4 @@
-"""Limits of connections and of what is in flight, and that no request is lost when the server stops."""
+"""Limits of connections and of requests in progress, and that stopping the server loses no request."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def read_status(connection: socket.socket) -> int:
-    """The status of an answer, which is read whole; 0 where the connection ends without one."""
+    """Returns the status of a response, which is read completely, or 0 if the connection closes without one."""
     reader = connection.makefile("rb")
     line = reader.readline()
     length = 0
@@ -70,7 +70,7 @@ def test_probes_are_answered_whatever_the_number_of_connections(exports: pathlib
 def _is_answered(client: Client) -> bool:
     try:
         return client.get("/healthz").status == 200
-    except OSError:  # refused, and closed before the request was sent
+    except OSError:  # refused and closed before the request was sent
         return False
 
 
@@ -89,7 +89,7 @@ def is_ended(connection: socket.socket) -> bool:
     connection.settimeout(20)
     try:
         return connection.recv(1) == b""
-    except ConnectionResetError:  # it was closed while this client sent
+    except ConnectionResetError:  # closed while this client was sending
         return True
 
 
@@ -124,7 +124,7 @@ def test_bodies_in_flight_are_limited_together(exports: pathlib.Path):
         with sent(client, make_head("size", 15_000) + b" " * 14_000):
             assert eventually(lambda: client.predict("size", large).status == 503)
             assert client.predict("size", BODY).status == 200
-        assert eventually(lambda: client.predict("size", large).status == 400)  # read again, and refused for its name
+        assert eventually(lambda: client.predict("size", large).status == 400)  # read, then refused by name
 
 
 def test_large_bodies_are_parsed_outside_the_event_loop(exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -147,7 +147,7 @@ def test_large_bodies_are_parsed_outside_the_event_loop(exports: pathlib.Path, m
         assert read_status(asked) == 200
 
 
-# Stopping.
+# the server is stopping
 
 
 def test_what_is_not_answered_in_time_gets_503_before_the_end(
@@ -200,7 +200,7 @@ def test_a_server_that_stops_listening_opens_the_connections_in_its_queue():
     async def stop_listening() -> int:
         server, taken = web.Server(refuse), connections.Connections(limit=9, seconds=1.0)
         address = await taken.listen(server, "127.0.0.1", 0)
-        with socket.create_connection(address), socket.create_connection(address):  # while the event loop waits
+        with socket.create_connection(address), socket.create_connection(address):  # the event loop waits
             await taken.stop_accepting()
             count = len(taken.open)
         with pytest.raises(ConnectionRefusedError):

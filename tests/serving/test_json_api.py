@@ -1,4 +1,4 @@
-"""Requests are parsed and answers are rendered as JSON; the sizes of a request are checked before its elements."""
+"""Parsing requests and rendering answers as JSON. The sizes of a request are checked before its elements."""
 
 import json
 
@@ -13,7 +13,7 @@ from official_bert.serving.options import Options
 
 
 class Endings:
-    """The signature of multiple choice."""
+    """The signature of multiple choice models."""
 
     inputs = {"prompt": Tensor("string", (None,)), "endings": Tensor("string", (None, 4))}  # noqa: RUF012
     takes_rows = True
@@ -39,7 +39,7 @@ def test_sizes_are_checked_before_elements(request_: dict, message: str, monkeyp
     monkeypatch.setattr(json_api, "_text", lambda leaf, *_: texts.append(leaf) or "")
     with pytest.raises(RequestError, match=message):
         parse(json.dumps(request_).encode(), {"serving_default": Endings()}, options(1000), OURS)
-    assert len(texts) <= 2  # those before
+    assert len(texts) <= 2  # the labels before it
 
 
 def test_a_text_of_as_many_bytes_as_are_taken_is_taken():
@@ -64,7 +64,7 @@ def test_the_position_of_a_wrong_element_is_named():
 
 
 class Pair:
-    """The signature of pairs of texts."""
+    """The signature of text-pair models."""
 
     inputs = {name: Tensor("string", (None,)) for name in ("text", "text_pair")}  # noqa: RUF012
     takes_rows = True

@@ -1,4 +1,4 @@
-"""The server's log: no texts, no tracebacks for what clients send."""
+"""The server's log contains no texts, and no tracebacks for invalid requests."""
 
 import contextlib
 import gzip
@@ -71,7 +71,7 @@ def test_what_is_refused_is_not_logged(client: Client, content: bytes):
     with logged() as log:
         with sent(client, content) as connection:
             status = int(connection.makefile("rb").readline().split()[1])
-        client.get("/healthz")  # a request's line is written after its answer
+        client.get("/healthz")  # the log line of a request is written after its response
     assert 400 <= status < 500
     assert SECRET.decode() not in log.getvalue()
     assert "traceback" not in log.getvalue()

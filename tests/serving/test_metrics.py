@@ -13,7 +13,7 @@ def test_metrics_count_by_model_and_status(exports: pathlib.Path):
     assert 'official_bert_requests_total{action="predict",model="size",status="200"} 1.0' in text
     assert 'official_bert_requests_total{action="predict",model="size",status="400"} 1.0' in text
     assert 'official_bert_version{model="size"} 1.0' in text
-    assert "unknownunknown" not in text  # names that anyone may send make no series
+    assert "unknownunknown" not in text  # names sent by clients must not create time series
 
 
 def test_texts_that_were_cut_are_counted(tmp_path: pathlib.Path):

@@ -1,4 +1,4 @@
-"""Versions of models: loaded, exchanged while requests go on, passed over when damaged."""
+"""Versions of models: loaded, replaced during requests, and skipped if damaged."""
 
 import asyncio
 import concurrent.futures
@@ -89,7 +89,7 @@ def test_a_damaged_version_is_passed_over_until_it_is_whole(tmp_path: pathlib.Pa
 
 @pytest.fixture
 def watched(tmp_path: pathlib.Path):
-    """The versions in tmp_path / "served", not looked at yet."""
+    """A model whose versions are in tmp_path / "served", not loaded yet."""
     (tmp_path / "served").mkdir()
     pools = Pools()
     yield Model("size", str(tmp_path / "served"), pools, Options(model=["a=b"]), Metrics())
@@ -106,7 +106,7 @@ def kinds_and_states(model: Model) -> list[tuple[str, str]]:
     return [(version.model.kind if version.model else "", version.state) for version in model.versions.values()]
 
 
-@pytest.mark.parametrize("rounds", [1, 3])  # of looking at the half of it
+@pytest.mark.parametrize("rounds", [1, 3])  # number of refreshes with an incomplete copy
 def test_a_half_copied_export_becomes_what_it_is_when_the_rest_comes(watched: Model, tmp_path, rounds: int):
     whole = served_models.versioned(tmp_path, 2)
     served = tmp_path / "served" / "2"
@@ -116,7 +116,7 @@ def test_a_half_copied_export_becomes_what_it_is_when_the_rest_comes(watched: Mo
         for _ in range(rounds):
             await watched.refresh()
         seen.append(kinds_and_states(watched))
-        (served / CHECKSUM_FILE).write_text("{")  # cut short
+        (served / CHECKSUM_FILE).write_text("{")  # truncated
         for _ in range(rounds):
             await watched.refresh()
         copy_parts(whole, served, "assets.extra", CHECKSUM_FILE)
@@ -142,11 +142,11 @@ def test_the_model_of_another_tool_is_taken_when_nothing_changes_any_more(watche
     content = index.read_bytes()
 
     async def look() -> None:
-        for most in (10, 20, len(content)):  # it grows
+        for most in (10, 20, len(content)):  # the file is growing
             index.write_bytes(content[:most])
             await watched.refresh()
             assert not watched.versions
-        os.utime(index, ns=(0, 0))  # its space was there, its content came later
+        os.utime(index, ns=(0, 0))  # the size was final before the content
         await watched.refresh()
         assert not watched.versions
         await watched.refresh()
@@ -219,7 +219,7 @@ def test_taking_the_newest_version_away_brings_the_one_before_back(tmp_path: pat
         assert eventually(lambda: value(client) == 1002)
         (tmp_path / "1").rename(tmp_path / "taken-away-too")
         time.sleep(0.5)
-        assert value(client) == 1002  # the last one goes on
+        assert value(client) == 1002  # the last version remains
 
 
 def test_the_newest_versions_are_served(tmp_path: pathlib.Path):

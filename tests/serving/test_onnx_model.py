@@ -1,4 +1,4 @@
-"""Models for ONNX Runtime behind the server's interface, and the server without TensorFlow."""
+"""Models for ONNX Runtime in the server, and the server without TensorFlow."""
 
 import asyncio
 import concurrent.futures
@@ -29,7 +29,7 @@ from tests.serving.serving_client import eventually, make_head, running, sent
 
 TEXT = "the cat sat on the mat"
 
-# What a process with nothing but the server and predict imports; prints what it should not.
+# Runs the server and predict only, and prints imported modules that should not be imported.
 ALONE = """
 import json, sys, threading, urllib.request
 from official_bert.commands import PREDICT, SERVE
@@ -60,7 +60,7 @@ print(sorted({name.split(".")[0] for name in sys.modules} & {"tensorflow", "kera
 
 
 def compute_answers(model: Predictor, inputs: dict[str, Any]) -> dict[str, Any]:
-    """The answers of a model whose rows are all computed together."""
+    """Returns the answers of a model that computes all rows together."""
     instances = model.prepare(DEFAULT_SIGNATURE, inputs)
     outputs = iter(model.compute([(each, number) for each in instances for number in range(len(each.tokens))]))
     return exports.join_rows([model.finish(each, [next(outputs) for _ in each.tokens]) for each in instances])
@@ -93,7 +93,7 @@ def test_it_has_the_answers_and_the_signature_of_a_saved_model(tmp_path: pathlib
     model_dir = save_finetuned(tmp_path / "model", MULTIPLE_CHOICE)
     folders = [export(model_dir, tmp_path / format_name, format_name) for format_name in (ONNX, SAVED_MODEL)]
     onnx, tensorflow = (loading.load(folder, None) for folder in folders)
-    assert (onnx.parallel_batches, tensorflow.parallel_batches) == (1, 2)  # each takes all cores
+    assert (onnx.parallel_batches, tensorflow.parallel_batches) == (1, 2)  # each uses all cores
     name = DEFAULT_SIGNATURE
     prompts, endings = np.array(["the cat", "a dog"], object), np.array([["sat", "ran", "a", ""]] * 2, object)
     assert endings.shape[1] == CHOICES
@@ -137,7 +137,7 @@ def test_a_new_version_that_is_damaged_leaves_the_last_one(tagger: pathlib.Path,
                 path.write_bytes(path.read_bytes()[:50])
             beside.rename(folder / str(number))
             await model.refresh()
-            await model.refresh()  # what has no checksums is loaded when two looks have seen the same
+            await model.refresh()  # an export without checksums is loaded after two unchanged refreshes
             errors.append(model.versions[number].error)
             assert [version.number for version in model.available] == [1]
         models.pools.shut_down()
@@ -196,7 +196,7 @@ def test_short_texts_of_several_requests_are_answered_by_one_call(
                 np.testing.assert_allclose(found[name], values, atol=1e-5)
 
 
-LONG = "the cat sat on a mat , and the dog ran . " * 20  # in dozens of windows
+LONG = "the cat sat on a mat , and the dog ran . " * 20  # dozens of windows
 
 
 def test_windows_of_long_texts_are_computed_in_several_batches(tagger: pathlib.Path):
@@ -214,7 +214,7 @@ def test_windows_of_long_texts_are_computed_in_several_batches(tagger: pathlib.P
     batches = float(metrics.split('official_bert_batch_size_count{model="m"} ')[1].split()[0])
     windows = float(metrics.split('official_bert_batch_size_sum{model="m"} ')[1].split()[0])
     assert windows > 40
-    assert windows / 3 <= batches < windows  # windows have 20 tokens, the short texts fewer
+    assert windows / 3 <= batches < windows  # windows have 20 tokens, and the short texts fewer
 
 
 def test_a_request_of_too_many_tokens_is_refused_before_all_of_it_is_tokenized(
@@ -262,7 +262,7 @@ def test_nobody_waits_for_a_long_text_and_it_is_given_up_with_its_client(
             assert other.result().status == 200
             assert eventually(lambda: len(computed) == 3)
         assert eventually(lambda: 'waiting{model="m"} 1.0' in client.get("/metrics").body.decode())
-        opened.release()  # the window that was being computed when the client went
+        opened.release()  # the window that was being computed when the client disconnected
         assert eventually(lambda: 'waiting{model="m"} 0.0' in client.get("/metrics").body.decode())
         for _ in range(200):
             opened.release()

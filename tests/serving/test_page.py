@@ -1,4 +1,4 @@
-"""The server's page in a real browser: clicks, keys, a phone. Skipped without Chromium."""
+"""The server's page in a real browser: clicks, keys and a phone screen. Skipped without Chromium."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.serving.serving_client import Client, running
 
 pytestmark = pytest.mark.slow
 EVIL = "<img src=x onerror=\"document.title='gotcha'\"><script>document.title='gotcha'</script>"
-# Where to put screenshots, for people to look at.
+# Folder for screenshots, to be checked by eye.
 PICTURES = os.environ.get("OFFICIAL_BERT_SCREENSHOTS")
 
 
@@ -40,7 +40,7 @@ def url(exports: pathlib.Path):
 
 @pytest.fixture
 def page(browser, url: str, request: pytest.FixtureRequest):
-    """The page on a desk, or on a phone; anything on the browser's console is a failure."""
+    """The page on a desktop or a phone. Any message on the browser's console is a failure."""
     size = getattr(request, "param", {"width": 1000, "height": 900})
     context = browser.new_context(viewport=size, permissions=["clipboard-read", "clipboard-write"])
     context.set_default_timeout(120_000)
@@ -63,7 +63,7 @@ def page(browser, url: str, request: pytest.FixtureRequest):
 
 
 def answered(page, model: str, **texts: str) -> str:
-    """Chooses a model, writes, clicks, and returns what the page says of the answer."""
+    """Selects a model, enters texts, clicks the button, and returns the text of the answer on the page."""
     page.get_by_label("Model").select_option(model)
     for label, text in texts.items():
         page.locator(f"#input-{label}").fill(text)
@@ -125,7 +125,7 @@ def test_what_is_written_is_never_read_as_html(page):
 
 
 def renamed(folder: pathlib.Path, **metadata: object) -> pathlib.Path:
-    """A model of lengths whose own words on itself are others."""
+    """Writes a classifier with changed metadata."""
     version = served_models.classifier(folder)
     description = version / METADATA_FILE
     description.write_text(json.dumps(json.loads(description.read_text()) | metadata))
@@ -134,7 +134,7 @@ def renamed(folder: pathlib.Path, **metadata: object) -> pathlib.Path:
 
 
 def test_hostile_names_are_names(browser, tmp_path: pathlib.Path):
-    names = ["__proto__", "constructor", "..", "-", "toString"]  # letters, digits and _ . - are all that --model takes
+    names = ["__proto__", "constructor", "..", "-", "toString"]  # --model accepts only letters, digits, _, . and -
     models = {name: renamed(tmp_path / name, kind=name, inputs=["text"]) for name in names}
     models["words"] = renamed(tmp_path / "words", kind=EVIL, inputs=[EVIL, "__proto__", "constructor"], labels=[EVIL])
     models["no-words"] = renamed(tmp_path / "no-words", kind={"a": 1}, inputs=["text"])
@@ -172,7 +172,7 @@ def test_the_nearest_of_some_texts_are_shown(browser, tmp_path: pathlib.Path):
 
     @served_models.taking(served_models.TEXT)
     def serving_default(text):
-        """Counts a and b in the text."""
+        """Counts the letters a and b in the text."""
         counts = [tf.strings.length(tf.strings.regex_replace(text, f"[^{letter}]", "")) for letter in "ab"]
         return {"vector": tf.cast(tf.stack(counts, -1), tf.float32), "is_truncated": tf.fill(tf.shape(text), False)}
 
@@ -236,7 +236,7 @@ def test_the_page_asks_again_while_a_model_is_being_loaded(browser, exports: pat
         page.get_by_text("It is being loaded.").wait_for()
         assert page.locator("#inputs textarea").count() == 0
         server.models["size"].versions.update(versions)
-        page.locator("#input-text").fill("ab")  # it comes by itself
+        page.locator("#input-text").fill("ab")  # arrives without a click
         server.models["size"].versions.clear()
         page.get_by_role("button", name="Answer").click()
         page.get_by_text("size is being loaded; try again later. Trying again").wait_for()
@@ -252,7 +252,7 @@ def test_a_refusal_is_shown(page):
     page.get_by_role("button", name="Answer").click()
     page.get_by_role("alert").wait_for()
     assert page.get_by_role("alert").inner_text() == "the model rejects the input: assertion failed: [no ! please]"
-    assert any("400" in each for each in page.complaints)  # Chromium's own line about the status
+    assert any("400" in each for each in page.complaints)  # Chromium's own message about the status
     page.complaints.clear()
     assert answered(page, "length", text="ok").startswith("short (")
     assert not page.get_by_role("alert").is_visible()
@@ -288,7 +288,7 @@ def test_a_phone_shows_all_without_scrolling_sideways(page, model: str):
     answered(page, model, **({"question": "who?", "context": text} if model == "answers" else {"text": text}))
     page.get_by_text("The same request with curl").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    assert page.get_by_role("button", name="Answer").bounding_box()["height"] >= 44  # a thumb's width
+    assert page.get_by_role("button", name="Answer").bounding_box()["height"] >= 44  # large enough for a thumb
 
 
 def test_a_server_with_a_token_asks_for_it(browser, exports: pathlib.Path, tmp_path: pathlib.Path):

@@ -1,4 +1,4 @@
-"""The server as a process: its port, and its end."""
+"""The server as a process: its port, and how it ends."""
 
 import contextlib
 import json
@@ -51,7 +51,7 @@ def test_the_threads_that_keep_kernels_for_each_shape_are_few(before: str | None
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_a_signal_answers_what_is_under_way_and_ends(exports: pathlib.Path, number: signal.Signals):
     command = [sys.executable, "-m", "official_bert_cli", "serve", f"--model=size={exports / 'size'}", "--port=0"]
-    # Without TensorFlow's own remarks, which a user does not get either.
+    # Without TensorFlow's own messages, which users do not see either.
     quiet = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     with (
         subprocess.Popen(command, cwd=ROOT, env=quiet, stderr=subprocess.PIPE, text=True) as process,

@@ -1,4 +1,4 @@
-"""The comparison of two versions of the package notices what differs."""
+"""The comparison of two versions of the package detects differences."""
 
 import json
 import pathlib

@@ -7,8 +7,9 @@ import pytest
 
 from official_bert.utils import allocator
 
-# Allocates and frees 64 MiB again and again, after a reset as TensorFlow's; prints the page faults of the last time.
-# The heap grows by no more than it must, so that the reset shows in less than the 256 MiB of the tuned one.
+# Allocates and frees 64 MiB repeatedly, after resetting the threshold as TensorFlow does, and prints the page faults of
+# the last round. The heap grows only as needed, so that the reset has an effect below the 256 MiB of the tuned
+# allocator.
 FAULTS = """
 import ctypes, resource
 from official_bert.utils import allocator
@@ -41,7 +42,7 @@ def test_freed_memory_is_reused_without_page_faults(monkeypatch: pytest.MonkeyPa
 
 @has_glibc
 def test_the_environment_variable_disables_the_tuning(monkeypatch: pytest.MonkeyPatch):
-    assert faults(monkeypatch, "0") >= PAGES / 2  # fewer than PAGES where the kernel maps several at once
+    assert faults(monkeypatch, "0") >= PAGES / 2  # fewer than PAGES if the kernel maps several pages at once
 
 
 @pytest.mark.parametrize("library", [object(), None])

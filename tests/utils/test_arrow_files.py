@@ -1,4 +1,4 @@
-"""Folders of Hugging Face's datasets."""
+"""Folders written by Hugging Face datasets."""
 
 import json
 import pathlib

@@ -17,7 +17,7 @@ from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
 from tests.make import refusal, run_python, write_text
 
-# Flags are read, and --help and mistakes answered, before any of these is imported.
+# Flags are parsed, and --help and errors printed, before any of these modules is imported.
 HEAVY = "tensorflow keras numpy sentencex tokenizers aiohttp h5py pyarrow safetensors zstandard onnx".split()
 
 
@@ -195,7 +195,7 @@ def test_help_shows_groups_defaults_choices_and_examples():
                  "--[no]is_cased  (default: false)", "--number=N\n      A number."):  # fmt: skip
         assert part in text, part
     assert text.endswith("more examples:\n  program --needed=y")
-    assert "--needed=x" not in text  # the first example is shown at the top, with before and after
+    assert "--needed=x" not in text  # the first example is at the top, before and after formatting
 
 
 def test_help_starts_with_the_steps_before_and_after():
@@ -238,7 +238,7 @@ def test_the_help_of_each_command_shows_its_name_and_flags(name: str):
     text = found.help()
     for options in found.options:
         for field in (each for each in dataclasses.fields(options) if "help" in each.metadata):
-            flag = field.name.removesuffix("_")  # from_, since from is a word of Python's
+            flag = field.name.removesuffix("_")  # from_, because from is a Python keyword
             assert f"  --{flag}=" in text or f"  --[no]{flag}" in text, flag
     assert f"usage: official-bert {name}" + (" --flag=value" if found.options else "") in text
 
@@ -292,7 +292,7 @@ def test_scripts_named_like_the_originals_show_that_name_in_their_help(script: s
     assert f"usage: python -m {script} --flag=value" in done.stdout
 
 
-# A background job of a shell ignores the signal.
+# Background jobs of a shell ignore the signal.
 INTERRUPT = """
 import os, signal, sys
 
@@ -306,7 +306,7 @@ def interrupt():
 
 
 def test_ctrl_c_during_the_import_of_tensorflow_prints_one_line(tmp_path: pathlib.Path):
-    # Python runs a module of this name when it starts; it sends the signal when TensorFlow's import begins.
+    # Python imports a module of this name at startup. It sends the signal when the import of TensorFlow starts.
     code = f"""{INTERRUPT}
 class Interrupt:
     def find_spec(self, name, path=None, target=None):

@@ -1,4 +1,4 @@
-"""The flag --dask, and the checks before the first task."""
+"""The --dask flag, and the checks before the first task."""
 
 import socket
 
@@ -32,7 +32,7 @@ def test_a_missing_scheduler_is_reported_in_one_line(monkeypatch: pytest.MonkeyP
 
 
 class Client:
-    """Workers that have something else than the package that this process has."""
+    """Fakes workers with a different version of the package."""
 
     def __init__(self, *answers: object) -> None:
         self._answers = {f"tcp://worker{number}:1": answer for number, answer in enumerate(answers)}

@@ -114,7 +114,7 @@ def test_temporary_files_of_killed_processes_are_removed_but_not_those_in_use(
     is_folder: bool, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ):
     path = tmp_path / "model.bin"
-    left = [tmp_path / f"model.bin.writing-{end}" for end in ("0123456789ab", os.getpid())]  # such numbers come again
+    left = [tmp_path / f"model.bin.writing-{end}" for end in ("0123456789ab", os.getpid())]  # process ids are reused
     for each in left:
         each.mkdir()
         (each / "stale").touch()
@@ -135,7 +135,7 @@ def test_temporary_files_of_killed_processes_are_removed_but_not_those_in_use(
 
 
 def test_removing_a_missing_file_is_not_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(files, "exists", lambda path: True)  # a moment ago
+    monkeypatch.setattr(files, "exists", lambda path: True)  # it existed a moment ago
     files.remove(str(tmp_path / "gone"))
     (tmp_path / "file").touch()
     files.remove(str(tmp_path / "file" / "below"))

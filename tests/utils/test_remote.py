@@ -18,7 +18,7 @@ from tests.object_store import ObjectStore
 _S3 = pytest.param("s3", marks=pytest.mark.slow)
 
 
-@pytest.fixture(params=[_S3, "memory", "ram"])  # an object store, another one of fsspec's, TensorFlow's
+@pytest.fixture(params=[_S3, "memory", "ram"])  # an object store, another fsspec file system, and TensorFlow's own
 def remote(request: pytest.FixtureRequest) -> str:
     if request.param == "s3":
         return f"{request.getfixturevalue('bucket')}/folder"
@@ -81,7 +81,7 @@ def test_folders_are_uploaded_completely_and_interrupted_uploads_are_replaced(
     assert files.list_folder(remote) == ["b", "inner"]
     assert files.read_text(f"{remote}/inner/a") == "a"
     assert "folder already exists" in refusal(files.write_folder_atomically(remote).__enter__)
-    files.write_text(f"{remote}/{files._UPLOADING}", "")  # as if this had been killed
+    files.write_text(f"{remote}/{files._UPLOADING}", "")  # as if the upload had been killed
     assert "folder is not complete: its files are still being uploaded, or" in refusal(files.local_copy, remote)
     with files.write_folder_atomically(remote) as local:
         (pathlib.Path(local) / "c").touch()

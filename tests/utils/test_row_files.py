@@ -1,4 +1,4 @@
-"""Files of rows: known by their beginnings, read whole and in parts."""
+"""Row files: detecting the format, and reading them completely and in parts."""
 
 import contextlib
 import gzip
@@ -122,7 +122,7 @@ _TYPES = [pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())
     ("store", "type"),
     [
         *itertools.product([stored_texts.parquet, stored_texts.hugging_face], _TYPES),
-        (stored_texts.hugging_face, pa.string_view()),  # not every release of Arrow writes it to Parquet
+        (stored_texts.hugging_face, pa.string_view()),  # not every Arrow release writes it to Parquet
     ],
     ids=lambda each: getattr(each, "__name__", str(each)),
 )

@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow Datasets: found by name, and read file by file."""
+"""TensorFlow Datasets data sets: finding them by name, and reading them file by file."""
 
 import pathlib
 from typing import Any

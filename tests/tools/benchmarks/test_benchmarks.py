@@ -1,4 +1,4 @@
-"""Every benchmark runs to its end at the smallest size and prints its table."""
+"""Every benchmark completes at the smallest size and prints its table."""
 
 import json
 import pathlib
@@ -14,7 +14,7 @@ from tools.benchmarks import measuring
 
 
 def read_rows(output: str) -> dict[str, list[float]]:
-    """Returns the numbers in each row of a table, by the name of the row."""
+    """Returns the numbers in each row of a table, by row name."""
     cells = [line.strip("| ").split(" | ") for line in output.splitlines() if re.match(r"\| \w", line)]
     return {name: [float(value.replace(",", "")) for value in values] for name, *values in cells}
 

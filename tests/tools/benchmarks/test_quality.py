@@ -1,4 +1,4 @@
-"""The contest of programs: what official_bert runs, its budget and the table. A whole contest is slow."""
+"""The comparison of programs: the official_bert commands, the budget, and the table. A full comparison is slow."""
 
 import math
 import pathlib

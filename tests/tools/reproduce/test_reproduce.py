@@ -1,4 +1,4 @@
-"""The paper's tables as commands, and the page that they end in."""
+"""The paper's tables as commands, and the page with their results."""
 
 import json
 import pathlib
@@ -108,7 +108,7 @@ def test_the_base_scale_pretrains_as_the_paper_does(data_dir: pathlib.Path):
         assert (second.last_step, second.max_seq_length, second.max_predictions_per_seq) == (1_000_000, 512, 77)
         assert {phase.train_batch_size for phase in options.phases} == {256}
         assert (options.learning_rate, options.num_warmup_steps, options.warmup_jump) == (1e-4, 10_000, True)
-        assert (options.phase2_learning_rate, options.end_learning_rate) == (None, 0.0)  # one line over both phases
+        assert (options.phase2_learning_rate, options.end_learning_rate) == (None, 0.0)  # one line for both phases
 
 
 def test_scores_are_of_the_best_learning_rate_and_of_the_best_threshold(data_dir: pathlib.Path):
@@ -169,8 +169,8 @@ def test_what_there_is_no_data_for_is_left_out(data_dir: pathlib.Path):
 @pytest.mark.parametrize(("changes", "message"), [
     ({"random_seeds": []}, "--random_seeds=: expected different whole numbers"),
     ({"random_seeds": ["1", "x"]}, "--random_seeds=1,x: expected different whole numbers"),
-    ({"random_seeds": ["1", "01"]}, "--random_seeds=1,01: expected different"),  # one run would count as two
-    ({"num_train_steps": 12}, "--num_train_steps is 12; .* multiple of 10"),  # after 0.8 of it is no checkpoint
+    ({"random_seeds": ["1", "01"]}, "--random_seeds=1,01: expected different"),  # would be the same run twice
+    ({"num_train_steps": 12}, "--num_train_steps is 12; .* multiple of 10"),  # no checkpoint after 0.8 of 12 steps
 ])  # fmt: skip
 def test_numbers_that_no_experiment_has_are_refused(changes: dict[str, object], message: str, data_dir: pathlib.Path):
     assert_refused(message, options_for, data_dir, "figure5", **changes)

@@ -1,4 +1,4 @@
-"""The list of mutations fits the code; `make mutations` tries them."""
+"""The list of mutations matches the code. `make mutations` runs them."""
 
 import pathlib
 
@@ -21,7 +21,7 @@ def test_each_mutation_changes_one_place_and_names_tests_that_are_there(mutation
 
 @pytest.fixture
 def few_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts pytest in half the time."""
+    """Halves pytest's startup time."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 

@@ -1,4 +1,4 @@
-"""The TPU recipes as the check reads them; compiling them needs an environment of its own."""
+"""The TPU recipes as the check reads them. Compiling them needs a separate environment."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The programs that are compiled for a TPU take the steps that are taken here."""
+"""The programs compiled for a TPU take the same steps as on this machine."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ TASKS = {
 
 @pytest.fixture
 def with_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has variables made with their values, so that steps can be taken."""
+    """Creates variables with real values, so that steps can be run."""
 
     @contextlib.contextmanager
     def here() -> Iterator[tf.distribute.Strategy]:
@@ -55,7 +55,7 @@ def small_config(tiny_config: BertConfig) -> BertConfig:
 
 
 def random_like(spec: tf.TensorSpec, rng: np.random.Generator, config: BertConfig, name: str) -> tf.Tensor:
-    """Values that a feature may have, by the name of the feature."""
+    """Returns plausible random values for a feature, by its name."""
     if spec.dtype == tf.float32:
         return tf.constant(rng.integers(0, 2, spec.shape), tf.float32)
     limits = {"input_ids": config.vocab_size, "masked_lm_ids": config.vocab_size, "masked_lm_positions": LENGTH}
@@ -75,7 +75,7 @@ def random_arguments(step: ReplicaStep, config: BertConfig) -> list[Any]:
 
 
 def assert_same(step: ReplicaStep, arguments: list[Any]) -> int:
-    """Takes a step as it is and as a function of its variables' values; returns how many of these it changed."""
+    """Runs a step directly and as a function of its variables' values. Returns the number of variables it changed."""
     tensors = tf.nest.flatten(arguments)
 
     def taken(*tensors: tf.Tensor) -> Any:
@@ -86,7 +86,7 @@ def assert_same(step: ReplicaStep, arguments: list[Any]) -> int:
     variables = {variable.handle.ref(): variable for variable in traced.graph.variables}
     held = [variables[handle.ref()] for handle, _ in traced.graph.captures]
     before = [variable.numpy() for variable in held]
-    # Compiled, as for a TPU: forward, backward, clipping and optimizer have no operation that XLA lacks.
+    # Compiled as for a TPU: XLA supports all operations of forward pass, backward pass, clipping and optimizer.
     number = len(tensors)
     pure = tf.function(
         lambda *all: replay_without_variables(traced.graph, all[:number], all[number:]), jit_compile=True
@@ -103,11 +103,11 @@ def assert_same(step: ReplicaStep, arguments: list[Any]) -> int:
 
 
 def assert_changes_all_variables(step: ReplicaStep, config: BertConfig) -> None:
-    """Takes a step of training, as above: weights, moments and the number of steps change."""
-    function: Any = step.function  # of pre-training a method, of fine-tuning a TrainingStep
+    """Compares a training step as above, and checks that weights, moments and step counter change."""
+    function: Any = step.function  # a method in pre-training, a TrainingStep in fine-tuning
     trainer = getattr(function, "__self__", None)
     model, optimizer = (trainer or function).model, (trainer or function).optimizer
-    optimizer.iterations.assign(steps.STEPS // 2)  # at the first one the rate is 0
+    optimizer.iterations.assign(steps.STEPS // 2)  # at step 0 the learning rate is 0
     changed = assert_same(step, random_arguments(step, config))
     assert changed == 3 * len(model.trainable_variables) + 1
 
@@ -147,7 +147,7 @@ def test_lengths_are_those_of_a_tpu_the_longest_first(small_config: BertConfig):
     assert labels.shape == (2,)
     assert parameters > 0
     optimizer = by_length[0][1].function.optimizer  # type: ignore[attr-defined]
-    assert not optimizer.uses_kernel  # XLA has neither this kernel nor rows of a number that is not known
+    assert not optimizer.uses_kernel  # XLA supports neither this kernel nor an unknown number of rows
     assert not optimizer.clips_rows
 
 
@@ -163,11 +163,11 @@ def test_packed_records_come_in_the_shapes_of_training(small_config: BertConfig)
         name: (each.shape, each.dtype) for name, each in expected.items()
     }
     assert step.repeats == 2
-    tf.function(step.function, autograph=False).get_concrete_function(features)  # it takes them
+    tf.function(step.function, autograph=False).get_concrete_function(features)  # accepts the features
 
 
 class FakeTpu:
-    """In place of StepCompiler: batches over `largest` rows do not fit, and time is over after `answers` of them."""
+    """A fake StepCompiler: batches of more than `largest` rows do not fit, and time is up after `in_time` answers."""
 
     replicas, topology = 2, "v5e:1x2"
 
@@ -200,7 +200,7 @@ def checked(monkeypatch: pytest.MonkeyPatch, tpu: FakeTpu, config_file: str) -> 
 def test_a_check_of_fine_tuning_names_every_length_and_the_largest_batch(monkeypatch, capsys, config_file):
     tpu = FakeTpu(largest=4)
     assert checked(monkeypatch, tpu, config_file) == 1
-    # 6 rows of a batch are 3 of a replica; 9 are 5, with an empty one among them.
+    # 6 rows of a batch are 3 per replica. 9 rows are 5 per replica, including an empty one.
     assert tpu.asked[:4] == [
         ("training step of length 64", 3), ("prediction of length 64", 5),
         ("training step of length 32", 3), ("prediction of length 32", 5),

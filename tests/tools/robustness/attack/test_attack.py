@@ -31,7 +31,7 @@ def test_the_table_counts_attempts_and_failures():
 
 
 def test_crashes_hangs_and_errors_are_not_held(tmp_path: pathlib.Path):
-    # The program has a process of its own because it forks, which is not safe once TensorFlow runs.
+    # The program runs in a separate process because it forks, which is not safe once TensorFlow is running.
     program = f"""
 import os, pathlib, tempfile, time
 from tools.robustness.attack import __main__ as attack

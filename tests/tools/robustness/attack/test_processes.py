@@ -1,4 +1,4 @@
-"""Processes under attack are watched, killed and judged."""
+"""Attacked processes are monitored, killed and judged."""
 
 import os
 import pathlib
@@ -34,7 +34,7 @@ def test_a_result_or_an_error_message_is_held():
 
 
 def test_a_process_is_waited_for_killed_and_its_output_kept(tmp_path: pathlib.Path):
-    # The program has a process of its own because it forks, which is not safe once TensorFlow runs.
+    # The program runs in a separate process because it forks, which is not safe once TensorFlow is running.
     program = f"""
 import sys, time
 from tools.robustness.attack import processes
