@@ -45,7 +45,7 @@ OF_EXTRA = {
 PEERS = {"torch", "transformers"}
 
 
-def lines_of(name: str) -> list[str]:
+def read_lines(name: str) -> list[str]:
     text = re.sub(r"#.*", "", (ROOT / name).read_text(encoding="utf-8"))
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -70,7 +70,7 @@ def test_versions_that_answer_wrongly_or_fail_are_not_accepted(name: str, too_ol
 
 
 def test_requirements_txt_names_what_most_extras_need():
-    include, *listed = lines_of("requirements.txt")
+    include, *listed = read_lines("requirements.txt")
     assert include == "-c constraints.txt"
     wanted = [
         *PLAIN,
@@ -89,7 +89,7 @@ def test_versions_are_pinned_in_one_file_and_within_the_ranges():
     listed = [
         line
         for name in ("requirements.txt", "requirements-test.txt", "requirements-dev.txt")
-        for line in lines_of(name)
+        for line in read_lines(name)
     ]
     named = [Requirement(line) for line in listed if not line.startswith("-")]
     assert not [each for each in named if each.specifier or each.marker or each.url]

@@ -74,14 +74,14 @@ def imports_of(path: pathlib.Path) -> set[str]:
     return names
 
 
-def name_of(path: pathlib.Path) -> str:
+def get_module_name(path: pathlib.Path) -> str:
     """Returns the full name of a module: official_bert.errors, official_bert.checkpoints.formats.tf1."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
 # All modules except official_bert/__init__.py, which is the outermost layer: it imports the public names lazily.
 NAMES = {
-    name_of(path): path
+    get_module_name(path): path
     for tree in LAYERS
     for path in sorted((ROOT / tree).rglob("*.py"))
     if path != ROOT / "official_bert" / "__init__.py"
@@ -106,15 +106,15 @@ def reachable_from(module: str) -> set[str]:
     return reached
 
 
-def package_of(name: str) -> tuple[str, str]:
+def get_package(name: str) -> tuple[str, str]:
     """Returns the tree and package of a module: official_bert and checkpoints for official_bert.checkpoints.loading."""
     tree, package, *_ = name.split(".")
     return tree, package
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
+@pytest.mark.parametrize("path", MODULES, ids=get_module_name)
 def test_dependencies_point_down_only(path: pathlib.Path):
-    tree, package = package_of(name_of(path))
+    tree, package = get_package(get_module_name(path))
     level = next((number for number, packages in enumerate(LAYERS[tree]) if package in packages), 0)
     assert package in {"__init__", *LAYERS[tree][level]}, f"{path} is of no level"
     allowed = {(tree, package), *((tree, each) for packages in LAYERS[tree][:level] for each in packages)}
@@ -125,7 +125,7 @@ def test_dependencies_point_down_only(path: pathlib.Path):
     for name in imports_of(path):
         first = name.split(".")[0]
         assert first not in {each.stem for each in ROOT.iterdir()} - set(LAYERS), f"{path} imports {name}"
-        assert first not in LAYERS or (is_ours(name) and package_of(name) in allowed), f"{path} imports {name}"
+        assert first not in LAYERS or (is_ours(name) and get_package(name) in allowed), f"{path} imports {name}"
 
 
 def test_no_modules_import_each_other():
@@ -155,9 +155,9 @@ def test_pretraining_needs_tensorflow_keras_and_absl_alone():
 def test_only_files_that_build_graphs_import_the_tokenizer_for_graphs():
     in_graph = "official_bert.tokenization.in_graph"
     for name, path in NAMES.items():
-        builds_graphs = path.stem.startswith("graph") or package_of(name)[1] in ("export", "keras_models")
+        builds_graphs = path.stem.startswith("graph") or get_package(name)[1] in ("export", "keras_models")
         assert builds_graphs or name == in_graph or in_graph not in ours_among(imports_of(path)), path
-        if package_of(name)[1] == "tokenization" and name != in_graph:
+        if get_package(name)[1] == "tokenization" and name != in_graph:
             assert not re.search(r"^(import|from) tensorflow", path.read_text(encoding="utf-8"), re.MULTILINE), path
 
 
@@ -218,7 +218,7 @@ def page_name(page: pathlib.Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def anchors_of(page: pathlib.Path) -> set[str]:
+def list_anchors(page: pathlib.Path) -> set[str]:
     """Returns the anchors of a page's headings, as GitHub generates them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
@@ -233,7 +233,7 @@ def test_links_within_the_documents_lead_somewhere(page: pathlib.Path):
         name, _, anchor = target.partition("#")
         file = (page.parent / name).resolve() if name else page
         assert file.exists(), f"{page_name(page)} links to {target}, which is not there"
-        assert not anchor or anchor in anchors_of(file), (
+        assert not anchor or anchor in list_anchors(file), (
             f"{page_name(page)} links to {target}; there is no such heading"
         )
 
@@ -304,7 +304,7 @@ def flags_in(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w-])--(\w+)", text))
 
 
-def flags_taken_by(name: str, task: str | None = None) -> set[str]:
+def list_flags(name: str, task: str | None = None) -> set[str]:
     """Returns the flags of a command, for all tasks unless one is named. Boolean flags are also listed with "no"."""
     command = load(name)
     variants = [task] if task and command.variants else [None, *command.variants]
@@ -326,7 +326,7 @@ def test_commands_in_the_documents_are_accepted(page: pathlib.Path, monkeypatch:
 
 
 def test_flags_that_the_documents_name_exist():
-    known = {flag for name in COMMANDS for flag in flags_taken_by(name)} | {"flagfile", "help"}
+    known = {flag for name in COMMANDS for flag in list_flags(name)} | {"flagfile", "help"}
     for path in (ROOT / "tools").rglob("*.py"):
         names = re.findall(r"^    (\w+): .* = option\(", path.read_text(encoding="utf-8"), re.MULTILINE)
         arguments = re.findall(r'add_argument\("--(\w+)"', path.read_text(encoding="utf-8"))
@@ -359,7 +359,7 @@ def test_every_old_flag_of_the_migration_page_has_a_new_one_that_exists():
         for old, new in rows:
             same = flags_in(old) if new.startswith("the same") else set()
             task_of_row = re.search(r"--task=([\w-]+)", new)
-            unknown = (flags_in(new) | same) - flags_taken_by(script, task_of_row[1] if task_of_row else task or None)
+            unknown = (flags_in(new) | same) - list_flags(script, task_of_row[1] if task_of_row else task or None)
             assert not unknown, (
                 f"docs/reference/migration.md: {script} has no --{', --'.join(unknown)}, which stands beside {old}"
             )

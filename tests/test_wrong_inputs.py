@@ -63,7 +63,7 @@ MISLEADING = ("is corrupted; ", "iconv", "LATIN1", "Error(", "--on_", "Traceback
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def sample_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Returns a path of each kind of file, by kind."""
     from official_bert.modeling.pretraining_model import build_pretraining_model  # here, since it imports TensorFlow
 
@@ -87,10 +87,12 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("command", "flag", "others", "kinds"), INPUTS)
-def test_a_file_of_another_kind_is_named(command: str, flag: str, others: list[str], kinds: str, given: dict[str, str]):
-    for kind in given.keys() - {*kinds.split(), "out"}:
-        told = run(command, [f"--{flag}={given[kind]}" if flag else given[kind], *others], given)
-        assert given[kind] in told, (kind, told)
+def test_a_file_of_another_kind_is_named(
+    command: str, flag: str, others: list[str], kinds: str, sample_files: dict[str, str]
+):
+    for kind in sample_files.keys() - {*kinds.split(), "out"}:
+        told = run(command, [f"--{flag}={sample_files[kind]}" if flag else sample_files[kind], *others], sample_files)
+        assert sample_files[kind] in told, (kind, told)
         assert not any(word in told for word in MISLEADING), (kind, told)
 
 
@@ -121,9 +123,11 @@ def run(command: str, arguments: list[str], paths: dict[str, str]) -> str:
     ("predict --export_dir={export} --input_file={checkpoint} --output_file={out}", "checkpoint",
      "is a folder; expected a regular file"),
 ])  # fmt: skip
-def test_an_error_says_what_the_file_is(command: str, kind: str, message: str, given: dict[str, str]):
+def test_an_error_says_what_the_file_is(command: str, kind: str, message: str, sample_files: dict[str, str]):
     name, *arguments = command.split()
-    assert f"{given[kind]} {message}" in run(name, arguments, given).replace(f"{given[kind]}: ", f"{given[kind]} ")
+    assert f"{sample_files[kind]} {message}" in run(name, arguments, sample_files).replace(
+        f"{sample_files[kind]}: ", f"{sample_files[kind]} "
+    )
 
 
 @pytest.mark.parametrize(("start", "kind"), [

@@ -292,16 +292,18 @@ def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manif
 ):
     paths = write_records(tmp_path, [3, 4])
 
-    def found(*flags: dict[str, object]) -> RecordFiles:
+    def open_records(*flags: dict[str, object]) -> RecordFiles:
         for path, count, changes in zip(paths, (3, 4), flags, strict=True):
             write_manifest(path.removesuffix(".tfrecord"), {path: count}, vocab_file, **changes)
         return find_records(paths, vocab_file)
 
     for name, other in (("masking_rates", "0/0/100"), ("sentence_objective", "none")):
-        assert_refused(f"different values of --{name}: .*{other}.*Pass records of one kind", found, {}, {name: other})
-    records = found({}, {})
+        assert_refused(
+            f"different values of --{name}: .*{other}.*Pass records of one kind", open_records, {}, {name: other}
+        )
+    records = open_records({}, {})
     assert (records.masking_rates, records.sentence_objective) == ("80/10/10", "next_sentence")
-    records = found(*[{"masking_rates": "0/100/0", "sentence_objective": "none"}] * 2)
+    records = open_records(*[{"masking_rates": "0/100/0", "sentence_objective": "none"}] * 2)
     assert (records.masking_rates, records.sentence_objective) == ("0/100/0", "none")
     batch = next(iter(records.evaluation(7)))
     predicted = tf.gather(batch["input_ids"], batch["masked_lm_positions"], batch_dims=1)

@@ -10,7 +10,7 @@ from official_bert.data.packing import Packing
 LENGTH, LIMIT = 16, 4
 
 
-def records_of(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
+def split_records(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
     """Returns each record of an unpacked batch as its tokens, segments, predictions and label."""
     return [
         record(batch, row, np.flatnonzero(batch["input_mask"][row]), batch["masked_lm_weights"][row] > 0, 0)
@@ -18,7 +18,7 @@ def records_of(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
     ]
 
 
-def packed_records_of(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
+def split_packed_records(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
     """Returns each record of a packed batch, [rows, ...], as its tokens, segments, predictions and label."""
     found = []
     for row, record_ids in enumerate(batch["record_ids"]):
@@ -75,7 +75,7 @@ def test_every_record_is_packed_once_in_whichever_shape(monkeypatch: pytest.Monk
     packed = packing.pack({name: tf.constant(value) for name, value in plain.items()}, shapes)
     assert {value.shape[:2] for value in packed.values()} == {(replicas * parts, rows)}
     in_rows = {name: value.numpy().reshape((-1, *value.shape[2:])) for name, value in packed.items()}
-    assert sorted(packed_records_of(in_rows)) == sorted(records_of(plain))
+    assert sorted(split_packed_records(in_rows)) == sorted(split_records(plain))
     # Parts are filled one after the other, equally on all replicas.
     by_replica = in_rows["input_mask"].any(axis=1).reshape(replicas, parts, rows).sum(axis=2)
     used = by_replica.sum()

@@ -63,7 +63,7 @@ def read_notebook(path: pathlib.Path) -> Any:
     return nbformat.read(path, as_version=4)
 
 
-def shown(notebook: Any) -> list[list[str]]:
+def read_outputs(notebook: Any) -> list[list[str]]:
     """Returns the output of each code cell: pictures by their type, and text without numbers and spaces.
 
     For a cell tagged "varies", whose words depend on the Python version, returns the number of lines instead.
@@ -92,12 +92,12 @@ def test_a_notebook_shows_what_it_gives(path: pathlib.Path, installed: pathlib.P
     (installed / "bin" / "python").symlink_to(sys.executable)
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)  # not set in a reader's environment
     notebook = read_notebook(path)
-    stored = shown(notebook)
+    stored = read_outputs(notebook)
     import nbclient
 
     # Raises an error at the first cell that fails.
     nbclient.NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(folder)}}).execute()
-    assert shown(notebook) == stored
+    assert read_outputs(notebook) == stored
 
 
 @pytest.mark.slow
@@ -106,9 +106,9 @@ def test_a_notebook_has_its_outputs_and_no_remarks_of_tensorflow(path: pathlib.P
     notebook = read_notebook(path)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    pictures = [part for cell in shown(notebook) for part in cell if part == "image/png"]
+    pictures = [part for cell in read_outputs(notebook) for part in cell if part == "image/png"]
     assert pictures
-    assert all(any(cell) for cell in shown(notebook))
+    assert all(any(cell) for cell in read_outputs(notebook))
     for remark in ("oneDNN", "cuInit", "0000 00:00", "cuda", "Warning", "WARNING", str(pathlib.Path.home()), "/tmp/"):
         assert remark not in json.dumps([cell.outputs for cell in cells]), remark
 

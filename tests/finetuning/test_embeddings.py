@@ -94,12 +94,12 @@ def test_fit_takes_the_steps_of_the_command(folder):
 
 @pytest.mark.slow
 def test_a_text_encoder_learns_saves_and_goes_on(folder, tmp_path):
-    def encoder_for(**settings):
+    def create_encoder(**settings):
         return official_bert.TextEncoder.from_checkpoint(
             str(folder / "config.json"), vocab_file=str(folder / "vocab.txt"), do_lower_case=True, **settings
         )
 
-    encoder = encoder_for(objective="cosine", score_range=(0, 5))
+    encoder = create_encoder(objective="cosine", score_range=(0, 5))
     scores = [number % 6 for number in range(len(PAIRS))]
     encoder.compile(learning_rate=1e-2)
     history = encoder.fit(PAIRS, scores, epochs=4, verbose=0, validation_data=(PAIRS, scores)).history

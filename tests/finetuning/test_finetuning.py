@@ -69,7 +69,7 @@ def with_task_options(options: Options, **changes) -> Options:
     return dataclasses.replace(options, task_options=dataclasses.replace(options.task_options, **changes))
 
 
-def with_several_labels(options: Options) -> Options:
+def enable_multi_label(options: Options) -> Options:
     """Returns options for a table in which one row has two labels."""
     path = pathlib.Path(options.output_dir).parent / "train.csv"
     path.write_text(path.read_text().replace(",good\n", ",good;bad\n", 1))
@@ -189,12 +189,12 @@ def test_sigterm_saves_and_the_same_command_goes_on(options, tmp_path, monkeypat
     train = trainer.Trainer.train
 
     def terminated(self, features, first, last, on_step, *rest):
-        def told(done: int, loss: float) -> bool:
+        def interrupt_after_step_8(done: int, loss: float) -> bool:
             if done == 8:
                 signal.raise_signal(signal.SIGTERM)
             return on_step(done, loss)
 
-        return train(self, features, first, last, told, *rest)
+        return train(self, features, first, last, interrupt_after_step_8, *rest)
 
     monkeypatch.setattr(trainer.Trainer, "train", terminated)
     with pytest.raises(SystemExit) as stopped:
@@ -308,7 +308,7 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
 ])  # fmt: skip
 def test_what_cannot_be_is_said(options, changes, message):
     of_task = {name: changes.pop(name) for name in ("eval_file", "label_kind") if name in changes}
-    options = with_several_labels(options) if "label_kind" in of_task else options
+    options = enable_multi_label(options) if "label_kind" in of_task else options
     options = with_task_options(options, **of_task)
     changes = {"num_train_epochs": 0.2, **changes}
     assert message in refusal(lambda: runner.run(dataclasses.replace(options, **changes)))
@@ -316,7 +316,7 @@ def test_what_cannot_be_is_said(options, changes, message):
 
 
 def test_of_several_labels_the_results_have_the_figures_of_each(options, tmp_path):
-    several = with_several_labels(options)
+    several = enable_multi_label(options)
     scores = runner.run(dataclasses.replace(several, do_predict=False, num_train_epochs=1.0))
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     labels = results["dev"].pop("labels")

@@ -22,7 +22,7 @@ def folder(vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     return tmp_path
 
 
-def blocks_of(page: str) -> list[str]:
+def read_code_blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
@@ -31,7 +31,7 @@ def blocks_of(page: str) -> list[str]:
 @pytest.mark.usefixtures("folder")
 def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[str]):
     names: dict = {}
-    blocks = blocks_of("docs/guides/python.md")
+    blocks = read_code_blocks("docs/guides/python.md")
     assert len(blocks) == 15
     for block in blocks:
         exec(block, names)
@@ -66,7 +66,7 @@ def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[
 @pytest.mark.usefixtures("folder")
 def test_the_lines_of_the_readme_run():
     names: dict = {}
-    for block in blocks_of("README.md"):
+    for block in read_code_blocks("README.md"):
         assert len(block.strip().splitlines()) <= 10
         exec(block, names)
     assert set(names["classifier"].classify(["a dull film"])) <= {"bad", "good"}

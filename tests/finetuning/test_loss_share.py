@@ -15,7 +15,7 @@ from official_bert.kinds.names import KINDS
 ROWS, PADDING, LENGTH, CLASSES = 5, 3, 4, 4
 
 
-def batch_of(kind: str):
+def make_batch(kind: str):
     """Returns inputs, targets and outputs of five rows and three padding rows."""
     rng = np.random.default_rng(0)
     count = ROWS + PADDING
@@ -66,7 +66,7 @@ def loss_by_hand(kind: str, labels, outputs, weights) -> float:
 @pytest.mark.parametrize("weighed", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_shares_add_up_to_the_mean_over_the_rows_that_are_there(kind: str, weighed: bool):
-    inputs, labels, outputs = batch_of(kind)
+    inputs, labels, outputs = make_batch(kind)
     head = SPECS[kind](labels=tuple("abcd"))
     share_of = LossShare(create_model(head).loss(), loss_weights=head.loss_weights())
     weights = np.linspace(0.5, 2.0, ROWS + PADDING).astype(np.float32)
@@ -87,7 +87,7 @@ def test_shares_add_up_to_the_mean_over_the_rows_that_are_there(kind: str, weigh
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_is_not_learned(kind: str):
-    inputs, labels, outputs = batch_of(kind)
+    inputs, labels, outputs = make_batch(kind)
     head = SPECS[kind](labels=tuple("abcd"))
     share_of = LossShare(create_model(head).loss(), loss_weights=head.loss_weights())
     variables = tf.nest.map_structure(tf.Variable, outputs)
@@ -100,7 +100,7 @@ def test_padding_is_not_learned(kind: str):
 
 def test_tags_of_padding_count_in_nothing_whatever_they_are():
     """The zero rows that fill up micro-batches have the tag 0."""
-    inputs, labels, outputs = batch_of("tagging")
+    inputs, labels, outputs = make_batch("tagging")
     share_of = LossShare(create_model(SPECS["tagging"](labels=tuple("abcd"))).loss())
     expected = share_of.share(inputs, labels, outputs, None, share_of.count(inputs, labels))
     labels[ROWS:] = 0
@@ -117,7 +117,7 @@ def test_a_user_s_own_loss_is_shared_out_as_keras_would_take_it():
             else (keras.losses.MeanAbsoluteError()(targets[:, None], outputs[:, None], weights))
         )
 
-    inputs, labels, outputs = batch_of("regression")
+    inputs, labels, outputs = make_batch("regression")
     share_of = LossShare("mean_absolute_error", mean_loss)
     count = share_of.count(inputs, labels)
     expected = np.abs(outputs - labels)[:ROWS].mean()
@@ -127,14 +127,14 @@ def test_a_user_s_own_loss_is_shared_out_as_keras_would_take_it():
 
 
 def test_a_batch_without_a_row_has_no_loss():
-    inputs, labels, outputs = batch_of("classification")
+    inputs, labels, outputs = make_batch("classification")
     share_of = LossShare(create_model(SPECS["classification"](labels=tuple("abcd"))).loss())
     inputs = {"input_mask": 0 * inputs["input_mask"]}
     assert float(share_of.share(inputs, labels, outputs, None, share_of.count(inputs, labels))) == 0.0
 
 
 def test_a_whole_batch_has_the_loss_that_keras_gives_it_whatever_its_reduction():
-    inputs, labels, outputs = batch_of("classification")
+    inputs, labels, outputs = make_batch("classification")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
     share_of = LossShare(loss, lambda _, *batch: loss(*batch), is_whole=True)
     weights = np.linspace(0.5, 2.0, ROWS + PADDING).astype(np.float32)
@@ -146,7 +146,9 @@ def test_a_whole_batch_has_the_loss_that_keras_gives_it_whatever_its_reduction()
 def test_a_user_s_own_loss_of_tokens_weighs_each_row_s(weighed: bool):
     """The numbers of rows and tokens are equal, so that a wrong axis would raise no error."""
     own = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=NO_LABEL)
-    inputs, labels, outputs = (tf.nest.map_structure(lambda each: each[:LENGTH], part) for part in batch_of("tagging"))
+    inputs, labels, outputs = (
+        tf.nest.map_structure(lambda each: each[:LENGTH], part) for part in make_batch("tagging")
+    )
     weights = np.arange(1, LENGTH + 1, dtype=np.float32) if weighed else None
     share_of = LossShare(own)
     share = share_of.share(inputs, labels, outputs, weights, share_of.count(inputs, labels))
@@ -160,7 +162,7 @@ def test_what_keras_shows_is_a_mean_over_micro_batches():
         shown.append(float(loss(*batch)))
         return shown[-1] + 3.0  # like a regularization loss
 
-    inputs, labels, outputs = batch_of("classification")
+    inputs, labels, outputs = make_batch("classification")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     share_of = LossShare(loss, mean_loss, micro_batches=2)
     count = share_of.count(inputs, labels)

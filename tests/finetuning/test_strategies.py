@@ -45,7 +45,7 @@ CONFIG = tiny_config(num_hidden_layers=1, hidden_dropout_prob=0.0, attention_pro
 STEPS, ROWS, BATCH = 20, 13, 5  # the last batch of an epoch has 3 rows
 
 
-def trainer_for(kind: str, strategy: tf.distribute.Strategy) -> Trainer:
+def make_trainer(kind: str, strategy: tf.distribute.Strategy) -> Trainer:
     training = TrainingConfig(
         train_batch_size=BATCH, learning_rate=RATE, num_steps=STEPS, steps_per_epoch=-(-ROWS // BATCH),
         warmup_proportion=0.1, eval_steps=STEPS, max_seq_length=24, random_seed=7,
@@ -61,7 +61,7 @@ def trainer_for(kind: str, strategy: tf.distribute.Strategy) -> Trainer:
 
 def trained(kind: str, strategy: tf.distribute.Strategy) -> dict[str, Any]:
     """Returns losses, weights and predictions after 20 steps."""
-    trainer, features = trainer_for(kind, strategy), random_features(kind, ROWS, longest=24)
+    trainer, features = make_trainer(kind, strategy), random_features(kind, ROWS, longest=24)
     losses: list[float] = []
 
     def on_step(done: int, mean: float) -> bool:
@@ -204,10 +204,10 @@ def test_training_goes_on_from_any_strategy_to_any_other(tmp_path: pathlib.Path)
     """Equal bit for bit with the same number of replicas, and like one device with another number."""
     features, half = random_features(names.CLASSIFICATION, ROWS, longest=24), STEPS // 2
 
-    def in_two_parts(first: str, second: str, rate: float) -> list[np.ndarray]:
+    def train_in_two_parts(first: str, second: str, rate: float) -> list[np.ndarray]:
         weights: list[np.ndarray] = []
         for number, name in enumerate((first, second)):
-            trainer = trainer_for(names.CLASSIFICATION, distribution.get_strategy(name))
+            trainer = make_trainer(names.CLASSIFICATION, distribution.get_strategy(name))
             trainer.model.get_layer("head_dropout").rate = rate
             variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
             state = RunCheckpoints(str(tmp_path / f"{first}-{second}-{rate}"), variables, keep=1)
@@ -217,13 +217,13 @@ def test_training_goes_on_from_any_strategy_to_any_other(tmp_path: pathlib.Path)
             weights = trainer.model.get_weights()
         return weights
 
-    whole = trainer_for(names.CLASSIFICATION, distribution.get_strategy("mirrored"))
+    whole = make_trainer(names.CLASSIFICATION, distribution.get_strategy("mirrored"))
     whole.model.get_layer("head_dropout").rate = 0.5
     whole.train(features, 0, STEPS, lambda done, loss: False)
-    for one, other in zip(whole.model.get_weights(), in_two_parts("mirrored", "mirrored", 0.5), strict=True):
+    for one, other in zip(whole.model.get_weights(), train_in_two_parts("mirrored", "mirrored", 0.5), strict=True):
         np.testing.assert_array_equal(one, other)
     expected = trained(names.CLASSIFICATION, distribution.get_strategy("one_device"))["weights"]
-    found = np.concatenate([np.ravel(each) for each in in_two_parts("one_device", "mirrored", 0.0)])
+    found = np.concatenate([np.ravel(each) for each in train_in_two_parts("one_device", "mirrored", 0.0)])
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -233,7 +233,7 @@ def test_one_replica_takes_the_very_steps_of_one_device():
     for name in ("one_device", "mirrored"):
         strategy = distribution.get_strategy(name)
         assert strategy.num_replicas_in_sync == 1
-        trainer = trainer_for(names.CLASSIFICATION, strategy)
+        trainer = make_trainer(names.CLASSIFICATION, strategy)
         trainer.train(features, 0, 3, lambda done, loss: False)
         weights.append(trainer.model.get_weights())
     for one, other in zip(*weights, strict=True):

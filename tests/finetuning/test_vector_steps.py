@@ -27,7 +27,7 @@ ROWS, LENGTH = 7, 12
 RANKING = VectorSpec(normalize=True)
 
 
-def config_of(dropout: float) -> BertConfig:
+def make_config(dropout: float) -> BertConfig:
     rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     return tiny_config(initializer_range=0.2, **rates)
 
@@ -39,17 +39,17 @@ def build_features(texts: int, rows: int = ROWS) -> Features:
     return from_rows(ids, [np.zeros(len(each)) for each in ids], {"labels": labels}, {}, texts)
 
 
-def batch_of(texts: int) -> tuple:
+def make_batch(texts: int) -> tuple:
     return tf.nest.map_structure(tf.constant, batches.pad_batch(build_features(texts), np.arange(ROWS), LENGTH))
 
 
 def gradients_of_step(head: VectorSpec, texts: int, dropout: float, micro_batches: int):
     """Returns the loss of a step, the gradients (what gradient descent with rate 1 subtracts), and the model."""
-    learner = create_model(head).answering_model(build_encoder(config_of(dropout), seed=1))
+    learner = create_model(head).answering_model(build_encoder(make_config(dropout), seed=1))
     optimizer, share = keras.optimizers.SGD(1.0), make_loss_share(create_model(head).loss())
     step = TrainingStep(learner, optimizer, share, seed=3, micro_batches=micro_batches)
     before = [variable.numpy() for variable in learner.trainable_variables]
-    inputs, targets = batch_of(texts)
+    inputs, targets = make_batch(texts)
     loss = tf.function(lambda: tf.distribute.get_strategy().run(step, args=(inputs, targets))[0], autograph=False)()
     after = [variable.numpy() for variable in learner.trainable_variables]
     for variable, values in zip(learner.trainable_variables, before, strict=True):
@@ -59,7 +59,7 @@ def gradients_of_step(head: VectorSpec, texts: int, dropout: float, micro_batche
 
 def gradients_at_once(head: VectorSpec, learner: keras.Model, texts: int, micro_batches: int):
     """Returns the loss and its gradients if all forward passes are differentiated together."""
-    inputs, targets = batch_of(texts)
+    inputs, targets = make_batch(texts)
     rows = -(-ROWS // micro_batches)
     with tf.GradientTape() as tape:
         outputs = []
@@ -108,7 +108,7 @@ def trained(strategy: tf.distribute.Strategy, micro_batches: int = 1) -> tuple:
         train_batch_size=5, learning_rate=1e-4, num_steps=6, steps_per_epoch=3, warmup_proportion=0.1, eval_steps=6,
         max_seq_length=LENGTH, random_seed=7, micro_batches=micro_batches,
     )  # fmt: skip
-    trainer = Trainer(RANKING, LoadedModel(config_of(0.0), {}, VOCAB, True), config, strategy=strategy)
+    trainer = Trainer(RANKING, LoadedModel(make_config(0.0), {}, VOCAB, True), config, strategy=strategy)
     features = build_features(2, 13)
     losses: list[float] = []
     trainer.train(features, 0, 6, lambda done, mean: bool(losses.append(mean * done)))

@@ -42,7 +42,7 @@ OF_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")  # a server has no Pyth
 Operations = dict[str, list[str]]
 
 
-def operations_of(packages: tuple[str, ...]) -> Operations:
+def list_operations(packages: tuple[str, ...]) -> Operations:
     """Returns the names of all operations of some packages, with the names of their attributes."""
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
@@ -57,7 +57,7 @@ def main() -> None:
     content: dict[str, dict[str, object]] = {}
     before: Operations = {}
     for release, packages in RELEASES.items():
-        operations = operations_of(packages)
+        operations = list_operations(packages)
         added = {name: attributes for name, attributes in operations.items() if before.get(name) != attributes}
         removed = sorted(set(before) - set(operations))
         content[release] = {"packages": list(packages), "added": dict(sorted(added.items())), "removed": removed}

@@ -38,7 +38,7 @@ def inputs() -> dict[str, Any]:
     return {name: value.astype(np.int32) for name, value in arrays.items()}
 
 
-def drawn(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+def draw_weight(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
     """Returns a random value for a weight."""
     return rng.normal(1.0 if "gamma" in name else 0.0, 0.3, shape).astype(np.float32)
 
@@ -48,7 +48,7 @@ def set_weights(model: Any) -> None:
     rng = np.random.default_rng(0)
     for variable in model.weights:
         if "float" in str(variable.dtype):
-            variable.assign(drawn(variable.name, tuple(variable.shape), rng))
+            variable.assign(draw_weight(variable.name, tuple(variable.shape), rng))
 
 
 def save_outputs(folder: pathlib.Path, outputs: dict[str, Any]) -> None:

@@ -225,13 +225,13 @@ ARGUMENTS = {
 }
 
 
-def classes_of(module) -> dict[str, type]:
+def find_classes(module) -> dict[str, type]:
     return {name: value for name, value in vars(module).items() if inspect.isclass(value)}
 
 
 def create(module, name: str, classes: int):
     """Returns a loss or a metric of Keras. Losses read logits."""
-    kind = classes_of(module)[name]
+    kind = find_classes(module)[name]
     if module is keras.losses and "from_logits" in inspect.signature(kind).parameters:
         return kind(from_logits=True)
     if name == "OneHotIoU":
@@ -263,7 +263,7 @@ def build_model(kind: str) -> tuple[official_bert.TextClassifier | official_bert
     return model, ids, Values(kind, np.asarray(model.predict(ids, verbose=0), np.float64).reshape(ROWS, -1))
 
 
-def labels_of(kind: str, form: str = "rows"):
+def make_labels(kind: str, form: str = "rows"):
     y = Y_BY_KIND[kind]
     return y[:, 0] if kind == "values" else y.argmax(axis=1) if form == "indices" else y
 
@@ -272,9 +272,9 @@ def labels_of(kind: str, form: str = "rows"):
     ("kind", "form"), [*((kind, "rows") for kind in LOSSES), *((kind, "indices") for kind in CLASSES)]
 )
 def test_each_loss_of_keras_has_the_value_of_numpy_or_is_rejected(kind: str, form: str):
-    assert set(classes_of(keras.losses)) == set().union(*LOSSES.values()) | NO_LOSS
+    assert set(find_classes(keras.losses)) == set().union(*LOSSES.values()) | NO_LOSS
     model, ids, values = build_model(kind)
-    for name in classes_of(keras.losses):
+    for name in find_classes(keras.losses):
         if name not in LOSSES[kind]:
             loss = create(keras.losses, name, values.y.shape[1])
             message = refusal(model.compile, "sgd", loss)
@@ -282,14 +282,14 @@ def test_each_loss_of_keras_has_the_value_of_numpy_or_is_rejected(kind: str, for
             assert "use one of " in message
             continue
         model.compile("sgd", create(keras.losses, name, values.y.shape[1]), metrics=[], run_eagerly=True)
-        found = model.evaluate(ids, labels_of(kind, form), verbose=0)
+        found = model.evaluate(ids, make_labels(kind, form), verbose=0)
         assert found == pytest.approx(np.mean(LOSSES[kind][name](values)), rel=1e-4), name
 
 
 @pytest.mark.parametrize(("kind", "loss"), [*((kind, None) for kind in METRICS), *((kind, "rows") for kind in CLASSES)])
 def test_each_metric_of_keras_has_the_value_of_numpy_or_is_rejected(kind: str, loss: str | None):
     known = set().union(*METRICS.values()) | NO_METRIC | CUSTOM
-    assert set(classes_of(keras.metrics)) == known
+    assert set(find_classes(keras.metrics)) == known
     model, ids, values = build_model(kind)
     for name in known - set(METRICS[kind]) - CUSTOM:
         message = refusal(model.compile, "sgd", metrics=[create(keras.metrics, name, values.y.shape[1])])
@@ -302,7 +302,7 @@ def test_each_metric_of_keras_has_the_value_of_numpy_or_is_rejected(kind: str, l
             assert not metric.get_config()["from_logits"]  # This metric receives probabilities.
     loss_of_rows = keras.losses.CategoricalCrossentropy(from_logits=True) if loss else None
     model.compile("sgd", loss_of_rows, metrics=metrics, run_eagerly=True)
-    found = model.evaluate(ids, labels_of(kind), verbose=0, return_dict=True)
+    found = model.evaluate(ids, make_labels(kind), verbose=0, return_dict=True)
     for name, expected in METRICS[kind].items():
         value = expected(values)
         value = value if name in ("F1Score", "FBetaScore") else np.mean(value)
@@ -315,7 +315,7 @@ def test_each_metric_of_keras_has_the_value_of_numpy_or_is_rejected(kind: str, l
 ])  # fmt: skip
 def test_other_heads_reject_losses_and_metrics_of_other_kinds_by_name(module, head):
     is_loss = module is keras.losses
-    for name in set(classes_of(module)) - CUSTOM:
+    for name in set(find_classes(module)) - CUSTOM:
         if name.startswith("Sparse") or (isinstance(head, VectorSpec) and ("Error" in name or "Cosine" in name)):
             continue
         if isinstance(head, VectorSpec) and name in ("Huber", "LogCosh"):
@@ -334,7 +334,7 @@ def test_settings_for_logits_have_the_values_of_settings_for_probabilities():
             keras.metrics.BinaryCrossentropy(from_logits=True, name="BinaryCrossentropy"),
         ]  # fmt: skip
         model.compile("sgd", metrics=metrics, run_eagerly=True)
-        found = model.evaluate(ids, labels_of(kind), verbose=0, return_dict=True)
+        found = model.evaluate(ids, make_labels(kind), verbose=0, return_dict=True)
         for metric in metrics:
             expected = np.mean(BINARY_METRICS[metric.name](values))
             assert found[metric.name] == pytest.approx(expected, rel=1e-4), (kind, metric.name)
@@ -345,7 +345,7 @@ def test_settings_that_name_classes_select_them():
     model.compile(
         "sgd", metrics=[keras.metrics.Recall(class_id=0, name="recall"), keras.metrics.Recall(top_k=1, name="top")]
     )
-    found = model.evaluate(ids, labels_of("two classes"), verbose=0, return_dict=True)
+    found = model.evaluate(ids, make_labels("two classes"), verbose=0, return_dict=True)
     assert found["recall"] == pytest.approx(np.mean((values.p[:, 0] > 0.5)[values.y[:, 0] > 0]))
     assert found["top"] == pytest.approx((values.is_greatest * values.y).sum() / ROWS)
 

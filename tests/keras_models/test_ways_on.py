@@ -22,12 +22,12 @@ CONFIG = tiny_config(num_hidden_layers=1, max_position_embeddings=16)
 TEXTS = ["the cat sat", "a dog ran in the sun"]
 
 
-def weights_of(model) -> dict:
+def read_weights(model) -> dict:
     return {variable.path: np.asarray(variable) for variable in model.variables}
 
 
 def assert_has(model, weights: dict, parts: tuple[str, ...] = ("",)) -> None:
-    for path, value in weights_of(model).items():
+    for path, value in read_weights(model).items():
         if path.startswith(parts):
             np.testing.assert_array_equal(value, weights[path], err_msg=path)
 
@@ -43,7 +43,7 @@ def pretrained(tmp_path_factory) -> str:
 def test_a_masked_lm_that_has_learned_is_a_folder_for_every_next_step(pretrained, tmp_path, capsys):
     folder = str(tmp_path / "adapted")
     model = official_bert.MaskedLM.from_checkpoint(pretrained)
-    before = weights_of(model)
+    before = read_weights(model)
     model.compile("sgd", run_eagerly=True)
     model.fit(TEXTS, verbose=0)
     model.save_checkpoint(folder)
@@ -69,7 +69,7 @@ def test_a_folder_is_written_again_and_others_are_left_alone(tmp_path):
     for seed in (1, 2):
         model = official_bert.MaskedLM(CONFIG, VOCAB, seed=seed)
         model.save_checkpoint(folder)
-        assert_has(official_bert.MaskedLM.from_checkpoint(folder), weights_of(model))
+        assert_has(official_bert.MaskedLM.from_checkpoint(folder), read_weights(model))
     assert len([name for name in os.listdir(folder) if name.endswith(".index")]) == 1
     other = tiny_config(max_position_embeddings=16)
     (tmp_path / "mine").mkdir()
@@ -109,7 +109,7 @@ def test_a_keras_file_of_any_model_is_taken_as_other_checkpoints_are(pretrained,
     masked = official_bert.MaskedLM.from_checkpoint(pretrained)
     for name, model in (("classifier", classifier), ("masked", masked)):
         model.save(tmp_path / f"{name}.keras")
-    of_classifier, path = weights_of(classifier), tmp_path / "classifier.keras"
+    of_classifier, path = read_weights(classifier), tmp_path / "classifier.keras"
     same = official_bert.TextClassifier.from_checkpoint(path)
     assert (same.labels, same.head.pair, same.max_seq_length) == (("a", "b"), True, 12)
     assert_has(same, of_classifier)

@@ -57,7 +57,7 @@ def example(kind: str):
     return features((B, CHOICES, S)), rng.integers(0, CHOICES, B), cross_entropy(), lambda y: y.argmax(-1)
 
 
-def model_of(kind: str, config) -> keras.Model:
+def create_kind_model(kind: str, config) -> keras.Model:
     return build_task_model(kind, build_encoder(config, seed=3), LABELS, CHOICES, seed=3)
 
 
@@ -75,7 +75,7 @@ SLOW = ("multi_label", "regression", "tagging", "question_answering", "multiple_
 )
 def test_a_head_learns_eight_examples_by_heart_and_answers_the_same_when_loaded(kind, quick_config, tmp_path):
     inputs, targets, loss, decoded = example(kind)
-    model = model_of(kind, quick_config)
+    model = create_kind_model(kind, quick_config)
     model.compile(keras.optimizers.Adam(0.003), loss)
     data = tf.data.Dataset.from_tensors((inputs, targets)).repeat()
     before = [variable.numpy() for variable in model.variables]
@@ -112,7 +112,7 @@ def all_equal(found, targets) -> bool:
 @pytest.mark.parametrize("kind", names.KINDS)
 def test_more_padding_changes_no_prediction(kind, tiny_config):
     inputs, *_ = example(kind)
-    model = model_of(kind, tiny_config)
+    model = create_kind_model(kind, tiny_config)
     longer = {
         name: np.pad(each, [(0, 0)] * (each.ndim - 1) + [(0, 4)]) for name, each in inputs.items()
     }  # [..., S + 4]
@@ -126,7 +126,7 @@ def test_more_padding_changes_no_prediction(kind, tiny_config):
 
 @pytest.mark.parametrize("kind", names.KINDS)
 def test_a_tenth_is_dropped_before_every_head_but_that_of_questions(kind, tiny_config):
-    layers = model_of(kind, tiny_config)._flatten_layers()
+    layers = create_kind_model(kind, tiny_config)._flatten_layers()
     rates = [layer.rate for layer in layers if layer.name == "head_dropout"]
     assert rates == ([] if kind in ("question_answering", "embedding") else [0.1])
 
@@ -147,7 +147,7 @@ def test_an_encoder_without_a_pooler_is_refused(tiny_config):
 def test_a_damaged_folder_is_named(tiny_config, tmp_path):
     folder = tmp_path / "model"
     assert "no task.json" in refusal(finetuned.build_model, LoadedModel(tiny_config, {}))
-    model = model_of("classification", tiny_config)
+    model = create_kind_model("classification", tiny_config)
     finetuned.save(str(folder), model, description("classification"), tiny_config, VOCAB)
     weights = (folder / "model.weights.h5").read_bytes()
     (folder / "model.weights.h5").write_bytes(weights[:1000])

@@ -120,7 +120,7 @@ def test_no_token_sees_a_later_one_and_the_last_token_is_pooled(causal_config: B
     batch["input_mask"] = np.array([[1, 1, 1, 1, 1, 1, 0, 0]], np.int32)
     before = {name: np.asarray(value) for name, value in encoder(batch).items()}
 
-    def changed_at(position: int) -> dict[str, np.ndarray]:
+    def compute_change(position: int) -> dict[str, np.ndarray]:
         ids = batch["input_ids"].copy()
         ids[0, position] = (ids[0, position] + 1) % causal_config.vocab_size
         return {
@@ -129,11 +129,11 @@ def test_no_token_sees_a_later_one_and_the_last_token_is_pooled(causal_config: B
         }
 
     for position in range(6):
-        change = changed_at(position)
+        change = compute_change(position)
         moved = change["sequence_output"][0].max(axis=-1) > 1e-6
         assert moved[:6].tolist() == [each >= position for each in range(6)]
         assert change["pooled_output"].max() > 1e-6
-    assert changed_at(6)["pooled_output"].max() == 0
+    assert compute_change(6)["pooled_output"].max() == 0
 
 
 def test_the_configuration_tells_it_only_where_it_is_so(causal_config: BertConfig):

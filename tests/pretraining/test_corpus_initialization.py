@@ -22,7 +22,7 @@ V = 12
 CONFIG = BertConfig(V, 32, 2, 4, 64, max_position_embeddings=24)
 
 
-def batch_of(rows: list[list[int]], length: int = 8) -> dict[str, np.ndarray]:
+def make_batch(rows: list[list[int]], length: int = 8) -> dict[str, np.ndarray]:
     """Returns a batch of records without masks."""
     ids = np.array([row + [0] * (length - len(row)) for row in rows])
     mask = np.array([[1] * len(row) + [0] * (length - len(row)) for row in rows])
@@ -34,9 +34,9 @@ def batch_of(rows: list[list[int]], length: int = 8) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def contexts_of(rows: list[list[int]]) -> np.ndarray:
+def count_contexts(rows: list[list[int]]) -> np.ndarray:
     """Returns the counts of contexts by piece, offset and context, [V, 2, V], with the contexts ordered by id."""
-    counts = count([batch_of(rows)], V)
+    counts = count([make_batch(rows)], V)
     table = counts.contexts.reshape(V, 2, V)
     return table[:, :, np.argsort(np.argsort(-counts.pieces, kind="stable"), kind="stable")]
 
@@ -47,7 +47,7 @@ def initialized(counts, config: BertConfig = CONFIG, seed: int = 1):
 
 
 def test_tokens_under_masks_are_counted_and_padding_is_not():
-    batch = batch_of([[2, 5, 4, 6, 3]])
+    batch = make_batch([[2, 5, 4, 6, 3]])
     batch["masked_lm_positions"][0] = [2, 0]  # the second one is padding
     batch["masked_lm_ids"][0] = [7, 9]
     batch["masked_lm_weights"][0] = [1, 0]
@@ -57,7 +57,7 @@ def test_tokens_under_masks_are_counted_and_padding_is_not():
 
 
 def test_contexts_are_the_pieces_at_each_offset():
-    table = contexts_of([[5, 6, 7]])  # before, after
+    table = count_contexts([[5, 6, 7]])  # before, after
     expected = np.zeros((V, 2, V))
     expected[6, 0, 5] = expected[7, 0, 6] = 1
     expected[5, 1, 6] = expected[6, 1, 7] = 1
@@ -65,21 +65,21 @@ def test_contexts_are_the_pieces_at_each_offset():
 
 
 def test_tokens_of_two_records_are_no_neighbours():
-    both = contexts_of([[5, 6, 7, 8, 9, 10, 11, 5], [6, 7, 8, 9, 10, 11, 5, 6]])
+    both = count_contexts([[5, 6, 7, 8, 9, 10, 11, 5], [6, 7, 8, 9, 10, 11, 5, 6]])
     np.testing.assert_array_equal(
-        both, contexts_of([[5, 6, 7, 8, 9, 10, 11, 5]]) + contexts_of([[6, 7, 8, 9, 10, 11, 5, 6]])
+        both, count_contexts([[5, 6, 7, 8, 9, 10, 11, 5]]) + count_contexts([[6, 7, 8, 9, 10, 11, 5, 6]])
     )
 
 
 def test_counting_ends_after_some_millions_of_tokens(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("official_bert.pretraining.corpus_initialization._MAX_TOKENS", 10)
-    batches = iter([batch_of([[5] * 8])] * 5)
+    batches = iter([make_batch([[5] * 8])] * 5)
     assert count(batches, V).tokens == 16
     assert len(list(batches)) == 3
 
 
 def test_the_outputs_bias_is_the_logarithm_of_each_pieces_share():
-    model, _ = initialized(count([batch_of([[5, 5, 5, 6]])], V))
+    model, _ = initialized(count([make_batch([[5, 5, 5, 6]])], V))
     bias = np.asarray(model.get_layer("masked_lm_output").bias)
     np.testing.assert_allclose(np.exp(bias), np.array([1] * 5 + [4, 2] + [1] * 5) / 16, rtol=1e-5)
     assert math.isclose(np.exp(bias).sum(), 1, rel_tol=1e-5)
@@ -87,7 +87,7 @@ def test_the_outputs_bias_is_the_logarithm_of_each_pieces_share():
 
 def test_pieces_with_the_same_neighbours_get_like_vectors():
     rows = [[7, 5, 8], [7, 6, 8], [9, 10, 11], [8, 7, 9], [11, 9, 7]] * 3
-    model, known = initialized(count([batch_of(rows)], V))
+    model, known = initialized(count([make_batch(rows)], V))
     words = np.asarray(model.get_layer("word_embeddings").embeddings)[:, 16:]
     words /= np.linalg.norm(words, axis=1, keepdims=True)
     assert known == 7  # 5 to 11
@@ -97,7 +97,7 @@ def test_pieces_with_the_same_neighbours_get_like_vectors():
 
 def test_pieces_that_do_not_occur_keep_their_random_vectors():
     random = np.asarray(build_pretraining_model(CONFIG, seed=1).get_layer("word_embeddings").embeddings)
-    model, _ = initialized(count([batch_of([[5, 6, 7, 8]])], V))
+    model, _ = initialized(count([make_batch([[5, 6, 7, 8]])], V))
     words = np.asarray(model.get_layer("word_embeddings").embeddings)
     np.testing.assert_array_equal(words[[0, 9, 11], 16:], random[[0, 9, 11], 16:])
     assert np.abs(words[5, 16:] - random[5, 16:]).max() > 1e-3
@@ -107,7 +107,7 @@ def test_pieces_that_do_not_occur_keep_their_random_vectors():
 def test_the_heads_of_the_first_block_attend_to_their_neighbours(length: int):
     rng = np.random.default_rng(0)
     config = BertConfig(V, 64, 2, 4, 64, max_position_embeddings=24)
-    model, _ = initialized(count([batch_of(rng.integers(5, V, (50, 8)).tolist())], V), config)
+    model, _ = initialized(count([make_batch(rng.integers(5, V, (50, 8)).tolist())], V), config)
     parts = [model.get_layer(f"layer_0_attention_{part}").output for part in ("query", "key")]
     inputs = {
         "input_ids": rng.integers(5, V, (3, length)), "input_mask": np.ones((3, length), int),
@@ -122,7 +122,7 @@ def test_the_heads_of_the_first_block_attend_to_their_neighbours(length: int):
 
 
 @functools.cache
-def of_segments(size: int = 128, blocks: int = 2, heads: int = 4, next_sentence: bool = True, **changes: int):
+def build_segment_model(size: int = 128, blocks: int = 2, heads: int = 4, next_sentence: bool = True, **changes: int):
     """Returns a model with a vocabulary of a hundred pieces whose heads compare segments. Tests must not change it.
 
     Piece 4 is [MASK], which does not occur in the counted records.
@@ -130,11 +130,11 @@ def of_segments(size: int = 128, blocks: int = 2, heads: int = 4, next_sentence:
     config = BertConfig(100, size, blocks, heads, 256, max_position_embeddings=24, **changes)
     model = build_pretraining_model(config, seed=1)
     rows = np.random.default_rng(0).integers(5, 100, (500, 8)).tolist()
-    initialize(model, config, count([batch_of(rows)], 100), 1, next_sentence)
+    initialize(model, config, count([make_batch(rows)], 100), 1, next_sentence)
     return model
 
 
-def pairs_of(rows: list[list[int]]) -> dict[str, np.ndarray]:
+def make_pairs(rows: list[list[int]]) -> dict[str, np.ndarray]:
     """Returns segment pairs: [CLS] = 2, seven pieces, [SEP] = 3, seven pieces, and [SEP]."""
     ids = np.array([[2, *row[:7], 3, *row[7:], 3] for row in rows])
     segments = np.broadcast_to([0] * 9 + [1] * 8, ids.shape)
@@ -145,13 +145,13 @@ def pairs_of(rows: list[list[int]]) -> dict[str, np.ndarray]:
 
 
 def test_tokens_attend_to_their_piece_in_the_other_segment_and_masks_to_their_neighbour():
-    model = of_segments()
+    model = build_segment_model()
     rng = np.random.default_rng(1)
     rows = [rng.permutation(np.arange(5, 100))[:14] for _ in range(20)]
     for row in rows:
         row[12], row[3], row[5] = row[1], 4, 4  # the second piece of one segment is the sixth of the other
     parts = [model.get_layer(f"layer_0_attention_{part}").output for part in ("query", "key")]
-    queries, keys = type(model)(model.input, parts).predict(pairs_of(rows), verbose=0)
+    queries, keys = type(model)(model.input, parts).predict(make_pairs(rows), verbose=0)
     most = (queries[:, :, 96:] @ keys[:, :, 96:].transpose(0, 2, 1)).argmax(-1)
     places = np.arange(17)
     assert np.mean(most[:, 2] == 14) > 0.9
@@ -162,20 +162,20 @@ def test_tokens_attend_to_their_piece_in_the_other_segment_and_masks_to_their_ne
 
 
 def test_the_first_position_tells_pairs_that_share_pieces():
-    model = of_segments()
+    model = build_segment_model()
     rng = np.random.default_rng(1)
     rows = [rng.permutation(np.arange(5, 100))[:14] for _ in range(60)]
     for row in rows[:30]:
         row[7:12] = rng.permutation(row[:7])[:5]
     marks = type(model)(model.input, model.get_layer("layer_1_output_layer_norm").output).predict(
-        pairs_of(rows), verbose=0
+        make_pairs(rows), verbose=0
     )[:, 0, 17]
     assert np.mean(marks[:30] < np.median(marks)) > 0.9
     assert marks[:30].mean() < marks[30:].mean() - 0.5
 
 
 def test_what_stays_random_is_a_share_of_what_it_was():
-    model = of_segments()
+    model = build_segment_model()
     random = build_pretraining_model(BertConfig(100, 128, 2, 4, 256, max_position_embeddings=24), seed=1)
 
     def shares(layer: str, weight: str = "kernel") -> np.ndarray:
@@ -206,14 +206,14 @@ def test_what_stays_random_is_a_share_of_what_it_was():
 ])  # fmt: skip
 def test_other_models_compare_no_segments(changes: dict[str, int]):
     # All heads of the first block attend to neighboring tokens, and word features follow the sines and cosines.
-    model = of_segments(**changes)
+    model = build_segment_model(**changes)
     segments = np.asarray(model.get_layer("token_type_embeddings").embeddings)
     assert np.abs(segments).max() < 0.05
     assert np.asarray(model.get_layer("word_embeddings").embeddings)[5:, 16].std() > 0.01
-    assert np.asarray(of_segments().get_layer("word_embeddings").embeddings)[5:, 16].std() < 0.004
-    assert np.abs(np.asarray(of_segments().get_layer("token_type_embeddings").embeddings)).max() == pytest.approx(
-        2 * 0.02 / math.sqrt(0.7)
-    )
+    assert np.asarray(build_segment_model().get_layer("word_embeddings").embeddings)[5:, 16].std() < 0.004
+    assert np.abs(
+        np.asarray(build_segment_model().get_layer("token_type_embeddings").embeddings)
+    ).max() == pytest.approx(2 * 0.02 / math.sqrt(0.7))
 
 
 def test_narrow_models_and_small_texts_get_finite_weights():
@@ -221,7 +221,7 @@ def test_narrow_models_and_small_texts_get_finite_weights():
     wide = BertConfig(V, 68, 2, 4, 8, max_position_embeddings=8)  # the smallest width of a model that compares segments
     for rows, sizes in itertools.product(([[5]], [[5, 6]], [[5, 5, 5, 5]]), (config, wide)):
         model = build_pretraining_model(sizes, seed=1)
-        initialize(model, sizes, count([batch_of(rows)], V), 1, next_sentence=True)
+        initialize(model, sizes, count([make_batch(rows)], V), 1, next_sentence=True)
         assert all(np.isfinite(np.asarray(variable)).all() for variable in model.variables)
 
 

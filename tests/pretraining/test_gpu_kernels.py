@@ -22,7 +22,7 @@ FEATURES = {
 }
 
 
-def operations_of(function: Any, *arguments: Any) -> list[Any]:
+def list_operations(function: Any, *arguments: Any) -> list[Any]:
     """Returns the operations in the graph of a tf.function and of all functions that it calls."""
     graph = function.get_concrete_function(*arguments).graph.as_graph_def()
     return [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
@@ -55,7 +55,7 @@ def test_every_operation_of_a_step_has_a_kernel_for_gpus(dtype: str):
     pretrainer = Pretrainer(
         config=config, strategy=strategy, schedule=WarmupPolynomialDecay(1e-3, 10), seed=1, dtype=dtype, micro_batches=2
     )
-    operations = operations_of(
+    operations = list_operations(
         tf.function(lambda batch: strategy.run(pretrainer.replica_step, args=(batch,))), FEATURES
     )
     assert len({node.op for node in operations}) > 50
@@ -65,7 +65,7 @@ def test_every_operation_of_a_step_has_a_kernel_for_gpus(dtype: str):
 def test_operations_without_a_kernel_for_gpus_are_found():
     if not tf.test.is_built_with_cuda():
         pytest.skip("TensorFlow is built without CUDA")
-    strings = operations_of(tf.function(tf.strings.length), tf.TensorSpec([None], tf.string))
+    strings = list_operations(tf.function(tf.strings.length), tf.TensorSpec([None], tf.string))
     assert "StringLength" in {node.op for node in strings if not has_kernel_for_gpus(node)}
-    integers = operations_of(tf.function(lambda x: x @ x), tf.TensorSpec([2, 2], tf.int64))
+    integers = list_operations(tf.function(lambda x: x @ x), tf.TensorSpec([2, 2], tf.int64))
     assert "MatMul" in {node.op for node in integers if not has_kernel_for_gpus(node)}

@@ -34,7 +34,7 @@ from tests.pretraining.pretraining_runs import pretrainer_for
 from tests.reference import Reference
 
 
-def values_of(model: Any) -> dict[str, np.ndarray]:
+def copy_values(model: Any) -> dict[str, np.ndarray]:
     return {variable.path: np.array(variable) for variable in model.variables}
 
 
@@ -42,9 +42,9 @@ def values_of(model: Any) -> dict[str, np.ndarray]:
 def test_weights_of_every_format_are_loaded(format_name: str, tiny_config: BertConfig, tmp_path: pathlib.Path):
     written = FORMATS[format_name].write(sample(tiny_config), str(tmp_path))
     model = build_pretraining_model(tiny_config)
-    before, initial = values_of(model), open_model(str(tmp_path))
+    before, initial = copy_values(model), open_model(str(tmp_path))
     lines = assign_initial_weights(model, initial)
-    for path, value in values_of(model).items():
+    for path, value in copy_values(model).items():
         np.testing.assert_array_equal(value, written.weights.get(path, before[path]))
     assert any(" 0 unused" in line for line in lines)
     assert (initial.config, initial.casing) == (tiny_config, UNCASED)
@@ -70,7 +70,7 @@ def test_google_checkpoint_is_read_by_its_names(test_data: pathlib.Path):
     lines = assign_initial_weights(model, toy)
     assert lines[-1].startswith("46 tensors loaded, 0 missing, 0 unused; 93 other tensors")
     assert "  loaded   pooler/bias from bert/pooler/dense/bias" in lines
-    reader, weights = tf.train.load_checkpoint(path), values_of(model)
+    reader, weights = tf.train.load_checkpoint(path), copy_values(model)
     np.testing.assert_array_equal(
         weights["layer_1_attention_output/kernel"],
         reader.get_tensor("bert/encoder/layer_1/attention/output/dense/kernel"),
@@ -100,13 +100,13 @@ def test_tensors_of_a_file_without_a_configuration_may_differ_if_they_are_allowe
         read("layer_0_output/kernel", "model/layer_1_.*")
     allow = ["layer_0_(intermediate/.*|output/kernel)", "model/layer_1_.*"]
     model, initial = build_pretraining_model(config), read(*allow)
-    before = values_of(model)
+    before = copy_values(model)
     missing = {"layer_0_intermediate/kernel", "layer_0_intermediate/bias", "layer_0_output/kernel"}
     with pytest.raises(UserError, match="layer_0_intermediate/kernel is missing.*--init_allow=layer_0_intermediate/k"):
         assign_initial_weights(model, initial)
-    np.testing.assert_equal(values_of(model), before)
+    np.testing.assert_equal(copy_values(model), before)
     assert f"{len(missing)} missing, 0 unused; " in assign_initial_weights(model, initial, allow)[-1]
-    changed = {path for path, value in values_of(model).items() if np.any(before[path] != value)}
+    changed = {path for path, value in copy_values(model).items() if np.any(before[path] != value)}
     assert "layer_0_attention_query/kernel" in changed
     assert not changed & missing
 

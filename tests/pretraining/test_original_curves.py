@@ -38,7 +38,7 @@ def records(test_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -
     return path
 
 
-def curve_of(records: pathlib.Path, seed: int, folder: pathlib.Path) -> dict[str, list[float]]:
+def measure_curve(records: pathlib.Path, seed: int, folder: pathlib.Path) -> dict[str, list[float]]:
     """Runs pre-training and returns its losses as means over POINT steps, like the golden files."""
     config = str(ROOT / "configs" / "models" / "uncased_L-2_H-128_A-2.json")
     pretrain(
@@ -97,5 +97,5 @@ def test_bands_that_lie_apart_are_found():
 def test_curves_of_bert_tiny_lie_in_the_band_of_the_originals(records: pathlib.Path, tmp_path: pathlib.Path):
     """Seeds differ most in the step, after some hundreds, at which a run starts to use context."""
     theirs = [json.loads((ORIGINAL / f"seed_{seed}.json").read_text()) for seed in SEEDS]
-    ours = [curve_of(records, seed, tmp_path / str(seed)) for seed in OURS]
+    ours = [measure_curve(records, seed, tmp_path / str(seed)) for seed in OURS]
     check_bands(ours, theirs)

@@ -23,7 +23,7 @@ GRADED = "text,text_pair,score\nthe cat,a cat,5\nthe dog,a mat,1.5\n"
 TRIPLETS = "text,text_pair,negative\nthe cat,a cat,a dog\nthe dog,a dog,a cat\n"
 
 
-def task_of(folder: pathlib.Path, text: str, **options) -> EmbeddingsTask:
+def create_task(folder: pathlib.Path, text: str, **options) -> EmbeddingsTask:
     task = make_task(EMBEDDINGS, EmbeddingsOptions(train_file=table(folder, text), **options))
     assert isinstance(task, EmbeddingsTask)
     return task
@@ -40,7 +40,7 @@ def task_of(folder: pathlib.Path, text: str, **options) -> EmbeddingsTask:
     ],
 )
 def test_the_columns_say_what_is_learned(text, options, objective, texts, tmp_path):
-    task = task_of(tmp_path, text, **options)
+    task = create_task(tmp_path, text, **options)
     examples = task.read(TRAIN, BadRows())
     assert task.head.objective == objective
     assert {len(example.texts) for example in examples} == {texts}
@@ -50,10 +50,10 @@ def test_the_columns_say_what_is_learned(text, options, objective, texts, tmp_pa
 
 def test_what_is_evaluated_is_graded_where_it_has_scores(tmp_path):
     dev = table(tmp_path, GRADED, "dev.csv")
-    graded = task_of(tmp_path, PAIRS, eval_file=dev, score_range=["0", "5"])
+    graded = create_task(tmp_path, PAIRS, eval_file=dev, score_range=["0", "5"])
     assert (graded.best_metric, graded.head.objective) == ("spearman", "ranking")
     assert [example.score for example in graded.read(DEV, BadRows())] == [1.0, 0.3]
-    found = task_of(tmp_path, GRADED, eval_file=table(tmp_path, TRIPLETS, "dev.csv"))
+    found = create_task(tmp_path, GRADED, eval_file=table(tmp_path, TRIPLETS, "dev.csv"))
     assert (found.best_metric, found.head.objective) == ("mrr", "cosine")
     assert found.read(DEV, BadRows())[0].texts == ("the cat", "a cat", "a dog")
 
@@ -64,7 +64,7 @@ def test_other_names_of_columns_and_texts_to_predict(tmp_path):
         "text_pair_column": "head,body",
         "predict_file": table(tmp_path, "title\nx\ny\n", "p.csv"),
     }
-    task = task_of(tmp_path, "title,head,body\nt,h,b\nu,h,c\n", **names)
+    task = create_task(tmp_path, "title,head,body\nt,h,b\nu,h,c\n", **names)
     assert task.read(TRAIN, BadRows())[0].texts == ("t", "h b")
     assert [example.texts for example in task.read(TEST, BadRows())] == [("x",), ("y",)]
     (path,) = task.write_predictions(str(tmp_path), TEST, np.eye(2), task.read(TEST, BadRows()))
@@ -88,7 +88,7 @@ def test_other_names_of_columns_and_texts_to_predict(tmp_path):
 )
 def test_bad_rows_are_said_in_one_line(text, options, message, tmp_path):
     with pytest.raises(UserError) as caught:
-        task_of(tmp_path, text, **options).read(TRAIN, BadRows())
+        create_task(tmp_path, text, **options).read(TRAIN, BadRows())
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -102,15 +102,15 @@ def test_bad_rows_are_said_in_one_line(text, options, message, tmp_path):
 )
 def test_options_that_cannot_be(options, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        task_of(tmp_path, PAIRS, **options)
+        create_task(tmp_path, PAIRS, **options)
 
 
 def test_a_retrieval_file_without_answers(tmp_path):
     dev = table(tmp_path, "text,text_pair\nthe cat,a cat\nthe dog,\n", "dev.csv")
-    task = task_of(tmp_path, PAIRS, eval_file=dev)
+    task = create_task(tmp_path, PAIRS, eval_file=dev)
     with pytest.raises(UserError, match=r"dev.csv, line 3: an empty text in text_pair"):
         task.read(DEV, BadRows())
     assert len(task.read(DEV, BadRows(SKIP, silent=True))) == 1
     without = table(tmp_path, json.dumps({"text": "the cat"}) + "\n", "dev.jsonl")
     with pytest.raises(UserError, match=r"dev.jsonl, line 1: no key text_pair"):
-        task_of(tmp_path, PAIRS, eval_file=without).read(DEV, BadRows())
+        create_task(tmp_path, PAIRS, eval_file=without).read(DEV, BadRows())

@@ -97,7 +97,7 @@ def test_every_real_question_can_be_learnt(name: str, version_2: bool, count: in
     assert impossible == (702 if version_2 else 0)
 
 
-def outputs_for(features, wanted: dict[int, tuple[int, int]]):
+def make_outputs(features, wanted: dict[int, tuple[int, int]]):
     """Returns logits that are highest at one start and end in some rows, and at [CLS] in the others."""
     starts, ends = [], []
     for row, length in enumerate(np.diff(features.splits)):
@@ -117,7 +117,7 @@ def test_answers_are_scored_and_written_as_the_original_writes_them(
     features = task.head.featurize(questions, tokenizer, LENGTH)
     starts, ends = (features.targets[name] for name in ("start_logits", "end_logits"))
     row = int(np.flatnonzero(starts)[-1])
-    predictions = task.head.decode(outputs_for(features, {row: (starts[row], ends[row])}), features, questions)
+    predictions = task.head.decode(make_outputs(features, {row: (starts[row], ends[row])}), features, questions)
     scores = task.metrics(predictions, questions)
     assert {scores[name] for name in (("exact", "f1", "best_f1") if version_2 else ("exact_match", "f1"))} == {100.0}
     assert {task.best_metric} <= {*task.score_names} <= {*scores}

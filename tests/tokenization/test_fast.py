@@ -57,7 +57,7 @@ def slow_texts(tokenizer: FastTokenizer, texts: list[str], monkeypatch: pytest.M
 CONTEXTS = "a{0}b {0}the e{0} {0} .{0},"
 
 
-def in_contexts(codes: list[int], contexts: str) -> list[str]:
+def format_contexts(codes: list[int], contexts: str) -> list[str]:
     """Returns texts with these code points in the contexts. Those for the exact rules get separate texts."""
     fast = [contexts.format(chr(code)) for code in codes if code not in STAYING_MARKS]
     together = [" ".join(fast[start : start + 32]) for start in range(0, len(fast), 32)]
@@ -83,7 +83,7 @@ def tokenizers(alphabet: str) -> dict[Casing, FastTokenizer]:
 def test_every_assigned_code_point_is_cut_exactly(
     casing: Casing, codes: list[int], tokenizers: dict[Casing, FastTokenizer]
 ):
-    assert_exact(tokenizers[casing], in_contexts(codes, CONTEXTS + " 中{0}{0}"))
+    assert_exact(tokenizers[casing], format_contexts(codes, CONTEXTS + " 中{0}{0}"))
 
 
 @pytest.mark.parametrize("casing", CASINGS)
@@ -143,7 +143,7 @@ def test_released_vocabularies_cut_every_assigned_code_point_exactly(
     name: str, casing: Casing, codes: list[int], test_data: pathlib.Path
 ):
     tokenizer = FastTokenizer(str(test_data / "vocab" / name), *casing)
-    assert_exact(tokenizer, in_contexts(codes, CONTEXTS))
+    assert_exact(tokenizer, format_contexts(codes, CONTEXTS))
 
 
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])

@@ -29,13 +29,13 @@ class Pair:
         )
 
 
-def in_utf8(text: str) -> bytes:
+def encode_utf8(text: str) -> bytes:
     """Encodes as UTF-8 without unpaired surrogates, which it cannot represent."""
     return text.encode("utf-8", "ignore")
 
 
 def assert_exact(pair: Pair, texts: list[str]) -> None:
-    texts = [in_utf8(text).decode() for text in texts]
+    texts = [encode_utf8(text).decode() for text in texts]
     tokens = pair.tokenize(tf.constant(texts, tf.string, [len(texts)]))
     ids, starts, ends, word_starts = (ragged.to_list() for ragged in tokens)
     assert len(ids) == len(texts)

@@ -32,7 +32,7 @@ def _options() -> list[Any]:
     return [pytest.param(cls, field, id=f"{cls.__module__}.{cls.__name__}.{field.name}") for cls, field in pairs]
 
 
-def _error_for(cls: type, name: str, value: Any) -> str:
+def _get_error(cls: type, name: str, value: Any) -> str:
     """Returns the error of a class whose other options have valid values."""
     instance = object.__new__(cls)
     for field in dataclasses.fields(cls):
@@ -48,15 +48,15 @@ def test_values_outside_the_limits_and_choices_are_rejected(cls: type, field: da
     limits, choices = field.metadata["limits"], field.metadata["choices"]
     for name, limit in limits.items():
         value = limit + _BEYOND[name]
-        message = _error_for(cls, field.name, value)
+        message = _get_error(cls, field.name, value)
         assert f"--{field.name} is {value};" in message
         assert f"{name} {limit:,}" in message
     if limits:
         for value in (float("nan"), float("inf"), float("-inf")):
-            assert f"--{field.name} is {value};" in _error_for(cls, field.name, value)
+            assert f"--{field.name} is {value};" in _get_error(cls, field.name, value)
     if choices:
         for value in ("unheard-of", ["unheard-of"]):
-            message = _error_for(cls, field.name, value)
+            message = _get_error(cls, field.name, value)
             assert f"--{field.name} is unheard-of;" in message
             assert all(choice in message for choice in choices)
 

@@ -60,7 +60,7 @@ def test_good_files_are_checked_against_everything(shards: list[str], vocab_file
             assert words in told
 
 
-def frame_of(content: bytes, offset: int) -> int:
+def find_record_index(content: bytes, offset: int) -> int:
     """Returns the index of the record whose frame contains the byte at the offset."""
     number = start = 0
     while True:
@@ -78,7 +78,7 @@ def test_record_with_a_flipped_byte_is_reported(shards: list[str], tmp_path: pat
         path.write_bytes(content)
         flip_bits(path, offset, 1 << rng.randrange(8))
         (told,) = problems(manifest=str(tmp_path / "out.manifest.json"))
-        assert f"{path}: record {frame_of(content, offset)} (from 0)" in told
+        assert f"{path}: record {find_record_index(content, offset)} (from 0)" in told
         assert "is corrupted" in told
 
 
@@ -104,7 +104,7 @@ def test_a_flipped_byte_of_a_compressed_file_is_found(vocab_file: str, tmp_path:
         before, after = (len(zlib.decompressobj(31).decompress(content[:end])) for end in (offset, offset + 1))
         (told,) = problems(input_file=[str(path)])
         number = int(re.search(r"record (\d+) \(from 0\) is corrupted", told)[1])
-        assert frame_of(whole, before) <= number <= frame_of(whole, after) + 1
+        assert find_record_index(whole, before) <= number <= find_record_index(whole, after) + 1
         read = list(itertools.islice(record_reader.read_file(str(path)), number))
         assert whole.startswith(writer.frame_records(read))
     path.write_bytes(gzip.compress(gzip.decompress(content)[:-1]))
@@ -122,7 +122,7 @@ def test_first_of_two_damaged_records_is_reported(
     instances[lawless]["input_ids"][0] = THE
     path = write(tmp_path / "x", instances)
     content = pathlib.Path(path).read_bytes()
-    flip_bits(path, 40 + next(at for at in range(len(content)) if frame_of(content, at) == damaged))
+    flip_bits(path, 40 + next(at for at in range(len(content)) if find_record_index(content, at) == damaged))
     (told,) = problems(input_file=[path], vocab_file=vocab_file)
     assert words in told
 

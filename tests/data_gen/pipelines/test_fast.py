@@ -129,7 +129,7 @@ def test_worker_of_a_removed_run_does_not_write_into_the_next_run(
             raise UserError("killed")
         return do_all(self, what, *rest)
 
-    def with_an_orphan(self: worker_pool.WorkerPool, what: str, *rest: Any) -> Any:
+    def do_all_with_orphan(self: worker_pool.WorkerPool, what: str, *rest: Any) -> Any:
         if what == "making instances":
             orphans[0].do({"block": [0, 0]})
         return do_all(self, what, *rest)
@@ -137,7 +137,7 @@ def test_worker_of_a_removed_run_does_not_write_into_the_next_run(
     monkeypatch.setattr(worker_pool.WorkerPool, "do_all", interrupted)
     assert "killed" in refusal(make_records, corpus, tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "out.work")
-    monkeypatch.setattr(worker_pool.WorkerPool, "do_all", with_an_orphan)
+    monkeypatch.setattr(worker_pool.WorkerPool, "do_all", do_all_with_orphan)
     make_records((corpus[0], str(vocab)), tmp_path / "again")
     assert contents(tmp_path / "again") == contents(tmp_path / "straight")
 

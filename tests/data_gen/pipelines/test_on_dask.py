@@ -39,7 +39,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def blocks_of(folder: pathlib.Path) -> int:
+def count_blocks(folder: pathlib.Path) -> int:
     return len(list(folder.glob("many/all.work/*/spooled-*")))
 
 
@@ -64,8 +64,8 @@ def test_tasks_that_run_twice_give_the_bytes_of_one_machine(
 def test_a_worker_lost_and_one_added_give_the_bytes_of_one_machine(folder: pathlib.Path, namespaces: bool):
     with dask_clusters.dask_cluster(folder, 3, namespaces) as cluster:
         command = cluster.command("make-records", "--output_file=many/all.tfrecord", *FLAGS)
-        wait_until(lambda: blocks_of(folder) > 5, "some blocks are made")
-        cluster.one_worker_lost_one_added(lambda: blocks_of(folder))
+        wait_until(lambda: count_blocks(folder) > 5, "some blocks are made")
+        cluster.one_worker_lost_one_added(lambda: count_blocks(folder))
         assert not (folder / "many" / "all.manifest.json").exists()
         code, out, errors = ended(command)
     assert (code, errors) == (0, []), "\n".join([out, *errors])
@@ -76,14 +76,14 @@ def test_a_worker_lost_and_one_added_give_the_bytes_of_one_machine(folder: pathl
 def test_a_lost_scheduler_is_reported_and_the_same_command_continues(folder: pathlib.Path):
     with dask_clusters.dask_cluster(folder, 3) as cluster:
         command = cluster.command("make-records", "--output_file=many/all.tfrecord", *FLAGS)
-        wait_until(lambda: blocks_of(folder) > 5, "some blocks are made")
+        wait_until(lambda: count_blocks(folder) > 5, "some blocks are made")
         cluster.scheduler.kill()
         code, _, errors = ended(command)
         assert code == 1
         (error,) = errors
         assert f"Lost the connection to the scheduler at {cluster.address}." in error
         assert error.endswith(dask_cluster.RESUME_HINT)
-        assert blocks_of(folder) > 5
+        assert count_blocks(folder) > 5
         for worker in cluster.workers:
             worker.kill()
         cluster.start_scheduler()

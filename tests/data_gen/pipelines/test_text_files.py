@@ -30,10 +30,10 @@ def records(corpus: Corpus, texts: list[str], tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("plain")
     path = folder / "plain.txt"
     path.write_text("\n\n".join(texts), encoding="utf-8")
-    return made(make_options(([str(path)], corpus[1]), folder / "out", input_format="paragraphs"))
+    return make_and_read(make_options(([str(path)], corpus[1]), folder / "out", input_format="paragraphs"))
 
 
-def made(options: RecordOptions) -> dict[str, bytes]:
+def make_and_read(options: RecordOptions) -> dict[str, bytes]:
     one_machine.create_pretraining_data(options)
     folder = pathlib.Path(options.output_file[0]).parent
     return {name: content for name, content in contents(folder).items() if "manifest" not in name}
@@ -63,7 +63,7 @@ def test_every_kind_of_file_gives_the_same_records(
     monkeypatch: pytest.MonkeyPatch,
 ):
     source = stored(store, tmp_path, texts, monkeypatch)
-    assert made(make_options(([source], corpus[1]), tmp_path / "out")) == records
+    assert make_and_read(make_options(([source], corpus[1]), tmp_path / "out")) == records
 
 
 @pytest.mark.parametrize("store", ["tfds", *STORED])
@@ -83,7 +83,7 @@ def test_an_error_in_a_later_part_names_the_row_of_the_file(corpus: Corpus, tmp_
     assert len(formats.find_ranges(path, "parquet", 2 << 20)) == 2
     for _ in range(2):
         with pytest.raises(UserError, match=r"texts.parquet, row 21: 'text' is null; expected text"):
-            made(make_options(([path], corpus[1]), tmp_path / "out"))
+            make_and_read(make_options(([path], corpus[1]), tmp_path / "out"))
         assert not list((tmp_path / "out").glob("*.tfrecord"))
 
 
@@ -94,7 +94,7 @@ def test_lines_of_several_sentences_stay_whole_as_in_the_original(
     path.write_text("\n\n".join(text.replace("\n", " ") + "\nEnd." for text in texts), encoding="utf-8")
     assert formats.detect_format(str(path)) == "paragraphs"
     records = {
-        layout: made(make_options(([str(path)], corpus[1]), tmp_path / layout, input_format=layout))
+        layout: make_and_read(make_options(([str(path)], corpus[1]), tmp_path / layout, input_format=layout))
         for layout in ("auto", "sentences", "paragraphs")
     }
     assert "note: in 1 file most of the text is on lines of several sentences" in capsys.readouterr().out
@@ -108,6 +108,6 @@ def test_lines_of_several_sentences_stay_whole_as_in_the_original(
 def test_text_format_for_a_file_of_rows_is_rejected(corpus: Corpus, tmp_path: pathlib.Path):
     path = parquet(tmp_path, ["One.", "Two."])
     with pytest.raises(UserError, match=r"texts.parquet is a parquet file, but --input_format is jsonl"):
-        made(make_options(([path], corpus[1]), tmp_path / "out", input_format="jsonl"))
+        make_and_read(make_options(([path], corpus[1]), tmp_path / "out", input_format="jsonl"))
     with pytest.raises(UserError, match=r"is a parquet file, which --algorithm=reference does not support"):
-        made(make_options(([path], corpus[1]), tmp_path / "out", algorithm="reference", num_shards=1))
+        make_and_read(make_options(([path], corpus[1]), tmp_path / "out", algorithm="reference", num_shards=1))

@@ -134,13 +134,15 @@ def test_what_is_no_answer_is_named(answer, message: str):
 read = functools.partial(read_kept, squad.read)
 
 
-def cut(context: str, tokenizer: FullTokenizer, limits: Limits = SMALL, text: str = "cat dog mat", answers=None):
+def make_windows(
+    context: str, tokenizer: FullTokenizer, limits: Limits = SMALL, text: str = "cat dog mat", answers=None
+):
     """Returns a question about a context, and its windows."""
     question = Question("q", text, context, answers)
     return [question], head.split_into_windows([question], tokenizer, limits)
 
 
-def scores_for(window: Window, start: int, end: int, value: float = 9.0) -> tuple[np.ndarray, np.ndarray]:
+def make_scores(window: Window, start: int, end: int, value: float = 9.0) -> tuple[np.ndarray, np.ndarray]:
     """Returns scores that are highest at two positions of the window."""
     starts, ends = np.zeros(len(window.input_ids), np.float32), np.zeros(len(window.input_ids), np.float32)
     starts[start], ends[end] = value, value
@@ -154,16 +156,16 @@ def predicted(questions: list[Question], windows: list[Window], scores: list[tup
 
 def test_an_answer_is_the_very_text_of_the_context(tokenizer: FullTokenizer):
     context = "the  Càt—sat\t on (the mat)"
-    questions, (window,) = cut(context, tokenizer, Limits(30, 2, 3), "cat")
-    (prediction,) = predicted(questions, [window], [scores_for(window, window.offset + 1, window.offset + 4)])
+    questions, (window,) = make_windows(context, tokenizer, Limits(30, 2, 3), "cat")
+    (prediction,) = predicted(questions, [window], [make_scores(window, window.offset + 1, window.offset + 4)])
     assert prediction.best.text == "Càt—sat\t on"
     assert context[prediction.best.start : prediction.best.end] == prediction.best.text
 
 
 def test_the_answer_comes_from_the_window_that_is_surest(tokenizer: FullTokenizer):
-    questions, windows = cut("the cat sat on the mat . the dog ran", tokenizer)
+    questions, windows = make_windows("the cat sat on the mat . the dog ran", tokenizer)
     first, second, *others = windows
-    scores = [scores_for(first, 6, 6, 3.0), scores_for(second, 7, 7, 5.0), *[scores_for(w, 0, 0) for w in others]]
+    scores = [make_scores(first, 6, 6, 3.0), make_scores(second, 7, 7, 5.0), *[make_scores(w, 0, 0) for w in others]]
     (prediction,) = predicted(questions, windows, scores)
     assert prediction.best.text == "the"
     assert prediction.best.start == 15
@@ -171,15 +173,15 @@ def test_the_answer_comes_from_the_window_that_is_surest(tokenizer: FullTokenize
 
 
 def test_an_answer_begins_where_its_window_has_most_context(tokenizer: FullTokenizer):
-    questions, windows = cut("the cat sat on the mat . the dog ran", tokenizer)
+    questions, windows = make_windows("the cat sat on the mat . the dog ran", tokenizer)
     elsewhere = windows[0].offset + int(np.flatnonzero(~np.asarray(windows[0].has_most_context))[0])
-    scores = [scores_for(windows[0], elsewhere, elsewhere), *[scores_for(window, 0, 0) for window in windows[1:]]]
+    scores = [make_scores(windows[0], elsewhere, elsewhere), *[make_scores(window, 0, 0) for window in windows[1:]]]
     (prediction,) = predicted(questions, windows, scores)
     assert max(candidate.start_logit for candidate in prediction.candidates) == 0.0
 
 
 def test_no_answer_ends_before_it_begins_is_too_long_or_lies_in_the_question(tokenizer: FullTokenizer):
-    questions, (window,) = cut("the cat sat on the mat", tokenizer, Limits(30, 2, 3), "cat")
+    questions, (window,) = make_windows("the cat sat on the mat", tokenizer, Limits(30, 2, 3), "cat")
     rng = np.random.default_rng(0)
     starts, ends = rng.normal(size=(2, len(window.input_ids))).astype(np.float32)
     starts[:3] = ends[:3] = 50.0
@@ -199,9 +201,9 @@ def test_no_answer_ends_before_it_begins_is_too_long_or_lies_in_the_question(tok
 
 
 def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenizer: FullTokenizer):
-    questions, windows = cut("the cat sat on the mat .", tokenizer, answers=())
+    questions, windows = make_windows("the cat sat on the mat .", tokenizer, answers=())
     assert len(windows) == 2
-    scores = [scores_for(windows[0], 6, 6, 2.0), scores_for(windows[1], 0, 0, 4.0)]
+    scores = [make_scores(windows[0], 6, 6, 2.0), make_scores(windows[1], 0, 0, 4.0)]
     scores[0][0][0], scores[0][1][0] = 3.0, 2.5
     (prediction,) = predicted(questions, windows, scores, version_2=True)
     assert prediction.null_score_difference == pytest.approx(5.5 - 4.0)
@@ -214,16 +216,16 @@ def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenize
 @pytest.mark.parametrize("version_2", [True, False])
 @pytest.mark.parametrize("context", ["", " \u200b "])
 def test_a_context_without_a_word_is_answered_by_nothing(version_2: bool, context: str, tokenizer: FullTokenizer):
-    questions, (window,) = cut(context, tokenizer, text="cat")
-    (prediction,) = predicted(questions, [window], [scores_for(window, 1, 1)], version_2=version_2)
+    questions, (window,) = make_windows(context, tokenizer, text="cat")
+    (prediction,) = predicted(questions, [window], [make_scores(window, 1, 1)], version_2=version_2)
     assert prediction.answer(version_2).text == ""
     assert [candidate.text for candidate in prediction.candidates] == [""]
     assert prediction.null_score_difference == 0.0
 
 
 def test_pairs_that_all_end_before_they_begin_give_no_answer(tokenizer: FullTokenizer):
-    questions, (window,) = cut("the cat sat", tokenizer, text="cat")
-    scores = [scores_for(window, 5, 3)]  # the original crashes with these scores
+    questions, (window,) = make_windows("the cat sat", tokenizer, text="cat")
+    scores = [make_scores(window, 5, 3)]  # the original crashes with these scores
     (prediction,) = predicted(questions, [window], scores, n_best_size=1)
     assert prediction.best.text == ""
 
@@ -234,7 +236,7 @@ def test_what_is_learnt_of_real_questions_is_answered_to_the_character(limits: L
     questions, _ = read(str(test_data / "squad" / "dev-v1.1.json"), version_2=False, for_training=True)
     questions = random.Random(0).sample(questions, 200)
     windows = head.split_into_windows(questions, tokenizer, limits)
-    scores = [scores_for(window, window.start_position, window.end_position) for window in windows]
+    scores = [make_scores(window, window.start_position, window.end_position) for window in windows]
     predictions = predicted(questions, windows, scores, max_answer_length=60)
     exact = 0
     for question, prediction in zip(questions, predictions, strict=True):

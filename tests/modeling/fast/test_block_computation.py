@@ -37,21 +37,21 @@ def sum_of_squares(outputs) -> tf.Tensor:
     return tf.add_n([tf.reduce_sum(tf.square(output)) for output in keras.tree.flatten(outputs)])
 
 
-def training_function(model, call, loss_of, jit_compile: bool = False):
+def training_function(model, call, compute_loss, jit_compile: bool = False):
     """Returns a training step that, like the real one, runs the backward pass outside the dropout seed's context."""
 
     @tf.function(jit_compile=jit_compile, autograph=False)
     def compute(batch, seed):
         with tf.GradientTape() as tape, dropout_seed(seed):
             outputs = call(batch, training=True)
-            loss = loss_of(outputs)
+            loss = compute_loss(outputs)
         return outputs, [tf.convert_to_tensor(each) for each in tape.gradient(loss, model.trainable_variables)]
 
     return compute
 
 
-def outputs_and_gradients(model, call, batch, loss_of=sum_of_squares, jit_compile: bool = False):
-    compute = training_function(model, call, loss_of, jit_compile)
+def outputs_and_gradients(model, call, batch, compute_loss=sum_of_squares, jit_compile: bool = False):
+    compute = training_function(model, call, compute_loss, jit_compile)
     features = {name: tf.constant(values) for name, values in batch.items()}
     outputs, gradients = distribution.get_strategy("one_device").run(compute, args=(features, tf.constant([3, 4])))
     paths = [variable.path for variable in model.trainable_variables]
@@ -62,9 +62,9 @@ def gradients(*arguments) -> dict[str, np.ndarray]:
     return outputs_and_gradients(*arguments)[1]
 
 
-def operations_of(model, call, batch, loss_of=sum_of_squares) -> list[tf.Operation]:
+def trace_operations(model, call, batch, compute_loss=sum_of_squares) -> list[tf.Operation]:
     """Returns the operations in the graph of a training step."""
-    compute = training_function(model, call, loss_of)
+    compute = training_function(model, call, compute_loss)
     return compute.get_concrete_function(batch, tf.constant([3, 4])).graph.get_operations()
 
 
@@ -126,13 +126,13 @@ def test_backward_pass_computes_blocks_again_and_reads_nothing_of_their_insides(
     model = build_pretraining_model(tiny_config, seed=0)
     names: set[str] = set()
 
-    def loss_of(outputs) -> tf.Tensor:
+    def compute_loss(outputs) -> tf.Tensor:
         loss = sum_of_squares(outputs)
         names.update(operation.name for operation in loss.graph.get_operations())
         return loss
 
     batch = {name: tf.constant(values) for name, values in random_batch(tiny_config, 0).items()}
-    operations = operations_of(model, rematerialized(model), batch, loss_of)
+    operations = trace_operations(model, rematerialized(model), batch, compute_loss)
     softmaxes = [operation for operation in operations if operation.type == "Softmax"]
     assert len(softmaxes) == 2 * tiny_config.num_hidden_layers
     inputs = [tensor for operation in operations if operation.name not in names for tensor in operation.inputs]
@@ -166,14 +166,14 @@ def test_without_a_seed_the_second_computation_drops_the_same(tiny_config: BertC
 
 
 def sums_and_gradients(model, call, batch, of_masked_lm):
-    def sums_of(batch, training: bool) -> dict[str, tf.Tensor]:
+    def compute_sums(batch, training: bool) -> dict[str, tf.Tensor]:
         outputs = call({name: batch[name] for name in model.input}, training=training)
         return compute_pretraining_sums(outputs, batch, of_masked_lm)
 
-    def loss_of(sums: dict[str, tf.Tensor]) -> tf.Tensor:
+    def compute_loss(sums: dict[str, tf.Tensor]) -> tf.Tensor:
         return tf.add(*compute_mean_losses(sums, sums["masked_lm_count"], sums["next_sentence_count"]))
 
-    return outputs_and_gradients(model, sums_of, batch, loss_of)
+    return outputs_and_gradients(model, compute_sums, batch, compute_loss)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_the_other_blocks_may_be_computed_a_second_time(tiny_config: BertConfig)
     """Of three blocks, the first two compute attention twice, and the last computes it once, for one position."""
     model = classifier(dataclasses.replace(tiny_config, num_hidden_layers=3))
     call = skip_unread_positions(model, rematerialize=True)
-    operations = operations_of(model, call, batch_of(tiny_config))
+    operations = trace_operations(model, call, batch_of(tiny_config))
     softmaxes = [operation.outputs[0].shape[2] for operation in operations if operation.type == "Softmax"]
     length = batch_of(tiny_config)["input_ids"].shape[1]
     assert sorted(softmaxes) == [1, length, length, length, length]

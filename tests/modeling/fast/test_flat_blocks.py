@@ -34,7 +34,7 @@ def test_outputs_of_several_blocks_are_given_and_read_without_computing_them_aga
     model = keras.Model(encoder.input, keras.layers.Add()(encoder.output["encoder_outputs"]))
     total = sum(expected["encoder_outputs"])
     np.testing.assert_allclose(flatten_blocks(model)(features), total, rtol=1e-5, atol=5e-6)
-    assert len(operations_of(flatten_blocks(model), model)) < 0.7 * len(operations_of(model, model))
+    assert len(trace_operations(flatten_blocks(model), model)) < 0.7 * len(trace_operations(model, model))
 
 
 def test_an_encoder_without_pooler_has_its_sequence_output():
@@ -54,7 +54,7 @@ def test_models_with_blocks_inside_another_or_in_another_type_are_called_as_they
     np.testing.assert_array_equal(flatten_blocks(model)(features), model(features))
 
 
-def operations_of(function: Any, model: keras.Model) -> list[str]:
+def trace_operations(function: Any, model: keras.Model) -> list[str]:
     """Returns the operations in the graph of a function of the model's inputs."""
     features = dict.fromkeys(model.input, tf.TensorSpec([None, None], tf.int32))
     graph = tf.function(lambda features: function(features)).get_concrete_function(features).graph
@@ -63,6 +63,6 @@ def operations_of(function: Any, model: keras.Model) -> list[str]:
 
 def test_flat_blocks_are_fewer_operations_than_the_layers_make_and_transpose_nothing():
     model = build_model(CLASSIFICATION)
-    flat = operations_of(flatten_blocks(model), model)
+    flat = trace_operations(flatten_blocks(model), model)
     assert "Transpose" not in flat
-    assert len(flat) < 0.7 * len(operations_of(model, model))
+    assert len(flat) < 0.7 * len(trace_operations(model, model))

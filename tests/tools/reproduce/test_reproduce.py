@@ -31,7 +31,7 @@ def data_dir(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "data"
 
 
-def options_for(data_dir: pathlib.Path, table: str, scale: str = "tiny", **changes: object) -> Options:
+def make_options(data_dir: pathlib.Path, table: str, scale: str = "tiny", **changes: object) -> Options:
     values = {
         "table": table, "scale": scale, "input_file": ["a.txt", "b.txt"], "heldout_file": ["c.txt"],
         "data_dir": str(data_dir), "output_dir": str(data_dir.parent / "out"), "random_seeds": ["1", "2"], **changes,
@@ -42,7 +42,7 @@ def options_for(data_dir: pathlib.Path, table: str, scale: str = "tiny", **chang
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("table", TABLES)
 def test_every_run_is_a_command_and_has_a_folder_of_its_own(table: str, scale: str, data_dir: pathlib.Path):
-    all_runs = Experiment(options_for(data_dir, table, scale)).runs()
+    all_runs = Experiment(make_options(data_dir, table, scale)).runs()
     assert len({run.folder for run in all_runs}) == len({run.line() for run in all_runs}) == len(all_runs)
     made: set[str] = set()
     for run in all_runs:
@@ -61,7 +61,7 @@ def test_every_run_is_a_command_and_has_a_folder_of_its_own(table: str, scale: s
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_question_leaves_room_for_its_context(scale: str, data_dir: pathlib.Path):
     for table in ("2", "3"):
-        runs = Experiment(options_for(data_dir, table, scale)).runs()
+        runs = Experiment(make_options(data_dir, table, scale)).runs()
         flags = [run.flags for run in runs if run.command == "finetune"]
         assert flags
         for each in flags:
@@ -84,7 +84,7 @@ _PAPER_SETTINGS = {
 def test_the_base_scale_fine_tunes_as_the_paper_does(data_dir: pathlib.Path):
     settings = {}
     for table in ("1", "2", "3", "4", "5", "6"):
-        for run in Experiment(options_for(data_dir, table, "base")).runs():
+        for run in Experiment(make_options(data_dir, table, "base")).runs():
             if run.command == "finetune" and run.flags["task"] != "tagging":
                 options, task_options = load("finetune").parse(shlex.split(run.line())[2:])
                 values = options.settings()
@@ -98,7 +98,7 @@ def test_the_base_scale_fine_tunes_as_the_paper_does(data_dir: pathlib.Path):
 def test_the_base_scale_pretrains_as_the_paper_does(data_dir: pathlib.Path):
     models = {
         str(run.flags["bert_config_file"]): load("pretrain").parse(shlex.split(run.line())[2:])[0]
-        for run in Experiment(options_for(data_dir, "6", "base")).runs()
+        for run in Experiment(make_options(data_dir, "6", "base")).runs()
         if run.command == "pretrain"
     }
     assert len(models) == 6
@@ -112,7 +112,7 @@ def test_the_base_scale_pretrains_as_the_paper_does(data_dir: pathlib.Path):
 
 
 def test_scores_are_of_the_best_learning_rate_and_of_the_best_threshold(data_dir: pathlib.Path):
-    experiment = Experiment(options_for(data_dir, "1", "base", random_seeds=["1"]))
+    experiment = Experiment(make_options(data_dir, "1", "base", random_seeds=["1"]))
     variant = experiment.table.variants[0]
     folder = pathlib.Path(next(run.folder for run in experiment.runs() if run.flags.get("task") == "mnli"))
     best = folder / "rate_2e-05" / "seed_1"
@@ -120,7 +120,7 @@ def test_scores_are_of_the_best_learning_rate_and_of_the_best_threshold(data_dir
     (folder / "sweep.json").write_text(json.dumps([{"folders": [str(best)]}, {"folders": [str(folder / "worse")]}]))
     (best / "results.json").write_text('{"matched": {"accuracy": 0.84}, "mismatched": {"accuracy": 0.83}}')
     assert experiment.score(variant, "mnli", "1") == 84.0
-    experiment = Experiment(options_for(data_dir, "3", "base", random_seeds=["1"]))
+    experiment = Experiment(make_options(data_dir, "3", "base", random_seeds=["1"]))
     folder = pathlib.Path(next(run.folder for run in experiment.runs() if run.command == "finetune"))
     folder.mkdir(parents=True)
     (folder / "results.json").write_text('{"dev": {"f1": 80.5, "best_f1": 81.9}}')
@@ -129,21 +129,21 @@ def test_scores_are_of_the_best_learning_rate_and_of_the_best_threshold(data_dir
 
 def test_tables_share_what_is_equal(data_dir: pathlib.Path):
     folders = {
-        table: {run.folder for run in Experiment(options_for(data_dir, table)).runs() if run.command == "pretrain"}
+        table: {run.folder for run in Experiment(make_options(data_dir, table)).runs() if run.command == "pretrain"}
         for table in ("5", "7", "C.2")
     }
     assert folders["7"] < folders["5"]
     assert folders["7"] < folders["C.2"]
-    lines = [run.line() for run in Experiment(options_for(data_dir, "5")).runs()]
+    lines = [run.line() for run in Experiment(make_options(data_dir, "5")).runs()]
     assert (
         sum(" pretrain " in line for line in lines) == 2 * 3 + 2 * 2
     )  # BiLSTM on the same model, NSP on the same short
-    figure = [run for run in Experiment(options_for(data_dir, "figure5")).runs() if run.command == "pretrain"]
+    figure = [run for run in Experiment(make_options(data_dir, "figure5")).runs() if run.command == "pretrain"]
     assert {run.folder for run in figure} < folders["5"]
 
 
 def test_a_share_of_the_steps_is_a_checkpoint_that_is_kept(data_dir: pathlib.Path):
-    runs = {run.folder: run for run in Experiment(options_for(data_dir, "figure5", columns=["mrpc"])).runs()}
+    runs = {run.folder: run for run in Experiment(make_options(data_dir, "figure5", columns=["mrpc"])).runs()}
     taken = []
     for run in runs.values():
         if run.command == "finetune" and run.folder.endswith("seed_1") and "left_to_right" not in run.folder:
@@ -157,13 +157,13 @@ def test_a_share_of_the_steps_is_a_checkpoint_that_is_kept(data_dir: pathlib.Pat
 
 def test_what_there_is_no_data_for_is_left_out(data_dir: pathlib.Path):
     (data_dir / "glue" / "MNLI" / "train.tsv").unlink()
-    experiment = Experiment(options_for(data_dir, "6", heldout_file=[]))
+    experiment = Experiment(make_options(data_dir, "6", heldout_file=[]))
     assert experiment.columns == ["mrpc", "sst-2", "tagging"]
     assert experiment.missing == [
         f"{PERPLEXITY}: there is no --heldout_file", f"mnli: there is no training part in {data_dir}/glue/MNLI"
     ]  # fmt: skip
-    assert_refused("there is nothing to measure: mnli", Experiment, options_for(data_dir, "6", columns=["mnli"]))
-    assert_refused("--columns names rte; Table 6", Experiment, options_for(data_dir, "6", columns=["rte"]))
+    assert_refused("there is nothing to measure: mnli", Experiment, make_options(data_dir, "6", columns=["mnli"]))
+    assert_refused("--columns names rte; Table 6", Experiment, make_options(data_dir, "6", columns=["rte"]))
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -173,12 +173,12 @@ def test_what_there_is_no_data_for_is_left_out(data_dir: pathlib.Path):
     ({"num_train_steps": 12}, "--num_train_steps is 12; .* multiple of 10"),  # no checkpoint after 0.8 of 12 steps
 ])  # fmt: skip
 def test_numbers_that_no_experiment_has_are_refused(changes: dict[str, object], message: str, data_dir: pathlib.Path):
-    assert_refused(message, options_for, data_dir, "figure5", **changes)
+    assert_refused(message, make_options, data_dir, "figure5", **changes)
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_parts_of_pretraining_are_the_steps_that_are_asked_for(scale: str, data_dir: pathlib.Path):
-    runs = Experiment(options_for(data_dir, "figure5", scale, num_train_steps=10, random_seeds=["1"])).runs()
+    runs = Experiment(make_options(data_dir, "figure5", scale, num_train_steps=10, random_seeds=["1"])).runs()
     models = [run for run in runs if run.command == "pretrain"]
     steps = [run.flags["num_train_steps"] + run.flags.get("phase2_num_train_steps", 0) for run in models]
     assert all(number > 0 for number in steps)
@@ -257,7 +257,7 @@ def fake_result(run: Run) -> None:
 
 def test_the_page_has_both_scores_and_is_the_same_again(data_dir: pathlib.Path, monkeypatch, capsys):
     monkeypatch.setattr(__main__, "perform", fake_results)
-    options = options_for(data_dir, "5")
+    options = make_options(data_dir, "5")
     path = data_dir.parent / "out" / "table_5_tiny.md"
     __main__.main(options)
     page = path.read_text()
@@ -270,10 +270,10 @@ def test_the_page_has_both_scores_and_is_the_same_again(data_dir: pathlib.Path, 
     __main__.main(options)
     assert path.read_text() == page
     capsys.readouterr()
-    __main__.main(options_for(data_dir, "figure5"))
+    __main__.main(make_options(data_dir, "figure5"))
     page = (data_dir.parent / "out" / "table_figure5_tiny.md").read_text()
     assert "| masked LM, 100% of the steps | L-2_H-128_A-4 | - | 90.2 ± 0.1 |" in page
-    __main__.main(options_for(data_dir, "figure5", dry_run=True))
+    __main__.main(make_options(data_dir, "figure5", dry_run=True))
     assert "-short/seed_1/ckpt-400 " in capsys.readouterr().out
 
 

@@ -39,7 +39,7 @@ TASKS = {
 
 
 @pytest.fixture
-def with_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def real_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Creates variables with real values, so that steps can be run."""
 
     @contextlib.contextmanager
@@ -120,14 +120,14 @@ def pretraining(config: BertConfig, **changes: Any) -> ReplicaStep:
 
 
 @pytest.mark.slow
-def test_the_step_of_pretraining_without_variables_is_the_step(small_config: BertConfig, with_values: None):
+def test_the_step_of_pretraining_without_variables_is_the_step(small_config: BertConfig, real_variables: None):
     step = pretraining(small_config)
     assert_changes_all_variables(step, small_config)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", names.KINDS)
-def test_the_steps_of_fine_tuning_without_variables_are_the_steps(kind, small_config, with_values):
+def test_the_steps_of_fine_tuning_without_variables_are_the_steps(kind, small_config, real_variables):
     name, task_options = TASKS[kind]
     options = FineTuningStepOptions("bert_config.json", max_seq_length=LENGTH, train_batch_size=BATCH)
     ((length, training, prediction),), _ = steps.finetuning_steps(small_config, name, options, task_options)
