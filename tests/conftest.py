@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from official_bert.modeling.config import BertConfig
     from tests.object_store import ObjectStore
@@ -83,6 +83,14 @@ def store() -> "Iterator[ObjectStore]":
 def bucket(store: "ObjectStore") -> str:
     """The address of a new bucket: s3://NAME."""
     return store.bucket()
+
+
+def slow_after(count: int, values: "Iterable[Any]") -> list[Any]:
+    """Returns parameters of a test, of which those after the first `count` are marked slow."""
+    return [
+        pytest.param(*(value if type(value) is tuple else (value,)), marks=[pytest.mark.slow] if index >= count else [])
+        for index, value in enumerate(values)
+    ]
 
 
 # Allowed reasons to skip a test when everything is installed. Each is part of the line that pytest prints.

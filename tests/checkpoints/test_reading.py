@@ -21,6 +21,7 @@ from tests.checkpoints.checkpoint_samples import (
     sample,
     write_sample,
 )
+from tests.conftest import slow_after
 
 VARIANTS = 200
 
@@ -51,7 +52,7 @@ def damage(folder: pathlib.Path, rng: random.Random) -> str:
 WRITTEN = [name for name, each in FORMATS.items() if each.write or name == "model_garden"]
 
 
-@pytest.mark.parametrize("format_name", WRITTEN)
+@pytest.mark.parametrize("format_name", slow_after(2, WRITTEN))
 def test_damaged_checkpoints_raise_a_clear_error_or_are_read_correctly(format_name: str, tmp_path: pathlib.Path):
     rng = random.Random(format_name)
     expected = write_sample(format_name, tmp_path / "whole")
@@ -84,7 +85,7 @@ def write_without_checksums(format_name: str, folder: pathlib.Path) -> LoadedMod
     return checkpoint
 
 
-@pytest.mark.parametrize("format_name", WRITTEN)
+@pytest.mark.parametrize("format_name", slow_after(2, WRITTEN))
 def test_damage_without_checksums_raises_an_error_or_gives_a_valid_model(format_name: str, tmp_path: pathlib.Path):
     write_without_checksums(format_name, tmp_path / "whole")
     rng = random.Random(format_name)

@@ -3,6 +3,7 @@
 import pathlib
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tokenizers
 
@@ -24,6 +25,7 @@ TEXTS = ["the [E1] cat", "<USER>sat on the[E1].", "[e1] cat"]
 IDS = [["the", "[E1]", "cat"], ["<user>", "sat", "on", "the", "[E1]", "."]]
 
 
+@pytest.mark.slow
 def test_every_form_of_a_model_cuts_out_its_added_tokens(tmp_path: pathlib.Path):
     config = CONFIG.__class__(**{**CONFIG.to_dict(), "vocab_size": CONFIG.vocab_size + 2})
     casing = UNCASED._replace(added_tokens=TOKENS)

@@ -21,6 +21,7 @@ from official_bert.inference import exports, loading
 from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.kinds.names import CLASSIFICATION, QUESTION_ANSWERING, TAGGING
 from official_bert.tokenization.casing import UNCASED
+from tests.conftest import slow_after
 from tests.export.exported_models import (
     BILSTM,
     CONFIG,
@@ -83,11 +84,14 @@ def run_documented_program(folder: str, block: int, example: str, inputs: list[s
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"temperature": 2.5, "thresholds": [0.1, 0.6, 0.3], "min_confidence": 0.4},
-        {"doc_stride": 5, "temperature": 0.5},
-    ],
+    slow_after(
+        1,
+        [
+            {"temperature": 2.5, "thresholds": [0.1, 0.6, 0.3], "min_confidence": 0.4},
+            {},
+            {"doc_stride": 5, "temperature": 0.5},
+        ],
+    ),
 )
 def test_documented_program_classifies_without_this_package(settings: dict[str, Any], tmp_path: pathlib.Path):
     model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION, **settings)
@@ -118,7 +122,7 @@ def test_documented_program_tags_without_this_package(export_kind: Callable[[str
     )
 
 
-@pytest.mark.parametrize("settings", [{}, {"version_2": True, "null_score_diff_threshold": 0.5}])
+@pytest.mark.parametrize("settings", slow_after(1, [{"version_2": True, "null_score_diff_threshold": 0.5}, {}]))
 def test_documented_program_answers_questions_without_this_package(settings: dict[str, Any], tmp_path: pathlib.Path):
     model_dir = save_finetuned(tmp_path / "model", QUESTION_ANSWERING, **settings)
     folder = export(model_dir, tmp_path / "exports", ONNX)

@@ -127,6 +127,7 @@ def test_invalid_replay_file_is_rejected(content: str | None, message: str, tmp_
     assert message in refusal(replays.read, str(tmp_path))
 
 
+@pytest.mark.slow
 def test_export_with_another_truncation_is_not_written(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     def shorter(first: Any, second: Any, length: Any, drop_empty: bool = False) -> Any:
         return truncate(first, second, length - 1, drop_empty)

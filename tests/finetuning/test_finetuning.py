@@ -19,7 +19,7 @@ from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.utils import files, progress
-from tests.conftest import WORDS
+from tests.conftest import WORDS, slow_after
 from tests.event_files import read_scalars
 from tests.make import refusal, run_python, tiny_config
 
@@ -182,6 +182,7 @@ def test_a_run_learns_and_one_that_was_killed_ends_with_the_same_weights(options
         runner.run(dataclasses.replace(options, learning_rate=0.02))
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_the_same_command_goes_on(options, tmp_path, monkeypatch, capsys):
     options = dataclasses.replace(options, num_train_epochs=2.0, do_eval=False, do_predict=False)
     runner.run(options)
@@ -209,6 +210,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(options, tmp_path, monkeypat
         np.testing.assert_array_equal(expected, found)
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_among_the_checkpoints_of_a_finished_run_is_removed(options, tmp_path):
     options = dataclasses.replace(options, num_train_epochs=1.0, do_eval=False, do_predict=False)
     runner.run(options)
@@ -248,7 +250,7 @@ def test_a_run_stops_early_and_weighs_decays_and_freezes(options, tmp_path, caps
     assert any(not np.array_equal(value, start[path]) for path, value in weights.items() if path in start)
 
 
-@pytest.mark.parametrize(("metric", "best"), [("accuracy", 1), ("roc_auc", 2)])
+@pytest.mark.parametrize(("metric", "best"), slow_after(1, [("roc_auc", 2), ("accuracy", 1)]))
 def test_the_metric_for_the_best_model_selects_it_and_stops_the_run(metric, best, options, monkeypatch, capsys):
     evaluations = iter([(0.7, 0.5), (0.6, 0.8), (0.6, 0.7), (0.6, 0.6)])
     names = ("accuracy", "roc_auc")
@@ -272,6 +274,7 @@ def test_a_lower_error_is_better(options, monkeypatch, capsys):
     assert [line.endswith("; saved") for line in lines] == [True, True, False]
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_at_its_start_may_be_given_again_mended(options):
     short = dataclasses.replace(options, num_train_epochs=1.0, do_eval=False, do_predict=False)
     assert "matches no whole layer name" in refusal(runner.run, dataclasses.replace(short, freeze=["typo"]))

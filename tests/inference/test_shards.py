@@ -14,6 +14,7 @@ from official_bert.errors import UserError
 from official_bert.inference import batch_prediction, feature_extraction
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, ShardOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
+from tests.conftest import slow_after
 from tests.inference.shard_texts import TEXTS, assert_shards_hold, join_shards, write_texts
 
 pytestmark = pytest.mark.usefixtures("small_groups")
@@ -92,11 +93,11 @@ def test_refused_row_is_reported_by_its_number_in_the_file(export_dir: str, tmp_
 
 
 @pytest.mark.usefixtures("tiny_encoder")
-@pytest.mark.parametrize(("name", "changes"), [
+@pytest.mark.parametrize(("name", "changes"), slow_after(1, [
     ("out.jsonl", {"output_format": "original"}),
     ("out.npy", {}),
     ("out.npy", {"pooling": "mean"}),
-])  # fmt: skip
+]))  # fmt: skip
 def test_shards_hold_the_vectors_of_one_machine(name: str, changes: dict[str, Any], tmp_path: pathlib.Path):
     (tmp_path / "all.txt").write_text("".join(f"{text}\n" for text in TEXTS))
     flags = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2, **changes}

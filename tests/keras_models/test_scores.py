@@ -151,6 +151,7 @@ def test_tags_that_are_of_no_entities_are_given_by_word():
     assert "x[1] is 3; expected several" in refusal(tagger.tag, ["the", 3])
 
 
+@pytest.mark.slow
 def test_a_classifier_keeps_its_decisions_in_files_and_exports(tmp_path):
     model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], multi_label=True)
     texts, labels = ["the cat", "a dog", "a mat", "sun"], [["a"], ["b"], ["a", "b"], []]

@@ -26,6 +26,7 @@ def config(tiny_config: BertConfig) -> BertConfig:
     return dataclasses.replace(tiny_config, num_hidden_layers=5)
 
 
+@pytest.mark.slow
 def test_features_are_those_layers_of_the_encoder(config: BertConfig):
     encoder = with_random_weights(build_encoder(config, return_all_layers=True), 0)
     batch = inputs_of_encoder(random_batch(config, 0))

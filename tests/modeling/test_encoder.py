@@ -14,13 +14,13 @@ from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.encoder_block import AttentionProbabilities
 from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
-from tests.conftest import ROOT
+from tests.conftest import ROOT, slow_after
 from tests.modeling.small_models import inputs_of_encoder, random_batch, weights_of, with_random_weights
 from tests.reference import Reference
 
 
 @pytest.mark.parametrize("change", [{"hidden_act": "gelu"}, {"hidden_act": "gelu_exact"}, {"causal_attention": True}])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_after(2, [1, 2, 0, 3]))
 def test_outputs_equal_the_float64_transcription(tiny_config: BertConfig, change: dict[str, object], seed: int):
     config = dataclasses.replace(tiny_config, num_hidden_layers=1 + seed, **change)
     model = with_random_weights(build_pretraining_model(config), seed)

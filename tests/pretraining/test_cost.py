@@ -18,6 +18,7 @@ from official_bert.pretraining.cost import (
     measure_matmul_rate,
 )
 from official_bert.pretraining.losses import compute_mean_losses, compute_pretraining_sums
+from tests.conftest import slow_after
 
 BATCH, LENGTH, PREDICTIONS = 7, 128, 2
 CONFIG = BertConfig(
@@ -74,16 +75,17 @@ def kept_bytes(graph: tf.Graph, forward: set[str]) -> int:
     return sum(kept.values())
 
 
-@pytest.mark.parametrize(("dtype", "rematerialize"), [
-    ("float32", False), ("mixed_bfloat16", False), ("float32", True), ("mixed_bfloat16", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "rematerialize"),
+    slow_after(2, [("float32", False), ("mixed_bfloat16", True), ("mixed_bfloat16", False), ("float32", True)]),
+)
 def test_activations_are_those_that_the_backward_pass_reads(dtype: str, rematerialize: bool):
     graph, forward = traced_gradient(CONFIG, dtype, rematerialize)
     estimate = estimate_memory(CONFIG, BATCH, LENGTH, PREDICTIONS, dtype, rematerialize)
     assert estimate.activations == pytest.approx(kept_bytes(graph, forward), rel=0.06)  # small tensors are ignored
 
 
-@pytest.mark.parametrize("hidden_act", ["gelu_exact", "relu"])
+@pytest.mark.parametrize("hidden_act", slow_after(1, ["gelu_exact", "relu"]))
 def test_activations_of_other_activations(hidden_act: str):
     config = dataclasses.replace(CONFIG, hidden_act=hidden_act)
     graph, forward = traced_gradient(config, "float32", False)

@@ -35,6 +35,7 @@ def test_dropout_seeds_are_those_of_the_runs_before():
     assert len(seeds) == 2 * 2 * 3 * 3
 
 
+@pytest.mark.slow
 def test_the_records_of_the_step_that_is_not_finite_are_named(make_options, record_files, tiny_config, tmp_path):
     # The first step uses random weights and is finite. At this learning rate it makes the weights useless.
     options = make_options(tmp_path / "run", learning_rate=1e30, num_warmup_steps=0)

@@ -56,6 +56,7 @@ def test_both_precisions_are_timed(monkeypatch: pytest.MonkeyPatch):
     assert min(seconds.values()) > 0
 
 
+@pytest.mark.slow
 def test_pretraining_writes_the_selected_precision_and_resumes_with_it(
     make_options, tmp_path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -94,6 +94,7 @@ def test_two_phases_go_on_at_and_around_their_boundary(make_options, longer_file
         assert [line["loss"] for line in read_log(str(again), "train")] == [line["loss"] for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_cut", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(make_options, shared_run, finished_run, is_cut, capsys):
     data = finished_run / "ckpt-20.data-00000-of-00001"
@@ -256,6 +257,7 @@ def damage(path: str, number: int) -> None:
     pathlib.Path(path).write_bytes(content)
 
 
+@pytest.mark.slow
 def test_damaged_records_are_skipped_and_counted_if_asked(make_options, record_files, tmp_path, capsys):
     damage(record_files[1], 7)
     damage(record_files[1], 8)

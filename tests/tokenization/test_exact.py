@@ -19,7 +19,7 @@ from official_bert.tokenization.exact import (
 from tests.make import refusal, write_text
 
 CASED, ACCENTED = make_casing(do_lower_case=False), make_casing(strip_accents=False)
-CASINGS = [CASED, UNCASED, ACCENTED]
+CASINGS = [UNCASED, CASED, ACCENTED]
 VOCABULARIES = {
     "bert-base-uncased-vocab.txt": UNCASED,
     "bert-base-cased-vocab.txt": CASED,

@@ -14,6 +14,7 @@ from official_bert.tokenization import fast
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, BasicTokenizer, FullTokenizer, parse_vocab
 from official_bert.tokenization.fast import FastBasicTokenizer, FastTokenizer, normal_form
+from tests.conftest import slow_after
 from tests.make import refusal, run_python, write_vocab
 from tests.tokenization.test_exact import ACCENTED, ASSIGNED, CASED, CASINGS, REAL_VOCABULARIES, with_code_points
 
@@ -79,14 +80,14 @@ def tokenizers(alphabet: str) -> dict[Casing, FastTokenizer]:
 
 
 @with_code_points
-@pytest.mark.parametrize("casing", CASINGS)
+@pytest.mark.parametrize("casing", slow_after(1, CASINGS))
 def test_every_assigned_code_point_is_cut_exactly(
     casing: Casing, codes: list[int], tokenizers: dict[Casing, FastTokenizer]
 ):
     assert_exact(tokenizers[casing], format_contexts(codes, CONTEXTS + " 中{0}{0}"))
 
 
-@pytest.mark.parametrize("casing", CASINGS)
+@pytest.mark.parametrize("casing", slow_after(1, CASINGS))
 def test_only_marks_that_stay_and_capital_sigma_need_the_exact_rules(
     casing: Casing, tokenizers: dict[Casing, FastTokenizer], monkeypatch: pytest.MonkeyPatch
 ):
@@ -138,7 +139,7 @@ def test_capital_sigma_is_lowered_by_its_neighbours_beside_every_code_point(
 
 
 @with_code_points
-@pytest.mark.parametrize(("name", "casing"), REAL_VOCABULARIES)
+@pytest.mark.parametrize(("name", "casing"), slow_after(2, REAL_VOCABULARIES))
 def test_released_vocabularies_cut_every_assigned_code_point_exactly(
     name: str, casing: Casing, codes: list[int], test_data: pathlib.Path
 ):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS, FullTokenizer
 from official_bert.tokenization.in_graph import GraphTokenizer
+from tests.conftest import slow_after
 from tests.make import refusal, write_vocab
 from tests.tokenization.test_exact import ACCENTED, ASSIGNED, CASED, CASINGS, REAL_VOCABULARIES
 from tests.tokenization.test_fast import ANY_TEXTS, CONTEXTS, LONG_WORDS, ODD_LINES, STAYING_MARKS, TRICKY_TEXTS
@@ -64,7 +65,7 @@ def alphabet(tmp_path_factory: pytest.TempPathFactory) -> dict[Casing, Pair]:
 
 
 @pytest.mark.parametrize("step", [10, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("casing", CASINGS)
+@pytest.mark.parametrize("casing", slow_after(1, CASINGS))
 def test_every_assigned_code_point_is_cut_exactly(casing: Casing, step: int, alphabet: dict[Casing, Pair]):
     texts = [(CONTEXTS + " 中{0}{0}").format(chr(code)) for code in ASSIGNED[::step]]
     assert_ids(alphabet[casing], [" ".join(texts[start : start + 32]) for start in range(0, len(texts), 32)])
@@ -96,7 +97,7 @@ def test_marks_that_stay_come_in_canonical_order(alphabet: dict[Casing, Pair]):
     assert_exact(alphabet[UNCASED], [f"a{a}{b}{c}b" for a in marks for b in marks for c in marks[::4]])
 
 
-@pytest.mark.parametrize(("name", "casing"), REAL_VOCABULARIES)
+@pytest.mark.parametrize(("name", "casing"), slow_after(2, REAL_VOCABULARIES))
 @pytest.mark.parametrize("lines_each", [60, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_text_of_all_languages_is_cut_exactly(name: str, casing: Casing, lines_each: int, test_data: pathlib.Path):
     pair = Pair(str(test_data / "vocab" / name), casing)

@@ -12,7 +12,7 @@ from data_gen.pipelines import on_dask, run_plan
 from official_bert.errors import UserError
 from official_bert.utils import dask_cluster
 from tests import dask_clusters
-from tests.conftest import WORDS
+from tests.conftest import WORDS, slow_after
 from tests.dask_clusters import ENVIRONMENT, OneProcess, ended, wait_until
 from tests.data_gen.samples import Corpus, contents, make_options, make_records
 
@@ -43,11 +43,11 @@ def count_blocks(folder: pathlib.Path) -> int:
     return len(list(folder.glob("many/all.work/*/spooled-*")))
 
 
-@pytest.mark.parametrize("changes", [
+@pytest.mark.parametrize("changes", slow_after(1, [
     {},
     {"gzip": True, "do_whole_word_mask": True, "dupe_factor": 1, "sentence_objective": "none"},
     {"num_shards": 1, "shard_size_mb": 1, "masking": "dynamic", "masking_rates": "80/0/20"},
-])  # fmt: skip
+]))  # fmt: skip
 def test_tasks_that_run_twice_give_the_bytes_of_one_machine(
     corpus: Corpus, changes: dict[str, object], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):

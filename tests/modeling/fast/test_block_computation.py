@@ -29,6 +29,7 @@ from official_bert.pretraining.losses import (
     factored_masked_lm_losses,
     masked_lm_losses,
 )
+from tests.conftest import slow_after
 from tests.make import build_task_model
 from tests.modeling.small_models import inputs_of_encoder, random_batch, with_random_weights
 
@@ -229,9 +230,11 @@ def weighted_sum(logits: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(logits * [[1.0, 2.0, -4.0]])
 
 
-@pytest.mark.parametrize(("num_layers", "build", "batch_of"), [
-    (1, classifier, batch_of), (2, classifier, batch_of), (2, multiple_choice, choices_of),
-], ids=["one block", "two blocks", "multiple choice"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("num_layers", "build", "batch_of"),
+    slow_after(1, [(2, classifier, batch_of), (1, classifier, batch_of), (2, multiple_choice, choices_of)]),
+    ids=["two blocks", "one block", "multiple choice"],
+)
 def test_a_last_block_of_one_position_has_the_logits_and_gradients_of_the_model(
     tiny_config: BertConfig, num_layers: int, build, batch_of
 ):
@@ -245,6 +248,7 @@ def test_a_last_block_of_one_position_has_the_logits_and_gradients_of_the_model(
         assert_same(gradients, expected, 1e-4)
 
 
+@pytest.mark.slow
 def test_the_other_blocks_may_be_computed_a_second_time(tiny_config: BertConfig):
     """Of three blocks, the first two compute attention twice, and the last computes it once, for one position."""
     model = classifier(dataclasses.replace(tiny_config, num_hidden_layers=3))
