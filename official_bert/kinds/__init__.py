@@ -1,5 +1,6 @@
-"""What a model with a head predicts: a folder per kind, and the modules that several kinds share.
+"""The kinds of task that a model can be fine-tuned for, such as classification, tagging or question answering.
 
-The name of a folder is the name of the kind in task.json. Its spec.py has the examples, features, predictions and
-scores of the kind.
+Each kind is a folder, named as in the "kind" entry of task.json. Its spec.py has the examples, features, predictions
+and scores, its model.py the Keras layers and loss, and its graph.py the TensorFlow functions of a SavedModel. The
+modules in this folder are shared by several kinds.
 """

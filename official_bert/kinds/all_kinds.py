@@ -1,4 +1,4 @@
-"""The specs of all kinds, by the names in task.json and exports."""
+"""The KindSpec class of each kind of task, by the name of the kind in task.json."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -29,7 +29,12 @@ SPECS: dict[str, type[KindSpec]] = {
 
 
 def create_spec(task_spec: Mapping[str, Any]) -> KindSpec:
-    """Returns the spec that a task.json or the metadata of an export describes (see KindSpec.task_spec)."""
+    """Creates the KindSpec, such as a ClassificationSpec, from the contents of task.json.
+
+    Args:
+        task_spec: The contents of the task.json of a fine-tuned model or an export, as `KindSpec.task_spec` returns
+            them.
+    """
     spec = SPECS[task_spec["kind"]]
     names = {field.name for field in dataclasses.fields(spec)}
     settings: dict[str, Any] = {

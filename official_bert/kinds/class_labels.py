@@ -1,6 +1,6 @@
-"""Labels of classes that users pass to `fit`: by name, by number, one-hot, or as columns. And weights of classes.
+"""Parses the class labels that users pass to `fit` (names, indices, one-hot rows or DataFrame columns), and weights.
 
-E examples, R rows, C classes
+E examples, R rows of the model's input (texts, or windows of long texts), C classes
 """
 
 import re
@@ -22,19 +22,24 @@ from official_bert.kinds.input_adapters import (
     unwrap,
 )
 
-BALANCED = "balanced"  # in place of class weights: all classes have the same total weight
+BALANCED = "balanced"  # the class_weight that gives all classes the same total weight
 UNKNOWN_LABELS = ("(unknown label)", "(another unknown label)")  # of a model that learns its labels from y
 _TRUTH = ("False", "True")
-_ROUNDING = 1e-3  # largest accepted difference of a sum of probabilities from 1
+_ROUNDING = 1e-3  # how far a sum of probabilities may be from 1
 
 
 def order_class_columns(y: Any, labels: Sequence[str]) -> Any:
-    """Returns labels. If a DataFrame has a column per class, puts them in the order of the classes, float64 [E, C].
+    """Reorders the class columns of a DataFrame to the order of `labels`, and returns them as float64 [E, C].
 
-    Columns named 0 to C - 1 already have that order.
+    Columns named 0 to C - 1 are taken to be in that order already. Any other `y`, including a DataFrame with a single
+    column, is returned unchanged.
+
+    Args:
+        y: The labels that a user passed.
+        labels: Names of the classes, in the order of the logits.
 
     Raises:
-        UserError: If there is not one column per class.
+        UserError: If `y` is a DataFrame with several columns that are not one per class.
     """
     if not is_frame(y) or len(y.columns) == 1:
         return y
@@ -50,12 +55,14 @@ def order_class_columns(y: Any, labels: Sequence[str]) -> Any:
 
 
 def check_label_names(labels: Any, least: int, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the names of classes that a user passed to a model.
+    """Returns the class names that a user passed to a model as strings, after checking them.
 
     Args:
-        labels: Names or numbers. None returns UNKNOWN_LABELS.
+        labels: Names or numbers of the classes. If None, the placeholders UNKNOWN_LABELS are returned, and the model
+            learns its labels from `y` later.
         least: Minimum number of classes.
-        settings: The other arguments, by name.
+        settings: The other arguments of the model. `num_classes` and `num_labels` are reported as errors, because the
+            names are needed.
 
     Raises:
         UserError: If there are too few classes, a value cannot be a name, or two names are equal.
@@ -69,64 +76,87 @@ def check_label_names(labels: Any, least: int, settings: Mapping[str, Any]) -> t
     if len(names) < max(least, len(values)) or len({class_name(name) for name in names}) < len(names):
         received = f"{counts[0]} was given" if counts else f"labels is {format_value(labels)}"
         count = "two or more" if least > 1 else "one or more"
-        raise UserError(f"{received}; expected the names of {count} different classes, as labels=['no', 'yes']")
+        raise UserError(f"{received}; expected the names of {count} different classes, such as labels=['no', 'yes']")
     return names
 
 
 def learn_label_names(y: Any) -> list[str]:
-    """Returns the names of the classes in y: numbers in ascending order, or names in alphabetical order.
+    """Returns the distinct class names in `y`, sorted by value if all are whole numbers, else alphabetically.
 
     Args:
-        y: Labels, or lists of labels.
+        y: A label for each example, or a list of labels for each example.
 
     Raises:
-        UserError: If a label is missing, or the labels are rows of numbers.
+        UserError: If a label is missing, or an example has a row of numbers (such as one-hot) instead of names.
     """
     names = set()
     for number, value in enumerate(to_list(y, "y")):
         is_numbers = isinstance(value, np.ndarray) and value.size > 1 and value.dtype.kind in "biuf"
         each_name = list(value) if is_row(value) else [value]
         if is_numbers or not all(map(_is_name, each_name)):
-            raise UserError(f"y[{number}] is {format_value(value)}, which does not name a class; pass labels=[...]")
+            raise UserError(
+                f"y[{number}] is {format_value(value)}, which is not the name of a class; pass the class names as "
+                "labels=[...]"
+            )
         names |= {class_name(name) for name in each_name}
     return sorted(names, key=float) if are_whole_numbers(list(names)) else sorted(names)
 
 
 def _is_name(value: Any) -> bool:
-    """Returns whether a value can be the name of a class. A gap in a column, None or NaN, cannot."""
+    """Returns whether a value is a string, a number or a bool.
+
+    None and NaN, which mark gaps in a column, are not names.
+    """
     return isinstance(value, str | int | float | np.number | np.bool_) and value == value
 
 
 def class_name(value: Any) -> str:
-    """Returns the name of a class. 3.0 becomes 3, since columns with missing numbers are written with points."""
+    """Converts a label to the name of its class: 3.0 becomes "3".
+
+    pandas turns integers into floats if some are missing.
+    """
     name = str(value)
     return name.partition(".")[0] if re.fullmatch(r"-?[0-9]+\.0+", name) else name
 
 
 def numbers_by_name(labels: Sequence[str]) -> dict[str, int]:
-    """Returns the number of each class, by its label and by its `class_name`."""
+    """Returns a dict from each class name to the index of the class.
+
+    A label such as "3.0" is also found under "3" (see `class_name`).
+    """
     numbers = {class_name(label): number for number, label in enumerate(labels)}
     return numbers | {label: number for number, label in enumerate(labels)}
 
 
 def are_whole_numbers(labels: Sequence[str]) -> bool:
-    """Returns whether all classes are named by whole numbers. A number then is a name, never the index of a class."""
+    """Returns whether all class names are whole numbers, such as "1" to "5".
+
+    In this case, a number in `y` is the name of a class, not its index.
+    """
     return all(re.fullmatch("-?[0-9]+", class_name(label)) for label in labels)
 
 
 def are_values(labels: Sequence[str]) -> bool:
-    """Returns whether a class is named by a number or a truth value. Such a value then is a name, as above."""
+    """Returns whether at least one class name is a number, "False" or "True".
+
+    In this case, a number or bool in `y` is the name of a class, not its index.
+    """
     return any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", label) or label in _TRUTH for label in labels)
 
 
 def class_numbers(values: Iterable[Any], labels: Sequence[str], name: str = "y") -> list[int]:
-    """Returns the numbers of classes that are given by name or, unless one of the names is a number, by number.
+    """Converts labels (class names, indices or one-hot rows) to class indices.
 
-    For the classes False and True, in this order, 0 and 1 are numbers. A value may be in a list of its own, as in a
-    column [E, 1], or be one-hot, [C].
+    Numbers are indices, unless a class name is itself a number, "False" or "True" (see `are_values`). Exception: if the
+    classes are exactly False and True, 0 and 1 are accepted as indices.
+
+    Args:
+        values: A label for each example. A label may also be wrapped in a list of length 1, as in a column [E, 1].
+        labels: Names of the classes, in the order of the logits.
+        name: Name of the argument, for error messages.
 
     Raises:
-        UserError: If a value is not a class.
+        UserError: If a value is not one of the classes.
     """
     by_name = numbers_by_name(labels)
     are_names = are_values(labels) and tuple(labels) != _TRUTH
@@ -144,7 +174,13 @@ def class_numbers(values: Iterable[Any], labels: Sequence[str], name: str = "y")
 
 
 def _find_number(value: Any, by_name: Mapping[str, int], are_names: bool) -> int:
-    """Returns the number of a class that is given by name or by number, or -1 if it is unknown."""
+    """Returns the index of the class with this name or index, or -1 if the name is unknown or the number is not whole.
+
+    Args:
+        value: A label.
+        by_name: Class indices by name.
+        are_names: Whether numbers are names of classes instead of indices.
+    """
     if isinstance(value, bytes | np.bytes_):
         value = bytes(value).decode("utf-8", "replace")
     if isinstance(value, str):
@@ -156,7 +192,14 @@ def _find_number(value: Any, by_name: Mapping[str, int], are_names: bool) -> int
 
 
 def is_probability_row(value: Any, classes: int) -> bool:
-    """Returns whether a value has a probability for each class, such as a one-hot row."""
+    """Returns whether a value is a row of C probabilities that add up to 1, such as a one-hot row.
+
+    False if there is one class.
+
+    Args:
+        value: A label.
+        classes: C.
+    """
     if not is_row(value) or np.ndim(value) != 1 or len(value) != classes or classes == 1:
         return False
     row = np.asarray(value)
@@ -164,15 +207,15 @@ def is_probability_row(value: Any, classes: int) -> bool:
 
 
 def convert_label_form(targets: Array, has_one_hot: bool | None, classes: int) -> Array:
-    """Returns labels of single classes as rows, float32 [R, C], or as indices, int32 [R].
+    """Converts labels with one class per example to one-hot rows, float32 [R, C], or to class indices, int32 [R].
 
     Args:
-        targets: Indices or rows.
-        has_one_hot: Whether to return rows. None keeps the form.
+        targets: Class indices [R], or rows of probabilities [R, C].
+        has_one_hot: True returns rows, False returns indices, and None returns `targets` unchanged.
         classes: C.
 
     Raises:
-        UserError: If indices are expected, and a row is not one-hot.
+        UserError: If indices are wanted, but a row contains probabilities below 1 instead of being one-hot.
     """
     if has_one_hot is None or has_one_hot == (targets.ndim == 2):
         return targets
@@ -188,17 +231,17 @@ def convert_label_form(targets: Array, has_one_hot: bool | None, classes: int) -
 
 
 def is_balanced(class_weight: Any) -> bool:
-    """Returns whether classes are weighted by how rare they are."""
+    """Returns whether `class_weight` is "balanced": each class gets the same total weight."""
     return isinstance(class_weight, str) and class_weight == BALANCED
 
 
 def weights_by_class(class_weight: Any, labels: Sequence[str]) -> Array:
-    """Returns the weight of each class, float32 [C]. The default weight is 1.
+    """Returns the weight of each class, float32 [C]. Classes without a given weight have weight 1.
 
     Args:
-        class_weight: Weights by the name or number of a class, or a weight for each class in the order of the labels,
-            as scikit-learn's compute_class_weight returns them.
-        labels: The names of the classes.
+        class_weight: A dict of weights by class name or index, or a weight for each class in the order of `labels`, as
+            scikit-learn's compute_class_weight returns them.
+        labels: Names of the classes, in the order of the logits.
 
     Raises:
         UserError: If a class is unknown, or a weight is negative or not a finite number.
@@ -218,10 +261,10 @@ def weights_by_class(class_weight: Any, labels: Sequence[str]) -> Array:
 
 
 def balanced_weights(numbers: Array, classes: int) -> Array:
-    """Returns the weight of each class, float64 [C], with equal totals per class and a mean of 1 per row.
+    """Returns class weights, float64 [C], that give each class the same total weight. Their mean over all rows is 1.
 
     Args:
-        numbers: The class of each row, int [R].
+        numbers: The class index of each row, int [R].
         classes: C.
     """
     counts = np.bincount(numbers, minlength=classes)

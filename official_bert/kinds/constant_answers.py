@@ -1,18 +1,18 @@
-"""Detects models that answer every text alike, which usually means that training has failed."""
+"""Detects models that give the same answer to every text, which usually means that training has failed."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 _MIN_ANSWERS = 10  # fewer texts may well have the same class
-_MIN_SPREAD = 1e-3  # of numbers, as a share of the largest magnitude
+_MIN_SPREAD = 1e-3  # difference of numbers that counts, relative to the largest magnitude
 
 
 class ConstantAnswers:
-    """Collects answers of any kind except vectors, and describes them if all are (nearly) equal.
+    """Collects the answers of a model, and returns a warning if they are all equal or nearly equal.
 
-    Tags are equal if all words have the same tag. Answers to questions are equal if all are empty: the same text may be
-    right for many questions.
+    Answers of a tagger count as equal if all words of all texts have the same tag. Answers to questions count as equal
+    only if all are empty, because the same answer may be correct for many questions. Vectors are ignored.
     """
 
     def __init__(self) -> None:
@@ -20,9 +20,10 @@ class ConstantAnswers:
         self._least, self._most = math.inf, -math.inf
 
     def add(self, answer: Mapping[str, Any]) -> None:
-        """Adds the answer to a text, by the names of an export's outputs. Ignores vectors and sentences without words.
+        """Adds one answer. Ignores vectors, and answers of a tagger to a text without words.
 
-        Sentences are counted rather than words.
+        Args:
+            answer: The outputs for one text, by the names of an export's outputs (see `KindSpec.named_answers`).
         """
         if "value" in answer:
             self._least, self._most = min(self._least, answer["value"]), max(self._most, answer["value"])
@@ -41,7 +42,7 @@ class ConstantAnswers:
         self._count += 1
 
     def warning(self) -> str | None:
-        """Returns the warning if all answers are (nearly) equal, else None."""
+        """Returns a warning if all answers are equal or nearly equal, or None if they differ or are too few to tell."""
         if self._count < _MIN_ANSWERS:
             return None
         advice = "the model may have learned nothing; check the labels, or train with a lower learning rate"
@@ -53,10 +54,10 @@ class ConstantAnswers:
 
 
 def describe_constant_answers(answers: Mapping[str, Sequence[Any]]) -> str | None:
-    """Returns the warning if all answers are (nearly) equal, else None.
+    """Returns a warning if a model answered all texts with the same or nearly the same answer, else None.
 
     Args:
-        answers: An element for each text by the names of an export's outputs (see KindSpec.named_answers).
+        answers: For each output of the model (see `KindSpec.named_answers`), a list with one value per text.
     """
     constant = ConstantAnswers()
     for row in zip(*answers.values(), strict=True):

@@ -1,7 +1,9 @@
-"""Features: the inputs of a model for examples, as batches with padding, and its outputs.
+"""Features: the token ids and targets of examples, their conversion to padded batches, and the collected outputs.
 
-B batch, C classes, E examples, N sequences in a row, R rows (the inputs that the model reads at once), S sequence,
-T tokens of all sequences
+A row is what the model reads as one element of a batch: one sequence (a text, a text pair or a window of a long text),
+or for multiple choice the N sequences of an example.
+
+B rows of a batch, C classes, E examples, N sequences in a row, R rows, S sequence length, T tokens of all sequences
 """
 
 import dataclasses
@@ -22,24 +24,27 @@ EXAMPLE = "example"  # in Features.details: the index of the example of each row
 # In Features.details: int64 [R, N], equal for equal texts. Rows that share a text must not be in one batch.
 TEXTS = "texts"
 NO_LABEL = -1  # the tag of a token that is neither trained on nor scored
-MULTIPLE = 2  # lengths of batches are multiples of this, if one graph takes all lengths
+MULTIPLE = 2  # sequence lengths are padded to multiples of this if a graph takes any length
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """The inputs of the model for examples, without padding, one row after the other.
+    """The model's inputs and targets for a list of examples, concatenated without padding.
+
+    E examples, R rows (elements of a batch), N sequences in a row, T tokens of all sequences, C classes
 
     Attributes:
-        input_ids: int32 [T].
+        input_ids: Token ids of all sequences, int32 [T].
         segment_ids: int32 [T].
-        splits: int64 [R * N + 1]; sequence i is input_ids[splits[i] : splits[i + 1]].
-        targets: Targets by output, empty if the examples have no labels. Models with one output have LABELS: int32 [R]
-            for classification and multiple choice, float32 [R, C] of 0 and 1 for multi_label, float32 [R] for
-            regression, float32 [R] scores for vectors, and int32 [T] for tagging, with NO_LABEL for tokens without a
-            tag. question_answering has start_logits and end_logits, int32 [R], positions within the sequence.
-        details: Further arrays, of any shape, that `decode` needs, such as EXAMPLE, int64 [R].
+        splits: Where each sequence starts, int64 [R * N + 1]. Sequence i is input_ids[splits[i] : splits[i + 1]].
+        targets: Targets by name of the output. Empty if the examples have no labels. Models with one output have the
+            key LABELS: int32 [R] for classification and multiple choice, float32 [R, C] of 0 and 1 for multi_label,
+            float32 [R] for regression, float32 [R] scores for vectors, and int32 [T] for tagging, with NO_LABEL for
+            tokens without a tag. question_answering has start_logits and end_logits, int32 [R], positions within the
+            sequence.
+        details: Further arrays that `KindSpec.decode` needs, such as EXAMPLE, the example of each row, int64 [R].
         choices: N, 1 for all kinds except multiple choice.
-        is_truncated: bool [E], whether each example was truncated.
+        is_truncated: Whether each example was truncated, bool [E].
     """
 
     input_ids: Array
@@ -52,7 +57,7 @@ class Features:
 
     @property
     def num_truncated(self) -> int:
-        """Number of truncated examples."""
+        """The number of truncated examples."""
         return int(np.sum(self.is_truncated))
 
     def __len__(self) -> int:
@@ -72,7 +77,16 @@ def from_rows(
     choices: int = 1,
     is_truncated: Sequence[bool] = (),
 ) -> Features:
-    """Returns the Features of a list of sequences. The targets of tokens must already be flat."""
+    """Concatenates sequences of token ids to Features.
+
+    Args:
+        ids: Token ids of each sequence.
+        segment_ids: Segment ids of each sequence.
+        targets: Features.targets. Targets of tokens must already be concatenated, [T].
+        details: Features.details.
+        choices: Number of sequences in a row.
+        is_truncated: Whether each example was truncated.
+    """
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     empty = [np.empty(0, np.int32)]
@@ -88,7 +102,7 @@ def from_rows(
 
 
 def row_lengths(features: Features) -> Array:
-    """Returns the number of tokens of the longest sequence of each row, int64 [R]."""
+    """Returns the length of each row in tokens, int64 [R]. If rows have several sequences, the longest one counts."""
     lengths = features.splits[1:] - features.splits[:-1]  # Several times as fast as np.diff for a single text.
     return np.asarray(lengths if features.choices == 1 else lengths.reshape(-1, features.choices).max(axis=1))
 
@@ -96,15 +110,17 @@ def row_lengths(features: Features) -> Array:
 def padded_inputs(
     features: Features, rows: Array, max_seq_length: int, multiple: int = MULTIPLE, buckets: Sequence[int] = ()
 ) -> dict[str, Array]:
-    """Returns the model's inputs for some rows, int32 [B, S], or [B, N, S] if rows have several sequences.
+    """Returns a padded batch of rows: input_ids, input_mask and segment_ids.
+
+    Each array is int32 [B, S], or [B, N, S] if rows have several sequences.
 
     Args:
         features: All rows.
-        rows: Indices of the rows of the batch. -1 gives an empty row.
+        rows: Indices of the rows of the batch, int [B]. An index of -1 gives a row of padding.
         max_seq_length: Maximum of S.
         multiple: S is rounded up to a multiple of this number.
-        buckets: Lengths in ascending order. If given, S is the first one that is long enough. The last one must be at
-            least as long as the longest row.
+        buckets: Allowed values of S in ascending order, used instead of `multiple`. S is the first one that is long
+            enough. The last one must be at least as long as the longest row.
     """
     starts, lengths = sequence_positions(features, rows)
     longest = int(lengths.max(initial=1))
@@ -123,7 +139,11 @@ def padded_inputs(
 
 
 def gather_rows(numbered: Iterable[tuple[Features, int]]) -> Features:
-    """Returns the given rows, (features, index of the row), as new features without targets and details."""
+    """Copies selected rows into new Features, without their targets and details.
+
+    Args:
+        numbered: For each row, the Features that contain it and its index there.
+    """
     ids, segment_ids, choices = [], [], 1
     for features, row in numbered:
         choices = features.choices
@@ -134,7 +154,15 @@ def gather_rows(numbered: Iterable[tuple[Features, int]]) -> Features:
 
 
 def sequence_positions(features: Features, rows: Array) -> tuple[Array, Array]:
-    """Returns the start and the length of each sequence of some rows. Empty rows (-1) have sequences of length 0."""
+    """Returns the start in `features.input_ids` and the length of each sequence of the given rows.
+
+    Args:
+        features: All rows.
+        rows: Indices of rows, int [B]. The sequences of row -1 have length 0.
+
+    Returns:
+        The starts and the lengths, each int64 [B * N].
+    """
     sequences = (rows[:, None] * features.choices + np.arange(features.choices)).ravel()
     real = np.repeat(rows >= 0, features.choices)
     sequences = np.where(real, sequences, 0)
@@ -143,12 +171,13 @@ def sequence_positions(features: Features, rows: Array) -> tuple[Array, Array]:
 
 
 def batches_by_length(lengths: Array, max_rows: int | None = None, max_tokens: int | None = None) -> Iterator[Array]:
-    """Yields the indices of the rows of each batch. The rows of a batch have similar lengths.
+    """Groups rows of similar length into batches, and yields the row indices of each batch, shortest rows first.
 
     Args:
         lengths: Number of tokens of each row, [R].
-        max_rows: Maximum number of rows in a batch.
-        max_tokens: Maximum number of tokens in a batch, with padding. A longer row gets a batch of its own.
+        max_rows: Maximum number of rows in a batch. None for no limit.
+        max_tokens: Maximum number of tokens in a batch, including padding. A longer row gets a batch of its own. None
+            for no limit.
     """
     order = np.argsort(lengths, kind="stable")
     start = 0
@@ -161,12 +190,12 @@ def batches_by_length(lengths: Array, max_rows: int | None = None, max_tokens: i
 
 
 def collect_outputs(features: Features, batches: Iterable[tuple[Array, Any]]) -> Outputs:
-    """Returns a model's outputs for all rows, in order and without padding (see features.Outputs).
+    """Collects a model's outputs for all rows, in the order of the rows and without padding (see features.Outputs).
 
     Args:
         features: The rows.
-        batches: For each batch, the indices of its rows (-1 for an empty row), and the outputs, by name if the model
-            has several.
+        batches: For each batch, the indices of its rows (-1 for a row of padding) and the model's output: an array, or
+            a dict of arrays if the model has several outputs.
     """
     lengths = row_lengths(features)
     by_output: dict[str, list[Any]] = {}
@@ -184,15 +213,23 @@ def collect_outputs(features: Features, batches: Iterable[tuple[Array, Any]]) ->
 
 
 def check_length(max_seq_length: int, least: int) -> None:
-    """Raises a UserError if a sequence of that length has no room for a token in addition to the special tokens."""
+    """Raises a UserError if max_seq_length is less than `least`: the special tokens and one more token."""
     if max_seq_length < least:
         raise UserError(
-            f"max_seq_length is {max_seq_length}; expected at least {least}: the special tokens and one more"
+            f"max_seq_length is {max_seq_length}; expected at least {least}: the special tokens and one token of text"
         )
 
 
 def describe_truncation(num_truncated: int, num_examples: int, noun: str, length: int, setting: str) -> str | None:
-    """Returns a line on the number of examples that were truncated, or None if no example was."""
+    """Returns a line for the log with the number of truncated examples, or None if none was truncated.
+
+    Args:
+        num_truncated: Number of truncated examples.
+        num_examples: Number of all examples.
+        noun: What an example is called, such as "text".
+        length: The length in tokens to which examples were truncated.
+        setting: Name of the setting with that length, such as "max_seq_length".
+    """
     if not num_truncated:
         return None
     return f"cut to {length} tokens ({setting}): {num_truncated:,} of {pluralize(num_examples, noun)}"

@@ -1,8 +1,10 @@
-"""Builds a model's inputs in a TensorFlow graph, as tokenization/pairs.py and tokenization/truncation.py do in Python.
+"""Builds a model's inputs from tokens in a TensorFlow graph: truncation, windows and special tokens.
 
-The tokens of all texts are concatenated to one vector. A span of tokens has a start in that vector and a length.
+tokenization/pairs.py and tokenization/truncation.py do the same in Python. The tokens of all texts are concatenated to
+one vector. A TokenSpans object refers to parts of this vector by start and length.
 
-B texts, P tokens of all texts, W words of all texts, R rows (what the model reads at once), S sequence
+B texts, P tokens of all texts, W words of all texts, R rows (elements of the model's batch: texts or windows), S
+sequence length
 """
 
 from collections.abc import Mapping
@@ -15,7 +17,10 @@ from official_bert.tokenization.in_graph import row_positions, true_positions
 
 
 class Windows(NamedTuple):
-    """Overlapping windows over texts, in the order of the texts; each int32 [R]."""
+    """The overlapping windows into which long texts are split, in the order of the texts.
+
+    Each field is int32 [R], R windows.
+    """
 
     texts: Any  # the index of the text
     numbers: Any  # the index of the window in its text
@@ -24,29 +29,29 @@ class Windows(NamedTuple):
 
 
 class TokenSpans(NamedTuple):
-    """Spans of tokens, one for each row."""
+    """Spans of a vector with the tokens of all texts, one span for each row of the model's input."""
 
     ids: Any  # int32 [P], of all texts
     starts: Any  # int32 [R], into `ids`
     lengths: Any  # int32 [R]
 
     def gather_rows(self, rows: Any) -> "TokenSpans":
-        """Returns the spans at these indices, int32 of any length."""
+        """Returns the spans of the rows with these indices, an int32 vector of any length."""
         return self._replace(starts=tf.gather(self.starts, rows), lengths=tf.gather(self.lengths, rows))
 
     def gather_windows(self, windows: Windows) -> "TokenSpans":
-        """Returns the spans of the tokens in each window."""
+        """Returns the span of each window, given one span for each text."""
         return self._replace(starts=tf.gather(self.starts, windows.texts) + windows.starts, lengths=windows.lengths)
 
 
 class Rows(NamedTuple):
-    """The model's inputs for a batch of texts.
+    """The model's inputs for a batch of B texts. Each row is a text, or a window of a long text.
 
     Attributes:
         features: input_ids, input_mask and segment_ids, int32 [R, S] ([B, N, S] for multiple choice).
-        is_truncated: bool [B], whether the end of a text was left out.
-        windows: The windows of long texts, one for each row. None if each text is one row.
-        details: What the kind needs to compute answers.
+        is_truncated: Whether the end of each text was left out, bool [B].
+        windows: The window of each row, or None if each text is one row.
+        details: Further values that the subclass of GraphModel needs to compute answers.
     """
 
     features: dict[str, Any]
@@ -56,7 +61,11 @@ class Rows(NamedTuple):
 
 
 def span_texts(ids: Any) -> TokenSpans:
-    """Returns a span for each text, from a ragged tensor [B, (tokens)]."""
+    """Returns a span for each text.
+
+    Args:
+        ids: Token ids of the texts, a ragged int32 tensor [B, (tokens)].
+    """
     splits = tf.cast(ids.row_splits, tf.int32)
     return TokenSpans(ids.values, splits[:-1], splits[1:] - splits[:-1])
 
@@ -64,15 +73,15 @@ def span_texts(ids: Any) -> TokenSpans:
 def truncate(
     first: TokenSpans, second: TokenSpans | None, max_seq_length: int, drop_empty: bool = False
 ) -> tuple[TokenSpans, TokenSpans | None]:
-    """Truncates texts or pairs so that they fit into a sequence, as in fine-tuning.
+    """Truncates texts or text pairs to max_seq_length, as in fine-tuning.
 
-    The longer text of a pair loses tokens at its end. If both are equally long, the second text does.
+    Pairs lose tokens one by one at the end of the longer text, or of the second text if both are equally long.
 
     Args:
         first: The first texts.
-        second: The second texts, or None.
+        second: The second texts, or None for single texts.
         max_seq_length: The maximum length, including the special tokens.
-        drop_empty: See `pack`.
+        drop_empty: Whether a second text without tokens has no [SEP], which leaves room for one more token.
     """
     if second is None:
         return first._replace(lengths=tf.minimum(first.lengths, max_seq_length - 2)), None
@@ -82,20 +91,23 @@ def truncate(
 
 
 def have_lost_tokens(after: tuple[TokenSpans, TokenSpans | None], before: tuple[TokenSpans, TokenSpans | None]) -> Any:
-    """Returns whether a span of the row is shorter `after` than `before`, bool [R]."""
+    """Returns whether the first or the second text of each row is shorter in `after` than in `before`, bool [R]."""
     pairs = [(a.lengths, b.lengths) for a, b in zip(after, before, strict=True) if a is not None and b is not None]
     return tf.reduce_any(tf.stack([a < b for a, b in pairs]), 0)
 
 
 def pack(first: TokenSpans, second: TokenSpans | None, cls: int, sep: int, drop_empty: bool = False) -> dict[str, Any]:
-    """Returns [CLS] first [SEP], or [CLS] first [SEP] second [SEP]: input_ids, input_mask, segment_ids, int32 [R, S].
+    """Adds special tokens and padding to texts or pairs: [CLS] first [SEP], or [CLS] first [SEP] second [SEP].
 
     Args:
-        first: A span for each row. All rows are padded to the longest one.
-        second: A span for each row, or None.
+        first: The first text of each row. All rows are padded to the longest one.
+        second: The second text of each row, or None for single texts.
         cls: The id of [CLS].
         sep: The id of [SEP].
         drop_empty: Whether to omit the [SEP] of a second text without tokens, as the original's classifiers do.
+
+    Returns:
+        input_ids, input_mask and segment_ids, int32 [R, S].
     """
     sources = [[0, cls, sep], first.ids]  # the indices below point into their concatenation
     pad_index, cls_index, sep_index = 0, 1, 2
@@ -122,10 +134,14 @@ def pack(first: TokenSpans, second: TokenSpans | None, cls: int, sep: int, drop_
 
 
 def check_ranges(features: Mapping[str, Any], value_counts: Mapping[str, int]) -> dict[str, Any]:
-    """Returns the features, with a check that values are from 0 to their count - 1.
+    """Adds a check to the graph that each input has only values from 0 to its count minus 1, and returns the inputs.
 
-    The graph raises InvalidArgumentError for other values, which would give zeros in a product with one-hot vectors and
-    in a lookup on a GPU.
+    The check raises InvalidArgumentError. Without it, an id outside of the embedding table would give a vector of zeros
+    in some implementations of the lookup.
+
+    Args:
+        features: The model's inputs by name.
+        value_counts: The number of possible values of each input.
     """
     checks = []
     for name, count in value_counts.items():
@@ -137,12 +153,13 @@ def check_ranges(features: Mapping[str, Any], value_counts: Mapping[str, int]) -
 
 
 def build_windows(lengths: Any, room: Any, stride: int) -> Windows:
-    """Returns windows that cover all tokens. A text without tokens has one empty window.
+    """Splits texts into overlapping windows that cover all tokens. A text without tokens has one empty window.
 
     Args:
-        lengths: int32 [B], the number of tokens of each text.
-        room: int32 [B], the maximum number of tokens in a window.
-        stride: Number of tokens from the start of a window to the start of the next one, limited by the room.
+        lengths: Number of tokens of each text, int32 [B].
+        room: Maximum number of tokens in a window of each text, int32 [B].
+        stride: Number of tokens from the start of a window to the start of the next one. Reduced to `room` if it is
+            longer.
     """
     stride = tf.minimum(room, stride)
     texts, numbers = row_positions(truncation.count_windows(lengths, room, stride, tf))
@@ -151,17 +168,18 @@ def build_windows(lengths: Any, room: Any, stride: int) -> Windows:
 
 
 def build_word_windows(word_starts: Any, first_words: Any, room: int, stride: int) -> tuple[Windows, Any, Any]:
-    """Returns windows of whole words that cover all words. A text without words has one empty window.
+    """Splits texts into overlapping windows that contain only whole words. A text without words has one empty window.
 
     Args:
-        word_starts: int32 [W + 1], the position of each word's first token in the tokens of all texts, and the end. No
-            word has more than `room` tokens.
-        first_words: int32 [B + 1], the index of each text's first word, and the end.
-        room: The maximum number of tokens in a window.
-        stride: Number of tokens from the start of a window to the start of the next one, as far as whole words allow.
+        word_starts: Position of each word's first token in the tokens of all texts, followed by the total number of
+            tokens, int32 [W + 1]. No word has more than `room` tokens.
+        first_words: Index of each text's first word, followed by the total number of words, int32 [B + 1].
+        room: Maximum number of tokens in a window.
+        stride: Approximate number of tokens from the start of a window to the start of the next one.
 
     Returns:
-        The windows, the index of the first word in each, int32 [R], and the index of the word after the last one.
+        The windows, the index of the first word of each window, int32 [R], and the index after its last word,
+        int32 [R].
     """
     ends = first_words[1:]
 
@@ -192,15 +210,16 @@ def build_word_windows(word_starts: Any, first_words: Any, room: int, stride: in
 
 
 def has_most_context(windows: Windows, rows: Any, positions: Any, tokens: Any, num_tokens: Any) -> Any:
-    """Returns whether each occurrence of a token is in the window where this token is read, bool [N].
+    """Returns whether a window is the one with the most context around a token, for K tokens in windows, bool [K].
 
-    This is the window with the most context, by the rule of truncation.assign_tokens.
+    Where windows overlap, a token is in several of them. Only its output in the window with the most context is used,
+    by the same rule as in `truncation.assign_tokens`.
 
     Args:
         windows: All windows.
-        rows: int32 [N], the window of each occurrence.
-        positions: int32 [N], the position in the window.
-        tokens: int32 [N], the index of the token in the tokens of all texts.
+        rows: The window of each token, int32 [K].
+        positions: The position of each token in that window, int32 [K].
+        tokens: The index of each token in the tokens of all texts, int32 [K].
         num_tokens: Number of tokens of all texts.
     """
     length = tf.gather(windows.lengths, rows)

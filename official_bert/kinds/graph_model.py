@@ -1,8 +1,8 @@
-"""A trained model as TensorFlow functions from strings to answers: the base classes of kinds/<kind>/graph.py.
+"""Base classes of the TensorFlow functions from strings to answers that a SavedModel contains, one class for each kind.
 
-export/saved_model.py writes the signatures.
+The subclasses are in kinds/<kind>/graph.py. export/saved_model.py writes the functions as signatures.
 
-B texts, S sequence, C classes, R rows of the model's input
+B texts, S sequence length, C classes, R rows of the model's input (texts, or windows of long texts)
 """
 
 import abc
@@ -25,14 +25,13 @@ _MAX_WINDOWS_PER_CALL = 32
 
 
 class GraphModel(abc.ABC):
-    """The functions of a model that takes text.
+    """A trained model and its tokenizer as TensorFlow functions, from strings to answers.
 
     Args:
-        model: A functional model with a dict of inputs: an encoder with or without a head, or one that returns
-            masked-LM logits.
+        model: A functional model with a dict of inputs: an encoder with or without a head, or a masked LM.
         tokenizer: The model's tokenizer.
-        task_spec: The content of task.json (see KindSpec.task_spec). Only max_seq_length and the settings of the kind
-            are used.
+        task_spec: The contents of task.json (see `KindSpec.task_spec`). Only max_seq_length and the settings of the
+            kind are used.
     """
 
     def __init__(self, model: keras.Model, tokenizer: FullTokenizer, task_spec: Mapping[str, Any]) -> None:
@@ -44,14 +43,25 @@ class GraphModel(abc.ABC):
     @property
     @abc.abstractmethod
     def inputs(self) -> dict[str, tf.TensorSpec]:
-        """The specifications of the text inputs by name: string [B], or [B, N] for endings."""
+        """The TensorSpec of each text input by name: string [B], or [B, N] for the endings of multiple choice."""
 
     @abc.abstractmethod
     def read_texts(self, texts: Mapping[str, Any]) -> Rows:
-        """Returns the model's inputs for a batch of texts, one tensor for each of `inputs`."""
+        """Tokenizes texts, and truncates them or splits them into windows.
+
+        Args:
+            texts: A string tensor for each name in `inputs`.
+
+        Returns:
+            The model's inputs.
+        """
 
     def signatures(self) -> dict[str, Any]:
-        """Returns the traced functions by name: serving_default, serving_ids and tokenize."""
+        """Returns the traced functions of the SavedModel by name.
+
+        serving_default maps strings to answers, serving_ids maps token ids to answers, and tokenize maps strings to
+        token ids.
+        """
         features = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), self.ids_spec())
         return {
             DEFAULT_SIGNATURE: _trace(self.answer, self.inputs),
@@ -60,28 +70,47 @@ class GraphModel(abc.ABC):
         }
 
     def ids_spec(self) -> tf.TensorSpec:
-        """Returns the specification of each of the model's inputs."""
+        """Returns the TensorSpec of input_ids, which input_mask and segment_ids have too."""
         return tf.TensorSpec([None, None], tf.int32)
 
     def tokenize(self, **texts: Any) -> dict[str, Any]:
-        """Returns input_ids, input_mask and segment_ids, int32 [B, S]; [B, N, S] for multiple choice.
+        """Converts texts to input_ids, input_mask and segment_ids, int32 [R, S] ([B, N, S] for multiple choice).
 
-        If long texts are read in windows, each window has a row, and text_index, int32 [R], is the index of its text.
+        If long texts are split into windows, each window is a row, and text_index, int32 [R], is the text that it
+        belongs to. Otherwise each text is a row.
+
+        Args:
+            texts: A string tensor for each name in `inputs`.
         """
         rows = self.read_texts(texts)
         return rows.features if rows.windows is None else {**rows.features, "text_index": rows.windows.texts}
 
     def answer(self, **texts: Any) -> dict[str, Any]:
-        """Returns the kind's outputs by name, and is_truncated: whether the end of a text was left out, bool [B]."""
+        """Returns the model's answers to texts by output name, and whether the end of each text was left out.
+
+        The latter is is_truncated, bool [B].
+
+        Args:
+            texts: A string tensor for each name in `inputs`.
+        """
         rows = self.read_texts(texts)
         return {**self.answer_rows(rows, texts), IS_TRUNCATED: rows.is_truncated}
 
     def answer_rows(self, rows: Rows, texts: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the outputs for texts, given the model's inputs for them."""
+        """Returns the model's answers to texts by output name.
+
+        Args:
+            rows: The model's inputs for the texts, from `read_texts`.
+            texts: The strings, from which the answers to questions and the words of tags are copied.
+        """
         return _drop_logits(self.answer_ids(**rows.features))
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
-        """Returns the outputs that need no text, and the outputs of the model itself."""
+        """Returns the answers that can be computed from token ids alone, and the logits.
+
+        Args:
+            features: input_ids, input_mask and segment_ids.
+        """
         outputs = self.call_model(features)
         return dict(outputs) if isinstance(outputs, dict) else {"logits": outputs}
 
@@ -96,15 +125,20 @@ class GraphModel(abc.ABC):
         return self.answer_ids(**graph_inputs.check_ranges(features, value_counts))
 
     def pack(self, first: TokenSpans, second: TokenSpans | None, drop_empty: bool = False) -> dict[str, Any]:
-        """Returns the model's inputs for texts or pairs (see graph_inputs.pack)."""
+        """Adds special tokens and padding to texts or pairs. Returns the model's inputs (see `graph_inputs.pack`)."""
         return graph_inputs.pack(first, second, self.vocab[CLS], self.vocab[SEP], drop_empty)
 
     def compute_logits(self, features: Mapping[str, Any]) -> Any:
-        """Returns the model's logits as one tensor, [R, ...]."""
+        """Returns the model's logits for input_ids, input_mask and segment_ids as one float tensor, [R, ...]."""
         return self.call_model(dict(features))
 
     def compute_window_logits(self, features: dict[str, Any], shape: list[int | None]) -> Any:
-        """Returns `compute_logits` for many rows, a limited number at a time; `shape` is one row's."""
+        """Returns the logits of many windows, [R, *shape], computed for at most 32 windows at a time to limit memory.
+
+        Args:
+            features: input_ids, input_mask and segment_ids of the windows.
+            shape: Shape of the logits of one window. None for an unknown size.
+        """
         chunks = -tf.math.floordiv(-tf.shape(features["input_ids"])[0], _MAX_WINDOWS_PER_CALL)
 
         def step(number: Any, logits: Any) -> tuple[Any, Any]:
@@ -118,9 +152,9 @@ class GraphModel(abc.ABC):
 
 
 class TextGraph(GraphModel):
-    """A model of texts or pairs, which are truncated if they are too long."""
+    """Base class for models of texts or text pairs, which are truncated if they are too long."""
 
-    reads_special_tokens = False  # whether [MASK] in a text is that token
+    reads_special_tokens = False  # whether the text "[MASK]" becomes the special token
 
     @property
     def inputs(self) -> dict[str, tf.TensorSpec]:
@@ -128,7 +162,10 @@ class TextGraph(GraphModel):
         return {"text": text, "text_pair": text} if self.task_spec.get("pair") else {"text": text}
 
     def span_tokens(self, texts: Mapping[str, Any]) -> tuple[TokenSpans, TokenSpans | None]:
-        """Returns the tokens of texts, and of the second texts of pairs."""
+        """Tokenizes texts.
+
+        Returns the spans of the first texts, and of the second texts or None if the inputs are single texts.
+        """
         first = span_texts(self.tokenizer.tokenize(texts["text"], special_tokens=self.reads_special_tokens).ids)
         return first, span_texts(self.tokenizer.tokenize(texts["text_pair"]).ids) if "text_pair" in texts else None
 
@@ -139,17 +176,17 @@ class TextGraph(GraphModel):
 
 
 class LabelGraph(TextGraph):
-    """A model with one answer per text.
+    """Base class for models with one answer per text, such as a class or a number.
 
-    With doc_stride, a long text is read in windows whose logits are averaged, as TextSpec does it. `answer_ids` returns
-    an answer for each row.
+    If task.json has a doc_stride, long texts are split into windows and the logits of the windows are averaged.
+    `answer_ids` does not average: it returns an answer for each row of token ids.
     """
 
     row_shape: ClassVar[list[int | None]] = [None]  # the shape of a row's logits
 
     @abc.abstractmethod
     def answer_logits(self, logits: Any) -> dict[str, Any]:
-        """Returns the outputs of `answer_ids`."""
+        """Converts logits, [R, C] or [R], to the outputs of the kind by name, such as label and probability."""
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
         return self.answer_logits(self.compute_logits(features))
@@ -162,7 +199,7 @@ class LabelGraph(TextGraph):
         return _drop_logits(self.answer_logits(means))
 
     def scale_logits(self, logits: Any) -> Any:
-        """Divides logits by the temperature that makes their probabilities agree with how often they are right."""
+        """Divides logits by the temperature that was fitted for calibration (1 if there is none)."""
         return logits / float(self.task_spec.get("temperature", 1.0))
 
     def read_texts(self, texts: Mapping[str, Any]) -> Rows:
@@ -186,6 +223,6 @@ def _drop_logits(answers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trace(function: Callable[..., dict[str, Any]], inputs: Mapping[str, Any]) -> Any:
-    """Traces the function once for inputs of these names."""
+    """Returns the concrete function of `function` for the given TensorSpecs, whose keys become the input names."""
     specs = {name: tf.TensorSpec(spec.shape, spec.dtype, name=name) for name, spec in inputs.items()}
     return tf.function(lambda **tensors: function(**tensors)).get_concrete_function(**specs)

@@ -17,13 +17,16 @@ MAX_MAGNITUDE = 1e18
 
 
 def is_data_set(x: Any) -> bool:
-    """Returns whether `x` is a tf.data.Dataset, without importing TensorFlow."""
+    """Returns whether `x` is a tf.data.Dataset. Does not import TensorFlow."""
     tf = sys.modules.get("tensorflow")
     return tf is not None and isinstance(x, tf.data.Dataset)
 
 
 def are_ids(x: Any) -> bool:
-    """Returns whether `x` is the model's own input: a dict of ids, or a data set of such dicts, maybe with labels."""
+    """Returns whether `x` contains token ids instead of texts.
+
+    True for a dict with the key input_ids, and for a tf.data.Dataset of such dicts or of (dict, labels) tuples.
+    """
     if is_data_set(x):
         spec = x.element_spec
         return are_ids(spec[0] if isinstance(spec, tuple) else spec)
@@ -31,17 +34,21 @@ def are_ids(x: Any) -> bool:
 
 
 def to_list(values: Any, name: str = "x") -> list[Any]:
-    """Returns the elements of a list, tuple, NumPy array, tensor, or object with to_list, such as a pandas column.
+    """Converts a list, tuple, NumPy array, tensor or pandas column to a list of its elements.
 
-    For a DataFrame, returns its rows, or the values of its only column.
+    For a DataFrame, returns the list of its rows, or of the values of its only column.
+
+    Args:
+        values: The values.
+        name: Name of the argument, for error messages.
 
     Raises:
-        UserError: If the value is a single text or has no order.
+        UserError: If `values` is a single text, a dict, a set or not iterable.
     """
     if isinstance(values, list):
         return list(values)
     if isinstance(values, str | bytes):
-        raise UserError(f"one text was given, {format_value(values)}; expected several: put it into a list")
+        raise UserError(f"{name} is a single text, {format_value(values)}; expected several texts: pass a list")
     tf = sys.modules.get("tensorflow")
     if tf is not None and tf.is_tensor(values):
         values = values.numpy()
@@ -51,7 +58,7 @@ def to_list(values: Any, name: str = "x") -> list[Any]:
     if hasattr(values, "to_list"):  # a pandas column
         return list(values.to_list())
     if isinstance(values, Mapping | Set) or not isinstance(values, Iterable):
-        raise UserError(f"{name} is {format_value(values)}; expected several: a list, an array or a column")
+        raise UserError(f"{name} is {format_value(values)}; expected a list, an array or a column")
     return list(values)
 
 
@@ -61,10 +68,14 @@ def is_frame(values: Any) -> bool:
 
 
 def to_texts(values: Any, name: str = "x") -> list[str]:
-    """Returns texts as str.
+    """Converts a list, array or column of str or UTF-8 bytes to a list of str.
+
+    Args:
+        values: The texts.
+        name: Name of the argument, for error messages.
 
     Raises:
-        UserError: If a value is missing, is not a text, or is not UTF-8.
+        UserError: If a value is missing (None or NaN), is not a text, or is not valid UTF-8.
     """
     elements = to_list(values, name)
     missing = [number for number, value in enumerate(elements) if _is_missing(value)]
@@ -83,16 +94,20 @@ def _is_missing(value: Any) -> bool:
 
 
 def to_text(value: Any, name: str) -> str:
-    """Returns a text as str.
+    """Converts a str or UTF-8 bytes to str.
+
+    Args:
+        value: The text.
+        name: What the value is called in error messages, such as "x[3]".
 
     Raises:
-        UserError: If the value is not a text, is not UTF-8, or contains half a surrogate pair.
+        UserError: If the value is not a text, is not valid UTF-8, or contains half of a surrogate pair.
     """
     if isinstance(value, bytes | np.bytes_):
         try:
             value = bytes(value).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise UserError(f"{name} is not UTF-8: {format_value(value)}") from error
+            raise UserError(f"{name} is not UTF-8: {format_value(value)}; encode the text as UTF-8") from error
     if not isinstance(value, str):
         is_pair = _is_column(value) or isinstance(value, tuple)
         hint = "; for pairs of texts, create the model with pair=True" if is_pair else ""
@@ -103,13 +118,16 @@ def to_text(value: Any, name: str) -> str:
 
 
 def to_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
-    """Returns first and second texts, from two columns or from rows of two texts.
+    """Converts text pairs in any supported form to a list of first texts and a list of second texts.
 
-    Columns are a tuple, list or dict of two. Rows are tuples in a list, an array [E, 2], or a DataFrame. Lists in a
-    list are always columns, regardless of their length.
+    Args:
+        values: Two columns (a tuple or list of two, or a dict or DataFrame with the columns text and text_pair), or
+            rows of two texts (a list of tuples, an array [E, 2], or a DataFrame). A list of lists is always read as
+            columns.
+        name: Name of the argument, for error messages.
 
     Raises:
-        UserError: If the values have another form, or the columns differ in length.
+        UserError: If `values` is none of these, or the two columns differ in length.
     """
     if isinstance(values, Mapping) or (is_frame(values) and sorted(map(str, values.columns)) == ["text", "text_pair"]):
         if set(values) != {"text", "text_pair"}:
@@ -136,7 +154,12 @@ def to_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
 
 
 def columns_as_tuple(values: list[Any], most: int, name: str) -> Any:
-    """Returns a list of columns as a tuple, and a list of rows, which are tuples, unchanged.
+    """Converts a list of columns to a tuple of columns. A list of rows (tuples or texts) is returned unchanged.
+
+    Args:
+        values: The list. Its elements are columns if all of them are lists or arrays.
+        most: Maximum number of columns.
+        name: Name of the argument, for error messages.
 
     Raises:
         UserError: If there are fewer than two columns or more than `most`.
@@ -152,18 +175,18 @@ def columns_as_tuple(values: list[Any], most: int, name: str) -> Any:
 
 
 def _is_column(values: Any) -> bool:
-    """Returns whether the values are a list, an array or a column of a DataFrame, rather than a text or a row."""
+    """Returns whether a value is a list, an array or a pandas column. A text or a tuple is not a column."""
     return isinstance(values, list) or bool(getattr(values, "shape", ()))
 
 
 def check_same_length(examples: int, values: Sequence[Any] | Array, name: str) -> None:
-    """Raises a UserError unless there is one value per example."""
+    """Raises a UserError unless `values` has `examples` elements, one for each example."""
     if len(values) != examples:
-        raise UserError(f"there are {examples} examples and {len(values)} values in {name}")
+        raise UserError(f"{name} has {len(values)} values for {examples} examples; pass one value per example")
 
 
 def to_number(value: Any) -> float:
-    """Returns a value, or the only value of a row, as a number, or NaN if it is not a number."""
+    """Converts a value, or a list or array of one value, to float. Returns NaN if it is not a number."""
     try:
         return float(unwrap(value))
     except (TypeError, ValueError, OverflowError):
@@ -171,20 +194,24 @@ def to_number(value: Any) -> float:
 
 
 def unwrap(value: Any) -> Any:
-    """Returns the only value of a row of one. Other values stay unchanged."""
+    """Returns the only element of a list, tuple or array of length 1. Returns any other value unchanged."""
     return value[0] if is_row(value) and len(value) == 1 else value
 
 
 def is_row(value: Any) -> bool:
-    """Returns whether a value is a list, a tuple or an array with a dimension."""
+    """Returns whether a value is a list, a tuple or an array with at least one dimension."""
     return isinstance(value, list | tuple | np.ndarray) and bool(np.ndim(value))
 
 
 def check_weights(values: Any, name: str) -> Array:
-    """Returns the weights of examples, float32 [E].
+    """Converts sample weights to float32 [E].
+
+    Args:
+        values: A weight for each example.
+        name: Name of the argument, for error messages.
 
     Raises:
-        UserError: If a weight is negative or not a finite number.
+        UserError: If a weight is negative, not finite, or above MAX_MAGNITUDE.
     """
     return np.array(
         [check_weight(value, f"{name}[{number}]") for number, value in enumerate(to_list(values, name))], np.float32
@@ -192,7 +219,15 @@ def check_weights(values: Any, name: str) -> Array:
 
 
 def check_weight(value: Any, name: str) -> float:
-    """Returns a weight as a number. Raises a UserError unless it is finite and 0 or more."""
+    """Converts a weight to float.
+
+    Args:
+        value: The weight.
+        name: What the weight is called in error messages.
+
+    Raises:
+        UserError: If the weight is negative, not finite, or above MAX_MAGNITUDE.
+    """
     weight = to_number(value)
     if not 0 <= weight <= MAX_MAGNITUDE:
         raise UserError(
@@ -202,6 +237,6 @@ def check_weight(value: Any, name: str) -> float:
 
 
 def format_value(value: Any) -> str:
-    """Returns a value for a message, on one line of at most 60 characters."""
+    """Formats a value for an error message: its repr on one line, shortened to 60 characters."""
     text = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,6 +1,6 @@
 """Losses and metrics that Keras does not have.
 
-B batch, S sequence, C classes
+B batch size, S sequence length, C classes
 """
 
 import abc
@@ -13,16 +13,16 @@ from official_bert.kinds.features import NO_LABEL
 
 
 class BatchLoss(keras.losses.Loss, abc.ABC):
-    """A loss whose rows depend on the other rows of the batch."""
+    """Base class of losses that compare each example with the other examples of the batch, as contrastive losses do."""
 
     @abc.abstractmethod
     def losses_of_rows(self, y_true: Any, y_pred: Any, is_row: Any) -> Any:
-        """Returns the loss of each row, float32 [B].
+        """Returns the loss of each example, float32 [B].
 
         Args:
-            y_true: The labels that `call` takes.
-            y_pred: The outputs of the whole batch.
-            is_row: float32 [B], 1 for each row, 0 for padding, which is not compared with other rows.
+            y_true: The labels, as in `call`.
+            y_pred: The model's outputs for the whole batch.
+            is_row: 1 for examples and 0 for padding, float32 [B]. Examples are not compared with padding.
         """
 
 
@@ -30,11 +30,11 @@ class BatchLoss(keras.losses.Loss, abc.ABC):
 class TaggingLoss(keras.losses.Loss):
     """The cross-entropy of tags, averaged over the tokens that have a tag.
 
-    Keras averages the result of `call` over all tokens. Each loss is therefore divided by the share of tokens that have
-    a tag, which gives the mean over these tokens. With several replicas, finetuning.loss_share divides instead.
+    `call` returns a loss for each token, [B, S], which Keras averages over all tokens. The losses are therefore divided
+    by the share of tokens that have a tag. Under several replicas, finetuning.loss_share divides the sum instead.
 
-    y_true is int32 [B, S], with NO_LABEL for tokens without a tag. y_pred is logits, [B, S, C]. `call` returns [B, S].
-    Sample weights are per row, [B] or [B, 1], or per token, [B, S].
+    y_true is int32 [B, S], with NO_LABEL for tokens without a tag. y_pred is logits, [B, S, C]. Sample weights are per
+    text, [B] or [B, 1], or per token, [B, S].
     """
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
@@ -42,7 +42,15 @@ class TaggingLoss(keras.losses.Loss):
         return super().__call__(y_true, y_pred, None if sample_weight is None else expand_token_weights(sample_weight))
 
     def token_losses(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
-        """Returns the loss of each token, and 1 for tokens with a tag, else 0. Both are float32 [B, S]."""
+        """Returns the cross-entropy of each token, 0 for tokens without a tag, and which tokens have a tag (1 or 0).
+
+        Args:
+            y_true: The tag index of each token or NO_LABEL, int32 [B, S].
+            y_pred: Logits, [B, S, C].
+
+        Returns:
+            Two float32 tensors, [B, S].
+        """
         has_tag = keras.ops.cast(keras.ops.not_equal(y_true, NO_LABEL), "float32")
         tags = keras.ops.maximum(keras.ops.cast(y_true, "int32"), 0)
         losses = keras.losses.sparse_categorical_crossentropy(tags, y_pred, from_logits=True)  # [B, S]
@@ -54,7 +62,10 @@ class TaggingLoss(keras.losses.Loss):
 
 
 def expand_token_weights(weights: Any) -> Any:
-    """Returns weights of rows as float32 [B, 1]. Weights of tokens, [B, S], keep their shape."""
+    """Expands sample weights per text, [B], to float32 [B, 1], so that they broadcast over tokens.
+
+    Weights of shape [B, 1] or per token, [B, S], keep their shape.
+    """
     weights = tf.cast(weights, tf.float32)
     if weights.shape.rank is None:  # after Keras has seen weights of rows and of tokens
         return tf.reshape(weights, [tf.shape(weights)[0], -1])
@@ -66,7 +77,7 @@ class TagAccuracy(keras.metrics.Metric):
     """The share of correct tags among the tokens that have a tag.
 
     y_true is int32 [B, S], with NO_LABEL for tokens without a tag. y_pred is logits, [B, S, C]. Sample weights are per
-    row, [B] or [B, 1], or per token, [B, S].
+    text, [B] or [B, 1], or per token, [B, S].
     """
 
     def __init__(self, name: str = "accuracy", **settings: Any) -> None:
@@ -90,16 +101,18 @@ class TagAccuracy(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class MetricOfClasses(keras.metrics.Metric):
-    """Passes labels and logits to a Keras metric in the form that it reads.
+    """Wraps a Keras metric of classes, and converts labels and logits to the form that the metric expects.
 
-    y_true is the index of a row's class, [B] or [B, 1], or a number for each class, [B, C]. y_pred is logits, [B, C].
-    The metric receives indices or rows, and logits or probabilities, depending on its class and its settings. With two
-    classes of which each row has one, metrics such as AUC and Precision receive the second class only, as a positive
-    class. With more classes, they count the decisions on all classes together.
+    y_true is a class index per example, [B] or [B, 1], or a number per class, [B, C]. y_pred is logits, [B, C].
+    Depending on its class and settings, the metric receives indices or one-hot rows, and logits or probabilities.
+
+    Binary metrics such as AUC and Precision receive only the second class, as the positive class, if there are two
+    classes and each example has one label. With more classes, they receive the decisions on all classes together.
 
     Args:
         metric: The Keras metric.
-        is_single_label: Whether each row has exactly one label.
+        is_single_label: Whether each example has exactly one label.
+        settings: Arguments of keras.metrics.Metric.
     """
 
     def __init__(self, metric: Any, is_single_label: bool, **settings: Any) -> None:
@@ -139,12 +152,19 @@ class MetricOfClasses(keras.metrics.Metric):
 
 
 def reads_indices(loss_or_metric: Any) -> bool:
-    """Returns whether a Keras loss or metric of classes reads the index of a row's class, not a number per class."""
+    """Returns whether a Keras loss or metric expects class indices instead of one-hot rows.
+
+    Keras' names of such classes start with "Sparse".
+    """
     return type(loss_or_metric).__name__.startswith("Sparse")
 
 
 def reads_logits(metric: Any) -> bool:
-    """Returns whether a Keras metric of classes reads logits, for which 0 is the threshold of a probability of 0.5."""
+    """Returns whether a Keras metric of classes expects logits instead of probabilities.
+
+    This depends on the metric's settings from_logits and threshold (0 means logits). Metrics without these settings
+    receive logits, except F-scores and KLDivergence.
+    """
     config = metric.get_config()
     if "from_logits" in config:
         return bool(config["from_logits"])
@@ -159,13 +179,13 @@ def _is_thresholded(metric: Any) -> bool:
 
 
 def _is_binary(metric: Any) -> bool:
-    """Returns whether a Keras metric decides on each class by itself."""
+    """Returns whether a Keras metric decides on each class separately, as Precision, AUC and BinaryAccuracy do."""
     is_score_of_classes = isinstance(metric, keras.metrics.FBetaScore)
     return not is_score_of_classes and (_is_thresholded(metric) or type(metric).__name__.startswith("Binary"))
 
 
 def _reads_positive_class(metric: Any) -> bool:
-    """Returns whether a Keras metric reads a binary label and an output per row, unless its settings name classes."""
+    """Returns whether a binary Keras metric has no setting for several classes (class_id, top_k, multi_label)."""
     config = metric.get_config()
     names_classes = config.get("class_id") is not None or config.get("top_k") or config.get("multi_label")
     return _is_binary(metric) and not names_classes

@@ -1,6 +1,6 @@
-"""The base classes of the models of all kinds, and the layers that they share.
+"""Base classes of the Keras models of all kinds of task, and the layers that several heads share.
 
-B batch, S sequence, H hidden size, C classes
+B batch size, S sequence length, H hidden size, C classes
 """
 
 import abc
@@ -31,15 +31,15 @@ SPARSE_METRICS = ("SparseCategoricalAccuracy", "SparseTopKCategoricalAccuracy", 
 
 
 class KindModel(abc.ABC, Generic[Spec]):
-    """The layers, loss and Keras metrics of a kind.
+    """Base class of the Keras head, loss and metrics of a kind of task. The subclasses are in kinds/<kind>/model.py.
 
     Args:
-        spec: The spec of the kind.
+        spec: The settings of the kind, such as its class names.
 
     Attributes:
-        keras_losses: Names of the classes of keras.losses that users may compile.
-        keras_metrics: Names of the classes of keras.metrics that users may compile.
-        keras_arguments: Arguments that these need, if they have them.
+        keras_losses: Names of the classes in keras.losses that users may pass to `compile`.
+        keras_metrics: Names of the classes in keras.metrics that users may pass to `compile`.
+        keras_arguments: Arguments with which these classes are created, if their constructors have them.
     """
 
     keras_losses: ClassVar[Sequence[str]] = ("SparseCategoricalCrossentropy",)
@@ -50,11 +50,11 @@ class KindModel(abc.ABC, Generic[Spec]):
         self.spec = spec
 
     def build(self, encoder: keras.Model, seed: int | None = None) -> keras.Model:
-        """Returns the encoder with the head of the kind.
+        """Returns a Keras model of the encoder, a BiLSTM if `spec.head_input` has one, and the head.
 
         Args:
             encoder: An encoder from `build_encoder`.
-            seed: Seed of the new weights. None draws a random seed.
+            seed: Seed of the initial weights of the new layers. None draws a random seed.
         """
         head_input = self.spec.head_input
         if not head_input.is_encoder:
@@ -63,54 +63,80 @@ class KindModel(abc.ABC, Generic[Spec]):
 
     @abc.abstractmethod
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
-        """Returns the encoder, or the BiLSTM on it, with the head."""
+        """Returns a Keras model of the encoder and the head.
+
+        Args:
+            encoder: An encoder, or an encoder with a BiLSTM on top.
+            seed: Seed of the initial weights of the head. None draws a random seed.
+        """
 
     def answering_model(self, model: keras.Model) -> keras.Model:
-        """Returns the model to train, whose outputs the spec decodes, from the result of `build`."""
+        """Returns the model that is trained and whose outputs the spec decodes.
+
+        The vectors kind adds pooling to `model` here.
+
+        Args:
+            model: The result of `build`.
+        """
         return model
 
     @abc.abstractmethod
     def loss(self) -> Any:
-        """Returns the original's loss of logits, or a dict of losses by output."""
+        """Returns the loss of this kind in the original: a Keras loss of logits, or a dict of losses by output name."""
 
     def metrics(self) -> Any:
-        """Returns the Keras metrics that `fit` shows next to the loss."""
+        """Returns the Keras metrics that `fit` shows by default, as a list, or as a dict of lists by output name."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def graph_labels(self, element_spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
-        """Returns a function from the labels of a tf.data.Dataset to targets, or None if that needs Python.
+        """Returns a TensorFlow function that converts the labels of a tf.data.Dataset to targets of the loss.
+
+        Returns None if the labels have a form that only Python code can convert.
 
         Args:
-            element_spec: The specification of the labels.
+            element_spec: The TensorSpec of the labels in the data set.
             is_batched: Whether the elements of the data set are batches.
         """
         return None
 
 
 class TextKindModel(KindModel[AnyTextSpec]):
-    """A model that answers a whole text or pair."""
+    """Base class for kinds with one answer per text or text pair."""
 
     def has_simple_labels(self, element_spec: Any, is_batched: bool) -> bool:
-        """Returns whether a text is one row, and its label in a data set one number or name."""
+        """Returns whether each label in a data set is one number or string, and texts are not split into windows.
+
+        Args:
+            element_spec: The TensorSpec of the labels in the data set.
+            is_batched: Whether the elements of the data set are batches.
+        """
         is_tensor = isinstance(element_spec, tf.TensorSpec)
         return not self.spec.doc_stride and is_tensor and element_spec.shape.rank == int(is_batched)
 
     @abc.abstractmethod
     def soft_loss(self, targets: Any, logits: Any) -> Any:
-        """Returns the loss of each row, [B], given probabilities or values [B, C] and logits [B, C]."""
+        """Returns the distillation loss of each example, [B].
+
+        Args:
+            targets: The teacher's answers: probabilities, or values for regression, [B, C].
+            logits: The student's logits, [B, C].
+        """
 
     @abc.abstractmethod
     def soft_answers(self, logits: Any) -> Any:
-        """Returns the probabilities or values, [B, C], of a teacher's logits, [B, C]."""
+        """Converts a teacher's logits to the targets of distillation: probabilities, or values for regression.
+
+        Both are [B, C].
+        """
 
 
 def create_model(spec: KindSpec) -> Any:
-    """Creates the KindModel of a spec, an instance of the class `Model` in `spec.model_module()`."""
+    """Creates the KindModel (head, loss and metrics) that belongs to a spec."""
     return importlib.import_module(spec.model_module()).Model(spec)
 
 
 def import_models() -> None:
-    """Imports the models of all kinds, so that Keras finds their classes when it loads a .keras file."""
+    """Imports the model.py of each kind, so that Keras finds the custom layers and losses of a .keras file."""
     for spec in SPECS.values():
         importlib.import_module(spec.model_module())
 
@@ -127,12 +153,20 @@ def add_pooled(encoder: keras.Model, dropout_rate: float) -> Any:
 
 
 def add_dropout(encoder: keras.Model, x: Any, rate: float) -> Any:
-    """Returns `x` after the dropout of the head."""
+    """Applies the dropout layer of the head, named head_dropout, to `x`."""
     return Dropout(rate, name="head_dropout", dtype=_policy(encoder))(x)
 
 
 def add_dense(encoder: keras.Model, x: Any, units: int, name: str, seed: int | None) -> Any:
-    """Returns `x` after a dense layer that is initialized like the encoder, with biases of zero."""
+    """Applies a new dense layer to `x`. Its weights are initialized as the encoder's, and its biases are zero.
+
+    Args:
+        encoder: The encoder, for the initializer and the dtype policy.
+        x: The input of the layer.
+        units: Size of the output.
+        name: Name of the layer.
+        seed: Seed of the initial weights. None draws a random seed.
+    """
     stddev = encoder.get_layer(layer_names.WORD_EMBEDDINGS).embeddings_initializer.stddev
     return keras.layers.Dense(
         units, kernel_initializer=seeded_normal(stddev, seed, name), name=name, dtype=_policy(encoder)
@@ -140,7 +174,7 @@ def add_dense(encoder: keras.Model, x: Any, units: int, name: str, seed: int | N
 
 
 def add_float32(logits: Any) -> Any:
-    """Returns logits as float32, whatever the dtype policy of the encoder is."""
+    """Converts logits to float32 with a layer, even if the encoder uses mixed precision."""
     return keras.layers.Activation("linear", name="logits", dtype="float32")(logits)
 
 
@@ -149,14 +183,14 @@ def _policy(encoder: keras.Model) -> Any:
 
 
 def check_values(values: Any, received: Any, is_valid: Any, name: str, expected: str) -> Any:
-    """Returns `values`, a tensor of a data set. The graph raises an error unless all of `is_valid` is true.
+    """Adds a check to a tf.data graph that all labels are valid, and returns `values`.
 
     Args:
         values: The tensor to return.
-        received: The tensor that `values` was computed from.
+        received: The labels in the data set, from which `values` was computed.
         is_valid: Which elements of `received` are valid, bool of the same shape.
-        name: The noun for an element, such as "label".
-        expected: Description of valid elements.
+        name: What an element is called in the error message, such as "label".
+        expected: Description of valid elements, for the error message.
     """
     first_wrong = tf.strings.format("{}", tf.boolean_mask(received, ~is_valid)[:1])
     first_wrong = tf.strings.regex_replace(first_wrong, r'^\["?|"?\]$', "")

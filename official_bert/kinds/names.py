@@ -1,4 +1,7 @@
-"""The names of kinds and of their options. Importing this imports no library, so that options can use it."""
+"""Names of the kinds of task and of their options.
+
+This module imports no third-party library, so that option classes can import it quickly.
+"""
 
 import contextlib
 
@@ -31,14 +34,17 @@ PRECISION, RECALL = "precision", "recall"
 
 
 def parse_measure(measure: str, argument: str = "measure") -> tuple[str, float]:
-    """Returns the name of a measure, and the given precision or recall (0 for other measures).
+    """Parses the measure by which thresholds are chosen, such as "f1" or "precision=0.9".
 
     Args:
-        measure: One of MEASURES, or PRECISION or RECALL with a number.
-        argument: Name of the user's argument.
+        measure: One of MEASURES, or "precision=P" or "recall=R" with a minimum above 0, at most 1.
+        argument: Name of the user's argument, for the error message.
+
+    Returns:
+        The name of the measure, and the minimum precision or recall (0.0 for other measures).
 
     Raises:
-        UserError: If the measure is unknown, or the number is not above 0 and at most 1.
+        UserError: If the measure is unknown, or the minimum is out of range.
     """
     if measure in MEASURES:
         return measure, 0.0

@@ -1,6 +1,6 @@
-"""Turns logits into probabilities and probabilities into decisions.
+"""Converts logits to probabilities and probabilities to decisions, and chooses temperature and thresholds.
 
-The temperature and the thresholds are chosen on evaluation data after training, and are stored as settings of the spec.
+Both are chosen on evaluation data after training, and are stored in task.json.
 
 E examples, C classes
 """
@@ -17,7 +17,7 @@ from official_bert.kinds.names import ACCURACY, BALANCED_ACCURACY, BETAS, PRECIS
 _NUM_BINS = 15  # bins of the expected calibration error
 _CONFIDENCE_LIMITS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # the rows of the coverage table
 _MAX_TEMPERATURE = 20.0  # the minimum is its inverse
-_NOT_REACHED = -2.0  # the value of a threshold without the given precision or recall
+_NOT_REACHED = -2.0  # the value of a threshold that does not reach the wanted precision or recall
 _MIN_PROBABILITY = 1e-12  # the lower bound of probabilities before the logarithm
 
 
@@ -28,28 +28,32 @@ def softmax(logits: Array) -> Array:
 
 
 def compute_margins(values: Array) -> list[float]:
-    """Returns the difference between the two largest values of each row."""
+    """Returns the difference between the two largest values of each row, or infinity for rows of one value.
+
+    Args:
+        values: Scores or probabilities, [E, C].
+    """
     ordered = np.sort(values, axis=-1)
     return [float(row[-1] - row[-2]) if len(row) > 1 else np.inf for row in ordered]
 
 
 def rescale_softmax(probabilities: Array, temperature: float) -> Array:
-    """Returns the softmax, [E, C], of the same logits divided by a temperature."""
+    """Converts softmax probabilities, [E, C], to those that the same logits give after division by `temperature`."""
     return softmax(np.log(np.maximum(probabilities, _MIN_PROBABILITY)) / temperature)
 
 
 def rescale_sigmoid(probabilities: Array, temperature: float) -> Array:
-    """Returns the sigmoid, [E, C], of the same logits divided by a temperature."""
+    """Converts sigmoid probabilities, [E, C], to those that the same logits give after division by `temperature`."""
     clipped = np.clip(probabilities, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
     return np.asarray(1.0 / (1.0 + np.exp(-(np.log(clipped) - np.log1p(-clipped)) / temperature)))
 
 
 def fit_temperature(probabilities: Array, expected: Array, rescale: Callable[[Array, float], Array]) -> float:
-    """Returns the temperature with the lowest cross-entropy (Guo et al., 2017, arXiv:1706.04599).
+    """Returns the temperature that minimizes the cross-entropy on evaluation data (Guo et al., 2017, arXiv:1706.04599).
 
     Args:
         probabilities: Predicted probabilities, [E, C].
-        expected: 1 for the correct classes or labels, else 0, [E, C].
+        expected: 1 for the correct classes, else 0, [E, C].
         rescale: `rescale_softmax` or `rescale_sigmoid`.
     """
     from scipy.optimize import minimize_scalar
@@ -65,21 +69,24 @@ def fit_temperature(probabilities: Array, expected: Array, rescale: Callable[[Ar
 
 
 def choose_thresholds(probabilities: Array, expected: Array, labels: Sequence[str], measure: str) -> tuple[float, ...]:
-    """Returns for each label the threshold with the best value of the measure. Labels above it are predicted.
+    """Returns for each label the probability threshold that maximizes a measure.
+
+    A label is predicted above its threshold.
 
     Args:
         probabilities: Predicted probabilities, [E, C].
         expected: 1 for the labels of each text, else 0, [E, C].
         labels: Names of the labels.
-        measure: See `names.parse_measure`.
+        measure: The measure, such as "f1" or "precision=0.9" (see `names.parse_measure`).
 
     Raises:
-        UserError: If a label does not occur in `expected`, or no threshold reaches a given precision.
+        UserError: If a label does not occur in `expected`, or no threshold reaches the wanted precision.
     """
     absent = [label for label, column in zip(labels, expected.T, strict=True) if not column.any()]
     if absent:
         raise UserError(
-            f"the evaluation data have no text with the label {', '.join(absent)}, which a threshold needs; add such "
+            f"the evaluation data have no text with the label {', '.join(absent)}, so its threshold cannot be "
+            "chosen; add such "
             "texts, or remove --thresholds"
         )
     return tuple(
@@ -101,20 +108,23 @@ def _choose_threshold(probabilities: Array, is_expected: Array, label: str, meas
         np.flatnonzero(is_possible), key=lambda n: (round(float(values[n]), 12), -abs(float(thresholds[n]) - 0.5))
     )
     if values[best] == _NOT_REACHED:
-        raise UserError(f"no threshold gives the label {label} {measure} on the evaluation data; ask for a lower one")
+        raise UserError(f"no threshold gives the label {label} {measure} on the evaluation data; choose a lower value")
     return float(thresholds[best])
 
 
 def _measure_candidates(hits: Array, total: int, measure: str) -> Array:
-    """Returns the measure, up to a constant, of predicting the first n texts, for n from 0 to all.
+    """Returns a value for each candidate threshold. The best threshold has the largest value.
+
+    Candidate n predicts the label for the n texts with the highest probabilities, for n from 0 to E. The values may
+    differ from the measure by a constant.
 
     Args:
-        hits: Number of texts with the label among the first n, [E + 1].
+        hits: For each n, how many of the first n texts have the label, [E + 1].
         total: Number of texts with the label.
-        measure: See `names.parse_measure`.
+        measure: The measure, such as "f1" or "precision=0.9" (see `names.parse_measure`).
 
     Returns:
-        The values of the measure, [E + 1], or _NOT_REACHED.
+        The values, [E + 1]. _NOT_REACHED for candidates below the wanted precision or recall.
     """
     name, target = parse_measure(measure)
     predicted = np.arange(len(hits))
@@ -134,11 +144,14 @@ def _measure_candidates(hits: Array, total: int, measure: str) -> Array:
 
 
 def bin_confidences(confidences: Array, is_correct: Array) -> list[tuple[float, float, int]]:
-    """Returns the mean confidence, the accuracy and the number of predictions of each bin that has predictions.
+    """Sorts predictions into 15 bins by confidence. Bins without predictions are left out.
 
     Args:
         confidences: Values from 0 to 1, of any shape.
         is_correct: 0 or 1, of the same shape.
+
+    Returns:
+        For each bin, the mean confidence, the accuracy and the number of predictions.
     """
     confidences, is_correct = np.ravel(confidences), np.ravel(is_correct)
     bins = np.minimum((confidences * _NUM_BINS).astype(int), _NUM_BINS - 1)
@@ -150,7 +163,14 @@ def bin_confidences(confidences: Array, is_correct: Array) -> list[tuple[float, 
 
 
 def calibration_error(confidences: Array, is_correct: Array) -> float:
-    """Returns the expected calibration error: the mean difference between confidence and accuracy over the bins."""
+    """Returns the expected calibration error: the difference between confidence and accuracy, averaged over the bins.
+
+    Bins are weighted by their number of predictions.
+
+    Args:
+        confidences: Values from 0 to 1, of any shape.
+        is_correct: 0 or 1, of the same shape.
+    """
     points = bin_confidences(confidences, is_correct)
     total = sum(count for *_, count in points)
     return sum(abs(confidence - accuracy) * count for confidence, accuracy, count in points) / total if total else 0.0
@@ -159,14 +179,17 @@ def calibration_error(confidences: Array, is_correct: Array) -> float:
 def calibration_report(
     temperature: float, before: float, confidences: Array, is_correct: Array, with_coverage: bool
 ) -> dict[str, Any]:
-    """Returns the temperature, the calibration error before and after calibration, and the coverage table.
+    """Returns the temperature, the calibration errors and the coverage table, for the evaluation report.
 
     Args:
-        temperature: The current temperature.
-        before: Calibration error before calibration.
-        confidences: Calibrated confidence of each decision, of any shape.
+        temperature: The temperature of the model.
+        before: Calibration error with a temperature of 1.
+        confidences: Confidence of each decision with `temperature`, of any shape.
         is_correct: Whether each decision is correct, of the same shape.
-        with_coverage: Whether the model may abstain, so that the coverage table makes sense.
+        with_coverage: Whether to compute the coverage table, for models that may abstain below a minimum confidence.
+
+    Returns:
+        A dict with the keys temperature, before, after (the calibration error with `temperature`) and coverage.
     """
     return {
         "temperature": temperature,
@@ -177,9 +200,15 @@ def calibration_report(
 
 
 def compute_coverage(confidences: Array, is_correct: Array) -> list[tuple[float, float, float]]:
-    """Returns (minimum confidence, share of answered texts, accuracy of these) for several minimum confidences.
+    """Returns which share of texts is answered, and how accurately, for several values of the minimum confidence.
 
-    Minimum confidences that no prediction reaches are omitted.
+    Args:
+        confidences: Confidence of each answer, [E].
+        is_correct: Whether each answer is correct, [E].
+
+    Returns:
+        Tuples of the minimum confidence, the share of texts with at least this confidence, and their accuracy. Minimum
+        confidences that no text reaches are left out.
     """
     points = []
     for limit in _CONFIDENCE_LIMITS:

@@ -1,4 +1,4 @@
-"""Scores by scikit-learn and SciPy, which are 0 where those libraries do not define them.
+"""Scores computed with scikit-learn and SciPy. Where those libraries return NaN or warn, these functions return 0.
 
 E examples
 """
@@ -15,13 +15,18 @@ TWO_CLASS_SCORES = ("roc_auc", "average_precision", "f1_rare_class")
 
 
 def accuracy(predicted: Sequence[int] | Array, expected: Sequence[int] | Array) -> float:
-    """Returns the share of equal values, or 0 for no values."""
+    """Returns the share of predictions that are equal to the expected value, or 0 if both are empty."""
     predicted, expected = np.asarray(predicted), np.asarray(expected)
     return float(np.mean(predicted == expected)) if len(expected) else 0.0
 
 
 def confusions(labels: Sequence[str], outcomes: Iterable[Outcome]) -> dict[str, dict[str, int]]:
-    """Returns the number of examples by expected and predicted class, as counts[expected][predicted]."""
+    """Returns the confusion matrix as counts[expected][predicted].
+
+    Args:
+        labels: Names of the classes.
+        outcomes: The examples with their expected and predicted class.
+    """
     counts = {expected: dict.fromkeys(labels, 0) for expected in labels}
     for outcome in outcomes:
         counts[outcome.expected][outcome.predicted] += 1
@@ -29,7 +34,7 @@ def confusions(labels: Sequence[str], outcomes: Iterable[Outcome]) -> dict[str, 
 
 
 def class_scores(true_positives: int, predicted: int, expected: int) -> dict[str, float]:
-    """Returns precision, recall, F1 and the number of examples of a class. Undefined values are 0.
+    """Returns precision, recall, F1 and the number of examples of one class. Undefined values are 0.
 
     Args:
         true_positives: Number of correct predictions of the class.
@@ -45,7 +50,7 @@ def class_scores(true_positives: int, predicted: int, expected: int) -> dict[str
 
 
 def matthews(predicted: Sequence[int] | Array, expected: Sequence[int] | Array) -> float:
-    """Returns Matthews' correlation, or 0 if all predictions or all labels are of one class."""
+    """Returns Matthews' correlation coefficient, or 0 if all predictions or all expected values are equal."""
     from sklearn.metrics import matthews_corrcoef
 
     if len(set(np.asarray(predicted).tolist())) < 2 or len(set(np.asarray(expected).tolist())) < 2:
@@ -54,22 +59,32 @@ def matthews(predicted: Sequence[int] | Array, expected: Sequence[int] | Array) 
 
 
 def f1(predicted: Any, expected: Any, average: str = "binary") -> float:
-    """Returns the F1 score of class 1, or the average over all classes. Undefined values are 0."""
+    """Returns the F1 score of class 1, or an average over all classes. Undefined values are 0.
+
+    Args:
+        predicted: Predicted classes, [E], or rows of 0 and 1, [E, C].
+        expected: The correct classes in the same form.
+        average: "binary" for class 1, or "macro" or "micro" as in scikit-learn.
+    """
     from sklearn.metrics import f1_score
 
     return float(f1_score(expected, predicted, average=average, zero_division=0.0)) if len(expected) else 0.0
 
 
 def find_rare_class(expected: Array) -> int:
-    """Returns the rarer of the classes 0 and 1, or 1 if both have equally many examples."""
+    """Returns which of the classes 0 and 1 has fewer examples, or 1 if both have equally many.
+
+    Args:
+        expected: Class of each example, [E].
+    """
     counts = np.bincount(expected, minlength=2)
     return int(counts[1] <= counts[0])
 
 
 def two_class_scores(probabilities: Array, predicted: Array, expected: Array) -> dict[str, float]:
-    """Returns the area under the ROC curve, and the average precision and F1 of the rarer of two classes.
+    """Returns roc_auc, and the average_precision and F1 (f1_rare_class) of the class with fewer examples.
 
-    The first two are 0 if all examples have the same class.
+    roc_auc and average_precision are 0 if all examples have the same class.
 
     Args:
         probabilities: Probability of each class, [E, 2].
@@ -89,14 +104,14 @@ def two_class_scores(probabilities: Array, predicted: Array, expected: Array) ->
 
 
 def pearson(predicted: Array, expected: Array) -> float:
-    """Returns Pearson's correlation, or 0 if either side is constant or has fewer than two values."""
+    """Returns Pearson's correlation, or 0 if an array is constant or has fewer than two values."""
     from scipy.stats import pearsonr
 
     return 0.0 if _is_constant(predicted) or _is_constant(expected) else float(pearsonr(predicted, expected)[0])
 
 
 def spearman(predicted: Array, expected: Array) -> float:
-    """Returns Spearman's rank correlation, or 0 if either side is constant or has fewer than two values."""
+    """Returns Spearman's rank correlation, or 0 if an array is constant or has fewer than two values."""
     from scipy.stats import spearmanr
 
     return 0.0 if _is_constant(predicted) or _is_constant(expected) else float(spearmanr(predicted, expected)[0])

@@ -1,9 +1,9 @@
-"""The base class of the specs of all kinds.
+"""The base class KindSpec: everything about a kind of task that needs no TensorFlow or Keras.
 
-Other packages use specs instead of branching on the name of a kind. Specs do not import TensorFlow or Keras. The model,
-loss and metrics of a kind are in its model.py.
+Other packages use attributes and methods of the spec instead of branching on the name of a kind. The Keras layers, loss
+and metrics of a kind are in its model.py.
 
-R rows, C classes
+E examples, R rows of the model's input (texts, or windows of long texts), C classes
 """
 
 import abc
@@ -33,7 +33,7 @@ class Outcome:
 
 
 class Decisions(NamedTuple):
-    """The settings to choose after training."""
+    """Which settings to choose after training, on evaluation data: temperature, thresholds and minimum confidence."""
 
     calibrate: bool = False  # whether to choose the temperature
     thresholds: str | None = None  # the measure that chooses thresholds, or None to keep them
@@ -42,14 +42,16 @@ class Decisions(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KindSpec(abc.ABC):
-    """A kind with its settings: its examples, features, predictions and scores.
+    """A kind of task (such as classification) with its settings.
 
-    Models without fine-tuning, such as masked LMs, have no scores.
+    The methods build examples and features, decode the outputs of the model to predictions, and score them.
+
+    Each kind has a subclass. The specs of models without fine-tuning, such as masked LMs, have no scores.
 
     Attributes:
         kind: Name of the kind in task.json and exports.
-        decoding: How the settings in task.json turn logits into answers, for programs without this package.
-        head_input: Input of the head: the encoder, or a BiLSTM on it.
+        decoding: Description of how logits become answers, which task.json contains for other programs.
+        head_input: Input of the head: the encoder, or a BiLSTM on top of it.
         labels: Names of the classes in the order of the logits. None for kinds without classes.
         num_choices: Number of choices per example. None for kinds without choices.
         discrete_outputs: Outputs chosen by comparing numbers (such as labels), which rounding may flip.
@@ -61,7 +63,7 @@ class KindSpec(abc.ABC):
         has_head: Whether the kind has weights on top of the encoder.
         answer_dtypes: NumPy dtypes of the outputs of `named_answers`, object for strings.
         required_settings: Keys of task.json that may not be null.
-        default_max_seq_length: Tokens of a sequence if the user does not set a length.
+        default_max_seq_length: Maximum number of tokens of a sequence if the user does not set it.
     """
 
     kind: ClassVar[str]
@@ -83,7 +85,7 @@ class KindSpec(abc.ABC):
 
     @classmethod
     def model_module(cls) -> str:
-        """Returns the module whose class `Model` is the KindModel of this kind (see kinds.model.create_model)."""
+        """Returns the name of the Python module with the kind's KindModel subclass, `Model`."""
         return f"official_bert.kinds.{cls.kind}.model"
 
     @property
@@ -93,7 +95,10 @@ class KindSpec(abc.ABC):
 
     @property
     def score_names(self) -> tuple[str, ...]:
-        """The names of the scores that can select the best model. Higher is better, except for LOWER_IS_BETTER."""
+        """The names of the scores by which the best model can be selected.
+
+        Higher is better, except for LOWER_IS_BETTER.
+        """
         return ()
 
     @property
@@ -103,26 +108,31 @@ class KindSpec(abc.ABC):
 
     @property
     def is_value(self) -> bool:
-        """Whether a prediction is a number, which can be close to the right one."""
+        """Whether predictions are numbers (as in regression), so that they can be nearly correct."""
         return False
 
     @property
     def has_own_scores(self) -> bool:
-        """Whether `scores` computes figures that no Keras metric of the logits can compute."""
+        """Whether `scores` computes scores that no Keras metric can compute from the logits, such as SQuAD's F1."""
         return False
 
     @property
     def reads_windows(self) -> bool:
-        """Whether long texts are read in windows instead of being truncated."""
+        """Whether long texts are split into windows instead of being truncated."""
         return False
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The keys of task.json that only this kind has."""
+        """The entries of task.json that only this kind has, by key."""
         return {}
 
     def task_spec(self, task: str | None, max_seq_length: int) -> dict[str, Any]:
-        """Returns the contents of task.json, which exports store too (see checkpoints.finetuned.save)."""
+        """Returns the contents of task.json, which describes the task of a fine-tuned model or an export.
+
+        Args:
+            task: Name of the task, such as "mnli", or None.
+            max_seq_length: Maximum number of tokens of a sequence.
+        """
         return {
             "task": task,
             "kind": self.kind,
@@ -138,142 +148,202 @@ class KindSpec(abc.ABC):
 
     @property
     def text_inputs(self) -> tuple[str, ...]:
-        """The names of the texts of an example."""
+        """The names of the texts of an example, such as text and text_pair."""
         return ("text", "text_pair") if self.pair else ("text",)
 
     def build_examples(self, texts: Mapping[str, Sequence[Any]], tokenizer: FullTokenizer) -> list[Any]:
-        """Returns examples without labels, given a column of texts for each of `text_inputs`."""
+        """Creates examples without labels, for prediction.
+
+        Args:
+            texts: For each name in `text_inputs`, the texts of all examples.
+            tokenizer: The model's tokenizer. Only the tagging kind uses it, to split texts into words.
+        """
         columns = tuple(list(texts[name]) for name in self.text_inputs)
         return self.examples(columns if len(columns) > 1 else columns[0], None)
 
     def synthetic_texts(self, texts: SyntheticTexts, max_seq_length: int) -> dict[str, list[Any]]:
-        """Returns texts on which implementations could differ, a column for each of `text_inputs`."""
+        """Returns test inputs for comparing an export with the model: unusual texts and texts of many lengths.
+
+        Args:
+            texts: The generator of texts.
+            max_seq_length: Maximum number of tokens of a sequence. Some texts are about as long.
+
+        Returns:
+            For each name in `text_inputs`, the texts of all examples.
+        """
         if not self.pair:
             return {"text": texts.single(max_seq_length - 2)}
         return dict(zip(self.text_inputs, map(list, zip(*texts.pairs(max_seq_length - 3), strict=True)), strict=True))
 
     @property
     def pooling_settings(self) -> dict[str, Any]:
-        """The arguments of `pooling.build_vector_model`, for models that return pooled vectors."""
+        """The arguments of `pooling.build_vector_model`. Empty for kinds that do not return pooled vectors."""
         return {}
 
     def collect_texts(self, examples: Sequence[Any]) -> dict[str, list[Any]]:
-        """Returns the texts of examples, a column for each of `text_inputs`."""
+        """Returns the texts of examples: for each name in `text_inputs`, a list with one element per example."""
         raise NotImplementedError
 
     def named_answers(self, predictions: Any, examples: Sequence[Any]) -> dict[str, list[Any]]:
-        """Returns predictions in the format of exports: by output, a list with an element per example."""
+        """Converts predictions to the outputs of an export: for each output name, a list with one element per example.
+
+        Args:
+            predictions: The result of `decode`.
+            examples: The examples.
+        """
         raise NotImplementedError
 
     def margins(self, outputs: Outputs, features: Features, examples: Sequence[Any]) -> list[float]:
-        """Returns the margin, as a probability, of the `discrete_outputs` of each example (see `decode`)."""
+        """Returns how far each example is from a different answer, in probability.
+
+        Infinity for kinds without discrete outputs.
+
+        An export and the model may give different answers to an example with a tiny margin, because of rounding.
+
+        Args:
+            outputs: Outputs of the model for the features.
+            features: The features of the examples.
+            examples: The examples.
+        """
         return [math.inf] * len(examples)
 
     # Learning.
 
     @abc.abstractmethod
     def examples(self, x: Any, y: Any) -> list[Any]:
-        """Returns the examples in the x and y that users pass to Keras models. If y is None, they have no labels.
+        """Creates examples from the `x` and `y` that users pass to the Keras models.
+
+        Args:
+            x: Texts, in any container that `fit` accepts.
+            y: Labels, or None to create examples without labels.
 
         Raises:
             UserError: If a text or a label has the wrong form.
         """
 
     def training_examples(self, x: Any, y: Any) -> list[Any]:
-        """Returns the examples for training and evaluation, if they differ from the examples for prediction."""
+        """Creates examples for training and evaluation from `x` and `y`. Only the vectors kind overrides this."""
         return self.examples(x, y)
 
     @abc.abstractmethod
     def featurize(self, examples: Sequence[Any], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
-        """Returns the inputs of the model, with targets if all examples have labels."""
+        """Tokenizes examples to the model's inputs. They have targets only if all examples have labels."""
 
     def randomize_batch(self, batch: tuple[Any, ...], keys: Sequence[int]) -> tuple[Any, ...]:
-        """Returns a padded batch with the random changes of an epoch, such as masks. Each row has its own key."""
+        """Applies the random changes of an epoch, such as masks, to a batch. Most kinds return it unchanged.
+
+        Args:
+            batch: The padded inputs, targets and sample weights.
+            keys: The random seed of each row.
+        """
         return batch
 
     def describe_truncation(self, num_truncated: int, num_examples: int, max_seq_length: int) -> str | None:
-        """Returns a line on the number of examples that `featurize` truncated, or None if it truncated nothing."""
+        """Returns a line for the log on how many examples `featurize` truncated, or None if there are none."""
         return describe_truncation(num_truncated, num_examples, "text", max_seq_length, "max_seq_length")
 
     def loss_weights(self) -> dict[str, float] | None:
-        """Returns the weight of each output in the loss. None for models with one output."""
+        """Returns the weight of each output in the loss, by output name, or None for models with one output."""
         return None
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
-        """Returns targets of 0 for a row of `tokens` tokens, in the format of `featurize`."""
+        """Returns targets of zeros for one row (a row of padding), by output name.
+
+        Args:
+            tokens: Number of tokens of the row, for targets of tokens.
+        """
         return {LABELS: np.zeros(1, np.int32)}
 
     def weights_by_class(self, class_weight: Any) -> Array:
-        """Returns the weight of each class, float32 [C]. The default weight is 1.
+        """Converts the `class_weight` of `fit` to the weight of each class, float32 [C].
+
+        Classes without a weight get 1.
 
         Args:
             class_weight: Weights by the name or index of a class.
 
         Raises:
-            UserError: If examples do not have exactly one label.
+            UserError: If the kind is not classification with one label per example.
         """
-        raise UserError(f"{self.kind.replace('_', ' ')} has no classes to weigh; leave out class_weight")
+        raise UserError(f"{self.kind.replace('_', ' ')} has no classes to weigh; remove class_weight")
 
     def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
-        """Returns the spec for training, and the weight of each row, float32 [R], or None for equal weights.
+        """Applies --class_weights to the training data.
 
         Args:
-            class_weights: The values of --class_weights: a number for each label, in the order of `labels`, or
-                `balanced`.
-            features: The rows to train on, with targets.
+            class_weights: The values of the flag: a number for each label, in the order of `labels`, or "balanced".
+                Empty for no weights.
+            features: The training data, with targets.
+
+        Returns:
+            The spec for training, and the sample weight of each row, float32 [R], or None if all rows weigh the same.
 
         Raises:
             UserError: If the kind has no classes, or the weights are invalid.
         """
         if class_weights:
-            raise UserError(f"--class_weights is for classification with labels; the task is {self.kind}")
+            raise UserError(f"--class_weights requires a classification task; the task is {self.kind}")
         return self, None
 
     # Decisions that are chosen after training (see probabilities.py).
 
     def uncalibrated(self) -> Self:
-        """Returns the spec with a temperature of 1."""
+        """Returns a copy of the spec with a temperature of 1, whose predictions are not calibrated."""
         return self
 
     def calibrate(self, predictions: Any) -> Any:
-        """Converts predictions of `uncalibrated` to predictions of this spec."""
+        """Applies this spec's temperature to predictions of `uncalibrated()`."""
         return predictions
 
     def check_decisions(self, wanted: Decisions) -> None:
-        """Raises a UserError if the kind does not have a wanted setting, so that it can be reported before training."""
+        """Raises a UserError if this kind does not have a setting that is to be chosen.
+
+        Called before training starts.
+        """
         if wanted != Decisions():
-            raise UserError(f"--calibrate, --thresholds and --min_confidence are for classes; the task is {self.kind}")
+            raise UserError(
+                f"--calibrate, --thresholds and --min_confidence require a task with classes; the task is {self.kind}"
+            )
 
     def decide(self, predictions: Any, examples: Sequence[Any], wanted: Decisions) -> Self:
-        """Returns the spec with settings that are chosen on labelled examples.
+        """Chooses temperature, thresholds and minimum confidence on labelled examples.
 
         Args:
-            predictions: Predictions of `uncalibrated`.
+            predictions: Predictions of `uncalibrated()`.
             examples: Labelled examples that the model was not trained on.
-            wanted: The settings to choose, for which `check_decisions` raised no error.
+            wanted: The settings to choose. They must have passed `check_decisions`.
+
+        Returns:
+            A copy of the spec with the chosen settings.
         """
         return self
 
     def label_scores(self, predictions: Any, examples: Sequence[Any]) -> dict[str, dict[str, float]] | None:
-        """Returns precision, recall, F1 and the number of examples of each label. None for single-label kinds."""
+        """Returns precision, recall, F1 and the number of examples of each label, or None except for multi_label."""
         return None
 
     def calibration_report(self, predictions: Any, examples: Sequence[Any]) -> dict[str, Any] | None:
-        """Returns `probabilities.calibration_report` of labelled examples. None for kinds without classes."""
+        """Returns `probabilities.calibration_report` for labelled examples, or None for kinds without classes."""
         return None
 
     # Predictions.
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[Any]) -> Any:
-        """Returns a prediction for each example from the model's outputs for the features."""
+        """Converts outputs of the model (such as logits) to a prediction for each example.
+
+        Args:
+            outputs: Outputs of the model for the features.
+            features: The features of the examples, from `featurize`.
+            examples: The examples.
+        """
         raise NotImplementedError
 
     def answers(self, predictions: Any) -> Any:
-        """Returns predictions in the form that `predict` of the Keras models returns."""
+        """Converts predictions to what `predict` of the Keras models returns."""
         return predictions
 
     def scores(self, predictions: Any, examples: Sequence[Any]) -> dict[str, float]:
-        """Returns the scores of labelled examples by name."""
+        """Returns the scores of predictions on labelled examples, by name."""
         raise NotImplementedError
 
     def outcomes(self, predictions: Any, examples: Sequence[Any]) -> list[Outcome]:

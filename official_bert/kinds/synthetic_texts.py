@@ -1,4 +1,7 @@
-"""Generates texts on which implementations of a kind could differ: of all lengths, and with unusual characters."""
+"""Generates test texts for comparing two implementations, such as a model and its export.
+
+They have lengths around the limits of the model and unusual characters.
+"""
 
 import random
 
@@ -22,10 +25,10 @@ _MANY_WORDS = 500  # words of the generated texts
 
 
 class SyntheticTexts:
-    """Unusual texts, and texts of given lengths whose words are single tokens. The texts are always the same.
+    """Generates unusual texts, and texts with a given number of tokens. The same tokenizer always gives the same texts.
 
     Args:
-        tokenizer: The tokenizer that determines the lengths.
+        tokenizer: The tokenizer that defines the number of tokens.
     """
 
     def __init__(self, tokenizer: FullTokenizer) -> None:
@@ -36,15 +39,15 @@ class SyntheticTexts:
         self._words = words or ["."]
 
     def single(self, room: int) -> list[str]:
-        """Returns texts. Some have `room` tokens, or one more or less."""
+        """Returns unusual texts and texts of several lengths, among them room - 1, room and room + 1 tokens."""
         return [*ODD_TEXTS, *map(self.text, _lengths(room))]
 
     def text(self, tokens: int) -> str:
-        """Returns a text of a number of tokens."""
+        """Returns a text with the given number of tokens."""
         return " ".join(self.random.choices(self._words, k=tokens))
 
     def pairs(self, room: int) -> list[tuple[str, str]]:
-        """Returns pairs. Some have `room` tokens together, or one more or less."""
+        """Returns text pairs of several lengths. Some have `room` tokens together, or one more or less."""
         half = room // 2
         lengths = [
             (1, 1), (SHORT, SHORT), (half, room - half), (half + 1, room - half), (half, room - half + 1),
@@ -55,7 +58,12 @@ class SyntheticTexts:
         return [*odd, ("", ""), *((self.text(first), self.text(second)) for first, second in lengths)]
 
     def questions(self, room: int, longest: int) -> list[tuple[str, str]]:
-        """Returns questions and contexts. Some have `room` tokens together or a question of `longest` tokens."""
+        """Returns pairs of question and context of several lengths.
+
+        Args:
+            room: Some pairs have about this number of tokens together.
+            longest: Some questions have this number of tokens.
+        """
         lengths = [(SHORT, tokens) for tokens in _lengths(max(room - SHORT, 1))]
         lengths += [(tokens, 2 * SHORT) for tokens in (1, longest, longest + 1)] + [(0, SHORT)]
         odd = [
@@ -66,5 +74,5 @@ class SyntheticTexts:
 
 
 def _lengths(room: int) -> list[int]:
-    """Returns lengths around the number of tokens that a model reads."""
+    """Returns the numbers of tokens to test, around the maximum `room`."""
     return sorted({1, SHORT, max(room - 1, 1), room, room + 1, 5 * room // 2})

@@ -1,6 +1,6 @@
-"""The base classes of the kinds that predict one answer per text or pair (paper, section 4.1).
+"""Base classes of the kinds with one answer per text or text pair (paper, section 4.1).
 
-E examples, R rows, C classes
+E examples, R rows of the model's input (texts, or windows of long texts), C classes
 """
 
 import abc
@@ -24,7 +24,7 @@ DECISIONS = ("temperature", "thresholds", "min_confidence")
 
 @dataclasses.dataclass(frozen=True)
 class TextExample:
-    """A text or a pair, with its label if it is known."""
+    """A text or text pair, with its label if it is known."""
 
     id: str  # the identifier in the file, or the index
     text_a: str
@@ -36,13 +36,14 @@ class TextExample:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextSpec(KindSpec):
-    """The base class of kinds that predict one answer per text or pair.
+    """Base class of the kinds with one answer per text or text pair.
 
-    A prediction is float64, [C] or []. Labels have the form of TextExample.label.
+    A prediction is a float64 array: [C] probabilities, or a number. Labels are class indices, tuples of class indices
+    or numbers, as in TextExample.label.
 
     Attributes:
-        doc_stride: Number of tokens between the starts of two windows of a long text, or None to truncate (see
-            `featurize`).
+        doc_stride: Number of tokens between the starts of two windows of a long text. None truncates long texts
+            instead.
     """
 
     doc_stride: int | None = None
@@ -77,10 +78,13 @@ class TextSpec(KindSpec):
 
     @abc.abstractmethod
     def parse_labels(self, y: Any) -> list[Any]:
-        """Returns the labels in the y that a user passed."""
+        """Converts the `y` that a user passed to `fit` to a list of labels, one per example."""
 
     def parse_rows(self, y: Any) -> Array | None:
-        """Returns labels that are given as a number for each class, float32 [E, C], or None for other labels."""
+        """Returns labels that were given as a number for each class (such as one-hot), float32 [E, C].
+
+        None for other labels.
+        """
         return None
 
     def featurize(self, examples: Sequence[TextExample], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
@@ -93,34 +97,37 @@ class TextSpec(KindSpec):
 
     @abc.abstractmethod
     def targets(self, labels: Sequence[Any]) -> Array:
-        """Returns labels in the format of the loss, [E, ...]."""
+        """Converts labels to the targets of the loss, [E, ...]."""
 
     def example_targets(self, examples: Sequence[TextExample]) -> Array:
-        """Returns the targets of examples for the loss. Labels with one number per class become float32, [E, C]."""
+        """Returns the targets of examples for the loss.
+
+        Labels that were given as a number for each class stay in this form, float32 [E, C].
+        """
         return self.targets([example.label for example in examples])
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> Array:
-        """Returns predictions from the mean logits of the windows of each example."""
+        """Averages the logits over the windows of each example, and converts the means to predictions."""
         return self.apply_activation(average_windows(outputs, features, len(examples)))
 
     @abc.abstractmethod
     def apply_activation(self, logits: Array) -> Array:
-        """Returns predictions from the logits of examples."""
+        """Converts logits of examples to predictions: softmax, sigmoid, or unchanged for regression."""
 
     @abc.abstractmethod
     def predicted_labels(self, predictions: Array) -> list[Any]:
-        """Returns the labels of predictions."""
+        """Converts predictions to labels: class indices, tuples of class indices, or numbers."""
 
     @abc.abstractmethod
     def format_label(self, label: Any) -> str:
-        """Returns a label as text."""
+        """Returns the text of a label: the names of its classes, or the number."""
 
     def prediction_names(self, predictions: Array) -> list[str]:
-        """Returns the names of the predicted labels, for prediction files and exports."""
+        """Returns the text of the predicted label of each example, for prediction files and exports."""
         return [self.format_label(label) for label in self.predicted_labels(predictions)]
 
     def certainty(self, prediction: Any) -> float | None:
-        """Returns the probability of the predicted label, or None for numbers."""
+        """Returns the probability of the predicted label of one example, or None for regression."""
         return float(max(prediction))
 
     def outcomes(self, predictions: Array, examples: Sequence[TextExample]) -> list[Outcome]:
@@ -134,17 +141,24 @@ class TextSpec(KindSpec):
 
     @abc.abstractmethod
     def soft_targets(self, targets: Array, classes: int) -> Array:
-        """Returns targets in the format of a teacher's answers, for distillation: probabilities or values, [R, C]."""
+        """Converts targets of the loss to the form of a teacher's answers, [R, C], for distillation.
+
+        These are probabilities, or values for regression.
+
+        Args:
+            targets: Targets of the loss, [R, ...].
+            classes: C, 1 for regression.
+        """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelSpec(TextSpec):
-    """The base class of kinds that predict classes of a text. Predictions are probabilities.
+    """Base class of the kinds that predict one or more classes of a text. Predictions are probabilities, [E, C].
 
     Attributes:
-        labels: Names of the classes.
-        temperature: Divisor of the logits before they become probabilities (see `fit_temperature`).
-        thresholds: Threshold of the probability of each class. Empty for none.
+        labels: Names of the classes, in the order of the logits.
+        temperature: Logits are divided by this number before the softmax or sigmoid (see `fit_temperature`).
+        thresholds: Probability threshold of each class. Empty if no thresholds were chosen.
     """
 
     labels: tuple[str, ...] = ()
@@ -168,7 +182,7 @@ class LabelSpec(TextSpec):
 
     @abc.abstractmethod
     def is_label_row(self, value: Any) -> bool:
-        """Returns whether a label is given as a number for each class."""
+        """Returns whether a label is given as a number for each class, such as a one-hot row."""
 
     def example_targets(self, examples: Sequence[TextExample]) -> Array:
         rows = [example.row for example in examples]
@@ -177,17 +191,20 @@ class LabelSpec(TextSpec):
     @staticmethod
     @abc.abstractmethod
     def rescale(probabilities: Array, temperature: float) -> Array:
-        """Returns the probabilities for the same logits divided by a temperature."""
+        """Converts probabilities to those that the same logits give after division by `temperature`."""
 
     @abc.abstractmethod
     def certainties(self, predictions: Array, examples: Sequence[TextExample]) -> tuple[Array, Array]:
-        """Returns the confidence of each decision and whether it is correct, in arrays of the same shape."""
+        """Returns the confidence of each decision and whether it is correct, in two arrays of the same shape.
+
+        A decision is the choice of a class, [E], or for multi_label the choice of each label, [E, C].
+        """
 
     def fit_temperature(self, predictions: Array, examples: Sequence[TextExample]) -> Self:
-        """Returns the spec with the temperature that maximizes the likelihood of the labels.
+        """Returns a copy of the spec with the temperature that maximizes the likelihood of the labels.
 
         Args:
-            predictions: Predictions of this spec.
+            predictions: Predictions of this spec, with its temperature.
             examples: Labelled examples that the model was not trained on.
         """
         expected = self.soft_targets(self.example_targets(examples), len(self.labels))
@@ -213,16 +230,16 @@ class LabelSpec(TextSpec):
 
     @abc.abstractmethod
     def choose_thresholds(self, predictions: Array, examples: Sequence[TextExample], measure: str) -> Self:
-        """Returns the spec with the thresholds that maximize a measure.
+        """Returns a copy of the spec with the thresholds that maximize a measure.
 
         Args:
             predictions: Predictions of this spec.
             examples: Labelled examples that the model was not trained on.
-            measure: See `names.parse_measure`.
+            measure: The measure, such as "f1" or "precision=0.9" (see `names.parse_measure`).
 
         Raises:
-            UserError: If a class has no example, no threshold reaches a given precision, or a spec with one label per
-                text does not have two classes.
+            UserError: If a class has no example, if no threshold reaches the wanted precision, or if the kind is
+                classification and has more than two classes.
         """
 
     def check_decisions(self, wanted: Decisions) -> None:
@@ -235,10 +252,10 @@ class LabelSpec(TextSpec):
         return spec.choose_thresholds(spec.calibrate(predictions), examples, wanted.thresholds)
 
     def parse_class_weights(self, class_weights: Sequence[str]) -> Array:
-        """Returns the values of --class_weights as numbers, [C].
+        """Converts the values of --class_weights to numbers, [C].
 
         Raises:
-            UserError: If there is not one number, 0 or more, for each label.
+            UserError: If there is not exactly one non-negative number for each label.
         """
         try:
             weights = np.array([float(weight) for weight in class_weights])
@@ -255,20 +272,20 @@ class LabelSpec(TextSpec):
 def featurize(
     examples: Sequence[TextExample], tokenizer: FullTokenizer, max_seq_length: int, doc_stride: int | None = None
 ) -> Features:
-    """Returns the sequences [CLS] a [SEP] or [CLS] a [SEP] b [SEP] of the examples, without targets.
+    """Tokenizes texts to sequences [CLS] a [SEP], or pairs to [CLS] a [SEP] b [SEP]. The result has no targets.
 
     As in the original, a pair whose second text has no tokens becomes [CLS] a [SEP].
 
     Args:
-        examples: Single texts or pairs, not both.
+        examples: Either texts or pairs, not a mixture.
         tokenizer: The model's tokenizer.
         max_seq_length: Maximum number of tokens of a sequence.
-        doc_stride: None truncates long texts as the original does. A number reads them in windows instead, and is the
-            number of tokens between the starts of two windows. Pairs have windows over the second text, with the first
-            text in each window. If the first text leaves less room than the stride, the stride is as long as the room.
+        doc_stride: None truncates long texts, as the original does. A number splits them into windows, and is the
+            number of tokens between the starts of two windows. Pairs are split in the second text, and each window
+            repeats the first text. If the first text leaves less room than the stride, the windows do not overlap.
 
     Raises:
-        UserError: If a sequence has no room for a token, or doc_stride is longer than a window.
+        UserError: If a sequence has no room for a token of the text, or doc_stride is longer than a window.
     """
     pair = bool(examples) and examples[0].text_b is not None
     check_length(max_seq_length, 4 if pair else 3)
@@ -313,7 +330,13 @@ def featurize(
 
 
 def average_windows(outputs: Outputs, features: Features, num_examples: int) -> Array:
-    """Returns the mean logits of the windows of each example, float64 [E, C], or [E] for regression."""
+    """Returns the mean of the logits over the windows of each example, float64 [E, C], or [E] for regression.
+
+    Args:
+        outputs: Logits of each row.
+        features: Features whose details contain the example of each row.
+        num_examples: E.
+    """
     if not len(outputs):
         return np.empty(0)
     logits = np.asarray(np.stack(outputs), np.float64)

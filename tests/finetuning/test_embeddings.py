@@ -125,7 +125,7 @@ def test_a_text_encoder_learns_saves_and_goes_on(folder, tmp_path):
         ({"objective": "triplet"}, PAIRS, None, "the objective triplet expects triplets"),
         ({"objective": "other"}, PAIRS, None, "objective is 'other'; expected one of ranking, cosine, triplet"),
         ({"dimensions": (9,)}, PAIRS, None, "dimensions has 9; the model's vectors have 8 dimensions"),
-        ({"score_range": (1, 0)}, PAIRS, None, "score_range is 1, 0; expected the least and the greatest"),
+        ({"score_range": (1, 0)}, PAIRS, None, "score_range is 1, 0; expected the lowest and the highest"),
         ({"scale": 0.0}, PAIRS, None, "scale is 0.0; expected a positive number"),
     ],
 )
@@ -148,7 +148,7 @@ def test_features_writes_the_vectors_as_the_model_was_trained(folder, tmp_path):
     np.testing.assert_allclose(table["layer_-1"].to_pylist(), expected, atol=1e-6)
     encoder = official_bert.TextEncoder.from_checkpoint(str(folder / "run"), pooling="pooled")
     encoder.save_checkpoint(str(tmp_path / "pooled"))
-    with pytest.raises(UserError, match="uses the pooled output. Export the model"):
+    with pytest.raises(UserError, match="whose vectors are the pooled output. Use export"):
         feature_extraction.write_features(dataclasses.replace(options, init=str(tmp_path / "pooled")))
 
 

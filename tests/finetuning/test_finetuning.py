@@ -305,7 +305,7 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
     ({"freeze": ["nothing"]}, "'nothing' matches no whole layer name"),
     ({"calibrate": True, "do_eval": False}, "--calibrate, --thresholds and --min_confidence need --do_eval"),
     ({"thresholds": "auc"}, "--thresholds is 'auc'; expected one of f1"),
-    ({"min_confidence": 0.5, "label_kind": "multi_label"}, "--min_confidence is for one label per text"),
+    ({"min_confidence": 0.5, "label_kind": "multi_label"}, "--min_confidence requires a task with one label per text"),
     ({"calibrate": True, "eval_file": None}, "need evaluation data, and table has none; a table needs --eval_file"),
     ({"balanced_sampling": True, "label_kind": "multi_label"}, "--balanced_sampling needs a classification task"),
 ])  # fmt: skip

@@ -153,11 +153,11 @@ def test_a_value_that_is_no_number_is_named(value):
 
 
 @pytest.mark.parametrize(("values", "message"), [
-    (None, "x is None; expected several"),
-    (5, "x is 5; expected several"),
-    ({"text": ["a"]}, "x is .*; expected several"),
-    ({"a", "b"}, "x is .*; expected several"),
-    ("a text", "one text was given"),
+    (None, "x is None; expected a list"),
+    (5, "x is 5; expected a list"),
+    ({"text": ["a"]}, "x is .*; expected a list"),
+    ({"a", "b"}, "x is .*; expected a list"),
+    ("a text", "x is a single text"),
 ])  # fmt: skip
 def test_what_is_no_list_is_refused(values, message: str):
     assert re.search(message, refusal(input_adapters.to_texts, values))

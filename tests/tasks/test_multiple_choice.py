@@ -160,8 +160,8 @@ def test_the_highest_score_is_the_choice():
 
 @pytest.mark.parametrize(("x", "message"), [
     (["a", "b"], r"x\[0\] is 'a'; expected a prompt and its 4 endings"),
-    ([("a", None)], r"x\[0\] is None; expected several"),
-    ((["a", "b"], [ENDINGS]), r"there are 2 examples and 1 values in x\[1\]"),
+    ([("a", None)], r"x\[0\] is None; expected a list"),
+    ((["a", "b"], [ENDINGS]), r"x\[1\] has 1 values for 2 examples"),
     ([("a", ENDINGS[:3])], r"x\[0\] has 3 endings; expected 4"),
 ])  # fmt: skip
 def test_rows_that_are_no_prompt_with_endings_are_named(x, message: str):

@@ -1,1 +1,1 @@
-"""One of several classes for each text or pair."""
+"""The classification kind: predicts one of several classes for each text or text pair."""

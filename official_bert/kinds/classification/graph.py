@@ -1,4 +1,4 @@
-"""Classification in a TensorFlow graph."""
+"""Classification as TensorFlow functions, for SavedModels."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from official_bert.kinds.graph_model import LabelGraph
 
 
 class Graph(LabelGraph):
-    """One of several classes for each text."""
+    """The TensorFlow functions of a classification model, from strings to labels and probabilities."""
 
     def answer_logits(self, logits: Any) -> dict[str, Any]:
         labels = tf.constant(self.task_spec["labels"])  # [C]

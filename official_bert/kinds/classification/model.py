@@ -28,16 +28,16 @@ _ONE_HOT_METRICS = ("CategoricalAccuracy", "TopKCategoricalAccuracy", "KLDiverge
 def build_classifier(
     encoder: keras.Model, num_labels: int, dropout_rate: float = model.DROPOUT_RATE, seed: int | None = None
 ) -> keras.Model:
-    """Returns a model for texts or pairs: dropout and a dense layer on the pooled output compute logits, [B, C].
+    """Returns a classifier of texts or text pairs: dropout and a dense layer on the pooled output.
 
-    Probabilities are the softmax of the logits with one label per text, and the sigmoid with any number of labels. The
-    model extends the encoder and shares its weights.
+    The output is logits, [B, C]. Apply a softmax if each text has exactly one label, or a sigmoid if it can have
+    several. The classifier shares its weights with `encoder`.
 
     Args:
-        encoder: An encoder with pooled_output, from `official_bert.load` or `build_encoder`.
+        encoder: An encoder with the output `pooled_output`, from `official_bert.load` or `build_encoder`.
         num_labels: Number of classes, C.
         dropout_rate: Dropout rate of the pooled output in training.
-        seed: Seed of the new weights. None draws a random seed.
+        seed: Seed of the initial weights of the dense layer. None draws a random seed.
     """
     pooled = model.add_pooled(encoder, dropout_rate)
     logits = model.add_dense(encoder, pooled, num_labels, "sequence_classifier", seed)
@@ -45,7 +45,7 @@ def build_classifier(
 
 
 class Model(model.TextKindModel[ClassificationSpec]):
-    """The model, loss and metrics of classification."""
+    """The Keras head, loss and metrics of classification."""
 
     keras_losses = ("SparseCategoricalCrossentropy", "CategoricalFocalCrossentropy", *_DISTRIBUTIONS, *BINARY_LOSSES)
     keras_metrics = (*SPARSE_METRICS, *_DISTRIBUTIONS, *_ONE_HOT_METRICS, *BINARY_METRICS)
@@ -87,7 +87,12 @@ class Model(model.TextKindModel[ClassificationSpec]):
         return lambda y: by_name(tf.strings.regex_replace(y, r"^(-?[0-9]+)\.0+$", r"\1"))
 
     def _build_lookup(self, names: tf.Tensor, expected: str) -> Callable[[Any], Any]:
-        """Returns a function from the names of classes, strings or whole numbers, to the indices of classes."""
+        """Returns a TensorFlow function that maps labels to class indices and raises an error for an unknown label.
+
+        Args:
+            names: Names of the classes, as strings or int64.
+            expected: Description of valid labels, for the error message.
+        """
         initializer = tf.lookup.KeyValueTensorInitializer(names, tf.range(len(self.spec.labels)))
         table = tf.lookup.StaticHashTable(initializer, default_value=-1)
 

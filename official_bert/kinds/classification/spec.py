@@ -22,13 +22,14 @@ NO_ANSWER = ""  # the label of predictions below min_confidence
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationSpec(LabelSpec):
-    """One of several classes. A label is the index of a class.
+    """The KindSpec of classification: one of several classes for each text or text pair.
 
-    The most probable class is predicted. With thresholds, which add up to 1, it is the class whose probability exceeds
-    its threshold the most: of two classes the one whose probability is above its threshold.
+    Labels are class indices. Predictions are the probabilities of all classes, [E, C]. The predicted class is the most
+    probable one. If there are thresholds (only with two classes, adding up to 1), it is the class whose probability is
+    above its threshold.
 
     Attributes:
-        min_confidence: Minimum probability of a predicted class. Less probable predictions become NO_ANSWER.
+        min_confidence: Minimum probability of a predicted class. Predictions below it become NO_ANSWER.
     """
 
     kind: ClassVar[str] = CLASSIFICATION
@@ -119,7 +120,11 @@ class ClassificationSpec(LabelSpec):
         return np.argmax(predictions - np.array(self.thresholds or 0.0), axis=-1).tolist()
 
     def _take_probabilities(self, predictions: Array) -> Array:
-        """Returns the probability of each predicted class, [E]."""
+        """Returns the probability of the predicted class of each example, [E].
+
+        Args:
+            predictions: Probabilities of all classes, [E, C].
+        """
         return np.asarray(predictions)[np.arange(len(predictions)), self.predicted_labels(predictions)]
 
     def certainty(self, prediction: Any) -> float:
@@ -167,7 +172,14 @@ class ClassificationSpec(LabelSpec):
         return values
 
     def two_class_scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
-        """Returns `scores.two_class_scores`, or an empty dict for three classes or more."""
+        """Returns the scores that are defined for two classes only (see `scores.two_class_scores`).
+
+        Empty for more classes.
+
+        Args:
+            predictions: Probabilities, [E, C].
+            examples: Labelled examples.
+        """
         if len(self.labels) != 2:
             return {}
         expected = np.array([example.label for example in examples])

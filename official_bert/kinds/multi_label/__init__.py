@@ -1,1 +1,1 @@
-"""Any number of classes for each text or pair."""
+"""The multi_label kind: predicts any number of classes, also none, for each text or text pair."""

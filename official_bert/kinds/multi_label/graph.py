@@ -1,4 +1,4 @@
-"""Multi-label classification in a TensorFlow graph."""
+"""Multi-label classification as TensorFlow functions, for SavedModels."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from official_bert.kinds.graph_model import LabelGraph
 
 
 class Graph(LabelGraph):
-    """Any number of labels for each text."""
+    """The TensorFlow functions of a multi-label classifier, from strings to probabilities and decisions."""
 
     def answer_logits(self, logits: Any) -> dict[str, Any]:
         labels = tf.broadcast_to(tf.constant(self.task_spec["labels"])[None], tf.shape(logits))

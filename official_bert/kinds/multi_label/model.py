@@ -1,6 +1,6 @@
-"""The model for multi-label classification: the classifier with an independent loss per label.
+"""The model for multi-label classification: the layers of the classifier, with an independent loss for each label.
 
-B batch, C classes
+B batch size, C classes
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from official_bert.kinds.multi_label.spec import MultiLabelSpec
 class WeightedBinaryCrossentropy(keras.losses.Loss):
     """The mean binary cross-entropy over labels, with a weight for the positive examples of each label.
 
-    y_true is 0 or 1 and y_pred logits, both [B, C]. `call` returns [B].
+    y_true is 0 or 1, and y_pred is logits, both [B, C]. `call` returns [B].
 
     Args:
         positive_weights: Weight of the positive examples of each label, [C].
@@ -41,7 +41,7 @@ class WeightedBinaryCrossentropy(keras.losses.Loss):
 
 
 class Model(model.TextKindModel[MultiLabelSpec]):
-    """The model, loss and metrics of multi_label."""
+    """The Keras head, loss and metrics of multi-label classification."""
 
     keras_losses = BINARY_LOSSES
     keras_metrics = BINARY_METRICS

@@ -20,13 +20,14 @@ from official_bert.kinds.text_spec import LabelSpec, TextExample
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiLabelSpec(LabelSpec):
-    """Any number of classes. A label is a tuple of class indices. A prediction has a probability for each class.
+    """The KindSpec of multi-label classification: any number of classes for each text or text pair.
 
-    A class is predicted if its probability is above its threshold, or above 0.5 without thresholds.
+    Labels are tuples of class indices. Predictions are the probabilities of all classes, [E, C]. A class is predicted
+    if its probability is above its threshold, or above 0.5 if there are no thresholds.
 
     Attributes:
-        positive_weights: Weight in the loss of the texts that have each class. Empty for 1. Answers do not depend on
-            them.
+        positive_weights: For each class, the weight in the loss of the texts that have it, [C]. Empty for weights of 1.
+            Only used in training.
     """
 
     kind: ClassVar[str] = MULTI_LABEL
@@ -58,17 +59,24 @@ class MultiLabelSpec(LabelSpec):
 
     def check_decisions(self, wanted: Decisions) -> None:
         if wanted.min_confidence is not None:
-            raise UserError("--min_confidence is for one label per text; with several labels, use --thresholds")
+            raise UserError(
+                "--min_confidence requires a task with one label per text; with several labels, use --thresholds"
+            )
 
     def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
-        """Returns the spec with positive_weights. If balanced, texts with and without a label have equal weights."""
+        """Returns the spec with positive_weights set, and None, because rows have no weights of their own.
+
+        "balanced" gives texts with a label and texts without it the same total weight. See the base class for the
+        arguments.
+        """
         weights: tuple[float, ...] = ()
         if list(class_weights) == [BALANCED]:
             rows = features.targets[LABELS]
             counts = rows.sum(axis=0)
             if absent := [label for label, count in zip(self.labels, counts, strict=True) if not count]:
                 raise UserError(
-                    f"no training text has the label {', '.join(absent)}, so that it cannot have a balanced weight"
+                    f"no training text has the label {', '.join(absent)}, so it has no balanced weight; add such "
+                    "texts, or pass numbers"
                 )
             weights = tuple(((len(rows) - counts) / counts).tolist())
         elif class_weights:
@@ -76,7 +84,7 @@ class MultiLabelSpec(LabelSpec):
         return dataclasses.replace(self, positive_weights=weights), None
 
     def are_predicted(self, predictions: Array) -> Array:
-        """Returns which classes are predicted, bool [E, C]."""
+        """Returns which classes are predicted, bool [E, C], from their probabilities, [E, C]."""
         return np.asarray(np.asarray(predictions) > np.array(self.thresholds or 0.5))
 
     def parse_labels(self, y: Any) -> list[tuple[int, ...]]:
@@ -84,7 +92,13 @@ class MultiLabelSpec(LabelSpec):
         return [self._parse_label_set(row, f"y[{number}]") for number, row in enumerate(rows)]
 
     def _parse_label_set(self, row: Any, name: str) -> tuple[int, ...]:
-        """Returns the indices of classes, given names or indices, or an array of probabilities, such as 0 and 1."""
+        """Returns the class indices of one example.
+
+        Args:
+            row: A list of class names or indices, or a NumPy array [C] of numbers from 0 to 1, where those above 0.5
+                are labels.
+            name: What the row is called in error messages, such as "y[3]".
+        """
         is_array = self.is_label_row(row)
         is_list = isinstance(row, Iterable) and not isinstance(row, str | bytes)
         if not is_list or (is_array and (row.shape != (len(self.labels),) or not ((row >= 0) & (row <= 1)).all())):
@@ -97,7 +111,7 @@ class MultiLabelSpec(LabelSpec):
         numbers = class_labels.class_numbers(row, self.labels, name)
         if len(set(numbers)) < len(numbers):  # probably a list of 0 and 1 for each class
             raise UserError(
-                f"{name} is {input_adapters.format_value(row)}, which contains a class twice; expected different "
+                f"{name} is {input_adapters.format_value(row)}, which contains a class twice; expected distinct "
                 "classes, or 0 and 1 for each class as a NumPy array"
             )
         return tuple(numbers)
@@ -106,7 +120,7 @@ class MultiLabelSpec(LabelSpec):
         return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
 
     def targets(self, labels: Sequence[Sequence[int]]) -> Array:
-        """Returns rows of 0 and 1, float32 [E, C]."""
+        """Converts labels (tuples of class indices) to rows of 0 and 1, float32 [E, C]."""
         rows = np.zeros((len(labels), len(self.labels)), np.float32)
         for row, chosen in zip(rows, labels, strict=True):
             row[list(chosen)] = 1.0
@@ -144,7 +158,11 @@ class MultiLabelSpec(LabelSpec):
         return {label: scores.class_scores(*map(int, each)) for label, each in zip(self.labels, counts, strict=True)}
 
     def certainty(self, prediction: Any) -> float:
-        """Returns the probability of the least certain decision."""
+        """Returns the confidence, from 0.5 to 1, of the least certain of the yes/no decisions on C classes.
+
+        Args:
+            prediction: The probabilities of the classes for one text, [C].
+        """
         return float(min(np.maximum(prediction, 1.0 - prediction)))
 
     def scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:

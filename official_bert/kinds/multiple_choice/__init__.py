@@ -1,1 +1,1 @@
-"""The most likely of several endings of a text."""
+"""The multiple_choice kind: predicts which of several endings continues a text."""

@@ -1,6 +1,6 @@
-"""Multiple choice in a TensorFlow graph.
+"""Multiple choice as TensorFlow functions, for SavedModels.
 
-B examples, N choices, S sequence
+B examples, N choices, S sequence length
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from official_bert.kinds.graph_model import GraphModel
 
 
 class Graph(GraphModel):
-    """The index of the ending that follows a prompt."""
+    """The TensorFlow functions of a multiple-choice model, from prompts and endings to the likeliest ending."""
 
     @property
     def _num_choices(self) -> int:

@@ -1,6 +1,6 @@
 """The model for multiple choice: a score for each choice.
 
-B batch, S sequence, N choices
+B batch size, S sequence length, N choices
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from official_bert.modeling.encoder import sequence_inputs
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class FoldChoices(keras.layers.Layer):
-    """Makes each choice a row: [B, N, S] to [B * N, S]."""
+    """Reshapes token inputs so that each choice is a sequence of the batch: [B, N, S] to [B * N, S]."""
 
     def call(self, inputs: Any) -> Any:
         return ops.reshape(inputs, (-1, ops.shape(inputs)[-1]))
@@ -27,7 +27,12 @@ class FoldChoices(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class UnfoldChoices(keras.layers.Layer):
-    """Puts the choices of an example into one row: [B * N, 1] to [B, N]. N is `num_choices`."""
+    """Reshapes the scores of all choices to one row per example: [B * N, 1] to [B, N].
+
+    Args:
+        num_choices: N.
+        kwargs: Arguments of keras.layers.Layer.
+    """
 
     def __init__(self, num_choices: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -45,8 +50,14 @@ def build_multiple_choice_model(
 ) -> keras.Model:
     """Returns a model that scores the choices of an example: inputs [B, N, S] to logits [B, N].
 
-    Each choice is a separate sequence. A dense layer, shared by all choices, scores its pooled output. `num_choices` is
-    N. For the other arguments see `build_classifier`.
+    Each choice is a sequence of its own. A dense layer, shared by all choices, computes the score from the pooled
+    output.
+
+    Args:
+        encoder: An encoder with the output `pooled_output`.
+        num_choices: N.
+        dropout_rate: Dropout rate of the pooled output in training.
+        seed: Seed of the initial weights of the dense layer. None draws a random seed.
     """
     shape = (num_choices, None)
     inputs = {name: keras.Input(shape, dtype="int32", name=name) for name in sequence_inputs()}  # [B, N, S]
@@ -59,7 +70,7 @@ def build_multiple_choice_model(
 
 
 class Model(model.KindModel[MultipleChoiceSpec]):
-    """The model, loss and metrics of multiple_choice."""
+    """The Keras head, loss and metrics of multiple choice."""
 
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
         return build_multiple_choice_model(encoder, self.spec.num_choices, seed=seed)

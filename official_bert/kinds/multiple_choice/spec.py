@@ -1,6 +1,6 @@
-"""The choice of one of several endings of a text (SWAG; paper, section 4.4).
+"""Multiple choice: which of several endings continues a text (SWAG; paper, section 4.4).
 
-Each ending makes a sequence, [CLS] prompt [SEP] ending [SEP], and the model scores them side by side.
+For each ending, the model scores the sequence [CLS] prompt [SEP] ending [SEP]. The highest score wins.
 
 N choices
 """
@@ -23,12 +23,12 @@ from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 
 NUM_CHOICES = 4
 
-_LEAST_LENGTH = 4  # [CLS], two [SEP] and one more
+_LEAST_LENGTH = 4  # [CLS], two [SEP] and one token of text
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A prompt, its endings, and the number of the right one, from 0, or None if it is not known."""
+    """A prompt, its possible endings, and the index of the correct ending, or None if it is unknown."""
 
     prompt: str
     endings: tuple[str, ...]
@@ -37,7 +37,7 @@ class Example:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultipleChoiceSpec(KindSpec):
-    """Which of several endings follows. A prediction is the probability of each, [N]."""
+    """The KindSpec of multiple choice. A prediction is the probability of each ending, [N]."""
 
     kind: ClassVar[str] = MULTIPLE_CHOICE
     decoding: ClassVar[str] = "Apply softmax to the logits of the choices. The choice is the most probable one."
@@ -99,7 +99,10 @@ class MultipleChoiceSpec(KindSpec):
         return compute_margins(self.decode(outputs, features, examples))
 
     def featurize(self, examples: Sequence[Example], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
-        """Returns a sequence for each choice; without targets if a label is not known."""
+        """Returns the Features of examples, with one sequence for each ending.
+
+        They have targets only if all labels are known.
+        """
         check_length(max_seq_length, _LEAST_LENGTH)
         packed = [pack(example, tokenizer, max_seq_length) for example in examples]
         sequences = [sequence for sequences, _ in packed for sequence in sequences]
@@ -134,11 +137,12 @@ class MultipleChoiceSpec(KindSpec):
 def pack(
     example: Example, tokenizer: FullTokenizer, max_seq_length: int
 ) -> tuple[list[tuple[list[int], list[int]]], bool]:
-    """Returns ids and segment ids of prompt and ending for each ending, and whether any of them was truncated.
+    """Tokenizes an example into one sequence [CLS] prompt [SEP] ending [SEP] for each ending.
 
-    The sequences have no padding.
+    Sequences that are too long lose tokens at the end of the longer text, as in the original. They have no padding.
 
-    Long pairs are truncated at the end, the longer text first, as in the original.
+    Returns:
+        The token ids and segment ids of each sequence, and whether any sequence was truncated.
     """
     cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
     prompt = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(example.prompt))
@@ -151,18 +155,26 @@ def pack(
 
 
 def choose_endings(predictions: Array) -> list[int]:
-    """Returns the number of the likeliest ending of each example."""
+    """Returns the index of the most probable ending of each example.
+
+    Args:
+        predictions: Probabilities of the endings, [E, N].
+    """
     return [int(np.argmax(row)) for row in predictions]
 
 
 def accuracy(choices: Sequence[int], examples: Sequence[Example]) -> float:
-    """Returns the share of right choices, from 0 to 1.
+    """Returns the share of correct choices, from 0 to 1.
+
+    Args:
+        choices: The index of the chosen ending of each example.
+        examples: The examples, with labels.
 
     Raises:
-        UserError: an example's label is not known.
+        UserError: If the label of an example is unknown.
     """
     for number, example in enumerate(examples):
         if example.label is None:
-            raise UserError(f"example {number} has no label to score by; evaluate on a file that has labels")
+            raise UserError(f"example {number} has no label to compare with; evaluate on a file with labels")
     right = sum(choice == example.label for choice, example in zip(choices, examples, strict=True))
     return right / max(len(examples), 1)

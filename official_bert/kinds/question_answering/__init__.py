@@ -1,1 +1,1 @@
-"""A span of a context that answers a question."""
+"""The question_answering kind: predicts the span of a context that answers a question."""

@@ -1,13 +1,13 @@
-"""Computes the answers to questions from a model's scores.
+"""Computes the answers to questions from the start and end logits of a model.
 
-As in the original, the best starts and ends of each window are combined to pairs that can be an answer. The pairs are
-sorted by the sum of their scores, and each text is kept once. There are three differences:
+As in the original, the best starts and the best ends of each window are combined to all possible spans. The spans are
+sorted by the sum of their logits, and of spans with equal text only the best is kept. There are three differences:
 
-- The text of an answer is copied from the context. The original joins the pieces and looks them up in the words without
-  case and accents. If that fails, it returns the whole words with punctuation, and single spaces.
-- Positions where no answer can begin or end (question, padding, and starts with more context in another window) do not
-  count among the best.
-- If no pair is possible, the answer is "". The original crashes (v2.0) or returns the word "empty".
+- The text of an answer is copied from the context. The original joins the word pieces and searches them in the words,
+  ignoring case and accents. If that fails, it returns the whole words with punctuation, joined by single spaces.
+- Only positions where an answer can start or end are among the best ones. That excludes the question, padding, and
+  starts that have more context in another window.
+- If no span is possible, the answer is "". The original crashes (v2.0) or returns the word "empty".
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ Scores = Sequence[npt.NDArray[np.float32]]
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An answer, context[start:end], with its scores and its probability among the candidates."""
+    """A possible answer, context[start:end], with its logits and its softmax probability among all candidates."""
 
     text: str
     start: int
@@ -35,14 +35,19 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """The answers to a question."""
+    """The candidate answers to a question, and the score of "no answer"."""
 
     candidates: list[Candidate]  # sorted, best first; with v2.0 including the empty answer
     best: Candidate  # the best answer with a text, or an empty one if no answer has a text
     null_score_difference: float  # the score of "no answer" minus the score of `best`
 
     def answer(self, version_2: bool, null_score_diff_threshold: float = 0.0) -> Candidate:
-        """Returns `best`, or with v2.0 the empty answer if the difference is above the threshold."""
+        """Returns the final answer: `best`, or the empty candidate if "no answer" (SQuAD v2.0) scores high enough.
+
+        Args:
+            version_2: Whether "no answer" is allowed.
+            null_score_diff_threshold: If null_score_difference is above this threshold, the answer is empty.
+        """
         if version_2 and self.null_score_difference > null_score_diff_threshold:
             return next(candidate for candidate in self.candidates if not candidate.text)
         return self.best
@@ -57,16 +62,16 @@ def predict(
     n_best_size: int = 20,
     max_answer_length: int = 30,
 ) -> list[Prediction]:
-    """Returns the answers to each question.
+    """Returns the candidate answers to each question.
 
     Args:
         questions: Questions with at least one window each.
         windows: The windows of all questions, in any order.
-        start_logits: Scores of the positions of each window to be the start of the answer, [S or more].
-        end_logits: Scores to be the end of the answer, in the same form.
-        version_2: Whether "no answer" is among the candidates.
-        n_best_size: Number of candidates to keep.
-        max_answer_length: Maximum number of pieces of an answer.
+        start_logits: For each window, the logits of its positions as the start of the answer, [S or more].
+        end_logits: For each window, the logits of its positions as the end of the answer, [S or more].
+        version_2: Whether "no answer" is always a candidate, as in SQuAD v2.0.
+        n_best_size: Number of candidates to keep per question.
+        max_answer_length: Maximum number of tokens of an answer.
     """
     candidates: list[list[Candidate]] = [[] for _ in questions]
     empty: list[list[Candidate]] = [[] for _ in questions]
@@ -115,7 +120,7 @@ def _list_candidates(
     n_best_size: int,
     max_answer_length: int,
 ) -> list[Candidate]:
-    """Returns up to n_best_size answers within a window, best first, each text once."""
+    """Returns up to n_best_size possible answers within a window, best first. Each text occurs only once."""
     here = slice(window.offset, window.offset + len(window.has_most_context))
     allowed = np.flatnonzero(window.has_most_context)
     starts = allowed[_best(start_logits[here][allowed], n_best_size)]  # from the first context token
@@ -138,5 +143,5 @@ def _list_candidates(
 
 
 def _best(scores: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.int64]:
-    """Returns the positions of the highest scores, best first. Equal scores keep their order."""
+    """Returns the positions of the `count` highest scores, best first. The first of equal scores comes first."""
     return np.argsort(-scores, kind="stable")[:count]

@@ -1,6 +1,6 @@
-"""Answers to questions, computed in a TensorFlow graph by the same rules as in candidates.py.
+"""Question answering as TensorFlow functions, for SavedModels. The rules are those of candidates.py.
 
-B texts, R windows, S sequence, A candidate answers of all texts, best first within each text
+B texts, R windows of the contexts, S sequence length, A candidate answers of all texts, best first within each text
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class _Contexts(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-    """Answers that the logits allow, each a vector [A]; sorted by text, and by score within a text."""
+    """The A candidate answers to all questions, sorted by question, and best first for each question."""
 
     texts: Any  # int32, the index of the text
     scores: Any  # float64, the sum of the logits of start and end
@@ -29,7 +29,7 @@ class _Candidates(NamedTuple):
 
 
 class Graph(GraphModel):
-    """The span of a context that answers a question."""
+    """The TensorFlow functions of a question-answering model, from questions and contexts to answers."""
 
     @property
     def inputs(self) -> dict[str, tf.TensorSpec]:
@@ -50,14 +50,14 @@ class Graph(GraphModel):
         return Rows(features, is_truncated, windows, _Contexts(first.lengths + 2, tokens))
 
     def compute_logits(self, features: Mapping[str, Any]) -> Any:
-        """Returns the logits of starts and ends, [R, S, 2]."""
+        """Returns the logits of the positions as start and as end of the answer, [R, S, 2]."""
         outputs = super().compute_logits(features)
         return tf.stack([outputs["start_logits"], outputs["end_logits"]], -1)
 
     def answer_rows(self, rows: Rows, texts: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns answer, start, end, probability and null_score_difference, each [B].
+        """Returns the answers: answer, start, end, probability and null_score_difference, each [B].
 
-        An answer is context[start:end], in characters. Without an answer, these are "", 0 and 0.
+        The answer is context[start:end], in characters. If there is no answer, it is "", and start and end are 0.
         """
         assert rows.windows is not None
         version_2 = bool(self.task_spec["version_2"])
@@ -96,16 +96,16 @@ class Graph(GraphModel):
         }
 
     def _find_candidates(self, logits: Any, windows: Windows, contexts: _Contexts, texts: Any) -> _Candidates:
-        """Pairs the n_best_size starts and ends of each window, and returns the best ones of each text.
+        """Combines the best starts and ends of each window to spans, and returns the best spans of each text.
 
-        A start must be a token of context that no other window reads with more context, an end any token of context.
-        An answer has at most max_answer_length tokens.
+        A span starts at a token of the context for which no other window has more context, and ends at any token of the
+        context. It has at most max_answer_length tokens. The n_best_size best starts and ends are combined.
 
         Args:
-            logits: [R, S, 2].
-            windows: The windows over the contexts.
+            logits: Logits of starts and ends, [R, S, 2].
+            windows: The windows of the contexts.
             contexts: The tokens of the contexts.
-            texts: string [B], the contexts.
+            texts: The contexts, string [B].
         """
         n_best = int(self.task_spec["n_best_size"])
         start_logits, end_logits = logits[..., 0], logits[..., 1]
@@ -144,7 +144,7 @@ class Graph(GraphModel):
 
 
 def _keep_distinct(candidates: _Candidates, n_best: int) -> _Candidates:
-    """Returns the best candidate of each answer's text, at most n_best for a question."""
+    """Keeps the best of the candidates with equal text for the same question, and at most n_best per question."""
     _, group = tf.unique(tf.strings.join([tf.strings.as_string(candidates.texts), candidates.answers], " "))
     numbers = tf.range(tf.size(group))
     earliest = tf.math.unsorted_segment_min(numbers, group, tf.size(group))

@@ -1,6 +1,6 @@
-"""The model for question answering: scores of each position as the start and the end of the answer.
+"""The model for question answering: logits of each position as the start and the end of the answer.
 
-B batch, S sequence
+B batch size, S sequence length
 """
 
 from typing import Any
@@ -18,9 +18,10 @@ _PADDING = -1e9  # the logit of a position without a token
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class SpanLogits(keras.layers.Layer):
-    """Splits scores into start and end logits: [B, S, 2] and the input mask, int32 [B, S], to two of float32 [B, S].
+    """Splits the output of the dense layer, [B, S, 2], into start_logits and end_logits, float32 [B, S].
 
-    Padding gets a logit of -1e9, so that the length of the padding has no effect. The original does not mask padding.
+    The second input is input_mask, int32 [B, S]. The logits of padding become -1e9, so that the length of the padding
+    has no effect. The original does not mask padding.
     """
 
     def call(self, inputs: Any) -> Any:
@@ -30,10 +31,13 @@ class SpanLogits(keras.layers.Layer):
 
 
 def build_span_predictor(encoder: keras.Model, seed: int | None = None) -> keras.Model:
-    """Returns a model of questions and contexts: {"start_logits", "end_logits"}, each [B, S].
+    """Returns a question-answering model with the outputs start_logits and end_logits, each [B, S].
 
-    Like the original, it has no dropout before the head. `seed` is the seed of the new weights. None draws a random
-    seed.
+    Like the original, it has no dropout before the head.
+
+    Args:
+        encoder: An encoder.
+        seed: Seed of the initial weights of the dense layer. None draws a random seed.
     """
     scores = model.add_dense(encoder, encoder.output["sequence_output"], 2, "question_answering", seed)
     logits = SpanLogits(name="span_logits", dtype="float32")([scores, encoder.input["input_mask"]])
@@ -41,7 +45,7 @@ def build_span_predictor(encoder: keras.Model, seed: int | None = None) -> keras
 
 
 class Model(model.KindModel[QuestionAnsweringSpec]):
-    """The model, losses and metrics of question_answering."""
+    """The Keras head, losses and metrics of question answering."""
 
     def build_head(self, encoder: keras.Model, seed: int | None) -> keras.Model:
         return build_span_predictor(encoder, seed=seed)

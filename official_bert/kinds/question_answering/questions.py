@@ -1,7 +1,7 @@
-"""Questions about a context, and the windows in which the model reads them.
+"""Questions about a context (the text that contains the answer), and the windows into which contexts are split.
 
-An answer is a span of characters of the context. Each piece of the context is stored with its characters, so that
-answers and positions of tokens convert into each other exactly.
+An answer is a span of characters of the context. The character positions of each token are stored, so that answers and
+token positions convert into each other exactly.
 
 R windows, T tokens of all windows
 """
@@ -27,7 +27,7 @@ _STARTS, _ENDS, _HAS_MOST_CONTEXT = "starts", "ends", "has_most_context"
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A text, and the position of its first character in the context."""
+    """The text of an answer, and the position of its first character in the context."""
 
     text: str
     start: int
@@ -35,7 +35,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a context."""
+    """A question, its context, and its correct answers if they are known."""
 
     id: str  # the key of its prediction
     text: str  # the question
@@ -46,10 +46,10 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The size of a window. The original has the same defaults.
+    """The maximum lengths of sequence and question, and the stride of the windows. The defaults are the original's.
 
     Raises:
-        UserError: If the limits leave no room for context.
+        UserError: If a value is too small, or if a question of maximum length leaves no room for context.
     """
 
     max_seq_length: int = 384  # tokens of a window, with the question, [CLS] and two [SEP]
@@ -70,7 +70,7 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """The pieces of a context, and the characters text[starts[i]:ends[i]] of each."""
+    """A tokenized context. Token i has the characters text[starts[i]:ends[i]]."""
 
     text: str
     ids: npt.NDArray[np.int32]
@@ -80,7 +80,7 @@ class Context:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """[CLS] question [SEP] some of the context [SEP], without padding."""
+    """A sequence [CLS] question [SEP] part of the context [SEP], without padding."""
 
     question: int  # the index of the question
     input_ids: list[int]
@@ -97,7 +97,7 @@ class Window:
 
 
 def tokenize_context(text: str, tokenizer: FullTokenizer) -> Context:
-    """Returns the pieces of a context with their characters."""
+    """Tokenizes a context, and keeps the character positions of each token."""
     pieces = tokenizer.tokenize_with_offsets(text)
     return Context(
         text,
@@ -108,9 +108,9 @@ def tokenize_context(text: str, tokenizer: FullTokenizer) -> Context:
 
 
 def split_into_windows(questions: Sequence[Question], tokenizer: FullTokenizer, limits: Limits) -> list[Window]:
-    """Returns the windows of all questions, in the order of the questions.
+    """Splits the context of each question into windows, and returns the windows of all questions in order.
 
-    Consecutive questions about the same context tokenize it once.
+    Consecutive questions with the same context tokenize it only once.
     """
     windows: list[Window] = []
     context = None
@@ -126,11 +126,18 @@ def split_into_windows(questions: Sequence[Question], tokenizer: FullTokenizer, 
 def _windows_of_question(
     number: int, question: Question, context: Context, tokenizer: FullTokenizer, limits: Limits
 ) -> Iterator[Window]:
-    """Yields the windows of the question with an index.
+    """Yields the windows of one question.
 
-    An answer starts and ends with the pieces that contain its characters. (The original takes the words between white
-    space, and shrinks them while the rest reads like the answer.) As in the original, a window is trained to have no
-    answer unless it contains the whole answer.
+    The target of a window is the first and the last token of the answer. As in the original, it is [CLS] ("no answer")
+    unless the window contains the whole answer. Unlike here, the original first finds the words of the answer, and
+    shrinks this span while its text is equal to the answer's.
+
+    Args:
+        number: Index of the question.
+        question: The question.
+        context: The tokenized context of the question.
+        tokenizer: The model's tokenizer.
+        limits: The size of the windows.
     """
     query = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(question.text)[: limits.max_query_length])
     cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
@@ -158,10 +165,13 @@ def _windows_of_question(
 
 
 def find_answer_tokens(question: Question, context: Context, tokenizer: FullTokenizer) -> tuple[int, int]:
-    """Returns the indices of the first and the last token of the first answer in the context, or -1 and -1.
+    """Returns the indices of the first and the last token of the question's first answer in the context.
 
-    If the answer is a part of a piece, such as "3" in "33.3%", these tokens contain more than the answer. In this case,
-    as in the original, tokens within the same words that equal the answer's own tokens are returned if possible.
+    If the answer is only a part of a token, such as "3" in "33.3%", the tokens contain more than the answer. In this
+    case, as in the original, tokens of the same words that are equal to the tokens of the answer are preferred.
+
+    Returns:
+        The two indices, or -1 and -1 if the question has no answer.
     """
     if not question.answers:
         return -1, -1
@@ -178,7 +188,11 @@ def find_answer_tokens(question: Question, context: Context, tokenizer: FullToke
 
 
 def _same_tokens(tokenizer: FullTokenizer, answer: Answer, context: Context) -> tuple[int, int] | None:
-    """Returns the first tokens, within the white-space words of the answer, that equal the answer's own tokens."""
+    """Searches the tokens of the answer in the words of the context that the answer overlaps.
+
+    Returns:
+        The indices of the first and the last token of the first match, or None if there is no match.
+    """
     end = answer.start + len(answer.text)
     before, after = context.text[: answer.start].rsplit(maxsplit=1), context.text[end:].split(maxsplit=1)
     word_start = answer.start - (len(before[-1]) if before and not context.text[answer.start - 1].isspace() else 0)
@@ -192,7 +206,7 @@ def _same_tokens(tokenizer: FullTokenizer, answer: Answer, context: Context) -> 
 
 
 def build_features(windows: Sequence[Window], questions: Sequence[Question]) -> Features:
-    """Returns the inputs of the model for windows, with targets if the answers of all questions are known."""
+    """Converts windows to the model's inputs. They have targets only if the answers of all questions are known."""
     targets = {}
     if all(question.answers is not None for question in questions):
         targets = {
@@ -221,7 +235,7 @@ def build_features(windows: Sequence[Window], questions: Sequence[Question]) -> 
 
 
 def rebuild_windows(features: Features) -> list[Window]:
-    """Returns the windows from which features were made."""
+    """Converts Features that `build_features` returned back to windows. Their answer positions are 0."""
     windows = []
     splits = features.splits.tolist()
     for row, (first, last) in enumerate(itertools.pairwise(splits)):

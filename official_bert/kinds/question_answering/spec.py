@@ -1,4 +1,4 @@
-"""Answers to questions as spans of a context (paper, sections 4.2 and 4.3)."""
+"""The KindSpec of question answering: answers are spans of a context (paper, sections 4.2 and 4.3)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -30,9 +30,9 @@ _OUTPUTS = (START_LOGITS, END_LOGITS)
 
 
 class TextAnswer(NamedTuple):
-    """An answer: the context's characters from `start` to `end`, and how likely it is among the candidates.
+    """An answer to a question: context[start:end], in characters, and its probability among the candidates.
 
-    Without an answer, the text is empty, and start and end are 0.
+    If the question has no answer, the text is empty, and start and end are 0.
     """
 
     text: str
@@ -43,7 +43,7 @@ class TextAnswer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionAnsweringSpec(KindSpec):
-    """Answers that are part of a context. A prediction is the best candidates."""
+    """The KindSpec of question answering. A prediction has the best candidate answers to a question."""
 
     kind: ClassVar[str] = QUESTION_ANSWERING
     decoding: ClassVar[str] = (
@@ -69,7 +69,7 @@ class QuestionAnsweringSpec(KindSpec):
     doc_stride: int = 128  # tokens from one window of a long context to the next
     max_query_length: int = 64  # tokens of a question that are kept
     max_answer_length: int = 30  # tokens of the longest answer
-    n_best_size: int = 20  # starts and ends that are looked at
+    n_best_size: int = 20  # number of the best starts and of the best ends that are combined
 
     @property
     def best_metric(self) -> str:
@@ -110,7 +110,9 @@ class QuestionAnsweringSpec(KindSpec):
     def _parse_answers(self, answer: Any, number: int, context: str) -> tuple[Answer, ...]:
         if answer is None or answer in ("", b""):
             if not self.version_2:
-                raise UserError(f"y[{number}] is no answer; pass no_answer=True to the model to learn from such")
+                raise UserError(
+                    f"y[{number}] is empty; to train on questions without an answer, pass no_answer=True to the model"
+                )
             return ()
         is_pair = isinstance(answer, list | tuple | np.ndarray) and len(answer) == 2
         if not is_pair and not isinstance(answer, str | bytes):
@@ -125,7 +127,7 @@ class QuestionAnsweringSpec(KindSpec):
             text, place = input_adapters.to_text(answer[0], f"y[{number}]"), input_adapters.to_number(answer[1])
             start = int(place) if place.is_integer() else -1
         if start < 0 or context[start : start + len(text)] != text:
-            raise UserError(f"y[{number}] is {answer!r}, which the context does not have there")
+            raise UserError(f"y[{number}] is {answer!r}, which is not in the context at this position")
         return (Answer(text, start),)
 
     @property
@@ -170,7 +172,7 @@ class QuestionAnsweringSpec(KindSpec):
         return describe_truncation(cut, examples, "question", self.max_query_length, "max_query_length")
 
     def loss_weights(self) -> dict[str, float]:
-        """Returns weights that make the loss the mean of the starts' and the ends', as in the original."""
+        """Returns 0.5 for each output: the loss is the mean of the losses of start and end, as in the original."""
         return dict.fromkeys(_OUTPUTS, 0.5)
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
@@ -188,7 +190,7 @@ class QuestionAnsweringSpec(KindSpec):
         ]
 
     def choose_answers(self, predictions: Sequence[Prediction]) -> list[Candidate]:
-        """Returns what is answered to each question: the best candidate, or the empty one."""
+        """Returns the final answer to each question: its best candidate, or the empty candidate for "no answer"."""
         return [each.answer(self.version_2, self.null_score_diff_threshold) for each in predictions]
 
     def scores(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> dict[str, float]:
@@ -212,5 +214,5 @@ class QuestionAnsweringSpec(KindSpec):
 
 
 def null_odds(predictions: Sequence[Prediction], questions: Sequence[Question]) -> dict[str, float]:
-    """Returns by how much "no answer" scores above the best answer, by the question's id."""
+    """Returns the score of "no answer" minus the score of the best answer for each question, by question id."""
     return {question.id: each.null_score_difference for question, each in zip(questions, predictions, strict=True)}

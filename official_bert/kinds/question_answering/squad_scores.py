@@ -1,9 +1,10 @@
-"""Scores answers by the published rules of SQuAD: exact match and F1, from 0 to 100.
+"""Scores answers by the published rules of SQuAD: exact match and F1, in percent.
 
-Texts are compared in lower case, without ASCII punctuation, without the articles a, an and the, and with single spaces.
-F1 counts the words that two texts share. If a question has several right answers, the best score counts. In v2.0, a
-question without an answer is right if the normalized prediction is empty, and right answers that become empty are
-ignored.
+Before comparison, texts are converted to lower case, and ASCII punctuation and the articles a, an and the are removed.
+F1 counts the words that two texts share. If a question has several correct answers, the best score counts.
+
+In v2.0, a question without an answer is correct if the normalized prediction is empty. Correct answers that are empty
+after normalization are ignored.
 
 A question without a prediction is wrong, as in the published script of v1.1. The script of v2.0 leaves it out of the
 mean.
@@ -22,7 +23,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize(text: str) -> str:
-    """Returns a text in the form in which texts are compared."""
+    """Normalizes a text for comparison: lower case, no ASCII punctuation, no articles (a, an, the), single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -32,7 +33,10 @@ def exact_match(prediction: str, answer: str) -> float:
 
 
 def f1(prediction: str, answer: str) -> float:
-    """Returns the F1 of the words that two texts share, as in v1.1: 0.0 if both texts are empty after normalization."""
+    """Returns the F1 of the words that two texts share, as in SQuAD v1.1, from 0 to 1.
+
+    It is 0.0 if a text is empty after normalization.
+    """
     predicted, right = normalize(prediction).split(), normalize(answer).split()
     common = sum((collections.Counter(predicted) & collections.Counter(right)).values())
     if not common:
@@ -42,21 +46,24 @@ def f1(prediction: str, answer: str) -> float:
 
 
 def f1_version_2(prediction: str, answer: str) -> float:
-    """Returns `f1`, but 1.0 if both texts are empty after normalization."""
+    """Returns the F1 of the words that two texts share, as in SQuAD v2.0, from 0 to 1.
+
+    It is 1.0 if both texts are empty after normalization, and 0.0 if only one is.
+    """
     if not normalize(prediction) or not normalize(answer):
         return exact_match(prediction, answer)
     return f1(prediction, answer)
 
 
 def score_version_1(questions: Sequence[Question], answers: Mapping[str, str]) -> dict[str, float]:
-    """Returns exact_match and f1.
+    """Returns the scores of SQuAD v1.1, exact_match and f1, from 0 to 100.
 
     Args:
-        questions: Questions with their right answers.
-        answers: Predictions by the ids of the questions.
+        questions: Questions with their correct answers.
+        answers: Predicted answers by question id.
 
     Raises:
-        UserError: If the right answers of a question are not known.
+        UserError: If a question has no correct answers.
     """
     totals = {"exact_match": 0.0, "f1": 0.0}
     for question in questions:
@@ -74,19 +81,21 @@ def score_version_2(
     null_score_differences: Mapping[str, float] | None = None,
     best_answers: Mapping[str, str] | None = None,
 ) -> dict[str, float]:
-    """Returns exact, f1 and total of all questions, of questions with (HasAns_) and without an answer (NoAns_).
+    """Returns the scores of SQuAD v2.0: exact, f1 and total (the number of questions).
+
+    HasAns_exact and so on are the scores of questions with an answer, NoAns_exact and so on those of questions without.
 
     Args:
-        questions: Questions with their right answers, an empty tuple for no answer.
-        answers: Predictions by the ids of the questions, "" for no answer.
-        null_score_differences: Score of "no answer" minus the score of the best answer, by id. If given, the result
-            contains best_exact and best_f1, the scores at the best thresholds of the difference, and the thresholds
-            best_exact_thresh and best_f1_thresh.
-        best_answers: The best answers that are not empty, for the search of thresholds. Defaults to `answers`, as in
-            the published script.
+        questions: Questions with their correct answers. An empty tuple means that the question has no answer.
+        answers: Predicted answers by question id. "" means "no answer".
+        null_score_differences: Score of "no answer" minus the score of the best answer, by question id. If given, the
+            result also contains the best possible scores for any threshold of this difference, best_exact and best_f1,
+            and the thresholds, best_exact_thresh and best_f1_thresh.
+        best_answers: The best answers other than "no answer", by question id, for the search of thresholds. Defaults to
+            `answers`, as in the published script.
 
     Raises:
-        UserError: If the right answers of a question are not known.
+        UserError: If it is unknown whether a question has answers.
     """
     exact, overlap = (
         _score_by_question(questions, answers, exact_match),
@@ -113,16 +122,20 @@ def find_best_threshold(
     answers: Mapping[str, str],
     null_score_differences: Mapping[str, float],
 ) -> tuple[float, float]:
-    """Returns the highest score, 0 to 100, for any threshold of the null-score difference, and that threshold.
+    """Searches the threshold of the null-score difference with the highest score.
 
-    A question is answered if its difference is not above the threshold. As in the published script, the lowest of
-    several best thresholds is returned, and 0.0 if it is best to answer nothing.
+    A question is answered if its difference is at most the threshold. As in the published script, the lowest of several
+    best thresholds is returned, and 0.0 if it is best to answer nothing.
 
     Args:
-        scores: Score of the answer to each question.
-        answerable: The ids of the questions that have an answer.
-        answers: The predictions by id.
-        null_score_differences: The differences by id. A question without a difference is not answered.
+        scores: Score of the predicted answer to each question, 0 to 1, by question id.
+        answerable: Ids of the questions that have an answer.
+        answers: Predicted answers by question id.
+        null_score_differences: Score of "no answer" minus the score of the best answer, by question id. Questions
+            without a difference are not answered.
+
+    Returns:
+        The highest score, 0 to 100, and its threshold.
     """
     current = best = float(len(scores) - len(answerable))  # nothing is answered
     threshold = 0.0
@@ -153,7 +166,9 @@ def _score_by_question(
 
 def _list_right_answers(question: Question) -> list[str]:
     if not question.answers:
-        raise UserError(f"question {question.id} has no answers to score by; evaluate on a file that has them")
+        raise UserError(
+            f"question {question.id} has no correct answers to compare with; evaluate on a file with answers"
+        )
     return [answer.text for answer in question.answers]
 
 

@@ -1,1 +1,1 @@
-"""A number for each text or pair."""
+"""The regression kind: predicts a number for each text or text pair."""

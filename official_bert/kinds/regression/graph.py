@@ -1,4 +1,4 @@
-"""Regression in a TensorFlow graph."""
+"""Regression as TensorFlow functions, for SavedModels."""
 
 from typing import Any, ClassVar
 
@@ -6,7 +6,7 @@ from official_bert.kinds.graph_model import LabelGraph
 
 
 class Graph(LabelGraph):
-    """A number for each text."""
+    """The TensorFlow functions of a regression model, from strings to numbers."""
 
     row_shape: ClassVar[list[int | None]] = []
 

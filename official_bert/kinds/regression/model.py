@@ -1,6 +1,6 @@
-"""The model for regression: a number from the pooled output.
+"""The model for regression: a dense layer computes a number from the pooled output.
 
-B batch
+B batch size
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _ERRORS = (
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class WithoutAxis(keras.layers.Layer):
-    """Removes the last axis, of size 1: [..., 1] to [...]."""
+    """Removes the last axis, which has size 1: [..., 1] to [...]."""
 
     def call(self, inputs: Any) -> Any:
         return inputs[..., 0]
@@ -32,7 +32,10 @@ class WithoutAxis(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class SquaredError(keras.losses.Loss):
-    """The squared error of each number, [B]. Keras' own loss averages before it applies sample weights."""
+    """The squared error of each example, [B].
+
+    Unlike keras.losses.MeanSquaredError, it takes outputs of shape [B] and applies sample weights before averaging.
+    """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         return keras.ops.square(y_pred - keras.ops.cast(y_true, y_pred.dtype))
@@ -40,7 +43,10 @@ class SquaredError(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class AbsoluteError(keras.metrics.Mean):
-    """The mean absolute error over all rows. Keras' own metric averages over batches, whatever their sizes."""
+    """The mean absolute error over all examples.
+
+    Keras' own metric would average the means of the batches, whatever their sizes.
+    """
 
     def __init__(self, name: str = "mean_absolute_error", **settings: Any) -> None:
         super().__init__(name=name, **settings)
@@ -53,14 +59,20 @@ class AbsoluteError(keras.metrics.Mean):
 def build_regressor(
     encoder: keras.Model, dropout_rate: float = model.DROPOUT_RATE, seed: int | None = None
 ) -> keras.Model:
-    """Returns a model for texts or pairs with one output, [B]. For the arguments see `build_classifier`."""
+    """Returns a regression model of texts or text pairs with one output, [B].
+
+    Args:
+        encoder: An encoder with the output `pooled_output`.
+        dropout_rate: Dropout rate of the pooled output in training.
+        seed: Seed of the initial weights of the dense layer. None draws a random seed.
+    """
     value = model.add_dense(encoder, model.add_pooled(encoder, dropout_rate), 1, "sequence_classifier", seed)
     value = WithoutAxis(name="value", dtype="float32")(model.add_float32(value))
     return keras.Model(encoder.input, value, name="regressor")
 
 
 class Model(model.TextKindModel[RegressionSpec]):
-    """The model, loss and metrics of regression."""
+    """The Keras head, loss and metrics of regression."""
 
     keras_losses = (*model.ERROR_LOSSES, *_ERRORS)
     keras_metrics = (*model.ERROR_METRICS, *_ERRORS, "R2Score")

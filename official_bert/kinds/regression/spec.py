@@ -1,4 +1,4 @@
-"""Regression: a number for each text or pair (paper, section 4.1)."""
+"""The KindSpec of regression: a number for each text or text pair (paper, section 4.1)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from official_bert.kinds.text_spec import TextExample, TextSpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegressionSpec(TextSpec):
-    """A number, such as the similarity in STS-B. Labels and predictions are numbers."""
+    """The KindSpec of regression, such as the similarity in STS-B. Labels and predictions are numbers."""
 
     kind: ClassVar[str] = REGRESSION
     decoding: ClassVar[str] = "The value is the logit, averaged over the windows."

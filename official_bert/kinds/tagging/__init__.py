@@ -1,1 +1,1 @@
-"""A tag for each word of a text."""
+"""The tagging kind: predicts a tag for each word of a text, such as a named entity."""

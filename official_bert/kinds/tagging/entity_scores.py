@@ -1,9 +1,9 @@
-"""Precision, recall and F1 of named entities, as CoNLL's conlleval and seqeval (in its default mode) count them.
+"""Precision, recall and F1 of named entities, counted as in CoNLL's conlleval and in seqeval (default mode).
 
-An entity is right if its first word, its last word and its type are right. Tags follow IOB1, IOB2 (BIO), BIOES, BILOU,
-BMES or BMEWO. They consist of a prefix, a dash and a type (B-PER, but also B_PER, PER-B or PER_B), or of a prefix only.
-As in conlleval, entities in any mixture of these schemes are counted, and in impossible sequences (an I after an O, a
-change of type within an entity).
+A predicted entity is correct if its first word, its last word and its type are. Tags follow IOB1, IOB2 (BIO), BIOES,
+BILOU, BMES or BMEWO. They consist of a prefix, a dash and a type (B-PER, but also B_PER, PER-B or PER_B), or of a
+prefix only. As in conlleval, sequences that mix these schemes or break their rules (such as an I after an O) are
+counted too.
 """
 
 import collections
@@ -21,12 +21,12 @@ _WORD_SEGMENTS = {"B", "M", "E", "S"}  # tags of characters that segment text in
 
 
 class Scheme(NamedTuple):
-    """A scheme of entities, and how its tags are written.
+    """A tagging scheme, such as BIOES, and how its tags are written.
 
     Attributes:
-        name: The name of the scheme.
+        name: Name of the scheme.
         separator: The character between prefix and type.
-        type_first: Whether the type comes first, as in PER-B.
+        type_first: Whether the type comes before the prefix, as in PER-B.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Scheme(NamedTuple):
     type_first: bool = False
 
     def split(self, tag: str) -> tuple[str, str]:
-        """Returns the prefix and the type of a tag. The type may be empty."""
+        """Splits a tag into prefix and type: "B-PER" becomes ("B", "PER"). The type may be empty."""
         if self.type_first:
             kind, _, prefix = tag.rpartition(self.separator)
         else:
@@ -46,9 +46,9 @@ _DASHED = Scheme("BIOES")
 
 
 def detect_scheme(tags: Iterable[str]) -> Scheme | None:
-    """Returns the scheme of entities that uses the tags, or None if the tags are classes of words.
+    """Returns the tagging scheme of the given tags, or None if they do not mark entities (such as part-of-speech tags).
 
-    IOB1 and IOB2 have the same tags, and entities are counted in the same way.
+    IOB1 and IOB2 cannot be told apart by their tags, and have the same entities.
     """
     tags = set(tags)
     if tags == _WORD_SEGMENTS:
@@ -77,7 +77,7 @@ def _scheme_name(parts: set[tuple[str, str]]) -> str | None:
 
 
 def entities(tags: Sequence[str], scheme: Scheme = _DASHED) -> list[Entity]:
-    """Returns the entities of a sentence: type, index of the first word, index of the last word."""
+    """Returns the entities of a sentence as tuples of type, index of the first word and index of the last word."""
     spans = []
     start = 0
     before, type_before = _OUTSIDE, ""
@@ -98,14 +98,14 @@ def entities(tags: Sequence[str], scheme: Scheme = _DASHED) -> list[Entity]:
 def score(
     right: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme = _DASHED
 ) -> dict[str, float]:
-    """Returns precision, recall and f1 of the entities, in total and by type, and accuracy of the words, from 0 to 1.
+    """Returns precision, recall and F1 of all entities and of each type, and the accuracy of the tags, from 0 to 1.
 
-    A mean over nothing is 0, as in conlleval.
+    Undefined values are 0, as in conlleval.
 
     Args:
-        right: The right tags of each sentence.
+        right: The correct tags of each sentence.
         predicted: The predicted tags of each sentence.
-        scheme: The scheme of the tags.
+        scheme: The tagging scheme.
     """
     counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])  # right, predicted, both
     for right_tags, predicted_tags in zip(right, predicted, strict=True):
@@ -121,7 +121,12 @@ def score(
 
 
 def accuracy(right: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
-    """Returns the share of words with the right tag, from 0 to 1."""
+    """Returns the share of words with the correct tag, from 0 to 1.
+
+    Args:
+        right: The correct tags of each sentence.
+        predicted: The predicted tags of each sentence.
+    """
     pairs = [
         pair for sentences in zip(right, predicted, strict=True) for pair in zip(*sentences, strict=True)
     ]  # fmt: skip

@@ -1,6 +1,6 @@
-"""Tags of words, computed in a TensorFlow graph by the same rules as in spec.py.
+"""Tagging as TensorFlow functions, for SavedModels. The rules are those of spec.py.
 
-B texts, R windows, S sequence, C tags, P tokens of all texts, W words of all texts
+B texts, R windows of the texts, S sequence length, C tags, P tokens of all texts, W words of all texts
 """
 
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from official_bert.tokenization.in_graph import Tokens, characters_between, row_
 
 
 class _Words(NamedTuple):
-    """The words of texts, and the words of their windows. Positions count the tokens that the model reads."""
+    """The positions of words in texts and in windows. Positions count the tokens that the model reads."""
 
     first_in_window: Any  # int32 [R], the index of a window's first word
     end_in_window: Any  # int32 [R], the index of the word after its last one
-    starts: Any  # int32 [W + 1], the position of each word's first token in all texts, and the end
-    first_tokens: Any  # int32 [W], the same, counting the tokens that are left out too
-    splits: Any  # int32 [B + 1], the index of each text's first word, and the end
+    starts: Any  # int32 [W + 1], the position of each word's first token in all texts, then the number of tokens
+    first_tokens: Any  # int32 [W], the same, counting also the tokens of long words that are left out
+    splits: Any  # int32 [B + 1], the index of each text's first word, then the number of words
     tokens: Tokens
 
 
 class Graph(GraphModel):
-    """A tag for each word."""
+    """The TensorFlow functions of a tagging model, from strings to words and their tags."""
 
     @property
     def inputs(self) -> dict[str, tf.TensorSpec]:
@@ -77,7 +77,7 @@ class Graph(GraphModel):
 def _word_probabilities(logits: Any, windows: Windows, words: _Words) -> Any:
     """Returns the probability of each tag for each word, [W, C].
 
-    They are those at the word's first token, in the window where this token has most context.
+    The logits are read at the word's first token, in the window with the most context around this token.
     """
     rows, number = row_positions(words.end_in_window - words.first_in_window)
     indices = tf.gather(words.first_in_window, rows) + number

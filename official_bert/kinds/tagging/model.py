@@ -1,6 +1,6 @@
-"""The model for tagging: a dense layer on each position.
+"""The model for tagging: a dense layer at each position.
 
-B batch, S sequence, C classes
+B batch size, S sequence length, C tags
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,21 @@ from official_bert.kinds.tagging.spec import TaggingSpec
 def build_token_tagger(
     encoder: keras.Model, num_labels: int, dropout_rate: float = model.DROPOUT_RATE, seed: int | None = None
 ) -> keras.Model:
-    """Returns a model that computes logits for each position, [B, S, C]. For the arguments see `build_classifier`."""
+    """Returns a tagger: dropout and a dense layer compute logits for each position, [B, S, C].
+
+    Args:
+        encoder: An encoder.
+        num_labels: Number of tags, C.
+        dropout_rate: Dropout rate of the encoder's output in training.
+        seed: Seed of the initial weights of the dense layer. None draws a random seed.
+    """
     x = model.add_dropout(encoder, encoder.output["sequence_output"], dropout_rate)
     logits = model.add_dense(encoder, x, num_labels, "token_classifier", seed)
     return keras.Model(encoder.input, model.add_float32(logits), name="token_tagger")
 
 
 class Model(model.KindModel[TaggingSpec]):
-    """The model, loss and metrics of tagging."""
+    """The Keras head, loss and metrics of tagging."""
 
     keras_metrics = ("SparseCategoricalCrossentropy",)
     keras_arguments: ClassVar[Mapping[str, Any]] = {"from_logits": True, "ignore_class": NO_LABEL}

@@ -1,11 +1,11 @@
-"""Tags of words, such as named entities or parts of speech (paper, section 5.3).
+"""The KindSpec of tagging: a tag for each word, such as named entities or parts of speech (paper, section 5.3).
 
-The first piece of a word gets its tag, as in the paper. The other pieces, [CLS] and [SEP] have no label.
+As in the paper, the label of a word is at its first token. The other tokens, [CLS] and [SEP] have no label.
 
-A sentence that is too long for the model is split into windows, between words. In training and in prediction, each word
-is tagged once, in the window where it has the most context.
+A sentence that is too long for the model is split into overlapping windows between words. In training and in
+prediction, a word counts once, in the window where it has the most context.
 
-T tokens of all windows, S sequence, C classes
+T tokens of all windows, S sequence length, C tags
 """
 
 import dataclasses
@@ -33,10 +33,11 @@ Tagged = tuple[list[str], list[float]]
 
 
 class Span(NamedTuple):
-    """An entity or a word: the characters of a text from `start` to `end`.
+    """An entity, text[start:end] in characters, with its type as `label`.
 
-    The label is the type of the entity, or empty if the tags have no types. For other tags it is the tag of the word.
-    The probability, 0 to 1, is the lowest of its words.
+    If the tags mark no entities, a word and its tag.
+
+    The label is empty if entities have no types. The probability, 0 to 1, is the lowest of the words.
     """
 
     text: str
@@ -48,9 +49,9 @@ class Span(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words, their tags (None if they are not known), and the number of the first line or the row, from 1.
+    """The words of a sentence, their tags (None if unknown), and the number of its line or row in the file, from 1.
 
-    For words of a text, `starts` and `ends` are the positions of their characters in the text.
+    If the words were split from a text, `starts` and `ends` are the character positions of each word in `text`.
     """
 
     words: tuple[str, ...]
@@ -64,7 +65,7 @@ class Sentence:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """[CLS] pieces of whole words [SEP], without padding."""
+    """A sequence [CLS] tokens of whole words [SEP], without padding."""
 
     sentence: int  # the index of the sentence
     input_ids: list[int]  # the tokens, all of segment 0
@@ -74,13 +75,12 @@ class Window:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggingSpec(KindSpec):
-    """A tag for each word (paper, section 5.3). A prediction is the tags of a sentence and their probabilities.
+    """The KindSpec of tagging (paper, section 5.3). A prediction is the tags of a sentence and their probabilities.
 
-    The score is the F1 of entities if the tags mark entities (see entity_scores), else the share of words with the
-    right tag.
+    The main score is the F1 of entities if the tags mark entities (see entity_scores), else the accuracy of the tags.
 
     Attributes:
-        labels: The tags.
+        labels: The tags, in the order of the logits.
         doc_stride: Approximate number of tokens between the starts of two windows of a long sentence. Defaults to half
             a window.
     """
@@ -106,7 +106,7 @@ class TaggingSpec(KindSpec):
 
     @property
     def scheme(self) -> entity_scores.Scheme | None:
-        """The scheme of entities that the tags follow, or None if the tags are classes of words."""
+        """The tagging scheme of the labels, such as BIOES, or None if they do not mark entities."""
         return entity_scores.detect_scheme(self.labels)
 
     @property
@@ -154,11 +154,11 @@ class TaggingSpec(KindSpec):
         return sentences
 
     def spans(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> list[list[Span]]:
-        """Returns the entities of each text in order, or its words if the tags do not mark entities.
+        """Converts predicted tags to the entities of each text, or to tagged words if the tags are not of entities.
 
         Args:
-            predictions: The predictions.
-            examples: Sentences with the positions of their words (see `split_text` and `join_words`).
+            predictions: The tags and probabilities of each text.
+            examples: The texts as Sentences with character positions (see `split_text` and `join_words`).
         """
         scheme = self.scheme
         return [
@@ -248,7 +248,16 @@ class TaggingSpec(KindSpec):
 
 
 def split_text(text: str, tokenizer: FullTokenizer, line: int = 1) -> Sentence:
-    """Splits a text into words as exports do: at white space, with punctuation and ideographs as separate words."""
+    """Splits a text into words at white space, with punctuation and ideographs as separate words, as exports do.
+
+    Args:
+        text: The text.
+        tokenizer: The model's tokenizer.
+        line: The number of the line in the file, from 1.
+
+    Returns:
+        A Sentence without tags.
+    """
     pieces = tokenizer.tokenize_with_offsets(text)
     first = [number for number, piece in enumerate(pieces) if not piece.token.startswith(CONTINUATION)]
     starts = tuple(pieces[number].start for number in first)
@@ -258,7 +267,7 @@ def split_text(text: str, tokenizer: FullTokenizer, line: int = 1) -> Sentence:
 
 
 def join_words(sentence: Sentence) -> Sentence:
-    """Returns the sentence with the text of its words, joined by spaces, and their positions in it."""
+    """Returns the sentence with its words joined by spaces as `text`, and with their character positions in it."""
     lengths = [len(word) for word in sentence.words]
     starts = tuple(itertools.accumulate((length + 1 for length in lengths), initial=0))[:-1]
     ends = tuple(start + length for start, length in zip(starts, lengths, strict=True))
@@ -268,17 +277,17 @@ def join_words(sentence: Sentence) -> Sentence:
 def split_into_windows(
     sentences: Iterable[Sequence[str]], tokenizer: FullTokenizer, max_seq_length: int, stride: int | None = None
 ) -> list[Window]:
-    """Returns the windows of all sentences, in the order of the sentences.
+    """Splits sentences into windows of whole words, and returns the windows of all sentences in order.
 
     Args:
         sentences: The words of each sentence.
-        tokenizer: Splits words into pieces. A word without pieces (a control character) becomes [UNK]. A word with more
-            pieces than fit is truncated.
-        max_seq_length: Maximum number of tokens of a window, with [CLS] and [SEP].
-        stride: Approximate number of tokens between the starts of two windows. Defaults to half of those that fit.
+        tokenizer: Splits words into tokens. A word without tokens (a control character) becomes [UNK]. A word with more
+            tokens than a window is truncated.
+        max_seq_length: Maximum number of tokens of a window, including [CLS] and [SEP].
+        stride: Approximate number of tokens between the starts of two windows. Defaults to half of a window.
 
     Raises:
-        UserError: If no word fits into a window.
+        UserError: If max_seq_length leaves no room for a word.
     """
     room = max_seq_length - 2
     if room < 1:
@@ -310,7 +319,10 @@ def split_into_windows(
 
 
 def find_label_ids(window: Window, sentence: Sentence, labels: Sequence[str]) -> list[int]:
-    """Returns the label of each position of a window, or NO_LABEL if no word or an unknown tag is there."""
+    """Returns the label index of each position of a window.
+
+    Positions without a label, or with an unknown one, get NO_LABEL.
+    """
     label_ids = [NO_LABEL] * len(window.input_ids)
     for word, position in zip(window.words, window.positions, strict=True):
         tag = (sentence.tags or ())[word]
@@ -324,7 +336,7 @@ def decode_tags(
     logits: Sequence[npt.NDArray[np.float32]],
     labels: Sequence[str],
 ) -> list[Tagged]:
-    """Returns the most probable tag of each word, with its probability.
+    """Returns the most probable tag of each word and its probability, for each sentence.
 
     Args:
         num_words: Number of words of each sentence.
@@ -342,7 +354,7 @@ def decode_tags(
 
 
 def build_features(windows: Sequence[Window], sentences: Sequence[Sentence], labels: Sequence[str]) -> Features:
-    """Returns the inputs of the model for windows, with targets if all sentences have tags."""
+    """Converts windows to the model's inputs. They have targets only if all sentences have tags."""
     features = from_rows(
         [np.array(window.input_ids, np.int32) for window in windows],
         [np.zeros(len(window.input_ids), np.int32) for window in windows],
@@ -360,7 +372,7 @@ def build_features(windows: Sequence[Window], sentences: Sequence[Sentence], lab
 
 
 def rebuild_windows(features: Features) -> list[Window]:
-    """Returns the windows from which features were made."""
+    """Converts Features that `build_features` returned back to windows."""
     windows = []
     splits = features.splits.tolist()
     for row, (first, last) in enumerate(itertools.pairwise(splits)):

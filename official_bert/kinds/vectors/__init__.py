@@ -1,1 +1,1 @@
-"""A vector for each text, whose direction expresses its meaning."""
+"""The vectors kind: computes a vector for each text, so that texts of similar meaning have similar directions."""

@@ -1,4 +1,4 @@
-"""Vectors of texts, computed in a TensorFlow graph."""
+"""Text vectors as TensorFlow functions, for SavedModels."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,10 @@ _PAIR = rf"(?s)(.*){re.escape(PAIR_SEPARATOR)}(.*)"
 
 
 class Graph(TextGraph):
-    """A vector for each text, or for each pair written with " ||| " between its texts."""
+    """The TensorFlow functions of a vector model, from strings to vectors.
+
+    A string may be a text pair, written as two texts with " ||| " between them.
+    """
 
     def __init__(self, model: keras.Model, tokenizer: FullTokenizer, task_spec: Mapping[str, Any]) -> None:
         normalize = bool(task_spec.get("normalize"))

@@ -1,6 +1,7 @@
-"""The model for vectors, which pools without weights, and its losses, which may compare the rows of a batch.
+"""The model for vectors, which pools the encoder's output without new weights, and its losses.
 
-B rows, N texts of a row (a text, one that belongs to it, and optionally one that does not), D dimensions
+B rows of a batch, D dimensions, N texts of a row: an anchor, a positive (a text that belongs to it), and optionally a
+negative (one that does not)
 """
 
 import abc
@@ -22,14 +23,15 @@ _DISTANCE_OFFSET = 1e-6  # added to differences, so that equal vectors have a di
 
 
 class VectorLoss(BatchLoss):
-    """The base class of the losses of vectors.
+    """Base class of the losses that train vectors.
 
-    y_true is float32 [B], the target cosine of each pair, which only CosineLoss uses. y_pred is vectors, [B, N, D].
-    `call` returns [B].
+    y_true is the target cosine of each row, float32 [B], which only CosineLoss uses. y_pred is the vectors of the N
+    texts of each row, [B, N, D]. `call` returns a loss per row, [B].
 
     Args:
-        dimensions: Sizes of prefixes of the vectors. The loss is the sum of the losses of the normalized prefixes and
-            vectors (Matryoshka, arXiv:2205.13147). If empty, it is the loss of the vectors.
+        dimensions: Sizes of prefixes of the vectors that are trained to be good vectors too (Matryoshka,
+            arXiv:2205.13147). The loss is the sum over the normalized prefixes and full vectors. If empty, only the
+            full vectors count.
         settings: Arguments of keras.losses.Loss.
     """
 
@@ -61,10 +63,10 @@ class VectorLoss(BatchLoss):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class RankingLoss(VectorLoss):
-    """The cross-entropy of selecting the second text of a row among the other texts of the whole batch.
+    """A softmax cross-entropy over in-batch negatives: which text of the batch is the positive of each anchor.
 
     Args:
-        scale: Factor of the cosines.
+        scale: Factor of the cosines before the softmax.
         settings: Arguments of VectorLoss.
     """
 
@@ -86,7 +88,7 @@ class RankingLoss(VectorLoss):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class CosineLoss(VectorLoss):
-    """The squared error of the cosine of a pair."""
+    """The squared difference between the cosine of two texts and their target similarity."""
 
     def _losses(self, y_true: Any, vectors: Any, is_row: Any) -> Any:
         vectors = normalized(vectors)
@@ -95,7 +97,7 @@ class CosineLoss(VectorLoss):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TripletLoss(VectorLoss):
-    """The amount by which the negative is less than a margin farther away than the second text (Euclidean distances).
+    """The triplet loss: max(0, distance to the positive - distance to the negative + margin), with Euclidean distances.
 
     Args:
         margin: The margin.
@@ -116,7 +118,7 @@ class TripletLoss(VectorLoss):
 
 
 class Model(model.KindModel[VectorSpec]):
-    """The model and loss of vectors."""
+    """The pooling and the loss of vectors."""
 
     keras_losses = (*model.ERROR_LOSSES, "CosineSimilarity")
     keras_metrics = (*model.ERROR_METRICS, "CosineSimilarity")

@@ -1,4 +1,4 @@
-"""Scores of retrieval by vectors.
+"""Scores of retrieval: how high the correct candidates of a query rank by the cosine of their vectors.
 
 Q queries, C candidates, D dimensions
 """
@@ -14,21 +14,23 @@ _AT_ONCE = 1024  # queries at a time, to bound the memory
 
 
 def normalize_vectors(vectors: Array) -> Array:
-    """Returns vectors, [..., D], divided by their lengths, float64. Vectors of length 0 are returned unchanged."""
+    """Scales vectors, [..., D], to length 1, as float64. Vectors of length 0 are returned unchanged."""
     vectors = np.asarray(vectors, np.float64)
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0))
 
 
 def rank_answers(queries: Array, candidates: Array, answers: Sequence[Array]) -> tuple[list[Array], Array]:
-    """Returns the ranks, from 1, of the answers to each query among the candidates, and the nearest candidate.
-
-    Candidates that are as near as an answer rank before it.
+    """Ranks the candidates of each query by cosine, and returns the ranks of the correct ones.
 
     Args:
         queries: Vectors of length 1, [Q, D].
         candidates: Vectors of length 1, [C, D].
-        answers: Indices of the right candidates of each query.
+        answers: Indices of the correct candidates of each query.
+
+    Returns:
+        The ranks of the correct candidates of each query, from 1 (ties count against them), and the index of the
+        nearest candidate of each query, [Q].
     """
     all_ranks: list[Array] = []
     nearest: list[Array] = []
@@ -41,10 +43,13 @@ def rank_answers(queries: Array, candidates: Array, answers: Sequence[Array]) ->
 
 
 def score_ranks(ranks: Sequence[Array]) -> dict[str, float]:
-    """Returns the scores of the ranks of each query's answers.
+    """Returns accuracy_at_k and recall_at_k for k = 1, 5 and 10, and mrr.
 
-    accuracy_at_k is the share of queries with an answer among the k nearest candidates. recall_at_k is the mean share
-    of the answers among them. mrr is the mean of 1 / the rank of the first answer.
+    accuracy_at_k is the share of queries with a correct candidate among the k nearest. recall_at_k is the mean share of
+    a query's correct candidates among the k nearest. mrr is the mean of 1 / the rank of the first correct candidate.
+
+    Args:
+        ranks: Ranks of the correct candidates of each query, from 1.
     """
     first = np.array([each.min() for each in ranks])
     values = {f"accuracy_at_{depth}": float(np.mean(first <= depth)) for depth in _DEPTHS}

@@ -1,4 +1,6 @@
-"""Vectors of texts, or of pairs joined by " ||| ", which are learned from pairs or triplets of texts.
+"""The KindSpec of text vectors, which are trained on pairs or triplets of texts.
+
+A text may itself be a text pair, written with " ||| " between its parts.
 
 E examples, N texts of an example, D dimensions, T different texts
 """
@@ -25,7 +27,7 @@ from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
 @dataclasses.dataclass(frozen=True)
 class VectorExample:
-    """A text, or for training a text, a text that belongs to it, and optionally one that does not."""
+    """A text, or for training an anchor, a positive (a text that belongs to it) and optionally a negative."""
 
     id: str  # the identifier in the file, or the index
     texts: tuple[str, ...]  # one, two or three texts, which may be pairs joined by " ||| "
@@ -34,20 +36,21 @@ class VectorExample:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorSpec(KindSpec):
-    """Pooling, which has no weights of its own.
+    """The KindSpec of text vectors, which are pooled from the encoder's output without new weights.
 
-    A prediction is float32, [D], or [N, D] for an example of several texts.
+    A prediction is float32 [D], or [N, D] for an example of several texts.
 
     Attributes:
-        pooling: See modeling.pooling.build_vector_model, also for `layers` and `normalize`.
-        layers: Numbers of the blocks of the encoder that are pooled.
-        normalize: Whether vectors have length 1.
+        pooling: How token vectors are combined (see `modeling.pooling.build_vector_model`).
+        layers: Indices of the encoder blocks whose outputs are pooled.
+        normalize: Whether vectors are scaled to length 1.
         objective: The training objective, one of kinds.names.OBJECTIVES.
-        scale: Factor of the cosines before the softmax of RANKING.
-        margin: Minimum difference of distances that TRIPLET trains for.
-        dimensions: Sizes of the prefixes that are trained to be vectors too.
-        score_range: The lowest and the highest score of a pair.
-        graded: Whether evaluation uses pairs with scores instead of retrieval. Defaults to True only for COSINE.
+        scale: Factor of the cosines before the softmax of the RANKING objective.
+        margin: Margin of the TRIPLET objective.
+        dimensions: Sizes of prefixes of the vectors that are trained to be good vectors too (Matryoshka).
+        score_range: The lowest and the highest similarity score in the data.
+        graded: Whether evaluation compares cosines with similarity scores instead of ranking texts. None means True for
+            the COSINE objective, else False.
     """
 
     kind: ClassVar[str] = VECTORS
@@ -67,7 +70,11 @@ class VectorSpec(KindSpec):
     graded: bool | None = None
 
     def check(self, width: int) -> None:
-        """Raises a UserError for invalid settings. `width` is D."""
+        """Raises a UserError if a setting is invalid.
+
+        Args:
+            width: D, the size of the vectors.
+        """
         if self.objective not in OBJECTIVES:
             raise UserError(f"objective is {self.objective!r}; expected one of {', '.join(OBJECTIVES)}")
         for name in ("scale", "margin"):
@@ -77,14 +84,18 @@ class VectorSpec(KindSpec):
         wrong = [size for size in self.dimensions if not 1 <= size <= width]
         if wrong:
             raise UserError(
-                f"dimensions has {wrong[0]}; the model's vectors have {width} dimensions: expected 1 to that"
+                f"dimensions contains {wrong[0]}; expected sizes from 1 to {width}, the size of the model's vectors"
             )
         if len(self.score_range) != 2 or not -math.inf < self.score_range[0] < self.score_range[1] < math.inf:
             shown = ", ".join(f"{value:g}" for value in self.score_range)
-            raise UserError(f"score_range is {shown}; expected the least and the greatest score, such as 0,5")
+            raise UserError(f"score_range is {shown}; expected the lowest and the highest score, such as 0,5")
 
     def scale_score(self, score: Any) -> tuple[float | None, str]:
-        """Returns a score scaled to 0 to 1, and a description of the problem, or an empty string."""
+        """Scales a similarity score from `score_range` to 0 to 1.
+
+        Returns:
+            The scaled score and "", or None and a description of what is wrong with the score.
+        """
         least, greatest = self.score_range
         value = input_adapters.to_number(score)
         if not least <= value <= greatest:
@@ -137,17 +148,17 @@ class VectorSpec(KindSpec):
         return [VectorExample(str(number), (text,)) for number, text in enumerate(input_adapters.to_texts(x))]
 
     def training_examples(self, x: Any, y: Any) -> list[VectorExample]:
-        """Returns examples of pairs, or of triplets for TRIPLET and optionally for RANKING.
+        """Creates examples of pairs, or of triplets (required for TRIPLET, optional for RANKING).
 
         Args:
-            x: A tuple or list of two or three columns, or rows of two or three texts, which are tuples.
-            y: Scores of the pairs, or None.
+            x: Two or three columns (a tuple or list), or rows of two or three texts (a list of tuples).
+            y: Similarity scores of the pairs, or None.
         """
         columns = self._columns(x)
         for place, column in enumerate(columns):
             empty = next((number for number, text in enumerate(column) if not text.strip()), None)
             if empty is not None:
-                raise UserError(f"text {empty} of column {place} of x is empty; expected a text on each side")
+                raise UserError(f"text {empty} in column {place} of x is empty; pass rows with a text in each column")
         scores: list[float | None] = [None] * len(columns[0])
         if y is not None:
             given = input_adapters.to_list(y, "y")
@@ -183,7 +194,7 @@ class VectorSpec(KindSpec):
         return found
 
     def featurize(self, examples: Sequence[VectorExample], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
-        """Returns the inputs of the model, with a sequence for each text of a row."""
+        """Tokenizes examples to the model's inputs: N sequences for each example of N texts."""
         number = len(examples[0].texts) if examples else 1
         parts = [text.rsplit(PAIR_SEPARATOR, 1) for example in examples for text in example.texts]
         is_pair = any(len(part) > 1 and part[1] for part in parts)
@@ -217,7 +228,10 @@ class VectorSpec(KindSpec):
         return np.stack(outputs)
 
     def scores(self, predictions: Array, examples: Sequence[VectorExample]) -> dict[str, float]:
-        """Returns the scores of graded pairs or of retrieval, and the best metric of each of `dimensions`."""
+        """Returns correlations with similarity scores (graded examples), or scores of retrieval, by name.
+
+        For each size in `dimensions`, the result also has the main score of prefixes of this size, such as mrr_of_64.
+        """
         values = self._scores(predictions, examples)
         best = "spearman" if "spearman" in values else "mrr"
         shorter = {
@@ -254,14 +268,14 @@ class VectorSpec(KindSpec):
 
 
 class _Search:
-    """A search for the first text of each example among the other texts of all examples.
+    """A search for the positive text of each anchor among the positives and negatives of all examples.
 
     Attributes:
-        queries: The distinct first texts.
-        candidates: The distinct other texts.
-        answers: Indices of the candidates that are a second text of each query.
-        ranks: Ranks of the answers to each query.
-        nearest: Index of the nearest candidate to each query.
+        queries: The distinct anchors.
+        candidates: The distinct positives and negatives.
+        answers: For each query, the indices of its positives among the candidates.
+        ranks: For each query, the ranks of its positives, from 1.
+        nearest: For each query, the index of the nearest candidate.
     """
 
     def __init__(self, predictions: Array, examples: Sequence[VectorExample]) -> None:
@@ -289,6 +303,6 @@ def _are_graded(examples: Sequence[VectorExample]) -> bool:
 
 
 def _cosines(predictions: Array) -> Array:
-    """Returns the cosine of the first two texts of each example, [E]."""
+    """Returns the cosine between the first two vectors of each example, [E]."""
     vectors = retrieval.normalize_vectors(predictions)
     return np.asarray((vectors[:, 0] * vectors[:, 1]).sum(-1))

@@ -121,8 +121,8 @@ def test_the_loss_of_questions_is_the_mean_of_starts_and_ends():
 @pytest.mark.parametrize(("answer", "message"), [
     (5, r"y\[0\] is 5; expected a text, or a tuple"),
     (("cat",), r"y\[0\] is \('cat',\); expected a text, or a tuple"),
-    (("cat", None), r"y\[0\] is \('cat', None\), which the context does not have there"),
-    (None, r"y\[0\] is no answer; pass no_answer=True"),
+    (("cat", None), r"y\[0\] is \('cat', None\), which is not in the context at this position"),
+    (None, r"y\[0\] is empty; to train on questions without an answer, pass no_answer=True"),
 ])  # fmt: skip
 def test_what_is_no_answer_is_named(answer, message: str):
     head = QuestionAnsweringSpec()

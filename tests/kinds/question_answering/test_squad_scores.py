@@ -87,9 +87,9 @@ def test_a_threshold_that_answers_nothing_is_zero():
 
 
 def test_questions_without_known_answers_cannot_be_scored():
-    with pytest.raises(UserError, match="question a has no answers to score by"):
+    with pytest.raises(UserError, match="question a has no correct answers to compare with"):
         squad_scores.score_version_1([Question("a", "?", "", None)], {"a": "x"})
-    with pytest.raises(UserError, match="question a has no answers to score by"):
+    with pytest.raises(UserError, match="question a has no correct answers to compare with"):
         squad_scores.score_version_2([Question("a", "?", "", None)], {"a": "x"})
 
 
