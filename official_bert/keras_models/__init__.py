@@ -1,4 +1,4 @@
-"""Keras models that take text: strings in, answers out, with Keras' fit, evaluate, predict, save and export.
+"""Keras models that take text: fit, evaluate and predict accept strings, and save and export include the tokenizer.
 
 Importing this package registers every class that a .keras file may contain, so that `keras.saving.load_model` finds it.
 No other package imports this one: users find its classes in official_bert.

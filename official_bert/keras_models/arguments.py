@@ -1,4 +1,4 @@
-"""Read-only attributes for the constructor arguments of models."""
+"""Makes the constructor arguments of models available as read-only attributes."""
 
 import inspect
 from typing import Any
@@ -34,7 +34,7 @@ class ReadOnly:
 
 
 def make_read_only(model_class: type) -> None:
-    """Adds a read-only attribute for each keyword argument of the constructor that is not an attribute yet."""
+    """Adds a ReadOnly attribute to a class for each keyword-only constructor argument that is not an attribute yet."""
     for name, parameter in inspect.signature(model_class.__init__).parameters.items():  # type: ignore[misc]
         if parameter.kind is parameter.KEYWORD_ONLY and name not in _KERAS_ARGUMENTS and not hasattr(model_class, name):
             setattr(model_class, name, ReadOnly(name))

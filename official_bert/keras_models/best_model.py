@@ -1,4 +1,4 @@
-"""Selects the best epoch of fit by a score of the validation texts."""
+"""Implements `metric_for_best_model` of fit: keeps the weights of the epoch with the best validation score."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,18 +17,18 @@ _LOSS = "loss"
 def select_best_model(
     metric: str | None, predict: Callable[..., Any], inputs: Inputs, data: Any, batch_size: int, epochs: int
 ) -> list[keras.callbacks.Callback]:
-    """Returns the callback that `metric_for_best_model` of fit needs, in a list. Empty if the metric is None.
+    """Returns the callback for `metric_for_best_model` of fit, in a list that is empty if `metric` is None.
 
     Args:
         metric: Name of one of the head's scores, or "loss".
-        predict: Returns the predictions for examples.
-        inputs: The inputs of fit.
-        data: The validation data in any form.
+        predict: Function that takes examples and returns their predictions.
+        inputs: The converter of the inputs of fit.
+        data: The validation data, in any form that fit accepts.
         batch_size: Number of validation texts per batch.
         epochs: Number of epochs.
 
     Raises:
-        UserError: If the head has no such score, or the data contain no texts.
+        UserError: If the head has no score of this name, or the data contain no texts.
     """
     if metric is None:
         return []
@@ -49,7 +49,7 @@ def select_best_model(
 
 
 class _BestModel(keras.callbacks.EarlyStopping):
-    """Adds a score to the logs of each epoch, and restores the weights of the best epoch after training."""
+    """A callback that adds a validation score to the logs of each epoch, and restores the best epoch's weights."""
 
     def __init__(self, metric: str, compute_score: Callable[[], float], epochs: int) -> None:
         mode = "min" if metric in LOWER_IS_BETTER else "max"

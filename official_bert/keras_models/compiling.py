@@ -1,4 +1,4 @@
-"""Prepares the loss, metrics and optimizer that TextModel.compile passes to Keras."""
+"""Prepares the loss, metrics and optimizer for TextModel.compile."""
 
 import dataclasses
 import math
@@ -43,9 +43,10 @@ class BertOptimizerSettings:
 
 
 class FitOptimizer:
-    """BERT's optimizer for `fit`. Each training starts it again without tracing the step again.
+    """BERT's optimizer (AdamW with warmup and linear decay) for `fit`. It is reused by later calls of `fit`.
 
-    Create it in the scope of the strategy.
+    Each call restarts the schedule and the moments, so that the training step need not be traced again. Create it in
+    the scope of the distribution strategy.
 
     Args:
         settings: Settings of the optimizer.
@@ -63,22 +64,22 @@ class FitOptimizer:
         )
 
     def can_train(self, learner: keras.Model) -> bool:
-        """Returns whether the optimizer was created for the trainable variables of the model, and nothing else."""
+        """Returns whether the optimizer was created for exactly the trainable variables of `learner`."""
         return list(map(id, self._variables)) == list(map(id, learner.trainable_variables))
 
     def restart(self, num_steps: int) -> None:
-        """Starts a training of `num_steps` steps."""
+        """Resets the moments, and starts the learning-rate schedule for a training of `num_steps` steps."""
         self.optimizer.restart()
         self._schedule.restart(num_steps, int(num_steps * self._warmup_proportion))
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> None:
-    """Raises a UserError if a callback changes the learning rate, for which BERT's optimizer has a schedule."""
+    """Raises a UserError if a callback sets the learning rate, because BERT's optimizer follows its own schedule."""
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.LearningRateScheduler | keras.callbacks.ReduceLROnPlateau):
             raise UserError(
                 f"{type(callback).__name__} changes the learning rate, but the default optimizer follows a schedule; "
-                "before fit, write model.compile(official_bert.BertAdamW(5e-5)), or leave out the callback"
+                "call model.compile(official_bert.BertAdamW(5e-5)) before fit, or remove the callback"
             )
 
 
@@ -90,14 +91,14 @@ def _check_number(name: str, value: Any, may_be_number: bool, is_valid: Any, exp
 def keras_arguments(
     head: KindSpec, loss: Any, metrics: Any, settings: Mapping[str, Any], pads_rows: bool, has_regularizers: bool
 ) -> dict[str, Any]:
-    """Returns the arguments of keras.Model.compile except the optimizer.
+    """Returns the arguments for keras.Model.compile, except the optimizer.
 
     Args:
-        head: The head, whose loss and metrics are the defaults.
-        loss: A user's loss of logits, or None.
-        metrics: A user's metrics of logits, or None.
-        settings: Other arguments of keras.Model.compile.
-        pads_rows: Whether batches may contain padding rows.
+        head: The spec of the model's task, whose loss and metrics are the defaults.
+        loss: The user's loss of logits. None for the default of the head.
+        metrics: The user's metrics of logits. None for the defaults of the head.
+        settings: Further arguments that the user passed to compile.
+        pads_rows: Whether batches may contain padding rows, which must not count (several replicas or micro-batches).
         has_regularizers: Whether the model has regularization losses.
 
     Raises:
@@ -132,14 +133,15 @@ def keras_arguments(
 
 
 def prepare_optimizer(optimizer: Any, policy_name: str, strategy: tf.distribute.Strategy) -> keras.optimizers.Optimizer:
-    """Returns the optimizer, with loss scaling if layers compute in float16, because gradients would underflow.
+    """Returns the optimizer, wrapped for loss scaling if the model's dtype policy is mixed_float16.
 
-    Keras scales the loss only if float16 is the global dtype policy.
+    Without loss scaling, float16 gradients underflow. Keras adds it by itself only if mixed_float16 is the global
+    policy.
 
     Args:
         optimizer: An optimizer, or its name or configuration.
         policy_name: Name of the model's dtype policy.
-        strategy: The strategy of the model.
+        strategy: The distribution strategy of the model.
 
     Raises:
         UserError: If the learning rate is not finite, or the optimizer cannot scale the loss.
@@ -154,7 +156,7 @@ def prepare_optimizer(optimizer: Any, policy_name: str, strategy: tf.distribute.
         return optimizer
     if strategy.num_replicas_in_sync > 1:
         raise UserError(
-            "Keras' optimizers do not support loss scaling with several replicas, which mixed_float16 needs; use "
+            "mixed_float16 requires loss scaling, which Keras' optimizers do not support with several replicas; use "
             "BERT's optimizer, or mixed_bfloat16"
         )
     return keras.optimizers.LossScaleOptimizer(optimizer)

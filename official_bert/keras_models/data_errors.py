@@ -1,4 +1,4 @@
-"""Converts TensorFlow's errors about invalid data to one-line messages."""
+"""Converts TensorFlow's errors about invalid data to one-line UserErrors."""
 
 import contextlib
 import re
@@ -26,7 +26,10 @@ _MESSAGES: list[tuple[str, Callable[[Any], str]]] = [
 
 @contextlib.contextmanager
 def raise_one_line_errors() -> Iterator[None]:
-    """Converts TensorFlow errors about invalid data to UserErrors."""
+    """In this context, TensorFlow errors about invalid labels or ids become UserErrors.
+
+    Other errors are not changed.
+    """
     try:
         yield
     except tf.errors.OpError as error:

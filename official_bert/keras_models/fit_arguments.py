@@ -1,4 +1,4 @@
-"""Checks the numbers that users pass to fit, evaluate and predict, and counts steps."""
+"""Checks the numeric arguments of fit, evaluate and predict, and counts steps."""
 
 import math
 from typing import Any
@@ -16,9 +16,9 @@ def count_steps(data: Any, batch_size: int, validation_split: float) -> int:
     """Returns the number of batches per epoch. Iterates over a data set of unknown cardinality to count them.
 
     Args:
-        data: A tf.data.Dataset of batches, or token ids.
-        batch_size: Batch size of token ids.
-        validation_split: Fraction of the token ids that is held out.
+        data: A tf.data.Dataset of batches, or a dict of token ids.
+        batch_size: Batch size, if `data` are token ids.
+        validation_split: Fraction of the token ids that is held out for validation.
 
     Raises:
         UserError: If the data set is infinite or empty.
@@ -38,10 +38,10 @@ def count_steps(data: Any, batch_size: int, validation_split: float) -> int:
 
 
 def check_split(validation_split: Any, validation_data: Any) -> float:
-    """Returns validation_split as a float, 0.0 for None.
+    """Returns `validation_split` as a float, or 0.0 for None.
 
     Raises:
-        UserError: If it is out of range, or validation_data is passed too.
+        UserError: If validation_split is not a number in [0, 1), or is combined with validation_data.
     """
     if validation_split is None:
         return 0.0
@@ -55,20 +55,31 @@ def check_split(validation_split: Any, validation_data: Any) -> float:
 
 
 def count_kept(examples: int, validation_split: float) -> int:
-    """Returns the number of examples to train on."""
+    """Returns the number of examples for training, after the fraction `validation_split` is held out.
+
+    Raises:
+        UserError: If no example is left for training or for validation.
+    """
     kept = math.floor(examples * (1 - validation_split))
     if not 0 < kept < examples:
         raise UserError(
-            f"validation_split={validation_split:g} leaves no training or no validation examples out of {examples}"
+            f"validation_split={validation_split:g} of {examples} examples leaves none for training or none for "
+            "validation"
         )
     return kept
 
 
 def check_count(value: Any, name: str, default: int | None = 1, least: int = 1) -> Any:
-    """Returns an integer argument, or its default for None.
+    """Returns an integer argument as int, or `default` if it is None.
+
+    Args:
+        value: The argument.
+        name: Name of the argument, for the error message.
+        default: The value for None.
+        least: Minimum of the argument.
 
     Raises:
-        UserError: If the value is not an integer or is out of range.
+        UserError: If the value is not an integer, is less than `least`, or is 2**31 or more.
     """
     if value is None:
         return default

@@ -1,6 +1,6 @@
-"""The base class of TextModel that compiles, trains and evaluates on text.
+"""FittingModel: the part of TextModel that compiles, trains and evaluates on text.
 
-B batch
+B batch size
 """
 
 import dataclasses
@@ -31,10 +31,12 @@ _OPTIMIZER_SETTINGS = "bert_optimizer"  # key of its settings there
 
 
 class FittingModel(keras.Model):
-    """A Keras model whose fit and evaluate accept text. The subclass TextModel describes its attributes.
+    """A Keras model whose fit and evaluate accept text.
 
-    fit takes the same training step as the command (see finetuning.training_step). In the scope of a strategy, it takes
-    the steps that a single device would take on the same batches.
+    Its subclass TextModel has the constructor and describes the attributes.
+
+    fit uses the same training step as the finetune command (see finetuning.training_step). Under a distribution
+    strategy, a step has the same result as on one device with the same batch.
     """
 
     head: KindSpec
@@ -58,11 +60,11 @@ class FittingModel(keras.Model):
     _steps: steps.KerasSteps
 
     def _predictions(self, examples: Sequence[Any], batch_size: int | None, verbose: Any = "auto") -> Any:
-        """Returns the decoded predictions for examples."""
+        """Returns the predictions for examples, decoded by the head. TextModel implements it."""
         raise NotImplementedError
 
     def _learn_labels(self, x: Any, y: Any, verbose: Any) -> None:
-        """Takes the labels of y if the model was created without labels."""
+        """If the model was created without labels, sets its labels to the distinct values in `y`."""
 
     @property
     def _has_unknown_labels(self) -> bool:
@@ -74,7 +76,7 @@ class FittingModel(keras.Model):
     # Compiling.
 
     def _learner(self) -> keras.Model:
-        """Returns the model to train: this one, or another one with the same weights."""
+        """Returns the model that fit trains. It shares the weights of this model, and is usually this model."""
         return self
 
     def compile(
@@ -89,7 +91,7 @@ class FittingModel(keras.Model):
         adam_bias_correction: bool = True,
         **settings: Any,
     ) -> None:
-        """Configures training. The defaults match the original's fine-tuning, except for the bias correction.
+        """Configures training. The defaults match the original's fine-tuning, except that Adam's bias correction is on.
 
         Args:
             optimizer: Keras optimizer. Defaults to BERT's optimizer (AdamW), whose learning rate warms up and then
@@ -98,9 +100,10 @@ class FittingModel(keras.Model):
             metrics: Keras metrics that accept logits. Defaults to the metrics of the task. [] disables them.
             learning_rate: Peak learning rate of BERT's optimizer.
             warmup_proportion: Fraction of the steps in which the learning rate warms up.
-            layer_decay: Factor from the learning rate of each layer to the learning rate of the layer below it.
-            adam_bias_correction: Whether BERT's optimizer corrects the bias of its moments. The original does not
-                correct it, and then fails more often on small data sets.
+            layer_decay: Factor from the learning rate of each layer to that of the layer below it. 1.0 trains all
+                layers alike.
+            adam_bias_correction: Whether BERT's optimizer corrects the bias of Adam's moments. The original does not
+                correct it, and therefore fails more often on small data sets.
             settings: Other arguments of keras.Model.compile, such as loss_weights, weighted_metrics and
                 steps_per_execution. XLA compiles the step only with jit_compile=True.
 
@@ -156,7 +159,7 @@ class FittingModel(keras.Model):
         try:
             self.compile(**arguments)
         except UserError as error:
-            print(f"note: the model is loaded as if it were not compiled: {error}")
+            print(f"note: loaded the model without its compile settings: {error}")
             return
         if not self._has_unknown_labels:
             self.optimizer.build(self._learner().trainable_variables)
@@ -166,7 +169,13 @@ class FittingModel(keras.Model):
             self.compile(**self._saved_arguments)
 
     def _start_optimizer(self, num_steps: int, is_continued: bool) -> None:
-        """Starts BERT's optimizer for this number of steps, unless an earlier training continues."""
+        """Restarts BERT's optimizer for `num_steps` steps. Does nothing if the user compiled another optimizer.
+
+        Args:
+            num_steps: Number of steps of the training.
+            is_continued: Whether an earlier training continues (initial_epoch > 0), so that the optimizer keeps its
+                state.
+        """
         if self._bert_optimizer is None or (is_continued and int(self.optimizer.iterations.numpy())):
             return
         with self.distribute_strategy.scope():
@@ -259,8 +268,9 @@ class FittingModel(keras.Model):
 
         Args:
             x: Texts in the form that the class describes, a tf.data.Dataset of texts or of (texts, labels), batched or
-                not, or token ids, as for any functional model.
-            y: Labels, as class numbers or names. A model without labels takes their sorted names.
+                not, or a dict of token ids, as for any functional model.
+            y: Labels, as class names or indices. A model that was created without labels takes its class names from
+                them.
             batch_size: Number of texts per step. Defaults to 32.
             epochs: Number of passes over the texts.
             verbose: See keras.Model.fit. 0 prints nothing, no notes either.
@@ -269,7 +279,7 @@ class FittingModel(keras.Model):
                 with validation_data.
             validation_data: Tuple of texts and labels (and sample weights), or a tf.data.Dataset.
             shuffle: Whether to shuffle the texts in each epoch. The order depends on the seed and on the epoch.
-            class_weight: Weight of each class, by number or by name, or "balanced" for weights that are inversely
+            class_weight: Weight of each class, by index or by name, or "balanced" for weights that are inversely
                 proportional to the frequencies of the classes.
             sample_weight: Weight of each text.
             initial_epoch: Epoch to start with.
@@ -279,13 +289,13 @@ class FittingModel(keras.Model):
             validation_freq: See keras.Model.fit.
             group_by_length: Whether to put texts of similar length into the same batch. This reduces padding, but
                 batches are less random.
-            metric_for_best_model: Name of a score of the validation texts, such as "f1_rare_class", or "loss". The
-                history and later callbacks get it as "val_f1_rare_class", and the model ends with the weights of its
-                best epoch. Defaults to None, which keeps the weights of the last epoch.
+            metric_for_best_model: Name of a validation score, such as "f1_rare_class" or "loss". The model ends with
+                the weights of the epoch in which this score was best. The history and later callbacks receive it as
+                "val_f1_rare_class". Defaults to None, which keeps the weights of the last epoch.
 
         Raises:
             UserError: If texts, labels or weights have the wrong form or length, x is empty, a number is out of range,
-                or the model has no score of that name.
+                or the model has no score with the name `metric_for_best_model`.
         """
         epochs, initial_epoch = check_count(epochs, "epochs"), check_count(initial_epoch, "initial_epoch", 0, 0)
         steps_per_epoch = check_count(steps_per_epoch, "steps_per_epoch", None)
@@ -349,16 +359,16 @@ class FittingModel(keras.Model):
     ) -> Any:
         """Returns the loss and metrics like keras.Model.evaluate, for texts or for token ids.
 
-        For texts, the result also contains the scores of the evaluation command that Keras has no metric for: exact
-        match and F1 for question answering, and precision, recall and F1 for entities, in total and per type. They
-        need a second pass over the texts, and are omitted if you pass `steps`.
+        For texts, the result also contains the scores that Keras has no metric for: exact match and F1 for question
+        answering, and precision, recall and F1 for entities, in total and per type. They need a second pass over the
+        texts, and are omitted if you pass `steps`.
 
         Args:
             x: See `fit`.
-            y: Labels, as class numbers or names.
+            y: Labels, as class names or indices.
             batch_size: Number of texts per batch. Defaults to 32.
             verbose: See keras.Model.evaluate.
-            sample_weight: Weight of each text. Scores other than the metrics ignore it.
+            sample_weight: Weight of each text. Only the Keras loss and metrics use it.
             steps: Number of batches to evaluate. Defaults to all.
             callbacks: See keras.Model.evaluate.
             return_dict: Whether to return a dict from names to values. Otherwise the values are a list.
@@ -407,7 +417,7 @@ class FittingModel(keras.Model):
         return [*(figures if isinstance(figures, list) else [figures]), *added.values()]
 
     def _scores(self, examples: Sequence[Any], batch_size: int, confusion_matrix: bool) -> dict[str, Any]:
-        """Returns the scores that evaluate adds to the values of Keras."""
+        """Returns the scores of `evaluate` that Keras has no metric for, and the confusion matrix if requested."""
         predictions, head = self._predictions(examples, batch_size, verbose=0), self.head
         added: dict[str, Any] = {}
         if head.has_own_scores:

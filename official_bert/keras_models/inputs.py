@@ -1,6 +1,6 @@
-"""Converts everything that users pass to fit and evaluate to a tf.data.Dataset of token ids.
+"""Converts everything that users pass to fit and evaluate to tf.data.Datasets of token ids.
 
-B batch, E examples, R rows
+B batch size, E examples, R rows of the model's input (texts, or windows of long texts), C classes
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ ClassWeight = Mapping[Any, float] | Sequence[float] | Array | str | None
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Examples and their sample weights."""
+    """Labelled examples and their sample weights."""
 
     items: list[Any]
     weights: Array | None = None  # float32 [E], or [E, 1] for tags; None if all are 1
@@ -50,7 +50,10 @@ class Examples:
 
 
 class EpochCounter(keras.callbacks.Callback):
-    """Stores the current epoch, which determines the order of the examples, also after resuming."""
+    """A callback that stores the current epoch.
+
+    The order of the examples depends on it, also when training is resumed.
+    """
 
     epoch = 0
 
@@ -60,18 +63,19 @@ class EpochCounter(keras.callbacks.Callback):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Converts examples to batches of token ids.
+    """Converts texts and labels in any form to batches of token ids and targets, for one model.
 
     Attributes:
-        head: Determines the form of the examples.
+        head: The spec of the model's task, which parses examples and labels.
         tokenizer: Tokenizer for lists of texts.
         max_seq_length: Maximum number of tokens in a sequence.
         seed: Random seed for shuffling.
-        preprocessor: Returns the layer that tokenizes the texts of data sets.
-        strategy: The strategy of the model.
-        is_compiled: Whether XLA compiles the step once per sequence length.
+        preprocessor: Function that returns the layer that tokenizes the texts of data sets.
+        strategy: The distribution strategy of the model.
+        is_compiled: Whether XLA compiles the training step, once for each sequence length.
+        has_one_hot: Whether class labels are converted to one-hot rows (True) or to indices (False). None keeps the
+            form in which the user passed them.
         prints_notes: Whether to print how many texts are truncated or left out.
-        has_one_hot: Whether labels of single classes become rows or indices. None keeps the form that the user chose.
     """
 
     head: KindSpec
@@ -100,9 +104,22 @@ class Inputs:
         counter: EpochCounter,
         truncation: TruncationCounter,
     ) -> tuple[dict[str, Any], Examples | None]:
-        """Returns the data arguments for keras.Model.fit and the examples that are held out for validation.
+        """Returns the data arguments for keras.Model.fit, and the held-out validation examples or None.
 
-        Token ids are passed on unchanged: Keras splits and shuffles them. Other data become a data set of batches.
+        Token ids are passed on unchanged, because Keras splits and shuffles them. All other data become a data set of
+        batches.
+
+        Args:
+            x: Argument of fit.
+            y: Argument of fit.
+            sample_weight: Argument of fit.
+            class_weight: Argument of fit.
+            batch_size: Number of texts per batch.
+            validation_split: Fraction of the texts to hold out.
+            shuffle: Whether to shuffle the texts in each epoch.
+            group_by_length: Whether to put texts of similar length into the same batch.
+            counter: The callback that stores the current epoch.
+            truncation: Counter for the truncated texts of data sets.
 
         Raises:
             UserError: If texts, labels or weights have the wrong form or length.
@@ -135,7 +152,7 @@ class Inputs:
         return {"x": data, "shuffle": False}, held_out
 
     def prepare_evaluation(self, data: Any, batch_size: int, truncation: TruncationCounter | None = None) -> Any:
-        """Returns batches for keras.Model.evaluate. Token ids are returned unchanged.
+        """Converts evaluation data to batches for keras.Model.evaluate. Token ids are returned unchanged.
 
         Args:
             data: Examples, token ids, a data set, or a tuple of texts, labels and optional sample weights.
@@ -159,7 +176,11 @@ class Inputs:
         return distribute_batches(self.strategy, self.evaluation(data, batch_size))
 
     def convert_labels(self, x: Any, y: Any) -> Any:
-        """Returns the labels for token ids. Converts lists and class names to numbers.
+        """Converts the labels that belong to token ids to numbers. Labels that are numbers already are only checked.
+
+        Args:
+            x: A dict of token ids, or a data set. The labels in a data set are not converted.
+            y: The labels.
 
         Raises:
             UserError: If labels are missing or invalid, or their number differs from the number of rows.
@@ -189,7 +210,7 @@ class Inputs:
         return isinstance(self.head, LabelSpec) and self.head.is_single_label
 
     def _parse_targets(self, y: Any) -> Array:
-        """Returns the labels in the form of the loss, or as rows if they are given as rows."""
+        """Converts labels to targets of the loss. Labels that are a number for each class stay in this form."""
         assert isinstance(self.head, TextSpec)
         rows, labels = self.head.parse_rows(y), self.head.parse_labels(y)
         return self.head.targets(labels) if rows is None else rows
@@ -203,8 +224,8 @@ class Inputs:
         """Returns the weight of each class, [C].
 
         Args:
-            class_weight: Weights by class, or "balanced".
-            y: Labels of token ids. None for a data set.
+            class_weight: Weights by class name or index, or "balanced".
+            y: The labels, which "balanced" counts. None if they are unknown, as for a data set.
 
         Raises:
             UserError: If a weight is invalid, or class_weight is "balanced" and y is None.
@@ -221,7 +242,13 @@ class Inputs:
     # Lists, arrays and columns.
 
     def examples(self, x: Any, y: Any, sample_weight: Any = None, class_weight: ClassWeight = None) -> Examples:
-        """Returns examples with labels and weights.
+        """Parses texts, labels and weights to Examples.
+
+        Args:
+            x: Texts, in any form except a data set.
+            y: Labels, or None if the task needs none.
+            sample_weight: Weight of each text.
+            class_weight: Weights by class name or index, or "balanced".
 
         Raises:
             UserError: If one of the arguments has the wrong form or length.
@@ -250,7 +277,7 @@ class Inputs:
     def training(
         self, examples: Examples, batch_size: int, shuffle: bool, counter: EpochCounter, group_by_length: bool = False
     ) -> tf.data.Dataset:
-        """Returns training batches, shuffled differently in each epoch."""
+        """Returns a data set of training batches. If `shuffle` is True, the order differs from epoch to epoch."""
         features = self._featurize(examples.items)
         self._print_truncation(features, len(examples.items))
         lengths, weights = batches.row_lengths(features), self._row_weights(features, examples)
@@ -273,7 +300,7 @@ class Inputs:
         return batches.make_dataset(lambda rows: self._batch(features, rows, weights, counter.epoch), batch_indices)
 
     def evaluation(self, examples: Examples, batch_size: int) -> tf.data.Dataset:
-        """Returns batches sorted by length."""
+        """Returns a data set of evaluation batches, in which texts are sorted by length."""
         features = self._featurize(examples.items)
         self._print_truncation(features, len(examples.items))
         rows = self._list_batch_rows(batches.batch_by_length(batches.row_lengths(features), batch_size))
@@ -281,7 +308,10 @@ class Inputs:
         return batches.make_dataset(lambda each: self._batch(features, each, weights, 0), rows)
 
     def _list_batch_rows(self, batch_indices: Array) -> list[Array]:
-        """Returns the rows of each batch. With several replicas, -1 pads batches to a multiple of their number."""
+        """Returns the row indices of each batch.
+
+        With several replicas, indices of -1 (rows of padding) make the size of each batch a multiple of their number.
+        """
         if uses_own_loop(self.strategy):
             return list(batches.pad_batches(batch_indices, self.strategy.num_replicas_in_sync))
         return [rows[rows >= 0] for rows in batch_indices]
@@ -303,7 +333,7 @@ class Inputs:
             print(f"note: {note}")
 
     def _row_weights(self, features: Features, examples: Examples) -> Array | None:
-        """Returns the weight of each row, float32 [R], or [R, 1] for tags. None if all are 1."""
+        """Returns the sample weight of each row, float32 [R], or [R, 1] for tagging. None if all weights are 1."""
         weights = None if examples.weights is None else examples.weights[features.details[EXAMPLE]]
         if not examples.is_balanced:
             return weights
@@ -314,14 +344,14 @@ class Inputs:
     def _batch(
         self, features: Features, rows: Array, weights: Array | None, epoch: int, first: int = 0
     ) -> tuple[Any, ...]:
-        """Returns inputs, targets and optional sample weights of a batch.
+        """Returns the padded inputs, targets and optional sample weights of a batch.
 
         Args:
             features: Features with targets.
-            rows: Indices of the batch's rows in `features`.
-            weights: Weights of all rows of `features`, or None.
-            epoch: The epoch, which seeds random targets.
-            first: Index of the first row of `features` within the epoch.
+            rows: Indices of the batch's rows in `features`. -1 gives a row of padding.
+            weights: Sample weights of all rows of `features`. None if all weights are 1.
+            epoch: Current epoch, which seeds random targets (masked tokens).
+            first: Index within the epoch of the first row of `features`.
         """
         buckets = get_static_lengths(self.strategy, self.max_seq_length)
         multiple = batches.COMPILED_MULTIPLE if self.is_compiled else batches.MULTIPLE
@@ -338,9 +368,16 @@ class Inputs:
         class_weight: ClassWeight = None,
         truncation: TruncationCounter | None = None,
     ) -> tf.data.Dataset:
-        """Converts a data set of texts (and labels) to batches of token ids (and label numbers).
+        """Converts a data set of texts (and labels) to batches of token ids (and targets).
 
         If each text is one row with one label, the conversion runs in the TensorFlow graph, otherwise in Python.
+
+        Args:
+            data: The data set, batched or not.
+            batch_size: Number of texts per batch, if the data set is not batched.
+            counter: The callback that knows the current epoch.
+            class_weight: Weights by class name or index.
+            truncation: Counter for the truncated texts.
         """
         self._check_data_set(data.element_spec)
         if not int(data.cardinality()):
@@ -356,7 +393,17 @@ class Inputs:
         return (truncation or TruncationCounter()).count(counted)
 
     def _convert_in_graph(self, data: tf.data.Dataset, numbers: Any, class_weight: ClassWeight) -> tf.data.Dataset:
-        """Returns counts and batches for TruncationCounter.count, computed in the TensorFlow graph."""
+        """Converts a data set of texts in the TensorFlow graph. Each element of the result is (counts, *batch).
+
+        Args:
+            data: Batches of texts and labels.
+            numbers: Function that converts labels to targets in the graph.
+            class_weight: Weights by class name or index, or None.
+
+        Returns:
+            A data set whose counts, int64 [2], are the numbers of texts and of truncated texts (see
+            TruncationCounter.count).
+        """
         by_class = None if class_weight is None else self.head.weights_by_class(class_weight)
         preprocessor = self.preprocessor()
 
@@ -385,7 +432,7 @@ class Inputs:
     def _convert_in_python(
         self, data: tf.data.Dataset, counter: EpochCounter, class_weight: ClassWeight
     ) -> tf.data.Dataset:
-        """Returns counts and batches for TruncationCounter.count, computed in Python."""
+        """Converts a data set of texts in Python. The result has the same form as that of `_convert_in_graph`."""
 
         def batches_of_ids() -> Iterator[tuple[Any, ...]]:
             first = 0
@@ -399,11 +446,11 @@ class Inputs:
         return batches.make_streamed_dataset(batches_of_ids, int(data.cardinality()))
 
     def examples_in(self, data: tf.data.Dataset, batch_size: int) -> list[Any]:
-        """Returns the labelled examples of a data set in order, without weights."""
+        """Returns the labelled examples of a data set, in its order, without sample weights."""
         return [item for examples in self._iterate_examples(_batched(data, batch_size)) for item in examples.items]
 
     def _iterate_examples(self, data: tf.data.Dataset, class_weight: ClassWeight = None) -> Iterator[Examples]:
-        """Yields the examples of each batch."""
+        """Yields the Examples of each batch of a batched data set."""
         for element in data.with_options(make_dataset_options()):
             x, y, weights = (*(element if self.head.needs_labels else (element,)), None, None)[:3]
             x, y, weights = tf.nest.map_structure(_to_array, (x, y, weights))
@@ -412,7 +459,11 @@ class Inputs:
             yield self.examples(self._select_texts(x), y, weights, class_weight)
 
     def _check_data_set(self, spec: Any) -> None:
-        """Raises a UserError if fit cannot read the elements of a data set."""
+        """Raises a UserError if the elements of a data set are not texts, or (texts, labels) if the task needs labels.
+
+        Args:
+            spec: The element_spec of the data set.
+        """
         needs_labels = self.head.needs_labels
         if needs_labels and (not isinstance(spec, tuple) or len(spec) not in (2, 3)):
             raise UserError(
@@ -429,7 +480,11 @@ class Inputs:
             raise UserError(f"the data set's texts have the specification {x}; expected {expected}")
 
     def _check_keys(self, spec: Any) -> None:
-        """Raises a UserError if a data set has texts by name, as make_csv_dataset has, and the names are others."""
+        """Raises a UserError if texts are a dict (as in make_csv_dataset) whose keys are not the model's text inputs.
+
+        Args:
+            spec: The element_spec of the texts.
+        """
         names = self.head.text_inputs
         if isinstance(spec, Mapping) and set(spec) != set(names):
             columns = ", ".join(f"columns[{key!r}]" for key in list(spec)[: len(names)])
@@ -440,12 +495,12 @@ class Inputs:
             )
 
     def _select_texts(self, x: Any) -> Any:
-        """Returns the only column of texts by name. Returns other texts unchanged."""
+        """Returns the only text column of a dict. Returns texts in another form unchanged."""
         is_single = isinstance(x, Mapping) and len(self.head.text_inputs) == 1
         return x[self.head.text_inputs[0]] if is_single else x
 
     def texts_in(self, data: Any) -> Any:
-        """Returns the texts of a data set in order, without labels. Returns other values unchanged."""
+        """Returns the texts of a data set, in its order, without labels. Returns any other `data` unchanged."""
         if not isinstance(data, tf.data.Dataset):
             return data
         spec = data.element_spec
@@ -464,7 +519,7 @@ class Inputs:
 
 
 def _are_texts(spec: Any) -> bool:
-    """Returns whether a tuple of specifications is a pair of texts, and not texts with numeric labels."""
+    """Returns whether a tuple of TensorSpecs is a pair of texts, rather than texts with numeric labels."""
     return len(spec) == 2 and all(isinstance(each, tf.TensorSpec) and each.dtype == tf.string for each in spec)
 
 
@@ -484,7 +539,7 @@ def _batched(data: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
 
 
 def _to_array(values: Any) -> Any:
-    """Returns a tensor as a NumPy array, or a ragged one as a list."""
+    """Converts a tensor to a NumPy array, or a ragged tensor to a list. None stays None."""
     if values is None:
         return None
     return values.to_list() if isinstance(values, tf.RaggedTensor) else values.numpy()

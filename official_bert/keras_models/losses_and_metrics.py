@@ -1,6 +1,7 @@
-"""Checks the losses and metrics that users pass to compile, and the form of the labels that they read.
+"""Checks the losses and metrics that users pass to compile, and the form of the labels.
 
-Models output logits. Losses read logits. Metrics of classes that read probabilities or one-hot labels are wrapped.
+The models output logits. Losses must accept logits. Metrics of classes that expect probabilities or one-hot labels are
+wrapped.
 """
 
 import inspect
@@ -19,15 +20,14 @@ _CROSSENTROPIES, _ACCURACIES = ("crossentropy", "ce"), ("accuracy", "acc")  # Ke
 
 
 def check_losses(losses: Any, head: KindSpec) -> Any:
-    """Returns the losses unchanged if they fit the head and read logits.
+    """Returns the losses unchanged, after checking that they fit the task and accept logits.
 
     Args:
         losses: A loss, or a list or dict of losses, as in compile.
-        head: The head that outputs the logits.
+        head: The spec of the model's task.
 
     Raises:
-        UserError: If a loss of Keras does not fit the head, expects probabilities, or does not ignore the padding of
-            tags.
+        UserError: If a Keras loss does not fit the task, expects probabilities, or does not ignore the padding of tags.
     """
     kind_model = create_model(head)
 
@@ -41,17 +41,17 @@ def check_losses(losses: Any, head: KindSpec) -> Any:
 
 
 def check_metrics(metrics: Any, head: KindSpec, has_one_hot: bool | None = False) -> Any:
-    """Returns the metrics, wrapped if they read labels or outputs in another form than the head has.
+    """Returns the metrics, wrapped in MetricOfClasses if they expect probabilities or another form of labels.
 
-    "accuracy" is replaced by the accuracy of the head.
+    "accuracy" is replaced by the accuracy of the task.
 
     Args:
         metrics: A metric, or a list or dict of metrics, as in compile.
-        head: The head that outputs the logits.
-        has_one_hot: Whether labels of classes are one-hot (see `reads_one_hot`).
+        head: The spec of the model's task.
+        has_one_hot: Whether class labels are one-hot (see `reads_one_hot`).
 
     Raises:
-        UserError: If a metric of Keras does not fit the head, or expects probabilities that it cannot get.
+        UserError: If a Keras metric does not fit the task, or expects probabilities and cannot be wrapped.
     """
     kind_model = create_model(head)
     own = next(iter(keras.tree.flatten(kind_model.metrics())), None)
@@ -75,9 +75,9 @@ def check_metrics(metrics: Any, head: KindSpec, has_one_hot: bool | None = False
 
 
 def reads_one_hot(loss: Any, head: KindSpec) -> bool | None:
-    """Returns whether a loss reads a number for each class instead of the index of a class.
+    """Returns whether a loss expects a number for each class (such as one-hot rows) instead of class indices.
 
-    Returns None if the loss reads either form, or if the head has another kind of labels.
+    Returns None if the loss accepts both, or if the task is not single-label classification.
     """
     if not isinstance(head, LabelSpec) or not head.is_single_label or isinstance(loss, dict | list):
         return None
@@ -86,29 +86,33 @@ def reads_one_hot(loss: Any, head: KindSpec) -> bool | None:
 
 
 def check_labels(loss: Any, head: KindSpec, labels: Any, logits: Any) -> None:
-    """Raises a UserError if labels that were passed on unchanged do not have the form that the loss reads.
+    """Raises a UserError if labels have a form (class indices or one-hot rows) that the loss does not accept.
 
     Args:
         loss: The compiled loss.
-        head: The head that outputs the logits.
-        labels: A tensor of labels.
-        logits: A tensor of logits.
+        head: The spec of the model's task.
+        labels: A tensor of labels, [B], [B, 1] or [B, C].
+        logits: A tensor of logits, [B, C].
     """
     expects_one_hot = reads_one_hot(loss, head)
     if expects_one_hot is None:
         return
     is_one_hot = len(labels.shape) == 2 and labels.shape[-1] == logits.shape[-1]
     if is_one_hot != expects_one_hot:
-        form = "a row of numbers for each class" if is_one_hot else "the index of a class"
+        form = "a row with a number per class" if is_one_hot else "the index of a class"
         remedy = "keras.losses.CategoricalCrossentropy" if is_one_hot else "keras.losses.SparseCategoricalCrossentropy"
         raise UserError(
-            f"each label is {form}, which the loss {_get_name(_create(loss, keras.losses))} does not read; convert the "
+            f"each label is {form}, which the loss {_get_name(_create(loss, keras.losses))} does not accept; convert "
+            "the "
             f"labels, or compile with {remedy}(from_logits=True)"
         )
 
 
 def _name_crossentropy(item: Any, head: KindSpec) -> Any:
-    """Returns the class name of the head's own cross-entropy for the short names that Keras resolves by shape."""
+    """Replaces the short names "crossentropy" and "ce" by the class name of the task's own cross-entropy.
+
+    Keras would choose a cross-entropy by the shapes of labels and outputs.
+    """
     if not isinstance(item, str) or item not in _CROSSENTROPIES:
         return item
     name = type(next(iter(keras.tree.flatten(create_model(head).loss())))).__name__
@@ -116,7 +120,12 @@ def _name_crossentropy(item: Any, head: KindSpec) -> Any:
 
 
 def _create(item: Any, module: Any) -> Any:
-    """Returns the Keras object for the name, class or function of a loss or metric."""
+    """Returns the Keras object for a loss or metric that is given as a name, class or function.
+
+    Args:
+        item: The loss or metric. An object is returned unchanged.
+        module: keras.losses or keras.metrics.
+    """
     instance = module.get(item) if isinstance(item, str) or inspect.isclass(item) else item
     if inspect.isfunction(instance) and _is_from_keras(instance):
         kinds = {name.lower(): kind for name, kind in vars(module).items() if inspect.isclass(kind)}
@@ -146,5 +155,5 @@ def _get_name(instance: Any) -> str:
 
 
 def _is_from_keras(instance: Any) -> bool:
-    """Returns whether a function or the class of an object is defined in Keras. User-defined ones are not checked."""
+    """Returns whether a loss or metric is defined in Keras. Those that users define themselves are not checked."""
     return (instance if inspect.isfunction(instance) else type(instance)).__module__.startswith("keras.")

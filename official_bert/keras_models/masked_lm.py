@@ -1,6 +1,6 @@
-"""A Keras model that predicts masked tokens, and can continue pre-training on plain texts.
+"""A Keras model that predicts masked tokens, and can continue pre-training on texts.
 
-B texts, P predictions, V vocabulary
+B texts, P masked positions per text, V vocabulary size
 """
 
 import dataclasses
@@ -33,10 +33,12 @@ _LOGITS = "masked_lm_logits"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLMHead(KindSpec):
-    """The masked-LM head for unlabelled texts. New tokens are masked in each epoch: targets are int32 [B, P].
+    """The KindSpec of masked language modeling on unlabelled texts. Other tokens are masked in each epoch.
+
+    Targets are the ids of the masked tokens, int32 [B, P].
 
     Attributes:
-        masking: Selects the masked tokens and their replacements.
+        masking: Selects the tokens to mask and their replacements.
     """
 
     kind: ClassVar[str] = FILL_MASK
@@ -66,7 +68,7 @@ class MaskedLMHead(KindSpec):
 
 
 class Model(KindModel[MaskedLMHead]):
-    """The loss and metrics of the masked-LM head. `MaskedLM` builds its own layers."""
+    """The loss and metrics of masked language modeling. `MaskedLM` builds the layers."""
 
     keras_metrics = ("SparseCategoricalCrossentropy",)
     keras_arguments: ClassVar[Mapping[str, Any]] = {"from_logits": True, "ignore_class": NO_LABEL}
@@ -83,17 +85,17 @@ class Model(KindModel[MaskedLMHead]):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class MaskedLM(TextModel):
-    """A masked language model (paper, section 3.1, task 1). It has no next-sentence objective.
+    """A masked language model (paper, section 3.1, task 1), without the next-sentence objective.
 
-    x contains texts. For each [MASK] in a text, predict returns the most probable word pieces. fit needs no labels. It
-    masks different tokens in each epoch, like pre-training with dynamic masking.
+    x contains texts. predict returns the most probable word pieces for each [MASK] in a text. fit needs no labels: it
+    masks tokens itself, and different ones in each epoch, as in pre-training with dynamic masking.
 
-    The pooler and the next-sentence head of the checkpoint do not change. save and save_checkpoint write them, so that
-    later fine-tuning can use them.
+    fit does not change the pooler and the next-sentence head of the checkpoint. save and save_checkpoint write them, so
+    that later fine-tuning can use them.
 
     Args:
-        config: Sizes of the encoder, a BertConfig or a dict of its fields.
-        vocab: Contents of its vocab.txt.
+        config: Sizes of the encoder: a BertConfig or a dict of its fields.
+        vocab: Contents of the model's vocab.txt.
         masked_lm_prob: Fraction of the tokens that fit masks.
         max_predictions_per_seq: Maximum number of masked tokens per text.
         do_whole_word_mask: Whether to mask all pieces of a word together.
@@ -164,7 +166,10 @@ class MaskedLM(TextModel):
         return self.fill(x)
 
     def fill(self, x: Any, top_k: int = 5) -> list[list[list[Candidate]]]:
-        """Returns the `top_k` most probable word pieces for each [MASK] of each text, best first."""
+        """Returns the `top_k` most probable word pieces for each [MASK] of each text, best first.
+
+        The result has a list for each text, with a list of candidates for each [MASK].
+        """
 
         def forward(features: dict[str, Any], training: bool) -> dict[str, Any]:
             return {_LOGITS: self(features, training=training)}

@@ -21,8 +21,8 @@ class MultipleChoice(TextModel):
     of the correct ending. predict returns probabilities, float64 [B, N], and `choose` returns indices.
 
     Args:
-        config: Sizes of the encoder, a BertConfig or a dict of its fields.
-        vocab: Contents of its vocab.txt.
+        config: Sizes of the encoder: a BertConfig or a dict of its fields.
+        vocab: Contents of the model's vocab.txt.
         settings: Other arguments of TextModel.
     """
 

@@ -1,6 +1,6 @@
 """A Keras layer that converts strings to the inputs of the encoder in a TensorFlow graph.
 
-B texts, S sequence
+B texts, S sequence length
 """
 
 from collections.abc import Mapping
@@ -16,23 +16,24 @@ from official_bert.tokenization.exact import FullTokenizer, parse_vocab
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class Preprocessor(keras.layers.Layer):
-    """Converts texts or pairs of texts to input_ids, input_mask and segment_ids, exactly like the tokenizer.
+    """Converts texts or text pairs to input_ids, input_mask and segment_ids, exactly like the Python tokenizer.
 
     You can call it on a batch of strings, or use it in `dataset.map`.
 
     Args:
         vocab: Contents of a vocab.txt.
         do_lower_case: Whether the vocabulary is uncased. None detects it from capital letters in the vocabulary. A
-            Casing is not compared with the vocabulary.
+            Casing object is used as it is, without a check against the vocabulary.
         max_seq_length: Maximum number of tokens in a sequence. Longer texts are truncated as in fine-tuning.
         pad_to_max: Whether to pad every batch to max_seq_length (static shapes, for TPUs) instead of its longest text.
         strip_accents: Whether to remove accents. Defaults to the value of do_lower_case.
+        layer_settings: Arguments of keras.layers.Layer.
 
     Call arguments:
         inputs: Strings [B], a tuple of two such tensors, or a dict with the keys `text` and `text_pair`.
 
     Returns:
-        A dict of int32 [B, S].
+        A dict of int32 tensors, [B, S].
     """
 
     def __init__(
@@ -66,7 +67,11 @@ class Preprocessor(keras.layers.Layer):
         return self.compute_ids_and_truncation(inputs)[0]
 
     def compute_ids_and_truncation(self, inputs: Any) -> tuple[dict[str, Any], Any]:
-        """Returns the inputs of the encoder, and whether each text or pair was truncated, bool [B]."""
+        """Returns the inputs of the encoder, int32 [B, S], and whether each text or pair was truncated, bool [B].
+
+        Args:
+            inputs: See the class.
+        """
         if isinstance(inputs, Mapping):
             inputs = (inputs["text"], inputs["text_pair"]) if "text_pair" in inputs else inputs["text"]
         if isinstance(inputs, tuple):

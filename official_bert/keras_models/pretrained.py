@@ -1,4 +1,4 @@
-"""Creates Keras models from checkpoints and collects their weights."""
+"""Creates Keras models from checkpoints, and collects the weights of Keras models."""
 
 import inspect
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from official_bert.utils.counting import pluralize
 
 
 def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any]) -> Any:
-    """Creates a TextModel with the weights of a checkpoint and prints a summary of what was loaded.
+    """Creates a TextModel with the weights of a checkpoint, and prints which weights were loaded.
 
     Args:
-        model_class: A subclass of TextModel. Its constructor creates the head.
-        initial: The checkpoint.
+        model_class: A subclass of TextModel.
+        initial: The checkpoint. If it is a fine-tuned model of the same kind, its head and settings are used too.
         settings: Constructor arguments that the user passed.
     """
     spec = initial.task if initial.task and initial.task["kind"] in model_class.kinds else None
@@ -51,7 +51,10 @@ def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any
 
 
 def collect_weights(model: Any) -> dict[str, Array]:
-    """Returns the float32 weights of a Keras model by path, with low-rank updates merged into their matrices."""
+    """Returns the weights of a Keras model as float32 arrays by variable path.
+
+    LoRA updates are merged into their matrices.
+    """
     weights = {variable.path: np.asarray(variable, np.float32) for variable in model.variables}
     for layer in model.layers:
         if getattr(layer, "lora_enabled", False):
@@ -61,7 +64,13 @@ def collect_weights(model: Any) -> dict[str, Array]:
 
 
 def to_loaded_model(model: Any, path: str, overrides: LoadOverrides) -> LoadedModel:
-    """Converts a TextModel that was loaded from `path` to a LoadedModel."""
+    """Converts a TextModel that was loaded from a .keras file to a LoadedModel, the form of all other checkpoints.
+
+    Args:
+        model: The TextModel.
+        path: Path of the file, for messages.
+        overrides: The user's vocabulary and casing, if they differ from the file's.
+    """
     found = FoundTokenizer(path, {path: model.vocab}, model.casing, path)
     tokenizer = resolve_tokenizer(found, overrides, model.bert_config)
     tokenizer = tokenizer._replace(notes=(*tokenizer.notes, f"using the encoder of a {type(model).__name__}"))

@@ -15,19 +15,19 @@ class QuestionAnswerer(TextModel):
     """Extractive question answering: the answer is a part of the context (SQuAD; paper, sections 4.2 and 4.3).
 
     x is a tuple of questions and contexts, or a list of (question, context) rows. y contains answers: a text from the
-    context, or a tuple of that text and the offset of its first character. With no_answer=True, None means that the
-    context has no answer. predict returns a TextAnswer for each question.
+    context, or a tuple of that text and the position of its first character in the context. With no_answer=True, None
+    means that the context contains no answer. predict returns a TextAnswer for each question.
 
     Args:
-        config: Sizes of the encoder, a BertConfig or a dict of its fields.
-        vocab: Contents of its vocab.txt.
+        config: Sizes of the encoder: a BertConfig or a dict of its fields.
+        vocab: Contents of the model's vocab.txt.
         no_answer: Whether a question may have no answer, as in SQuAD v2.0.
-        null_score_diff_threshold: Minimum difference between the score of "no answer" and the score of the best answer
-            to predict that there is no answer.
+        null_score_diff_threshold: The model predicts "no answer" if its score exceeds the score of the best answer by
+            more than this number.
         doc_stride: Number of tokens between the starts of two windows of a long context.
         max_query_length: Maximum number of tokens of a question. Longer questions are truncated.
         max_answer_length: Maximum number of tokens of an answer.
-        n_best_size: Number of start and end positions to consider.
+        n_best_size: Number of the best start positions, and of the best end positions, that are combined to answers.
         settings: Other arguments of TextModel.
     """
 

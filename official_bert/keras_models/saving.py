@@ -16,7 +16,13 @@ from official_bert.utils import files
 def write_atomically(
     filepath: Any, model: keras.Model, overwrite: bool = True, is_folder: bool = False
 ) -> Iterator[str]:
-    """Yields a temporary path for Keras to write to. The complete file is then renamed to `filepath`.
+    """Yields a temporary path for Keras to write to, and then renames the complete file to `filepath`.
+
+    Args:
+        filepath: The final path.
+        model: The model that is written.
+        overwrite: Whether to replace an existing file.
+        is_folder: Whether Keras writes a folder instead of a file.
 
     Raises:
         UserError: If the file exists and `overwrite` is False, or it cannot be written.

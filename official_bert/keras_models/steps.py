@@ -1,7 +1,7 @@
-"""The steps of Keras' fit and evaluate: finetuning.training_step with Keras metrics, on any number of replicas.
+"""The training and evaluation steps that Keras' fit and evaluate call, for any number of replicas.
 
-Keras' own functions average the means of the replicas, which is wrong if replicas have different numbers of rows. They
-also fail under a strategy with several workers.
+They use finetuning.training_step and update Keras metrics. Keras' own steps average the means of the replicas, which is
+wrong if replicas have different numbers of examples, and fail under a strategy with several workers.
 
 B rows of one replica
 """
@@ -26,7 +26,10 @@ from official_bert.training.replica_step import all_reduce_sum
 
 
 def uses_own_loop(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether Keras' own train and test functions cannot be used."""
+    """Returns whether Keras' own train and test functions must be replaced.
+
+    This is the case with several replicas or workers, and on TPUs.
+    """
     return (
         strategy.num_replicas_in_sync > 1
         or distribution.is_multi_worker(strategy)
@@ -35,15 +38,16 @@ def uses_own_loop(strategy: tf.distribute.Strategy) -> bool:
 
 
 class KerasSteps:
-    """The training and test step of a compiled model.
+    """The training and evaluation step of a compiled model.
 
     Args:
         model: The compiled Keras model, whose metrics are updated.
         learner: The model to train, which shares the weights of `model`.
         seed: Random seed for dropout.
-        micro_batches: Number of micro-batches per replica.
+        micro_batches: Number of micro-batches per replica (gradient accumulation).
         rematerialize: Whether to recompute encoder blocks in the backward pass.
-        weighs_metrics: Whether sample weights also apply to metrics, if batches may contain padding rows.
+        weighs_metrics: Whether the user's sample weights apply to metrics. Only used if batches may contain padding
+            rows, whose weight is always 0.
     """
 
     def __init__(
@@ -74,7 +78,11 @@ class KerasSteps:
             )  # fmt: skip
 
     def train(self, data: Any) -> dict[str, Any]:
-        """Takes a training step on the rows of one replica and returns the metrics."""
+        """Takes a training step on the rows of one replica, and returns the logs: the metrics and their current values.
+
+        Args:
+            data: A tuple of inputs, targets and optional sample weights.
+        """
         assert self._training_step is not None
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         logs: dict[str, Any] = {}  # From an overridden compute_metrics. A loop of micro-batches cannot return it.
@@ -87,7 +95,11 @@ class KerasSteps:
         return {**logs, **self._update_loss(loss, count)}
 
     def test(self, data: Any) -> dict[str, Any]:
-        """Evaluates the rows of one replica and returns the metrics."""
+        """Evaluates the rows of one replica, and returns the logs: the metrics and their current values.
+
+        Args:
+            data: A tuple of inputs, targets and optional sample weights.
+        """
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         outputs, loss = make_forward_pass(self._learner)(x, training=False), self._loss_share()
         count = all_reduce_sum(loss.count(x, y))
@@ -96,10 +108,13 @@ class KerasSteps:
         return {**logs, **self._update_loss(all_reduce_sum(share), count)}
 
     def run_on_replicas(self, step: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
-        """Returns the function that fit or evaluate calls: it runs steps on batches and returns the metrics.
+        """Returns the function that fit or evaluate calls with an iterator of batches: it runs `step` on all replicas.
 
         Args:
             step: The step on one replica, which updates the metrics.
+
+        Returns:
+            A function that runs steps_per_execution steps and returns the metrics and their current values.
         """
         strategy, model = self._strategy, self._model
 
@@ -142,7 +157,7 @@ class KerasSteps:
         return logs
 
     def _update_loss(self, loss: Any, count: Any) -> dict[str, Any]:
-        """Updates the loss metric, a mean over all rows (or tags) so far, and returns all metrics."""
+        """Updates the loss metric, the mean over all rows (or tags) so far, and returns the values of all metrics."""
         tracker = next(
             metric for metric in self._model.metrics if metric.name == "loss"
         )  # A user's metric of this name comes later.
@@ -151,29 +166,40 @@ class KerasSteps:
 
 
 def pads_rows(strategy: tf.distribute.Strategy, micro_batches: int) -> bool:
-    """Returns whether a batch may contain padding rows."""
+    """Returns whether batches may contain padding rows.
+
+    They are needed where all replicas and micro-batches must have the same number of rows.
+    """
     return micro_batches > 1 or uses_own_loop(strategy)
 
 
 def _add_axis(y: Any, outputs: Any) -> tuple[Any, Any]:
-    """Returns values of shape [B] as [B, 1], because Keras would average them before it applies sample weights."""
+    """Reshapes targets and outputs from [B] to [B, 1]. Other shapes are returned unchanged.
+
+    Keras would average values of shape [B] before it applies sample weights.
+    """
     if not isinstance(y, dict) and len(y.shape) == len(outputs.shape) == 1:
         return y[:, None], outputs[:, None]
     return y, outputs
 
 
 def first_batch_of_replica(strategy: tf.distribute.Strategy, iterator: Any) -> Any:
-    """Returns the first batch of one replica. Keras would average the ids of all replicas."""
+    """Returns the first batch of one replica.
+
+    Keras uses it to build the model, and would average the ids of all replicas.
+    """
     first = next(batches for _, _, batches in iterator)
     return tf.nest.map_structure(lambda each: strategy.experimental_local_results(each)[0], next(first))
 
 
 def distribute_batches(strategy: tf.distribute.Strategy, batches: tf.data.Dataset) -> Any:
-    """Distributes batches over workers for fit and evaluate. Within one process, Keras does this itself.
+    """Distributes batches over the workers of a multi-worker strategy, for fit and evaluate.
+
+    Returns `batches` unchanged if there is one process, because Keras then distributes them itself.
 
     Args:
-        strategy: The strategy of the model.
-        batches: Batches. The number of rows in each is a multiple of the number of replicas.
+        strategy: The distribution strategy of the model.
+        batches: Batches whose number of rows is a multiple of the number of replicas.
     """
     if not distribution.is_multi_worker(strategy):
         return batches

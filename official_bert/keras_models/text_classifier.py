@@ -1,4 +1,4 @@
-"""A Keras model that classifies texts or pairs of texts.
+"""A Keras model that classifies texts or text pairs.
 
 B texts, C classes
 """
@@ -23,25 +23,25 @@ from official_bert.modeling.config import BertConfig
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TextClassifier(TextModel):
-    """Classifies texts or pairs of texts (paper, section 4.1).
+    """Classifies texts or text pairs (paper, section 4.1).
 
-    x contains texts. For pairs, x is a tuple of two lists of texts, or a list of rows of two texts. y contains class
-    names or numbers, or lists of them with multi_label=True. predict returns probabilities, float64 [B, C], and
+    x contains texts. For pairs, x is a tuple of two lists of texts, or a list of (text, text) rows. y contains class
+    names or indices, or lists of them with multi_label=True. predict returns probabilities, float64 [B, C], and
     `classify` returns names. You can change temperature, thresholds and min_confidence later through the attributes.
 
     Args:
-        config: Sizes of the encoder, a BertConfig or a dict of its fields.
-        vocab: Contents of its vocab.txt.
+        config: Sizes of the encoder: a BertConfig or a dict of its fields.
+        vocab: Contents of the model's vocab.txt.
         labels: Names of the classes, in the order of the logits. Defaults to None: `fit` takes the sorted labels of y.
         multi_label: Whether a text may have several classes or none.
         pair: Whether an example consists of two texts.
         doc_stride: Number of tokens between the starts of two windows of a long text, whose logits are averaged.
             Defaults to None, which truncates long texts.
-        temperature: Divisor of the logits before the softmax or sigmoid. `calibrate` finds the best value.
-        thresholds: Probability of each class above which `classify` returns it. Defaults to 0.5. With
-            multi_label=False they add up to 1. `choose_thresholds` finds better values.
-        positive_weights: Weight of each class in the loss of the texts that have it, for multi_label=True. Defaults
-            to 1.
+        temperature: Number by which logits are divided before the softmax or sigmoid. `calibrate` finds the best value.
+        thresholds: For each class, the probability above which `classify` returns it. Defaults to 0.5. With
+            multi_label=False they are for two classes and must add up to 1. `choose_thresholds` finds better values.
+        positive_weights: For each class, the weight in the loss of the texts that have it, for multi_label=True.
+            Defaults to 1.
         min_confidence: Probability below which `classify` returns None, for multi_label=False.
         settings: Other arguments of TextModel.
 
@@ -84,7 +84,7 @@ class TextClassifier(TextModel):
 
     @property
     def temperature(self) -> float:
-        """Divisor of the logits before the softmax or sigmoid."""
+        """Number by which logits are divided before the softmax or sigmoid."""
         return self._label_head.temperature
 
     @temperature.setter
@@ -154,7 +154,7 @@ class TextClassifier(TextModel):
 
         Args:
             x: Texts that the model was not trained on.
-            y: Their classes, as in `fit`.
+            y: Their labels, as in `fit`.
             batch_size: Number of texts per batch. Defaults to 32.
         """
         self.head = dataclasses.replace(self._label_head, temperature=1.0)
@@ -164,15 +164,15 @@ class TextClassifier(TextModel):
     def choose_thresholds(
         self, x: Any, y: Any, measure: str = MEASURES[0], batch_size: int | None = None
     ) -> dict[str, float]:
-        """Sets the threshold of each class to the value with the best score, and returns the thresholds by class.
+        """Sets the threshold of each class to the value with the best score, and returns the thresholds by class name.
 
-        With multi_label=False, the score is that of the rarer of two classes in y.
+        With multi_label=False, there must be two classes. The score is then computed for the class that is rarer in y.
 
         Args:
             x: Texts that the model was not trained on.
-            y: Their classes, as in `fit`.
+            y: Their labels, as in `fit`.
             measure: Score to maximize: "f1", "f0.5", "f2", "accuracy", "balanced_accuracy", "precision=0.9" (the best
-                recall with at least this precision) or "recall=0.9".
+                recall with at least this precision) or "recall=0.9" (the best precision with at least this recall).
             batch_size: Number of texts per batch. Defaults to 32.
 
         Raises:
@@ -203,7 +203,12 @@ def _check_by_label(head: LabelSpec, name: str, values: Any) -> None:
 
 
 def _replace_setting(head: LabelSpec, name: str, value: Any) -> LabelSpec:
-    """Returns the head with a new temperature, min_confidence or thresholds (None means 0.5).
+    """Returns a copy of the head with a new temperature, min_confidence or thresholds.
+
+    Args:
+        head: The spec of the classifier.
+        name: Name of the setting.
+        value: The new value. None resets thresholds to 0.5.
 
     Raises:
         UserError: If the head does not have this setting, or the value is out of range.

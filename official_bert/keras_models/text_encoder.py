@@ -1,6 +1,6 @@
 """A Keras model that computes sentence vectors.
 
-B texts, L layers, H hidden size
+B texts, L pooled layers, H hidden size
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,20 +21,20 @@ from official_bert.modeling.config import BertConfig
 class TextEncoder(TextModel):
     """An encoder that returns one vector per text.
 
-    x contains texts, or pairs of texts separated by " ||| ". predict returns float32 [B, H]. For several layers, it
-    returns their concatenated vectors, [B, L * H].
+    x contains texts, or pairs written as "first ||| second". predict returns float32 [B, H]. If `layers` has L
+    elements, it returns their concatenated vectors, [B, L * H].
 
     fit and evaluate take pairs of related texts, or triplets of an anchor, a related and an unrelated text, as a tuple
     of lists of texts or as a list of rows. For the objective "cosine", y contains the similarity score of each pair.
-    evaluate adds Spearman's and Pearson's correlation if there are scores. Otherwise it adds accuracy, recall at 1, 5
-    and 10 and the mean reciprocal rank of retrieving the second text of each pair by the first.
+    evaluate adds Spearman's and Pearson's correlation if there are scores. Otherwise it adds scores of retrieving the
+    second text of each pair by the first: accuracy and recall at 1, 5 and 10, and the mean reciprocal rank.
 
     It is also a functional model from token ids to sequence_output and pooled_output, for a head of your own. The
     `preprocessor` computes the ids.
 
     Args:
-        config: Sizes of the encoder, a BertConfig or a dict of its fields.
-        vocab: Contents of its vocab.txt.
+        config: Sizes of the encoder: a BertConfig or a dict of its fields.
+        vocab: Contents of the model's vocab.txt.
         pooling: "mean" or "max" over all tokens, "cls" for the vector of [CLS], or "pooled" for the pooler's output.
         layers: Encoder blocks to use: 1 is the first, -1 the last. "pooled" uses the last block.
         normalize: Whether to scale vectors to length 1, so that dot products are cosine similarities.

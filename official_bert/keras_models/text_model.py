@@ -1,6 +1,6 @@
-"""The base of all Keras models that take text: fit, evaluate and predict on strings, saving and export.
+"""TextModel: the base class of all Keras models that take text, with predict, saving and export.
 
-B batch, S sequence
+B batch size, S sequence length
 """
 
 import os
@@ -45,15 +45,16 @@ _STEPS_OF_PROGRESS_BAR = 10  # number of batches from which predict shows a prog
 class TextModel(FittingModel):
     """A functional Keras model from token ids to logits whose fit, evaluate and predict also accept text.
 
-    The head determines the form of the examples and the result of predict. The inputs are input_ids, input_mask and
-    segment_ids, int32 [B, S]. fit, evaluate and predict also accept these arrays, as for any functional model.
+    The subclass and its head determine the form of the texts and labels, and what predict returns. The inputs of the
+    network are input_ids, input_mask and segment_ids, int32 [B, S]. fit, evaluate and predict also accept a dict of
+    these arrays.
 
     Args:
-        head: The head of the encoder.
-        config: Sizes of the encoder, a BertConfig or a dict of its fields.
-        vocab: Contents of its vocab.txt.
+        head: The spec of the task, which determines the layers on top of the encoder.
+        config: Sizes of the encoder: a BertConfig or a dict of its fields.
+        vocab: Contents of the model's vocab.txt.
         do_lower_case: Whether the vocabulary is uncased. None detects it from capital letters in the vocabulary. A
-            Casing is not compared with the vocabulary.
+            Casing object is used as it is, without a check against the vocabulary.
         strip_accents: Whether to remove accents. Defaults to the value of do_lower_case.
         max_seq_length: Maximum number of tokens in a sequence. Longer texts are truncated or split into windows.
         seed: Random seed for new weights, dropout and shuffling.
@@ -62,7 +63,8 @@ class TextModel(FittingModel):
         trainable: Whether the weights are trainable.
         frozen: Names of the layers that are not trained.
         quantization: "int8" if the weights have 8 bits. See keras.Model.quantize.
-        gradient_accumulation_steps: Number of micro-batches per step in fit. More of them need less memory.
+        gradient_accumulation_steps: Number of micro-batches into which fit splits each batch. More of them need less
+            memory.
         rematerialize: Whether fit recomputes encoder blocks in the backward pass to save memory.
 
     Raises:
@@ -116,7 +118,8 @@ class TextModel(FittingModel):
         check_length(max_seq_length, 4 if head.pair else 3)
         if max_seq_length > config.max_position_embeddings:
             raise UserError(
-                f"max_seq_length is {max_seq_length}; the model reads {config.max_position_embeddings} tokens at most"
+                f"max_seq_length is {max_seq_length}; the model supports at most {config.max_position_embeddings} "
+                "tokens"
             )
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         self.head, self.bert_config = head, config
@@ -135,13 +138,18 @@ class TextModel(FittingModel):
             self.quantize(quantization)
 
     def _build_core(self, dtype: str, seed: int) -> keras.Model:
-        """Returns the encoder with its head, and stores the encoder as `backbone`."""
+        """Returns the encoder with its head, and stores the encoder as `backbone`.
+
+        Args:
+            dtype: Name of the Keras dtype policy.
+            seed: Seed of the initial weights.
+        """
         encoder = build_encoder(self.bert_config, seed=seed, dtype=dtype)
         self.__dict__["backbone"] = encoder  # Past Keras' tracking of attributes: its layers are those of the model.
         return create_model(self.head).build(encoder, seed)
 
     def _get_own_config(self) -> dict[str, Any]:
-        """Returns the arguments of the subclass."""
+        """Returns the constructor arguments that the subclass adds, for get_config."""
         return {}
 
     def get_config(self) -> dict[str, Any]:
@@ -184,7 +192,12 @@ class TextModel(FittingModel):
             raise UserError(f"{self.name} has no labels yet; call fit first, or create the model with labels=[...]")
 
     def _learn_labels(self, x: Any, y: Any, verbose: Any) -> None:
-        """If no labels were passed, builds the model again with the labels of y. The encoder keeps its weights.
+        """If the model was created without labels, rebuilds it with the labels in `y`. The encoder keeps its weights.
+
+        Args:
+            x: Argument of fit.
+            y: Argument of fit.
+            verbose: Whether to print the labels.
 
         Raises:
             UserError: If the labels are not names or numbers in a list, or too few.
@@ -192,7 +205,9 @@ class TextModel(FittingModel):
         if not self._has_unknown_labels:
             return
         if y is None or are_ids(x):
-            raise UserError("labels are learned from lists of texts and labels; create the model with labels=[...]")
+            raise UserError(
+                "fit can only learn the labels from lists of texts and labels; create the model with labels=[...]"
+            )
         labels = class_labels.learn_label_names(y)
         class_labels.check_label_names(labels, 2 if self.head.is_single_label else 1, {})
         arguments = restore_casing(self.get_config() | {"labels": labels})
@@ -213,15 +228,15 @@ class TextModel(FittingModel):
 
     @property
     def preprocessor(self) -> Preprocessor:
-        """Layer that converts strings to the inputs of the network, for `dataset.map` and your own models."""
+        """Layer that converts strings to token ids, for `dataset.map` and your own models."""
         if self._preprocessor is None:
             self._preprocessor = Preprocessor(self.vocab, self.casing, self.max_seq_length)
         return self._preprocessor
 
     def freeze(self, *patterns: str) -> list[str]:
-        """Freezes the layers whose names match a regular expression, and returns their names.
+        """Freezes the layers whose names match one of the regular expressions, and returns the names of these layers.
 
-        Without a pattern, freezes the encoder with its pooler, so that `fit` trains the head alone (a linear probe).
+        Without a pattern, freezes the encoder with its pooler, so that `fit` trains only the head (a linear probe).
 
         Raises:
             UserError: If a pattern matches no layer.
@@ -229,7 +244,10 @@ class TextModel(FittingModel):
         return freeze(self, patterns or [ALL])
 
     def quantize(self, *arguments: Any, **settings: Any) -> None:
-        """Quantizes dense layers like keras.Model.quantize. Layers without a matrix do not change."""
+        """Quantizes dense layers like keras.Model.quantize.
+
+        Layers that Keras cannot quantize are left unchanged, without warning.
+        """
         self._predictor = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have a `quantize` method")
@@ -297,23 +315,37 @@ class TextModel(FittingModel):
 
     @classmethod
     def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the arguments of this class that are stored in the task.json of a fine-tuned model."""
+        """Returns the constructor arguments of this class that a fine-tuned model stores in task.json.
+
+        Args:
+            spec: Contents of task.json.
+        """
         return {}
 
     @classmethod
     def _get_classifier_settings(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
-        """Returns the arguments of this class that follow from the classification head of a checkpoint."""
+        """Returns the constructor arguments of this class that follow from the classification head of a checkpoint.
+
+        Args:
+            labels: Names of the checkpoint's classes, or None.
+            kind: Kind of the checkpoint's head, such as "multi_label", or None.
+        """
         return {}
 
     def _take_decisions(self, spec: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
-        """Copies thresholds and similar settings of a fine-tuned model, unless the user passed them."""
+        """Copies settings that were chosen after training, such as thresholds, from a fine-tuned model.
+
+        Args:
+            spec: Contents of task.json.
+            explicit: Arguments that the user passed. These settings are not replaced.
+        """
 
     def _head_note(self, has_head: bool) -> str:
         return "the head is the checkpoint's" if has_head else "the head is new: train it before you predict"
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Loads a model that was written by `save`.
+        """Loads a model from a .keras file that `save` wrote.
 
         Raises:
             UserError: If the file does not exist, is damaged, or contains a model of another class.
@@ -322,11 +354,15 @@ class TextModel(FittingModel):
         return model
 
     def _assign_weights(self, weights: Mapping[str, Array]) -> None:
-        """Assigns the weights for which the model has variables."""
+        """Assigns weights by variable path. Variables without a weight, and weights without a variable, are ignored."""
         assign_weights(self, weights, allow_missing=True)
 
     def _weights(self) -> dict[str, Array]:
-        """Returns the float32 weights by variable path, with low-rank updates merged into their matrices."""
+        """Returns the weights as float32 arrays by variable path, with LoRA updates merged into their matrices.
+
+        Raises:
+            UserError: If the model is quantized.
+        """
         self._check_not_quantized()
         return pretrained.collect_weights(self)
 
@@ -346,7 +382,7 @@ class TextModel(FittingModel):
 
         Args:
             filepath: Path that ends in .keras, or in .h5 for Keras' legacy format.
-            overwrite: Whether to replace an existing file. Otherwise an existing file is an error.
+            overwrite: Whether to replace an existing file. If False, an existing file is an error.
             zipped: Pass False to write a new folder instead of a .keras file.
             settings: Other arguments of keras.Model.save.
 
@@ -362,13 +398,13 @@ class TextModel(FittingModel):
             super().save_weights(temporary_path, max_shard_size=max_shard_size)
 
     def save_checkpoint(self, folder: str) -> None:
-        """Writes a folder that the commands, `official_bert.load` and `from_checkpoint` can read.
+        """Writes the model to a folder that the commands, `official_bert.load` and `from_checkpoint` can read.
 
-        It contains a fine-tuned model or, for MaskedLM, a checkpoint in the form that pre-training writes. A folder
-        that this method wrote earlier is replaced.
+        The folder contains a fine-tuned model or, for MaskedLM, a checkpoint as pre-training writes it. A folder that
+        this method wrote earlier is replaced.
 
         Raises:
-            UserError: If a weight has 8 bits or is not finite, or the folder contains other files.
+            UserError: If the model is quantized, a weight is not finite, or the folder contains other files.
         """
         folder = os.fspath(folder)
         self._check_not_quantized()
@@ -392,12 +428,12 @@ class TextModel(FittingModel):
 
         Args:
             filepath: Folder to write to.
-            format: One or more of "saved_model" and "onnx", which take text, and "litert", which takes ids, separated
-                by commas.
+            format: One or more of "saved_model" and "onnx", which take text, and "litert", which takes token ids,
+                separated by commas.
             version: Version number for saved_model and onnx. Defaults to the next unused number.
-            eval_file: File of labelled examples that litert and 8-bit exports are scored on.
+            eval_file: File of labelled examples on which litert and 8-bit exports are scored.
             quantization: "float32", or "dynamic_int8" for 8-bit matrices in onnx and litert.
-            max_loss: Largest accepted drop of the score, as a fraction of the best possible score.
+            max_loss: Maximum drop of the score on eval_file, as a fraction of the best possible score.
             for_serving: TensorFlow Serving release that must be able to load the saved_model, such as "2.19".
 
         Raises:
@@ -429,16 +465,18 @@ class TextModel(FittingModel):
         steps: int | None = None,
         callbacks: Any = None,
     ) -> Any:
-        """Returns predictions for texts, in the form that the class describes, or the outputs of the network for ids.
+        """Returns predictions for texts, in the form that the class describes.
 
-        Prints a warning if all of ten or more predictions are (nearly) equal.
+        For token ids, returns the network's outputs.
+
+        Prints a warning if there are at least ten predictions and all are equal or nearly equal.
 
         Args:
-            x: Texts, a tf.data.Dataset of texts, or token ids.
+            x: Texts, a tf.data.Dataset of texts, or a dict of token ids.
             batch_size: Number of texts per batch. Defaults to 32.
             verbose: Pass 0 to print nothing. Otherwise long input shows a progress bar.
-            steps: See keras.Model.predict. For ids only.
-            callbacks: See keras.Model.predict. For ids only.
+            steps: See keras.Model.predict. For token ids only.
+            callbacks: See keras.Model.predict. For token ids only.
 
         Raises:
             UserError: If texts have the wrong form, x is empty, or `steps` or `callbacks` is passed with texts.
@@ -454,12 +492,12 @@ class TextModel(FittingModel):
         return self._answer(self._create_inputs().texts_in(x), batch_size, verbose)
 
     def _answering_model(self) -> keras.Model:
-        """Returns the model that computes the outputs for the head to decode."""
+        """Returns the model that computes the outputs that the head decodes."""
         model: keras.Model = create_model(self.head).answering_model(self)
         return model
 
     def _answer(self, x: Any, batch_size: int, verbose: Any) -> Any:
-        """Returns the predictions for texts in the public form."""
+        """Returns what `predict` returns for texts."""
         examples = self.head.examples(x, None)
         predictions = self._predictions(examples, batch_size, verbose)
         if verbose and (self.head.discrete_outputs or self.head.is_value):  # Vectors are not checked.
@@ -469,7 +507,7 @@ class TextModel(FittingModel):
         return self.head.answers(predictions)
 
     def _predictions(self, examples: Sequence[Any], batch_size: int | None, verbose: Any = "auto") -> Any:
-        """Returns the decoded predictions for examples."""
+        """Returns the predictions for examples, decoded by the head, and prints a note if texts were truncated."""
         self._require_labels()
         if not examples:
             raise UserError("x contains no examples")
@@ -490,7 +528,16 @@ make_read_only(TextModel)
 
 
 def _make_progress_bar(num_rows: int, batch_size: int, verbose: Any) -> Callable[[int], None]:
-    """Returns a function of the completed rows that shows Keras' progress bar, unless there are few batches."""
+    """Returns a function that updates Keras' progress bar. It does nothing if there are fewer than 10 batches.
+
+    Args:
+        num_rows: Number of rows.
+        batch_size: Number of rows per batch.
+        verbose: The `verbose` of predict.
+
+    Returns:
+        A function of the number of completed rows.
+    """
     steps = -(-num_rows // batch_size)
     if not verbose or steps < _STEPS_OF_PROGRESS_BAR:
         return lambda done: None

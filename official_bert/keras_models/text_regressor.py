@@ -1,4 +1,4 @@
-"""A Keras model that predicts a number for a text or a pair of texts.
+"""A Keras model that predicts a number for a text or text pair.
 
 B texts
 """
@@ -15,13 +15,14 @@ from official_bert.modeling.config import BertConfig
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TextRegressor(TextModel):
-    """Predicts a number for each text or pair of texts, as in STS-B.
+    """Predicts a number for each text or text pair, such as the similarity in STS-B.
 
-    x has the same form as for TextClassifier. y contains numbers. predict returns numbers, float64 [B].
+    x contains texts. For pairs, x is a tuple of two lists of texts, or a list of (text, text) rows. y contains numbers.
+    predict returns numbers, float64 [B].
 
     Args:
-        config: Sizes of the encoder, a BertConfig or a dict of its fields.
-        vocab: Contents of its vocab.txt.
+        config: Sizes of the encoder: a BertConfig or a dict of its fields.
+        vocab: Contents of the model's vocab.txt.
         pair: Whether an example consists of two texts.
         doc_stride: Number of tokens between the starts of two windows of a long text, whose outputs are averaged.
             Defaults to None, which truncates long texts.

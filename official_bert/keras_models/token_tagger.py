@@ -16,12 +16,12 @@ class TokenTagger(TextModel):
     """Predicts a tag for each word, such as named entities or parts of speech (paper, section 5.3).
 
     x contains sentences, each a list of words or a text with spaces between words. y contains a list of tags for each
-    sentence, as names or numbers. Long sentences are split into windows. predict returns the tags of each sentence and
-    their probabilities. `tag` returns entities with their character offsets.
+    sentence, as names or indices. Long sentences are split into windows. predict returns the tags of each sentence and
+    their probabilities. `tag` returns entities with their character positions.
 
     Args:
-        config: Sizes of the encoder, a BertConfig or a dict of its fields.
-        vocab: Contents of its vocab.txt.
+        config: Sizes of the encoder: a BertConfig or a dict of its fields.
+        vocab: Contents of the model's vocab.txt.
         labels: Names of the tags, in the order of the logits. Defaults to None: `fit` takes the sorted tags of y.
         doc_stride: Approximate number of tokens between the starts of two windows of a long sentence. Defaults to half
             a window.
@@ -64,8 +64,8 @@ class TokenTagger(TextModel):
         If the tags do not follow an entity scheme such as BIO or BIOES, returns each word with its tag.
 
         Args:
-            x: Texts, or a tf.data.Dataset of texts. Punctuation is split off words, as in exports. Lists of words are
-                not split further; their offsets refer to the words joined by spaces.
+            x: Texts, or a tf.data.Dataset of texts, which are split into words at spaces and punctuation. Lists of
+                words are not split further; their character positions refer to the words joined by spaces.
             batch_size: Number of texts per batch. Defaults to 32.
 
         Raises:

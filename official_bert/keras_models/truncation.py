@@ -1,4 +1,4 @@
-"""Keras callbacks that count the truncated texts of a tf.data.Dataset for the report of fit and evaluate."""
+"""Keras callbacks that count the truncated texts of a tf.data.Dataset for the notes of fit and evaluate."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from official_bert.kinds.spec import KindSpec
 class TruncationCounter(keras.callbacks.Callback):
     """Counts the texts that Keras consumed, and how many of them were truncated.
 
-    TensorFlow prefetches batches that Keras may never consume. The counts of each batch are therefore stored when it
-    is produced, and added when Keras reports the end of that batch.
+    TensorFlow prefetches batches that Keras may never consume. The counts of each batch are therefore stored when it is
+    produced, and added when Keras reports the end of that batch.
 
     Args:
-        steps_per_epoch: The argument of fit.
+        steps_per_epoch: The steps_per_epoch of fit. None means that an epoch is a pass over the data.
 
     Attributes:
         texts: Number of consumed texts.
@@ -32,7 +32,12 @@ class TruncationCounter(keras.callbacks.Callback):
         self._cardinality = -1  # batches per pass; negative if unknown
 
     def count(self, data: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns the batches of a data set whose elements are (int64 [2] with both counts, *batch)."""
+        """Removes the counts from the elements of a data set, stores them, and returns a data set of the batches.
+
+        Args:
+            data: A data set of tuples (counts, *batch), where counts, int64 [2], are the numbers of texts and of
+                truncated texts.
+        """
         self._cardinality = int(data.cardinality())
 
         def store_counts(number: Any, element: Any) -> Any:
@@ -50,17 +55,17 @@ class TruncationCounter(keras.callbacks.Callback):
         self._taken = self._taken_before = 0
 
     def _take(self, last: int) -> None:
-        """Adds the counts of all batches up to index `last` of the epoch."""
+        """Adds the counts of all batches up to index `last` of the current epoch."""
         while self._taken <= self._taken_before + last:
             # With steps_per_execution, the last step may cover fewer batches.
             texts, truncated = self._made.pop(self._taken, (0, 0))
             self.texts, self.truncated, self._taken = self.texts + texts, self.truncated + truncated, self._taken + 1
 
     def print_note(self, head: KindSpec, max_seq_length: int, *parts: str) -> None:
-        """Prints a note if texts were truncated.
+        """Prints how many of the consumed texts were truncated, if any were.
 
         Args:
-            head: The head, which words the note.
+            head: The spec of the task, which formulates the note.
             max_seq_length: Maximum number of tokens in a sequence.
             parts: Prefixes of the note, such as "validation". Empty strings are ignored.
         """
@@ -69,7 +74,10 @@ class TruncationCounter(keras.callbacks.Callback):
 
 
 class TrainingTruncation(TruncationCounter):
-    """Counts the texts of fit. With steps_per_epoch, an epoch continues where the previous one ended."""
+    """Counts the truncated texts of fit.
+
+    With steps_per_epoch, an epoch continues in the data where the previous one ended.
+    """
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         steps = self._taken - self._taken_before
@@ -84,7 +92,7 @@ class TrainingTruncation(TruncationCounter):
 
 
 class EvaluationTruncation(TruncationCounter):
-    """Counts the texts of evaluate and of validation, which always start at the beginning of the data set."""
+    """Counts the truncated texts of evaluate and of validation, which always start at the beginning of the data."""
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._begin_pass()

@@ -99,8 +99,8 @@ def test_tags_and_several_labels_are_learned_too():
 
 
 @pytest.mark.parametrize(("y", "message"), [
-    (np.eye(4), r"y\[0\] is array.*, which does not name a class; pass labels="),
-    (["a", None, "b", "a"], r"y\[1\] is None, which does not name a class"),
+    (np.eye(4), r"y\[0\] is array.*, which is not the name of a class; pass the class names as labels="),
+    (["a", None, "b", "a"], r"y\[1\] is None, which is not the name of a class"),
     (["a"] * 4, "expected the names of two or more different classes"),
     (None, "create the model with labels="),
 ])  # fmt: skip

@@ -208,7 +208,7 @@ def test_labels_of_ids_are_checked(classifier):
     wrong = {
         "a label is 7; expected a number from 0 to 1": np.array([0, 1, 7, 1]),
         "y contains nan; expected finite numbers, at most 1e+18": np.array([0, 1, np.nan, 1]),
-        "there are 4 examples and 2 values in y": np.array([0, 1]),
+        "y has 2 values for 4 examples": np.array([0, 1]),
         "the examples have no labels": None,
         "y[3] is 'fair'; expected one of bad, good": ["bad", "good", "bad", "fair"],
     }

@@ -384,7 +384,7 @@ def test_rows_that_are_no_probabilities_are_refused():
 
 @pytest.mark.parametrize(("loss", "labels", "message"), [
     (keras.losses.CategoricalFocalCrossentropy(from_logits=True), [0, 1, 2, 3], "the index of a class"),
-    (None, np.eye(4), "a row of numbers for each class"),
+    (None, np.eye(4), "a row with a number per class"),
 ])  # fmt: skip
 def test_labels_of_ids_in_a_data_set_must_have_the_form_of_the_loss(loss, labels, message: str):
     model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["0", "1", "2", "3"])

@@ -211,7 +211,7 @@ def test_frozen_layers_stay_frozen_when_loaded(tmp_path):
         ("pairs", (["a"], ["a", "b"]), ["a"], "1 first texts but 2 second texts"),
         ("tagger", ["the cat"], ["D"], r"x\[0\] has 2 words and y\[0\] 1 tags"),
         ("tagger", ["the cat"], ["D X"], r"y\[0\]\[1\] is 'X'; expected one of D, N, V"),
-        ("answerer", (["who"], ["the cat"]), ["dog"], r"y\[0\] is 'dog', which the context does not have there"),
+        ("answerer", (["who"], ["the cat"]), ["dog"], r"y\[0\] is 'dog', which is not in the context at this position"),
         ("choice", [("the", ["a", "b"])], [0], r"x\[0\] has 2 endings; expected 4"),
         ("choice", ENDINGS, [4], r"y\[0\] is 4"),
         ("masked_lm", ["a"], [0], "remove y"),

@@ -148,7 +148,7 @@ def test_tags_that_are_of_no_entities_are_given_by_word():
         assert [(span.text, span.start, span.end) for span in spans] == [("the", 0, 3), ("cat", 4, 7), (".", 7, 8)]
         assert all(span.label in ("D", "N") and 0.5 <= span.probability <= 1 for span in spans)
         assert nothing == []
-    assert "x[1] is 3; expected several" in refusal(tagger.tag, ["the", 3])
+    assert "x[1] is 3; expected a list" in refusal(tagger.tag, ["the", 3])
 
 
 @pytest.mark.slow
