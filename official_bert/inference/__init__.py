@@ -1,1 +1,1 @@
-"""Inference: predictions with exports and Keras models, text vectors, and masked words."""
+"""Inference: answers of exports and Keras models to texts, vectors of texts, and predictions of masked words."""

@@ -1,6 +1,6 @@
-"""The predict command: answers the rows of a file with an export and writes JSON lines in the order of the rows.
+"""The predict command: answers each row of a file with an export, and writes a line of JSON per row in the same order.
 
-An interrupted run is resumed by giving the command again. With --shard, one part of the rows is answered.
+Running an interrupted command again resumes it. With --shard, only one part of the rows is answered.
 """
 
 import dataclasses
@@ -32,15 +32,16 @@ from official_bert.utils.tensorflow_import import import_tensorflow
 BATCHES_AT_ONCE = 16
 # Number of rows per digest. A resumed run compares the digests to detect changed input.
 _ROWS_A_DIGEST = 64
-_ENDINGS = "endings"  # The input of multiple choice: a list of texts.
+_ENDINGS = "endings"  # Name of the input of multiple choice that is a list of texts.
 
 
 class ExportDescription(NamedTuple):
-    """The properties of an export that predict needs before it loads the model.
+    """What the predict command needs to know about an export before it loads the model.
 
     Attributes:
         inputs: Names of the model's inputs.
-        table: The table columns that the model was trained on, or {}.
+        table: Columns of the table that the model was trained on: "table" of the export's metadata. Empty if it was not
+            trained on a table.
         sha256: SHA-256 of all files that the answers depend on.
         max_seq_length: Maximum number of tokens, or None if the export does not limit them.
     """
@@ -52,18 +53,18 @@ class ExportDescription(NamedTuple):
 
 
 def predict(options: BatchPredictionOptions, shard: Shard = ALL_ROWS) -> str:
-    """Answers the rows of the input file and returns a summary line.
+    """Answers the rows of the input file, writes the answers to the output file, and returns a summary line.
 
-    Answers are appended to <output_file>.part, which is renamed when it is complete. For a remote output file it is in
-    the current folder. If the file exists, the run resumes after its last answers.
+    Answers are appended to <output_file>.part, which is renamed when it is complete. If the output file is remote, the
+    .part file is in the current folder. If a .part file exists, the run resumes after its last answers.
 
     Args:
         options: The flags.
-        shard: The rows to answer. Each shard has its own output file.
+        shard: The part of the rows to answer. Each shard has its own output file.
 
     Raises:
-        UserError: If a row lacks an input, the export is missing or damaged, the output cannot be written or is an
-            input, or the unfinished answers belong to another run.
+        UserError: If a row lacks an input, the export is missing or damaged, the output file cannot be written or is
+            also an input, or the .part file belongs to another run.
     """
     options = dataclasses.replace(options, output_file=shard.path(options.output_file))
     with lock_file(options.output_file, "output_file"):
@@ -71,12 +72,18 @@ def predict(options: BatchPredictionOptions, shard: Shard = ALL_ROWS) -> str:
 
 
 def rows_per_group(batch_size: int) -> int:
-    """Returns the unit of shard sizes: a multiple of the rows that are sorted together and of the rows per digest."""
+    """Returns the number of rows per group. Shards consist of whole groups.
+
+    It is a multiple of the number of rows that are sorted together and of the number of rows per digest.
+    """
     return math.lcm(BATCHES_AT_ONCE * batch_size, _ROWS_A_DIGEST)
 
 
 def check_export(folder: str) -> ExportDescription:
-    """Compares the files of an export with their checksums, and returns its description.
+    """Checks the files of an export against their checksums, and returns the description of the export.
+
+    Args:
+        folder: The folder of one version of an export.
 
     Raises:
         UserError: If the export is damaged, or does not list its inputs.
@@ -94,11 +101,11 @@ def check_export(folder: str) -> ExportDescription:
 
 
 def load_model(folder: str, verify: bool = True) -> Predictor:
-    """Loads the model of an export. TensorFlow is imported only for a SavedModel.
+    """Loads the model of an export. TensorFlow is imported only if the export is a SavedModel.
 
     Args:
-        folder: The folder of a version.
-        verify: Whether to compare the files with their checksums.
+        folder: The folder of one version of an export.
+        verify: Whether to check the files against their checksums.
     """
     if not exports.is_onnx(folder):
         import_tensorflow()
@@ -154,7 +161,7 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
 
 
 def format_json_lines(answers: list[dict[str, Any]]) -> str:
-    """Returns answers as JSON lines."""
+    """Formats each answer as a line of JSON."""
     return "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
 
 
@@ -170,7 +177,7 @@ def _append(part: str, answers: list[dict[str, Any]]) -> None:
 
 
 def _count_and_digest(path: str, export: ExportDescription) -> tuple[int, list[str]]:
-    """Returns the number of rows, and a digest of each complete group of _ROWS_A_DIGEST rows."""
+    """Returns the number of rows of a file, and the SHA-256 digest of each complete group of _ROWS_A_DIGEST rows."""
     digest, digests, count = hashlib.sha256(), [], 0
     for row in read_rows(path, export.inputs, export.table):
         digest.update(json.dumps(row).encode())
@@ -182,9 +189,15 @@ def _count_and_digest(path: str, export: ExportDescription) -> tuple[int, list[s
 
 
 def _keep_answers(part: str, run: str, identity: dict[str, Any]) -> int:
-    """Removes the answers of an earlier run to rows without a digest, and returns the number of remaining answers.
+    """Prepares the answers of an interrupted run for resuming, and returns how many of them are kept.
 
-    Rows without a digest may have been corrected since.
+    Answers to rows of the last, incomplete group are removed, because these rows have no digest and may have been
+    corrected since.
+
+    Args:
+        part: The .part file with the answers.
+        run: The file that describes the interrupted run.
+        identity: The description of the current run.
 
     Raises:
         UserError: If the answers belong to another model or to other rows.
@@ -215,19 +228,20 @@ def read_rows(
     unexpected: str | None = None,
     silent: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the values of the model's inputs in each row, and its id if it has one.
+    """Yields the values of the model's inputs in each row of a file, and the row's id if it has one.
 
-    In a table, the endings of multiple choice have columns of their own: ending0, ending1, ...
+    In a table, each ending of multiple choice has a column of its own: ending0, ending1, and so on.
 
     Args:
-        path: A file of rows, as `tables.read_rows` reads it.
+        path: The file, in a format that `tables.read_rows` reads.
         inputs: Names of the model's inputs.
-        table: The columns that the model was trained on (see `exports.read_row`).
-        unexpected: A column that no row may have.
+        table: The table columns that the model was trained on (see `exports.read_row`). None if it was not trained on a
+            table.
+        unexpected: Name of a column that no row may have, or None.
         silent: Whether to suppress notes about the file.
 
     Raises:
-        UserError: If the file cannot be read, or a row lacks an input or has an unexpected one.
+        UserError: If the file cannot be read, a row lacks an input, or a row has the unexpected column.
     """
     table = table or {}
     bad_rows = NoBadRows(silent=silent)  # No row may be skipped: line N of the output answers row N.
@@ -259,10 +273,14 @@ def _get_id(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _join_endings(row: Mapping[str, Any], where: str) -> list[Any]:
-    """Returns the values of the columns ending0, ending1, ... in the order of their numbers.
+    """Returns the values of the columns ending0, ending1, ... as a list.
+
+    Args:
+        row: The values of the row by column.
+        where: Position of the row, for the error message.
 
     Raises:
-        UserError: If other columns begin with "ending", or a number is missing.
+        UserError: If another column begins with "ending", or a number is missing.
     """
     found = [name for name in row if name.startswith("ending")]
     expected = [f"ending{number}" for number in range(len(found))]
@@ -275,11 +293,11 @@ def _join_endings(row: Mapping[str, Any], where: str) -> list[Any]:
 
 
 class RefusedRow(Exception):  # noqa: N818  (caught where the number of the row is known)
-    """The model cannot answer a row.
+    """Raised if the model cannot answer a row of the input.
 
     Args:
-        number: Index of the row.
-        reason: The model's message.
+        number: Index of the row, from 0.
+        reason: The model's error message.
     """
 
     def __init__(self, number: int, reason: str) -> None:
@@ -288,7 +306,13 @@ class RefusedRow(Exception):  # noqa: N818  (caught where the number of the row 
 
 
 def format_refusal(path: str, number: int, reason: str) -> str:
-    """Returns the error message for row `number`, counted from 1, which the model cannot answer."""
+    """Returns the error message for a row that the model cannot answer.
+
+    Args:
+        path: The input file.
+        number: Number of the row, from 1.
+        reason: The model's error message.
+    """
     return (
         f"{path}: the model cannot answer row {number} (not counting the header): {reason}. Correct or remove the row "
         "and run the command again."
@@ -296,7 +320,14 @@ def format_refusal(path: str, number: int, reason: str) -> str:
 
 
 def answer_groups(model: Predictor, rows: Iterator[dict[str, Any]], batch_size: int) -> Iterator[list[dict[str, Any]]]:
-    """Yields the answers to rows in their order, one list for each group of rows that is sorted by length.
+    """Yields the answers to rows, in the order of the rows, as a list for each group of rows.
+
+    The rows of a group are sorted by length to form batches.
+
+    Args:
+        model: The model of an export.
+        rows: Values of the model's inputs by name, and optionally an id.
+        batch_size: Maximum number of rows per batch.
 
     Raises:
         RefusedRow: If the model cannot answer a row.
@@ -317,10 +348,15 @@ def answer_groups(model: Predictor, rows: Iterator[dict[str, Any]], batch_size: 
 
 
 def answer_rows(model: Predictor, rows: list[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
-    """Returns the answers to rows in their order.
+    """Returns the answers to rows, in the order of the rows, as JSON values by output name.
+
+    Args:
+        model: The model of an export.
+        rows: Values of the model's inputs by name, and optionally an id, which is copied to the answer.
+        batch_size: Maximum number of rows per batch.
 
     Raises:
-        RefusedTextsError: If the model cannot answer a row.
+        RefusedTextsError: If the model cannot answer one of the rows.
     """
     inputs = rows[0].keys() - {exports.ID}
     columns = exports.to_columns({name: [row[name] for row in rows] for name in inputs})

@@ -1,9 +1,8 @@
-"""The folder layout of an export, and its columns of texts and answers. Needs no TensorFlow.
+"""The folder layout of an export, and the conversion between rows of JSON values and arrays. Needs no TensorFlow.
 
-EXPORT_DIR/<version>/ contains a SavedModel, or an ONNX file with the vocabulary and a tokenizer.json in assets/. The
-folder assets.extra
-contains the metadata, the reference inputs with their answers (see replays.py) and, for a SavedModel, the warm-up
-requests of TensorFlow Serving.
+EXPORT_DIR/<version>/ contains a SavedModel, or an ONNX file with the vocabulary and a tokenizer.json in assets/. Its
+folder assets.extra contains the metadata, the reference inputs with their answers (see replays.py) and, for a
+SavedModel, the warm-up requests of TensorFlow Serving.
 
 B texts, W words, masks or word pieces of a text
 """
@@ -47,28 +46,31 @@ Columns = dict[str, npt.NDArray[Any]]  # Texts are strings in arrays of objects.
 
 
 class RefusedTextsError(Exception):
-    """The model cannot answer one of the texts. The message gives the reason."""
+    """Raised if the model cannot answer one of the given texts. The message gives the reason."""
 
 
 def find_graph(folder: str) -> str | None:
-    """Returns the path of the SavedModel or ONNX graph in a version's folder, or None if it has no graph."""
+    """Returns the path of the SavedModel or ONNX file in the folder of a version, or None if it contains neither."""
     paths = (os.path.join(folder, name) for name in (GRAPH_FILE, ONNX_FILE))
     return next((path for path in paths if files.exists(path)), None)
 
 
 def is_onnx(folder: str) -> bool:
-    """Returns whether a version is for ONNX Runtime."""
+    """Returns whether the folder of a version contains an ONNX model."""
     return os.path.basename(find_graph(folder) or "") == ONNX_FILE
 
 
 def list_versions(export_dir: str) -> dict[int, str]:
-    """Returns the folders of all versions of an export, by number.
+    """Returns the folders of all versions of an export, by version number.
 
-    Like TensorFlow Serving, it reads a folder 009 as version 9, unless a folder 9 exists. Incomplete remote folders
-    are ignored.
+    As in TensorFlow Serving, a folder 009 is version 9, unless a folder 9 exists too. Incomplete remote folders are
+    left out.
+
+    Raises:
+        UserError: If `export_dir` is a file.
     """
     if files.exists(export_dir) and not files.is_folder(export_dir):
-        raise UserError(f"{export_dir} is a file, not the folder of an export")
+        raise UserError(f"{export_dir} is a file; pass the folder of an export")
     versions: dict[int, str] = {}
     for name in files.list_folder(export_dir) if files.exists(export_dir) else []:
         if not re.fullmatch("[0-9]{1,18}", name):  # TensorFlow Serving's versions have 64 bits.
@@ -79,10 +81,12 @@ def list_versions(export_dir: str) -> dict[int, str]:
 
 
 def find_newest_version(export_dir: str) -> str:
-    """Returns the folder of the newest version, or the folder itself if it is a version.
+    """Returns the folder of the newest version of an export.
+
+    If `export_dir` is itself the folder of a version, returns it.
 
     Raises:
-        UserError: If the folder has no version.
+        UserError: If the folder contains no version.
     """
     if find_graph(export_dir):
         return export_dir
@@ -93,7 +97,7 @@ def find_newest_version(export_dir: str) -> str:
 
 
 def explain_missing_export(folder: str) -> UserError:
-    """Returns the error for a folder without an export for predict and serve."""
+    """Returns the error for a folder that contains no export for predict and serve, with advice on what to do."""
     if files.exists(os.path.join(folder, LITERT_FILE)):
         return UserError(
             f"{folder} is an export for LiteRT, which takes token ids in a program of your own. For predict and serve, "
@@ -109,7 +113,11 @@ def explain_missing_export(folder: str) -> UserError:
 
 @contextlib.contextmanager
 def link_to_loadable_path(folder: str) -> Iterator[str]:
-    """Yields a path to a folder that TensorFlow does not take for a glob pattern, which run[1] would be."""
+    """Yields a path through which TensorFlow can load a folder.
+
+    TensorFlow takes a path such as run[1] for a glob pattern. In this case the path is that of a temporary symbolic
+    link.
+    """
     folder = files.local_copy(folder)
     if files.is_remote(folder) or not re.search(r"[*?[\\]", folder):
         yield folder
@@ -121,7 +129,11 @@ def link_to_loadable_path(folder: str) -> Iterator[str]:
 
 
 def list_model_files(folder: str) -> list[str]:
-    """Returns the files of a version that determine its answers. They must not change after the export."""
+    """Returns the paths of those files of a version that determine its answers.
+
+    Args:
+        folder: The folder of one version of an export.
+    """
     paths = [os.path.join(folder, name) for name in (GRAPH_FILE, ONNX_FILE, METADATA_FILE, REPLAY_FILE)]
     for inner in ("variables", "assets"):
         within = os.path.join(folder, inner)
@@ -130,26 +142,38 @@ def list_model_files(folder: str) -> list[str]:
 
 
 def read_metadata(folder: str) -> dict[str, Any]:
-    """Returns the metadata of a version (kind, inputs, labels, ...), or {} for a SavedModel of another tool."""
+    """Returns the metadata of an export (kind, inputs, labels, ...), or an empty dict for a SavedModel of another tool.
+
+    Args:
+        folder: The folder of one version of an export.
+    """
     path = os.path.join(folder, METADATA_FILE)
     return files.read_json_object(path) if files.exists(path) else {}
 
 
 def list_trained_columns(table: Mapping[str, Any]) -> list[str]:
-    """Returns the table columns that a model's texts are read from, given "table" of the metadata."""
+    """Returns the names of the table columns from which a model reads its texts.
+
+    Args:
+        table: "table" of the export's metadata.
+    """
     return [column for key in _TABLE_KEYS.values() for column in (table.get(key) or "").split(",") if column]
 
 
 def read_row(row: Mapping[str, Any], inputs: Collection[str], table: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Returns the values of a model's inputs in a row, by name, and a description of a problem with the row or "".
+    """Returns the values of a model's inputs, given a row of a table or a JSON object.
 
-    A text is read from the columns that the model was trained on, joined as in fine-tuning. A value named like the
-    input itself is used only if the row lacks these columns and has no others, except for an id and a label.
+    A text is read from the columns that the model was trained on, which are joined as in fine-tuning. If the row lacks
+    these columns, it may instead have columns named like the model's inputs, but then no other columns except for an id
+    and a label.
 
     Args:
-        row: Values by name.
-        inputs: The names of the model's inputs.
-        table: "table" of the metadata, or {} if the model was not trained on a table.
+        row: Values by column.
+        inputs: Names of the model's inputs.
+        table: "table" of the export's metadata. Empty if the model was not trained on a table.
+
+    Returns:
+        The values by input (inputs that the row lacks are missing), and a description of a problem with the row, or "".
     """
     values, used, is_unclear = {}, {*_TABLE_KEYS, ID, table.get("label_column")}, False
     for name in inputs:
@@ -174,7 +198,7 @@ def read_row(row: Mapping[str, Any], inputs: Collection[str], table: Mapping[str
 
 
 def split_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[Columns]:
-    """Splits outputs [B, ...] into the outputs of each text, [1, ...], without padding."""
+    """Splits arrays [B, ...] into one dict of arrays [1, ...] per text, and removes the padding of each text."""
     count = len(next(iter(outputs.values())))
     rows = [{name: value[i : i + 1] for name, value in outputs.items()} for i in range(count)]
     counted = next((name for name in _COUNTED_OUTPUTS if name in outputs), None)
@@ -189,7 +213,11 @@ def _remove_padding(row: Columns, counted_output: npt.NDArray[Any]) -> Columns:
 
 
 def join_rows(rows: Sequence[Columns]) -> Columns:
-    """Concatenates outputs [B1, ...], [B2, ...], ... to [B, ...], padded to the widest."""
+    """Concatenates outputs [B1, ...], [B2, ...] and so on to [B, ...], padded to the largest size.
+
+    Args:
+        rows: A dict of arrays by output name for each part.
+    """
     if len(rows) == 1:
         return rows[0]
     joined = {}
@@ -208,12 +236,18 @@ def join_rows(rows: Sequence[Columns]) -> Columns:
 
 
 def to_columns(texts: Mapping[str, Sequence[Any]]) -> Columns:
-    """Converts lists of texts to arrays, [B], or [B, N] for lists of lists."""
+    """Converts lists of texts to arrays of objects: [B], or [B, N] for lists of lists."""
     return {name: np.array(column, object) for name, column in texts.items()}
 
 
 def to_rows(columns: Columns) -> list[dict[str, Any]]:
-    """Converts answers to a dict of JSON values per text, without padding. Drops an encoder's outputs of tokens."""
+    """Converts answers to one dict of JSON values per text, without padding.
+
+    Of an encoder's outputs, only the pooled output is kept.
+
+    Args:
+        columns: Arrays [B, ...] by output name.
+    """
     if "pooled_output" in columns:
         columns = {name: columns[name] for name in ("pooled_output", IS_TRUNCATED) if name in columns}
     return [{name: row[name].tolist()[0] for name in sorted(row)} for row in split_rows(columns)]

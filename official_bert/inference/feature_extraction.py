@@ -1,4 +1,4 @@
-"""The features command: writes the vectors of a file of texts."""
+"""The features command: computes vectors of the texts in a file, and writes them to a file."""
 
 import dataclasses
 import itertools
@@ -24,11 +24,11 @@ _WORDS = "words"  # Column of --is_split_into_words.
 
 
 def write_features(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
-    """Writes the vectors of each text of the input file, and returns a summary line.
+    """Computes the vectors of each text of the input file, writes them, and returns a summary line.
 
     Args:
         options: The flags.
-        shard: The texts to process. Each shard has its own output file.
+        shard: The part of the texts to process. Each shard has its own output file.
 
     Raises:
         UserError: If the input file or the checkpoint is missing, or a row has no text or cannot be read.
@@ -74,12 +74,12 @@ def _write_features(options: FeatureOptions, format: str, shard: Shard) -> str:
 
 
 def load(options: FeatureOptions) -> Loaded:
-    """Loads the encoder (see `loading.load`)."""
+    """Loads the encoder of --init with its tokenizer."""
     return loading.load(options.init, options.vocab_file, options.do_lower_case, strip_accents=options.strip_accents)
 
 
 def make_extractor(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:
-    """Creates the extractor that the options describe."""
+    """Creates a FeatureExtractor with the layers, pooling and other settings in the options."""
     return FeatureExtractor(
         loaded,
         list(map(int, options.layers)),
@@ -93,21 +93,26 @@ def make_extractor(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:
 
 
 def apply_trained_settings(options: FeatureOptions) -> FeatureOptions:
-    """With --pooling=trained, replaces options by the settings that a fine-tuned model was trained with.
+    """Replaces --pooling=trained, and the flags that it sets, by the settings of a fine-tuned model.
+
+    Returns options with another --pooling unchanged.
 
     Raises:
-        UserError: If the checkpoint is not a model of --task=embeddings, or it uses the pooled output.
+        UserError: If the checkpoint is not a model of --task=embeddings, or its vectors are the pooler's output.
     """
     if options.pooling != TRAINED:
         return options
     spec = read_task(options.init)
     if "pooling" not in spec:
         raise UserError(
-            f"--pooling={TRAINED} requires a model of finetune --task=embeddings, but {options.init} is a different "
+            f"--pooling={TRAINED} requires a model of finetune --task=embeddings; {options.init} is not "
             "one. Pass mean, max or cls."
         )
     if spec["pooling"] == POOLED:
-        raise UserError(f"{options.init} uses the pooled output. Export the model and run official-bert predict.")
+        raise UserError(
+            f"--pooling={TRAINED} does not support {options.init}, whose vectors are the pooled output. Use export "
+            "and predict."
+        )
     layers = [str(layer) for layer in spec["layers"]]
     return dataclasses.replace(
         options, pooling=spec["pooling"], layers=layers, normalize=spec["normalize"],
@@ -116,18 +121,20 @@ def apply_trained_settings(options: FeatureOptions) -> FeatureOptions:
 
 
 def read_task(init: str) -> dict[str, Any]:
-    """Returns the contents of task.json of a fine-tuned model, or {} for other checkpoints."""
+    """Returns the contents of task.json of a fine-tuned model. Empty for other checkpoints."""
     return finetuned.read_task(init) or {}
 
 
 def read_texts(
     path: str, trained: Mapping[str, Any], silent: bool = False, is_split_into_words: bool = False
 ) -> Iterator[str | list[str]]:
-    """Yields the texts of a file in the form that `FeatureExtractor.extract` takes.
+    """Yields the texts of a file as `FeatureExtractor.extract` takes them.
+
+    Each is a string, a list of one text or two texts, or a list of words.
 
     Args:
-        path: A table (see `tables.is_table`), which is read as predict reads it, or a file with one text per line.
-        trained: The contents of the model's task.json, with the columns of its table. Without it, the columns are text
+        path: A table (see `tables.is_table`), or a file with one text per line.
+        trained: Contents of the model's task.json, which names the columns of a table. If it names none, they are text
             and, for pairs, text_pair.
         silent: Whether to suppress notes about the file.
         is_split_into_words: Whether to read lists of words from the column "words".

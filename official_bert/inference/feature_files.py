@@ -1,6 +1,6 @@
-"""Writes vectors of texts to .npy, Parquet, JSON lines, or the JSON lines of extract_features.py, text by text.
+"""Writes vectors of texts, text by text, to .npy, Parquet, JSON lines, or the format of extract_features.py.
 
-T tokens of a text, L chosen layers, H hidden size
+T tokens of a text, L selected layers, H hidden size
 """
 
 import contextlib
@@ -25,7 +25,7 @@ Add = Callable[[TextFeatures], None]
 
 
 def detect_format(path: str, format: str = AUTO) -> str:
-    """Returns `format`, or for "auto" the format of the file name's extension.
+    """Returns the output format: `format` itself or, if it is "auto", the format of the path's extension.
 
     Raises:
         UserError: If the extension is unknown.
@@ -39,27 +39,30 @@ def detect_format(path: str, format: str = AUTO) -> str:
 
 
 def list_output_files(path: str, format: str, pooling: str) -> list[str]:
-    """Returns the files that `open_writer` writes."""
+    """Returns the paths of the files that `open_writer` writes."""
     return [path, path + _TOKENS_SUFFIX] if format == NPY and pooling == NONE else [path]
 
 
 @contextlib.contextmanager
 def open_writer(path: str, format: str, extractor: FeatureExtractor, pooling: str, first: int = 0) -> Iterator[Add]:
-    """Yields a function that appends a text's vectors to a file. The file appears when it is complete.
+    """Yields a function that appends the vectors of one text to the output file, which appears when it is complete.
 
-    - npy: float32 [texts, L, H] with pooling. Otherwise [tokens of all texts, L, H], and <path>.tokens.jsonl with
-      a line of tokens, starts and ends for each text.
+    - npy: float32 [number of texts, L, H] with pooling. Otherwise [number of tokens of all texts, L, H], and a file
+      <path>.tokens.jsonl with a line of tokens, starts and ends for each text.
     - parquet: A row per text with the columns text and layer_<number> (H numbers, or T lists of H numbers). Without
       pooling also tokens, starts and ends.
-    - jsonl: The same values as JSON, with an object of layers.
+    - jsonl: The same values as JSON, with the vectors by layer in "layers".
     - original: The format of extract_features.py: linex_index, and the layers of each token, rounded to six digits.
 
     Args:
         path: The output file.
         format: One of the formats above.
-        extractor: The extractor of the vectors.
-        pooling: The pooling of the vectors.
-        first: Index of the first text, for JSON lines.
+        extractor: The extractor that computes the vectors.
+        pooling: How the vectors of tokens are pooled, or "none".
+        first: Index of the first text in the whole input, for the "index" of JSON lines.
+
+    Raises:
+        UserError: If the format is "original" and vectors are pooled.
     """
     if format == ORIGINAL and pooling != NONE:
         raise UserError(f"--output_format={ORIGINAL} requires --pooling={NONE}, but --pooling is {pooling}.")

@@ -1,6 +1,6 @@
-"""Extracts vectors of texts from chosen layers of the encoder: per word piece, per word, or pooled per text.
+"""Extracts vectors of texts from selected layers of the encoder: per word piece, per word, or pooled per text.
 
-B batch, S sequence, T tokens of a text, L chosen layers, H hidden size
+B batch size, S sequence length, T tokens of a text, L selected layers, H hidden size
 """
 
 import dataclasses
@@ -43,8 +43,8 @@ class TextFeatures:
         text: The text, or a pair joined by " ||| ". For lists of words, the words joined by spaces.
         values: float32 [T, L, H], or [L, H] with pooling.
         tokens: The word pieces with [CLS] and [SEP], or the words of the text. Empty with pooling.
-        starts: Offset of the first character of each token in the text, or -1 for [CLS] and [SEP].
-        ends: Offset after the last character of each token, or -1.
+        starts: Position of the first character of each token in the text, or -1 for [CLS] and [SEP].
+        ends: Position after the last character of each token, or -1 for [CLS] and [SEP].
         is_truncated: Whether the text was truncated.
     """
 
@@ -65,17 +65,18 @@ class _Example:
 
 
 class FeatureExtractor:
-    """Turns texts into vectors.
+    """Computes vectors of texts with an encoder.
 
     Args:
         loaded: An encoder with its configuration and tokenizer, as `official_bert.load` returns it.
-        layers: Numbers of layers. 0 is the output of the embeddings, 1 the first block, and -1 the last block.
+        layers: Layers whose outputs are the vectors. 0 is the output of the embeddings, 1 the first block, and -1 the
+            last block.
         pooling: "none" for a vector per token, "cls" for the vector of [CLS], or "mean" or "max" over all tokens
             including [CLS] and [SEP].
-        align: Without pooling: "pieces" for a vector per word piece, or "words" for the mean of each word's pieces.
-        normalize: With pooling: whether to divide each text's vectors by the norm over all layers.
-        max_seq_length: Maximum number of tokens, with [CLS] and [SEP]. Defaults to 128, or to the number of positions
-            of a smaller model.
+        align: For pooling="none": "pieces" for a vector per word piece, or "words" for the mean of each word's pieces.
+        normalize: With pooling: whether to divide the vectors of a text by their common norm over all layers.
+        max_seq_length: Maximum number of tokens, including [CLS] and [SEP]. Defaults to 128, or to the number of
+            positions of a smaller model.
         batch_size: Number of texts per batch.
         is_split_into_words: Whether each text is a list of words. With align="words", each of them gets a vector.
 
@@ -146,7 +147,10 @@ class FeatureExtractor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _FeatureSpec(KindSpec):
-    """The vectors of texts. See FeatureExtractor for the attributes. A prediction is a TextFeatures."""
+    """The KindSpec of feature extraction: tokenizes texts and pools the encoder's outputs.
+
+    Predictions are TextFeatures. See FeatureExtractor for the attributes.
+    """
 
     kind: ClassVar[str] = "features"
 
@@ -199,7 +203,10 @@ class _FeatureSpec(KindSpec):
         return [Piece(piece.token, piece.start + offset, piece.end + offset) for piece in pieces]
 
     def _tokenize_words(self, words: Sequence[str]) -> list[Piece]:
-        """Returns the pieces of all words with the offsets of their words. A word without pieces becomes [UNK]."""
+        """Tokenizes each word.
+
+        The pieces of a word have the character positions of the whole word. A word without pieces becomes [UNK].
+        """
         pieces, start = [], 0
         for word in words:
             end = start + len(word)
@@ -234,7 +241,10 @@ class _FeatureSpec(KindSpec):
 
 
 def _compile_encoder(loaded: Loaded, layers: Sequence[int]) -> tf.types.experimental.PolymorphicFunction:
-    """Returns a function from inputs, [B, S] each, to "values", float32 [B, S, L, H]."""
+    """Returns a TensorFlow function that computes the selected layers of an encoder.
+
+    It maps a dict of input_ids, input_mask and segment_ids, int32 [B, S], to {"values": float32 [B, S, L, H]}.
+    """
     encoder = build_encoder(
         loaded.config, return_all_layers=True, dtype=loaded.model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
     )

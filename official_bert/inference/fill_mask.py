@@ -1,4 +1,4 @@
-"""The fill-mask command, and its function: predicts the masked tokens of texts with a pre-trained model.
+"""The fill-mask command and its Python function: predicts the masked tokens of texts with a pre-trained model.
 
 P masks of a text, V tokens of the vocabulary
 """
@@ -29,19 +29,19 @@ _TEXTS_AT_A_TIME = 64  # Limits the memory for logits.
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A token for a mask, and its probability from 0 to 1."""
+    """A token that may replace a [MASK], and its probability from 0 to 1."""
 
     token: str
     probability: float
 
 
 def fill_mask(loaded: Loaded, text: str, top_k: int = 5) -> list[list[Candidate]]:
-    """Returns the most probable tokens for each [MASK] in a text, best first.
+    """Returns the most probable tokens for each [MASK] in a text: for each [MASK] a list of candidates, best first.
 
     Args:
         loaded: A pre-training model, as `load_pretraining_model` returns it.
-        text: A text with one or more [MASK].
-        top_k: Number of candidates for each mask.
+        text: A text that contains [MASK] one or more times.
+        top_k: Number of candidates for each [MASK].
 
     Raises:
         UserError: If the text has no [MASK] or is too long for the model, or if the model has no masked-LM head.
@@ -50,7 +50,7 @@ def fill_mask(loaded: Loaded, text: str, top_k: int = 5) -> list[list[Candidate]
 
 
 def fill_masks(loaded: Loaded, texts: Iterable[str], top_k: int = 5) -> list[list[list[Candidate]]]:
-    """Does what `fill_mask` does for several texts, in batches."""
+    """Returns the most probable tokens for each [MASK] in several texts (see `fill_mask`), computed in batches."""
     predictor, waiting, filled = make_predictor(loaded, top_k), iter(texts), list[list[list[Candidate]]]()
     while some := list(itertools.islice(waiting, _TEXTS_AT_A_TIME)):
         for row in exports.to_rows(predictor.run(exports.to_columns({"text": some}))):
@@ -60,7 +60,11 @@ def fill_masks(loaded: Loaded, texts: Iterable[str], top_k: int = 5) -> list[lis
 
 
 def make_predictor(loaded: Loaded, top_k: int) -> KerasPredictor:
-    """Returns a predictor of the tokens, [B, P, K], and probabilities of the masks in texts (see `fill_mask`)."""
+    """Returns a predictor that maps texts to the top_k tokens of each [MASK], [B, P, top_k], and their probabilities.
+
+    Raises:
+        UserError: If the model has no masked-LM head, or top_k is less than 1 or more than the size of the vocabulary.
+    """
     loaded.config.require_masked_lm()
     if not 1 <= top_k <= len(loaded.tokenizer.vocab):
         raise UserError(f"top_k is {top_k}; it must be from 1 to {len(loaded.tokenizer.vocab)}.")
@@ -82,7 +86,7 @@ def make_predictor(loaded: Loaded, top_k: int) -> KerasPredictor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _FillMaskSpec(KindSpec):
-    """Predicts the tokens of masks. A prediction is the probability of each token for each mask, float64 [P, V]."""
+    """The KindSpec of filling masks. A prediction is the probability of each token for each [MASK], float64 [P, V]."""
 
     kind: ClassVar[str] = FILL_MASK
     discrete_outputs: ClassVar[tuple[str, ...]] = ("tokens",)
@@ -134,10 +138,14 @@ class _FillMaskSpec(KindSpec):
 
 
 def print_candidates(options: FillMaskOptions, texts: list[str]) -> None:
-    """Prints each text with the candidates for each of its masks.
+    """Prints each text with the candidates for each of its masks, as text or as JSON.
+
+    Args:
+        options: The flags.
+        texts: The texts on the command line.
 
     Raises:
-        UserError: If `texts` is empty, `fill_mask` rejects a text, or the model cannot be loaded.
+        UserError: If `texts` is empty, a text has no [MASK] or is too long, or the model cannot be loaded.
     """
     if not texts:
         raise UserError('Pass at least one text, in quotes: "the capital of france is [MASK] ."')

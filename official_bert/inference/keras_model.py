@@ -1,6 +1,6 @@
-"""The Keras backend: computes a model's outputs on all replicas of a strategy, in order and without padding.
+"""The Keras backend: computes a model's outputs for tokenized texts on all replicas of a distribution strategy.
 
-B batch, R rows
+B batch size, R rows (texts, or windows of long texts)
 """
 
 from collections.abc import Callable, Iterator
@@ -33,13 +33,14 @@ _BATCH_SIZE = 32
 
 
 class KerasPredictor(SpecPredictor):
-    """Answers texts with a Keras model, or another function of its inputs.
+    """A predictor that tokenizes and decodes in Python, and computes outputs with a Keras model.
 
     Args:
-        spec: The model's kind.
+        spec: The KindSpec of the model, which builds features and decodes outputs.
         tokenizer: The model's tokenizer.
         max_seq_length: Maximum number of tokens of a row.
-        compute: Returns the outputs that the spec decodes, given features and a number of rows per batch.
+        compute: Function that takes features and the number of rows per batch, and returns the outputs that the spec
+            decodes.
     """
 
     def __init__(
@@ -53,11 +54,11 @@ class KerasPredictor(SpecPredictor):
 
 
 class KerasRunner:
-    """Computes the outputs of a Keras model for rows that are already tokenized.
+    """Computes the outputs of a Keras model for Features (texts that are already tokenized), in batches.
 
     Args:
-        model: A model that was built in the strategy's scope.
-        strategy: Where to run. Defaults to TensorFlow's current strategy.
+        model: A model that was built in the scope of the strategy.
+        strategy: The distribution strategy to run on. None means TensorFlow's current strategy.
         max_seq_length: Maximum number of tokens of a row.
     """
 
@@ -72,12 +73,13 @@ class KerasRunner:
     def compute_outputs(
         self, features: Features, batch_size: int, report_progress: Callable[[int], None] | None = None
     ) -> Outputs:
-        """Returns the outputs for all rows, in order and without padding (see features.Outputs).
+        """Returns the model's outputs for all rows, in order and without padding (see features.Outputs).
 
         Args:
             features: The rows.
-            batch_size: Number of rows per batch over all replicas, rounded up to a multiple of their number.
-            report_progress: See `compute_outputs`.
+            batch_size: Number of rows per batch over all replicas, rounded up to a multiple of the number of replicas.
+            report_progress: Called with the number of completed rows after each batch. None prints a line every ten
+                seconds.
         """
         multiple = self._strategy.num_replicas_in_sync
         rounded = -(-batch_size // multiple) * multiple
@@ -85,7 +87,10 @@ class KerasRunner:
         return compute_outputs(forward, features, rounded, length, self.buckets, report_progress)
 
     def _traced_forward(self, inputs: dict[str, tf.Tensor]) -> Any:
-        """Runs the forward pass as a graph: one per number of axes or, with buckets, one per length."""
+        """Runs the forward pass as a TensorFlow graph.
+
+        The graph is traced once per number of axes of the inputs or, with buckets, once per sequence length.
+        """
         axes = len(inputs["input_mask"].shape)
         if axes not in self._forwards:
             signature = None
@@ -134,12 +139,12 @@ def compute_outputs(
     """Returns a model's outputs for all rows, in order and without padding (see features.Outputs).
 
     Args:
-        forward: Computes the outputs of a batch of padded inputs.
+        forward: Function that computes the outputs of a padded batch.
         features: The rows.
         batch_size: Number of rows per batch. Rows are sorted by length.
         max_seq_length: Maximum number of tokens of a row.
-        buckets: The lengths to pad to (see `features.padded_inputs`).
-        report_progress: Called with the number of completed rows after each batch. Defaults to a line every ten
+        buckets: The sequence lengths to pad to (see `features.padded_inputs`). Empty for any length.
+        report_progress: Called with the number of completed rows after each batch. None prints a line every ten
             seconds.
     """
     report_progress = report_progress or Progress("predicting", len(features), "rows").update

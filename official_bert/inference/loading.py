@@ -1,4 +1,4 @@
-"""Loads an export with the backend of its format."""
+"""Loads an export with the backend for its format: TensorFlow or ONNX Runtime."""
 
 from official_bert.inference import exports
 from official_bert.inference.predictor import Predictor
@@ -6,13 +6,13 @@ from official_bert.utils import extras
 
 
 def load(folder: str, threads: int | None = None, num_workers: int = 1, verify: bool = True) -> Predictor:
-    """Loads one version of an export. TensorFlow is imported only for a SavedModel.
+    """Loads one version of an export as a Predictor. TensorFlow is imported only if it is a SavedModel.
 
     Args:
-        folder: The version's folder.
-        threads: Number of threads that compute a batch in ONNX Runtime. Defaults to the number of cores.
+        folder: The folder of the version.
+        threads: Number of threads that compute a batch in ONNX Runtime. None means the number of cores.
         num_workers: Number of batches that `run` computes at a time in ONNX Runtime.
-        verify: Whether to compare the files with their checksums.
+        verify: Whether to check the files against their checksums.
 
     Raises:
         UserError: If the export is damaged, or a package is missing.

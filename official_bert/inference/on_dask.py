@@ -1,7 +1,9 @@
-"""predict and features on a Dask cluster: the same results as on one machine, in one output file per shard.
+"""The predict and features commands on a Dask cluster.
 
-1. One task per input file counts its rows and computes their digest. Every row is read, so a row that cannot be used is
-   reported before the first result.
+The results are the same as on one machine, in one file per shard.
+
+1. One task per input file counts its rows and computes their digest. It reads every row, so that a bad row is reported
+   before the first result.
 2. One task per missing shard reads the shard's rows and writes its output file, which appears when it is complete.
 
 Any task may run twice, even at the same time: output files are written under a temporary name and renamed.
@@ -37,12 +39,14 @@ _loading = threading.Lock()
 
 
 def predict(options: BatchPredictionOptions, num_shards: int, address: str) -> str:
-    """Does what `batch_prediction.predict` does, on a Dask cluster; returns a summary line.
+    """Answers the rows of the input files on a Dask cluster, and returns a summary line.
+
+    Does the same as `batch_prediction.predict`.
 
     Args:
-        options: The flags. The input may also be a pattern that matches several files.
+        options: The flags. --input_file may also be a pattern that matches several files.
         num_shards: Number of output files.
-        address: The scheduler's address.
+        address: Address of the Dask scheduler.
 
     Raises:
         UserError: If the input, the output, the export or the cluster cannot be used.
@@ -54,9 +58,17 @@ def predict(options: BatchPredictionOptions, num_shards: int, address: str) -> s
 
 
 def write_features(options: FeatureOptions, num_shards: int, address: str) -> str:
-    """Does what `feature_extraction.write_features` does, on a Dask cluster; returns a summary line.
+    """Computes the vectors of texts on a Dask cluster, and returns a summary line.
 
-    Arguments and errors are the same as for `predict`.
+    Does the same as `feature_extraction.write_features`.
+
+    Args:
+        options: The flags. --input_file may also be a pattern that matches several files.
+        num_shards: Number of output files.
+        address: Address of the Dask scheduler.
+
+    Raises:
+        UserError: If the input, the output, the checkpoint or the cluster cannot be used.
     """
     options = feature_extraction.apply_trained_settings(options)
     feature_files.detect_format(options.output_file, options.output_format)
@@ -73,9 +85,9 @@ def write_features(options: FeatureOptions, num_shards: int, address: str) -> st
 
 @dataclasses.dataclass(frozen=True)
 class _Prediction:
-    """A task of the cluster: computes answers with the export in a folder.
+    """How workers of the cluster read rows and write shards for the predict command.
 
-    `identity` is everything that the results depend on, except the rows, as JSON values.
+    `identity` contains everything except the rows that the results depend on, as JSON values.
     """
 
     folder: str
@@ -108,7 +120,10 @@ class _Prediction:
 
 @dataclasses.dataclass(frozen=True)
 class _Extraction:
-    """Computes vectors of texts, with the same methods as _Prediction."""
+    """How workers of the cluster read texts and write shards for the features command.
+
+    Has the same methods as _Prediction.
+    """
 
     options: FeatureOptions
     trained: dict[str, Any]
@@ -142,7 +157,7 @@ Computation = _Prediction | _Extraction
 
 
 def _digest(loaded: Loaded) -> str:
-    """Returns a SHA-256 of everything in an encoder that the vectors depend on."""
+    """Returns a SHA-256 of the configuration, vocabulary, casing and weights of an encoder, on which vectors depend."""
     settings = loaded.tokenizer.casing.settings
     described = [dataclasses.asdict(loaded.config), loaded.tokenizer.vocab, settings]
     digest = hashlib.sha256(json.dumps(described).encode())
@@ -152,7 +167,14 @@ def _digest(loaded: Loaded) -> str:
 
 
 def _run(computation: Computation, input_file: str, output_file: str, num_shards: int, address: str) -> str:
-    """Computes the missing shards; returns a summary line.
+    """Computes the shards that do not exist yet, and returns a summary line.
+
+    Args:
+        computation: What the workers do.
+        input_file: A file, or a pattern that matches several files.
+        output_file: The output file, from which the names of the shards are derived.
+        num_shards: Number of shards.
+        address: Address of the Dask scheduler.
 
     Raises:
         UserError: If a row, the output or the cluster cannot be used, or if existing shards belong to another run.
@@ -198,7 +220,11 @@ def _is_complete(computation: Computation, path: str) -> bool:
 
 
 def _check_same_run(path: str, run: dict[str, Any]) -> None:
-    """Writes the description of the run, or checks that an existing one is the same."""
+    """Writes the file that describes the run. If it exists, checks that it describes the same run.
+
+    Raises:
+        UserError: If the existing file describes another run.
+    """
     if not files.exists(path):
         write_run_file(path, run)
         return
@@ -211,7 +237,7 @@ def _check_same_run(path: str, run: dict[str, Any]) -> None:
 
 
 def _count_rows(computation: Computation, path: str) -> dict[str, Any]:
-    """Returns the entry of an input file in the run file."""
+    """Reads an input file, and returns its entry in the run file: its path, number of rows and SHA-256."""
     num_rows, digest = 0, hashlib.sha256()
     for row in computation.read(path):
         digest.update(json.dumps(row).encode() + b"\n")
@@ -220,7 +246,15 @@ def _count_rows(computation: Computation, path: str) -> dict[str, Any]:
 
 
 def _compute_shard(computation: Computation, sources: list[dict[str, Any]], shard: Shard, path: str, run: str) -> None:
-    """Writes a shard, unless another worker that ran the same task has written it."""
+    """Computes and writes a shard. Does nothing if another worker has already written it.
+
+    Args:
+        computation: What the workers do.
+        sources: The entries of the input files in the run file.
+        shard: The shard.
+        path: The shard's output file.
+        run: Identifier of the run, by which the worker caches the model.
+    """
     if _is_complete(computation, path):
         return
     ends = list(itertools.accumulate(source["rows"] for source in sources))
@@ -235,7 +269,7 @@ def _compute_shard(computation: Computation, sources: list[dict[str, Any]], shar
 
 
 def _read_range(computation: Computation, sources: list[dict[str, Any]], first: int, end: int) -> Iterator[Any]:
-    """Yields the rows from `first` up to `end`, counted through all input files."""
+    """Yields the rows from index `first` up to, but not including, `end`, counted over all input files."""
     start = 0
     for source in sources:
         stop = start + source["rows"]

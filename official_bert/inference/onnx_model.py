@@ -1,4 +1,4 @@
-"""The ONNX Runtime backend: answers texts with an exported graph, without TensorFlow or Keras."""
+"""The ONNX Runtime backend: answers texts with an exported ONNX model, without TensorFlow or Keras."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -30,13 +30,13 @@ _QUICK_BYTES = 512
 
 
 class OnnxPredictor(SpecPredictor):
-    """Answers texts with one version of an export for ONNX Runtime.
+    """A predictor for one version of an ONNX export. It tokenizes and decodes in Python.
 
     Args:
-        folder: The version's folder.
-        threads: Number of threads that compute a batch. Defaults to the number of cores.
-        num_workers: Number of batches of one call that are computed at a time.
-        verify: Whether to compare the files with their checksums.
+        folder: The folder of the version.
+        threads: Number of threads that compute a batch. None means the number of cores.
+        num_workers: Number of batches that `run` computes at a time.
+        verify: Whether to check the files against their checksums.
 
     Raises:
         UserError: If a file is damaged or missing, or onnxruntime is not installed.

@@ -1,4 +1,4 @@
-"""The flags of predict, features and fill-mask."""
+"""The flags of the predict, features and fill-mask commands."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ PIECES, WORDS = ALIGNMENTS = ("pieces", "words")
 
 @dataclasses.dataclass(frozen=True)
 class BatchPredictionOptions(ValidatedOptions):
-    """The flags of predict."""
+    """The flags of the predict command."""
 
     export_dir: str = option(dataclasses.MISSING, "Folder of an export, or of one of its versions.")
     input_file: str = option(
@@ -32,7 +32,7 @@ class BatchPredictionOptions(ValidatedOptions):
 
 @dataclasses.dataclass(frozen=True)
 class FeatureOptions(ValidatedOptions):
-    """The flags of features, with the defaults of the original."""
+    """The flags of the features command. The defaults are those of the original's extract_features.py."""
 
     init: str = option(dataclasses.MISSING, "Checkpoint of an encoder: a folder or file in any format.")
     input_file: str = option(
@@ -74,7 +74,7 @@ class FeatureOptions(ValidatedOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ShardOptions(DaskOptions):
-    """The flags that divide the input of predict and features among workers or jobs."""
+    """The flags that divide the input of predict and features among Dask workers or separate jobs."""
 
     num_shards: int = option(
         1,
@@ -99,13 +99,13 @@ class ShardOptions(DaskOptions):
         self.selected()
 
     def selected(self) -> Shard:
-        """Returns the shard that --shard names; without it, all rows."""
+        """Returns the shard given by --shard, or a shard of all rows if the flag is not passed."""
         return Shard.parse(self.shard) if self.shard is not None else ALL_ROWS
 
 
 @dataclasses.dataclass(frozen=True)
 class FillMaskOptions(ValidatedOptions):
-    """The flags of fill-mask."""
+    """The flags of the fill-mask command."""
 
     model_dir: str = option(dataclasses.MISSING, "The --output_dir of pretrain, or another pre-training checkpoint.")
     top_k: int = option(5, "Number of candidates for each [MASK].", min=1)

@@ -1,11 +1,10 @@
-"""The path from texts to answers, whatever computes them: columns of texts go in, columns of answers come out.
+"""The path from texts to answers that all backends share: arrays of texts in, arrays of answers out.
 
-A backend is a subclass of `Predictor`: a SavedModel (saved_model.py), a graph in ONNX Runtime (onnx_model.py), or a
-Keras model (keras_model.py). This module imports neither TensorFlow nor Keras.
+A backend is a subclass of `Predictor`: a SavedModel (saved_model.py), an ONNX model (onnx_model.py) or a Keras model
+(keras_model.py). This module imports neither TensorFlow nor Keras. Texts are Python strings in arrays of objects. Only
+the SavedModel backend converts them to bytes and back.
 
-Texts are Python strings in arrays of objects. Only the SavedModel backend converts them to bytes and back.
-
-B texts, R rows (a text, or one window of a long text)
+B texts, N endings of multiple choice, R rows (texts, or windows of long texts)
 """
 
 import abc
@@ -32,10 +31,10 @@ PARALLEL_BATCHES = 2
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """The type and shape of an input or output. The first dimension is for the instances.
+    """The dtype and shape of an input or output of a signature. The first dimension is the batch.
 
     Attributes:
-        dtype: TensorFlow's name of the type, such as "string" or "int32".
+        dtype: TensorFlow's name of the dtype, such as "string" or "int32".
         shape: Sizes of the dimensions (None: any size), or None if the number of dimensions is unknown.
     """
 
@@ -44,27 +43,27 @@ class Tensor:
 
     @property
     def is_integer(self) -> bool:
-        """Whether it contains integers of a type that NumPy has too."""
+        """Whether the dtype is an integer type that NumPy also has."""
         return self._kind in ("i", "u")
 
     @property
     def is_floating(self) -> bool:
-        """Whether it contains floating-point numbers."""
+        """Whether the dtype is a floating-point type."""
         return self._kind == "f" or self.dtype == "bfloat16"
 
     @property
     def numpy_type(self) -> Any:
-        """NumPy's type, which is float32 for bfloat16."""
+        """The NumPy dtype for values of the tensor: object for strings, and float32 for bfloat16, which NumPy lacks."""
         return object if self.dtype == STRING else np.dtype("float32" if self.dtype == "bfloat16" else self.dtype)
 
     @property
     def range(self) -> tuple[int, int]:
-        """The smallest and the largest integer."""
+        """The smallest and the largest value of an integer dtype."""
         limits = np.iinfo(self.numpy_type)
         return int(limits.min), int(limits.max)
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Returns TensorFlow Serving's JSON of a tensor with this name."""
+        """Returns the JSON object with which TensorFlow Serving describes a tensor with this name."""
         sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in self.shape or ()]
         dtype = {"float16": "HALF", "float32": "FLOAT", "float64": "DOUBLE"}.get(self.dtype, self.dtype.upper())
         shape = {"dim": sizes, "unknown_rank": self.shape is None}
@@ -80,18 +79,18 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """Inputs and outputs by name."""
+    """The inputs and outputs of a function of a model, by name."""
 
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
 
     @property
     def takes_rows(self) -> bool:
-        """Whether every input has a dimension for instances."""
+        """Whether every input has a batch dimension."""
         return bool(self.inputs) and all(tensor.shape for tensor in self.inputs.values())
 
     def describe(self) -> dict[str, Any]:
-        """Returns TensorFlow Serving's JSON of the signature."""
+        """Returns the JSON object with which TensorFlow Serving describes a signature."""
         description: dict[str, Any] = {
             part: {name: tensor.describe(name) for name, tensor in tensors.items()}
             for part, tensors in (("inputs", self.inputs), ("outputs", self.outputs))
@@ -106,14 +105,14 @@ class Signature:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-    """Texts of one request that are ready to be computed, row by row.
+    """Texts of one request that are ready to be computed, as rows (texts, or windows of long texts).
 
     Attributes:
         signature: Name of the signature.
         instances: Number of texts.
-        content: What the backend computes.
+        content: The inputs, in the form that the backend needs.
         tokens: Number of tokens of each row.
-        group: Rows with equal groups may share a batch. None if a row needs a batch of its own.
+        group: Rows with equal groups may be in the same batch. None if a row needs a batch of its own.
     """
 
     signature: str
@@ -127,18 +126,19 @@ Row = tuple[Prepared, int]  # and the index of the row in it
 
 
 class Predictor(abc.ABC):
-    """Answers texts. All methods may be called from several threads.
+    """Base class of the backends that answer texts. All methods may be called from several threads.
 
-    `run` answers a batch of texts. A server, which puts rows of several requests into one batch, calls `prepare`,
+    `run` answers a batch of texts. A server, which combines rows of several requests to batches, calls `prepare`,
     `compute` and `finish` instead.
 
     Attributes:
         folder: The folder of the export's version. Empty for a model that is not exported.
         metadata: The export's metadata. Empty for a SavedModel of another tool, and for a model that is not exported.
-        has_even_speed: Whether texts of equal length always take about the same time. TensorFlow needs longer for
-            shapes that are new.
-        quick_bytes: Number of bytes of text that `prepare` and `finish` process in a negligible time.
-        parallel_batches: Number of batches to compute at a time for the highest speed, at most PARALLEL_BATCHES.
+        has_even_speed: Whether texts of equal length always take about the same time. In TensorFlow, the first batch of
+            a new shape takes longer.
+        quick_bytes: Up to this number of bytes of text, `prepare` and `finish` take so little time that the server
+            calls them without a thread.
+        parallel_batches: Number of batches to compute at a time for the highest throughput, at most PARALLEL_BATCHES.
     """
 
     folder: str = ""
@@ -150,54 +150,66 @@ class Predictor(abc.ABC):
     @property
     @abc.abstractmethod
     def signatures(self) -> Mapping[str, Signature]:
-        """The inputs and outputs by signature."""
+        """The inputs and outputs of each signature, by signature name."""
 
     @property
     def inputs(self) -> list[str]:
-        """The names of the columns that `run` takes."""
+        """The names of the text inputs that `run` takes."""
         return list(self.signatures[DEFAULT_SIGNATURE].inputs)
 
     @property
     def kind(self) -> str:
-        """The kind of model, such as "classification", or "other" if it is unknown."""
+        """The kind of task, such as "classification", or "other" if it is unknown."""
         return str(self.metadata.get("kind", "other"))
 
     @abc.abstractmethod
     def run(self, columns: Columns, batch_size: int | None = None) -> Columns:
-        """Returns the answers to texts, [B, ...] each.
+        """Returns the model's answers to texts: an array [B, ...] for each output name.
 
         Args:
-            columns: A column for each of `inputs`, [B], or [B, N] for the endings of multiple choice.
-            batch_size: Maximum number of rows per batch. Texts are sorted by length. Defaults to one batch, or to what
-                the backend computes fastest.
+            columns: An array of texts for each of `inputs`: [B], or [B, N] for the endings of multiple choice.
+            batch_size: Maximum number of rows per batch. Rows are sorted by length. None means a single batch, or the
+                size that the backend computes fastest.
 
         Raises:
-            RefusedTextsError: If the model cannot answer a text.
+            RefusedTextsError: If the model cannot answer one of the texts.
         """
 
     def can_divide(self, signature: str) -> bool:
-        """Returns whether the texts of one request may be split, and batched with texts of other requests."""
+        """Returns whether the texts of one request may be split, and be in a batch with texts of other requests.
+
+        Args:
+            signature: Name of the signature that the request calls.
+        """
         return True
 
     @abc.abstractmethod
     def prepare(self, signature: str, columns: Columns) -> list[Prepared]:
-        """Returns the inputs of a signature, [B, ...] each, ready to be computed."""
+        """Prepares the texts of a request for `compute`, as one or more Prepared objects.
+
+        Args:
+            signature: Name of the signature that the request calls.
+            columns: An array [B, ...] for each input of the signature.
+        """
 
     @abc.abstractmethod
     def compute(self, some_rows: Sequence[Row]) -> list[Any]:
-        """Returns the output of each row. All rows belong to one group.
+        """Computes a batch of rows, and returns the output of each row.
+
+        Args:
+            some_rows: Rows of one or more requests. Their `group` must be equal.
 
         Raises:
-            RefusedTextsError: If the model cannot answer one of them.
+            RefusedTextsError: If the model cannot answer one of the rows.
         """
 
     def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Columns:
-        """Returns the answers to texts, [B, ...] each, given the outputs of their rows."""
+        """Converts the outputs of all rows of a Prepared object to answers, [B, ...] for each output name."""
         (answer,) = outputs
         return dict(answer)
 
     def warm_up(self) -> None:
-        """Answers a few requests, so that the first one is not slow, and replays the export's reference inputs.
+        """Answers a few texts, so that the first request is not slow, and checks the export's reference inputs.
 
         Raises:
             UserError: If the model cannot answer them, or answers differently from when it was exported.
@@ -207,10 +219,10 @@ class Predictor(abc.ABC):
 
 
 class SpecPredictor(Predictor):
-    """A predictor that tokenizes and decodes in Python, with the spec of the model's kind.
+    """Base class of the predictors that tokenize texts and decode outputs in Python, using the KindSpec of the model.
 
     Args:
-        spec: The model's kind.
+        spec: The KindSpec of the model, which builds features and decodes outputs.
         tokenizer: The model's tokenizer.
         max_seq_length: Maximum number of tokens of a row.
     """
@@ -220,16 +232,21 @@ class SpecPredictor(Predictor):
 
     @abc.abstractmethod
     def compute_outputs(self, features: Features, batch_size: int | None = None) -> Outputs:
-        """Returns the model's outputs for all rows, in order and without padding (see features.Outputs)."""
+        """Returns the model's outputs for all rows, in order and without padding (see features.Outputs).
+
+        Args:
+            features: The rows.
+            batch_size: Maximum number of rows per batch. None lets the backend choose.
+        """
 
     @property
     def kind(self) -> str:
-        """The kind of model."""
+        """The kind of task, such as "classification"."""
         return self.spec.kind
 
     @functools.cached_property
     def signatures(self) -> Mapping[str, Signature]:
-        """The inputs and outputs of the only signature. Answering an example determines the outputs."""
+        """The inputs and outputs of the only signature. The outputs are determined by answering an example text."""
         choices = self.spec.num_choices
         inputs = {
             name: Tensor(STRING, (None, choices) if name == "endings" else (None,))
@@ -249,7 +266,15 @@ class SpecPredictor(Predictor):
         return self._to_columns(self._decode(examples, features, self.compute_outputs(features, batch_size)))
 
     def answer(self, columns: Columns, batch_size: int | None = None) -> tuple[dict[str, list[Any]], list[float]]:
-        """Returns the answers to texts as lists, and the margin of each decision (see KindSpec.margins)."""
+        """Returns the answers to texts as a list for each output name, and the margin of each answer.
+
+        Args:
+            columns: An array of texts for each of `inputs`.
+            batch_size: Maximum number of rows per batch. None lets the backend choose.
+
+        Returns:
+            The answers, and how far each answer is from a different one (see KindSpec.margins).
+        """
         examples, features = self._featurize(columns)
         outputs = self.compute_outputs(features, batch_size)
         return self._decode(examples, features, outputs), self.spec.margins(outputs, features, examples)
@@ -295,11 +320,11 @@ class SpecPredictor(Predictor):
 
 
 def split_texts(signature: str, columns: Columns, tokens: Sequence[int]) -> list[Prepared]:
-    """Returns each text of a signature's inputs as a row that may share a batch with other texts.
+    """Makes each text a Prepared object of its own, with one row that may share a batch with other texts.
 
     Args:
         signature: Name of the signature.
-        columns: The texts, [B, ...] each.
+        columns: An array of texts, [B, ...], for each input.
         tokens: Number of tokens of each text.
     """
     group = (signature, *(value.shape[1:] for value in columns.values()))
@@ -308,19 +333,31 @@ def split_texts(signature: str, columns: Columns, tokens: Sequence[int]) -> list
 
 
 def join_texts(some_rows: Sequence[Row]) -> Columns:
-    """Returns the texts of rows that `split_texts` returned, [B, ...] each."""
+    """Concatenates texts that `split_texts` has split, to an array [B, ...] for each input."""
     contents = [prepared.content for prepared, _ in some_rows]
     return {name: np.concatenate([content[name] for content in contents]) for name in contents[0]}
 
 
 def bound_tokens(columns: Columns, num_bytes: Sequence[int], max_seq_length: int) -> list[int]:
-    """Returns the maximum number of tokens of each text, which cannot have more tokens than bytes."""
+    """Returns an upper bound of the number of tokens of each text: its bytes, but at most max_seq_length.
+
+    For multiple choice, it is multiplied by the number of choices.
+
+    Args:
+        columns: An array of texts for each input: [B], or [B, N] for the endings of multiple choice.
+        num_bytes: Number of bytes of each text, over all inputs.
+        max_seq_length: Maximum number of tokens of a sequence.
+    """
     choices = max(value.size for value in columns.values()) // len(num_bytes)
     return [min(count, max_seq_length) * choices for count in num_bytes]
 
 
 def count_row_bytes(columns: Columns) -> list[int]:
-    """Returns the number of bytes in UTF-8 of the texts of each row, given columns [B] or [B, N]."""
+    """Returns the size of each example in bytes of UTF-8, summed over all its text inputs.
+
+    Args:
+        columns: An array for each input: [B], or [B, N] for the endings of multiple choice.
+    """
     count = len(next(iter(columns.values())))
     texts = [value.reshape(count, -1).tolist() for value in columns.values() if value.dtype == object]
     return [sum(count_text_bytes(text) for row in rows for text in row) for rows in zip(*texts, strict=True)] or [
@@ -334,7 +371,7 @@ def count_text_bytes(text: str | bytes) -> int:
 
 
 def _pad_answers(name: str, column: Sequence[Any], dtype: Any) -> Any:
-    """Returns answers as an array, [B, ...], padded if a text has several (see `exports.join_rows`)."""
+    """Converts one output of all texts to an array, [B, ...]. If texts have several values, they are padded."""
     if not (column and isinstance(column[0], list)):
         return np.array(column, dtype)
     return exports.join_rows([{name: np.array([elements], dtype)} for elements in column])[name]

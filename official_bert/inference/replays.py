@@ -1,6 +1,6 @@
-"""Reference inputs of an export, with the answers of the exported model.
+"""The reference inputs of an export and the model's answers to them, with which the export can be checked anywhere.
 
-The export command stores them with the model (see export/proof.py), so that they can be replayed wherever it runs.
+The export command stores them with the model (see export/proof.py).
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ Answers = list[dict[str, Any]]  # A dict of outputs for each row.
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """Reference inputs and the answers to them.
+    """The reference inputs of an export, and the answers of the model from which it was exported.
 
     Attributes:
-        texts: A column of texts for each input.
-        answers: A column of answers for each output.
-        decisions: Outputs chosen by comparing numbers (such as labels), which rounding may flip.
-        margins: The margin of the decision for each text.
-        tolerance: Largest difference of a number that counts as rounding.
+        texts: The reference inputs: a list of texts for each input name.
+        answers: The answers: a list for each output name.
+        decisions: Names of the outputs chosen by comparing numbers (such as labels), which rounding may flip.
+        margins: For each text, how far its decisions are from flipping (see KindSpec.margins).
+        tolerance: Largest relative difference of a number that counts as rounding.
     """
 
     texts: dict[str, list[Any]]
@@ -44,11 +44,16 @@ class Replay:
         return len(self.margins)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a dict of the inputs for each example."""
+        """Returns a dict of the inputs by name for each reference input."""
         return [{name: column[number] for name, column in self.texts.items()} for number in range(len(self))]
 
     def differences(self, answers: Sequence[Mapping[str, Any]], answerer: str) -> Iterator[str]:
-        """Yields a line for each of the first texts that `answerer` answers differently."""
+        """Yields a line for each output of a text that differs by more than rounding from the stored answer.
+
+        Args:
+            answers: Answers to the first reference inputs, or to all.
+            answerer: What gave these answers, such as "the server", for the lines.
+        """
         for number, (row, others) in enumerate(zip(self.rows(), answers, strict=False)):
             for name, column in self.answers.items():
                 if name in self.decisions and self.margins[number] <= 2 * self.tolerance:
@@ -62,7 +67,11 @@ class Replay:
                     )
 
     def largest_difference(self, answers: Sequence[Mapping[str, Any]]) -> float:
-        """Returns the largest difference of a number from `answers`, which must have no `differences`."""
+        """Returns the largest relative difference between a stored number and the same number in `answers`.
+
+        Args:
+            answers: Answers for which `differences` yields nothing.
+        """
         return max(
             _difference(self.answers[name][number], row[name])
             for number, row in enumerate(answers)
@@ -70,7 +79,10 @@ class Replay:
         )
 
     def write(self, folder: str) -> None:
-        """Writes the replay file of the export in `folder`."""
+        """Writes the replay file to the folder of an export.
+
+        Very long answers, such as vectors of long texts, are left out.
+        """
         kept = [
             number
             for number in range(len(self))
@@ -90,6 +102,9 @@ class Replay:
 
 def read(folder: str) -> Replay:
     """Reads the replay file of an export.
+
+    Args:
+        folder: The folder of one version of an export.
 
     Raises:
         UserError: If the file is missing or damaged.
@@ -119,7 +134,7 @@ def read(folder: str) -> Replay:
 
 
 class Model(Protocol):
-    """The part of a predictor that is needed to replay an export's reference inputs."""
+    """The methods of a predictor that are needed to check reference inputs."""
 
     @property
     def inputs(self) -> Any: ...
@@ -128,7 +143,15 @@ class Model(Protocol):
 
 
 def ask(model: Model, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Returns a model's answers to each row, and to the first `TOGETHER` rows in one batch, as JSON values."""
+    """Returns a model's answers to each row alone, and its answers to the first rows in one batch.
+
+    Args:
+        model: The model.
+        rows: The texts by input name.
+
+    Returns:
+        JSON values by output name, for each row, and for each of the first `TOGETHER` rows.
+    """
 
     def answer(some_rows: Sequence[dict[str, Any]]) -> Answers:
         return exports.to_rows(
@@ -139,7 +162,13 @@ def ask(model: Model, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]
 
 
 def check(folder: str, model: Model) -> None:
-    """Compares a model's answers with the replay file of its export, if the export has one.
+    """Compares a model's answers to the first reference inputs with the stored answers.
+
+    Does nothing without a replay file.
+
+    Args:
+        folder: The folder of one version of an export.
+        model: The model to check.
 
     Raises:
         UserError: If an answer differs by more than rounding.
@@ -160,7 +189,10 @@ def check(folder: str, model: Model) -> None:
 
 
 def _difference(expected: Any, other: Any) -> float:
-    """Returns the largest difference of numbers, divided by 1 + the expected one; infinity if other values differ."""
+    """Returns the largest difference between two numbers a and b in nested lists, relative to 1 + |a|.
+
+    Returns infinity if lists have different lengths or other values, such as strings, are not equal.
+    """
     if isinstance(expected, list):
         if not isinstance(other, list) or len(expected) != len(other):
             return math.inf

@@ -1,4 +1,4 @@
-"""The SavedModel backend: answers texts with an exported SavedModel, or one of another tool, in TensorFlow.
+"""The SavedModel backend: answers texts in TensorFlow with an exported SavedModel, or with one of another tool.
 
 B texts
 """
@@ -35,14 +35,14 @@ _FINGERPRINT_FILE = "fingerprint.pb"
 
 
 class SavedModelPredictor(Predictor):
-    """Answers texts with one version of a SavedModel.
+    """A predictor for one version of a SavedModel, which takes texts and returns answers by itself.
 
     Args:
         folder: The folder that contains saved_model.pb.
-        verify: Whether to compare the files with their checksums.
+        verify: Whether to check the files against their checksums.
 
     Raises:
-        UserError: If it cannot be loaded.
+        UserError: If the SavedModel cannot be loaded.
     """
 
     def __init__(self, folder: str, verify: bool = True) -> None:
@@ -97,10 +97,14 @@ class SavedModelPredictor(Predictor):
         return exports.split_rows(outputs) if first.group else [outputs]
 
     def call(self, signature: str, columns: Columns) -> Columns:
-        """Returns the outputs of a signature, by sorted name, for inputs of the right types and shapes.
+        """Calls a signature, and returns its outputs, sorted by name.
+
+        Args:
+            signature: Name of the signature.
+            columns: An array for each input, with the dtype and shape in the signature.
 
         Raises:
-            RefusedTextsError: If the model cannot answer a text.
+            RefusedTextsError: If the model cannot answer one of the texts.
         """
         specs = self._signatures[signature].inputs
         try:
@@ -124,7 +128,7 @@ class SavedModelPredictor(Predictor):
         super().warm_up()
 
     def _count_tokens(self, signature: str, columns: Columns) -> list[int]:
-        """Returns the maximum number of tokens of each text, in all windows, or 0 for a model of another tool."""
+        """Returns an upper bound of the tokens of each text, over all windows. 0 for a model of another tool."""
         num_bytes = count_row_bytes(columns)
         count = len(num_bytes)
         if not self.metadata:
@@ -139,10 +143,10 @@ class SavedModelPredictor(Predictor):
 
 
 def load_saved_model(folder: str) -> Any:
-    """Returns `tf.saved_model.load` of a folder.
+    """Loads a SavedModel with `tf.saved_model.load`, after checking its fingerprint file.
 
     Raises:
-        UserError: If its fingerprint is damaged or incomplete.
+        UserError: If the fingerprint file is damaged or incomplete.
     """
     with exports.link_to_loadable_path(folder) as path:
         fingerprint = os.path.join(folder, _FINGERPRINT_FILE)
@@ -169,7 +173,15 @@ def _read_tensor(info: Any) -> Tensor:
 
 
 def decode_strings(name: str, values: np.ndarray) -> np.ndarray:
-    """Decodes strings from UTF-8. Bytes that are not UTF-8, and outputs named `*_bytes`, stay bytes."""
+    """Decodes a string output from UTF-8.
+
+    Bytes that are not UTF-8 stay bytes, and so do all values of outputs named `*_bytes`. Arrays of numbers are returned
+    unchanged.
+
+    Args:
+        name: Name of the output.
+        values: Values of the output.
+    """
     if values.dtype != object or name.endswith("_bytes"):
         return values
     return np.asarray(_decode_texts(values), object)
@@ -186,7 +198,7 @@ _decode_texts = np.frompyfunc(_decode_text, 1, 1)
 
 
 def _shorten(message: str) -> str:
-    """Returns TensorFlow's message without its positions in the graph."""
+    """Removes the positions in the graph from TensorFlow's error message."""
     noise = ("Graph execution error", "Detected at node", "<stack traces", "\t", " ")
     lines = [line.split(" [Op:")[0] for line in message.splitlines() if line and not line.startswith(noise)]
     return "; ".join(lines) or message

@@ -1,4 +1,4 @@
-"""Shards: contiguous parts of the input rows that separate jobs or workers process into output files of their own."""
+"""Shards: contiguous parts of the input rows. Separate jobs or workers process them and write one output file each."""
 
 import dataclasses
 import os
@@ -23,7 +23,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
-        """Returns the shard that a value of --shard names.
+        """Parses the value of --shard, such as "0/8" for the first of eight shards.
 
         Raises:
             UserError: If the text is not of the form INDEX/COUNT, or the index is not less than the count.
@@ -37,17 +37,24 @@ class Shard:
         return cls(int(found[1]), int(found[2]))
 
     def path(self, output_file: str) -> str:
-        """Returns the shard's output file, such as all-00003-of-00010.jsonl. A single shard keeps the plain name."""
+        """Returns the shard's output file, such as all-00003-of-00010.jsonl.
+
+        If there is one shard, returns `output_file`.
+        """
         if self.count == 1:
             return output_file
         stem, extension = os.path.splitext(output_file)
         return f"{stem}-{self.index:05}-of-{self.count:05}{extension}"
 
     def row_range(self, num_rows: int, rows_per_group: int) -> tuple[int, int]:
-        """Returns the index of the shard's first row and the index after its last row.
+        """Returns the index of the shard's first row, and the index after its last row.
 
-        Rows are computed in groups that are sorted by length. A group is never split between shards, so every batch
-        is the same as without shards.
+        Rows are sorted by length within groups. A group is never split between shards, so every batch is the same as
+        without shards.
+
+        Args:
+            num_rows: Number of rows of the input.
+            rows_per_group: Number of rows in a group.
         """
         num_groups = -(-num_rows // rows_per_group)
         bounds = [(index * num_groups // self.count) * rows_per_group for index in (self.index, self.index + 1)]

@@ -59,7 +59,11 @@ _CLASSES = _create_message_classes()
 
 
 def warmup_requests(inputs: Mapping[str, Any]) -> bytes:
-    """Returns the content of the file: one request to serving_default, with inputs [B, ...], for each example."""
+    """Returns the bytes of a warm-up file with a request to serving_default for a short and for a long text.
+
+    Args:
+        inputs: The TensorSpec, [None, ...], of each input.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "requests")
         with tf.io.TFRecordWriter(path) as writer:
@@ -74,7 +78,7 @@ def warmup_requests(inputs: Mapping[str, Any]) -> bytes:
 
 
 def read_requests(path: str) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Yields the signature and the inputs of each PredictRequest in a warm-up file. Other logs are skipped.
+    """Yields the signature name and the inputs of each PredictRequest in a warm-up file. Other messages are skipped.
 
     Raises:
         UserError: If the file is truncated or damaged.

@@ -1,4 +1,1 @@
-"""The HTTP server for exported models, and its page.
-
-No package imports it: it is run by the command serve.
-"""
+"""The serve command: an HTTP server for exported models, with a web page. No other package imports it."""

@@ -1,7 +1,7 @@
-"""Access control: requests need the token or, without a token, must come from this machine or an allowed host.
+"""Access control: requests must send the token or, if there is none, be addressed to this machine or an allowed host.
 
-Without a token, any web page in a browser on this machine could send requests. The Origin header shows the address of
-the page. The Host header shows a host name that its owner has pointed to 127.0.0.1 (DNS rebinding).
+Without a token, any web page in a browser on this machine could send requests. The Origin header tells which site the
+page is from. The Host header reveals foreign host names that resolve to 127.0.0.1 (DNS rebinding).
 """
 
 import hashlib
@@ -18,14 +18,14 @@ _DEFAULT_PORTS = (":80", ":443")
 
 
 class Access:
-    """Checks the token of requests or, without a token, their Host and Origin headers.
+    """Checks the token of requests or, if the server has no token, their Host and Origin headers.
 
     Args:
-        token: The bearer token, or None.
-        allowed_hosts: Host names that are allowed in addition to this machine's.
+        token: The bearer token that requests must send, or None.
+        allowed_hosts: Host names that are allowed in addition to localhost.
 
     Attributes:
-        token: The current token. It may be replaced.
+        token: The current token. It may be replaced while the server runs.
     """
 
     def __init__(self, token: str | None, allowed_hosts: Iterable[str]) -> None:
@@ -34,11 +34,11 @@ class Access:
 
     @property
     def needs_token(self) -> bool:
-        """Whether requests must carry a token."""
+        """Whether requests must send a token."""
         return self.token is not None
 
     def check(self, request: web.Request) -> None:
-        """Raises a RequestError if the request is not allowed."""
+        """Raises a RequestError if the token is wrong or, without a token, the Host or Origin header is not allowed."""
         if self.token is not None:
             _check_token(request.headers.get("Authorization", ""), self.token)
             return
@@ -48,7 +48,10 @@ class Access:
 
     @staticmethod
     def check_json(request: web.Request) -> None:
-        """Raises a RequestError if a web page does not send JSON. Browsers let any page send plain text."""
+        """Raises a RequestError if a web page (a request with an Origin header) does not send JSON.
+
+        Browsers let any page send plain text without asking the server.
+        """
         if "Origin" in request.headers and request.content_type != "application/json":
             raise RequestError(
                 415, f"the content type is {request.content_type}; a web page must send application/json"
@@ -91,7 +94,7 @@ def _digest(token: str) -> bytes:
 
 
 def _remove_port(host: str) -> str:
-    """Returns the name in a Host header: localhost for localhost:8501, ::1 for [::1]:8501."""
+    """Returns the host name in a Host header: "localhost" for "localhost:8501", "::1" for "[::1]:8501"."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -103,7 +106,7 @@ def _remove_default_port(address: str) -> str:
 
 
 def is_loopback(name: str) -> bool:
-    """Returns whether a host name or address is only reachable from this machine."""
+    """Returns whether a host name or address is localhost, which only this machine can reach."""
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:

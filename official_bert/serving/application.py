@@ -1,4 +1,4 @@
-"""The HTTP routes and their handlers."""
+"""The HTTP routes of the server and their handlers."""
 
 import asyncio
 import contextlib
@@ -47,11 +47,12 @@ _SMALL_BODY = 1 << 16
 
 
 class Application:
-    """The handlers and their state.
+    """The handlers of all routes, and the state that they share.
 
     Attributes:
-        draining: Whether the server is stopping. It still answers, but closes connections and is not ready.
-        requests_in_flight: Number of requests whose headers have arrived and that are not answered yet.
+        draining: Whether the server is stopping. It then still answers requests, but closes connections and reports
+            that it is not ready.
+        requests_in_flight: Number of requests whose headers have arrived and that have not been answered yet.
     """
 
     def __init__(self, models: Models, options: Options, metrics: Metrics, access: Access) -> None:
@@ -65,13 +66,16 @@ class Application:
         self._end: float | None = None
 
     def drain(self, end: float) -> None:
-        """Starts draining. Requests that are still in flight at `end`, a time of the event loop, get status 503."""
+        """Makes the server answer only the requests in flight.
+
+        At time `end` of the event loop, the remaining ones get status 503.
+        """
         self.draining, self._end = True, end
         for deadline in self._deadlines:
             deadline.reschedule(end)
 
     def make(self) -> web.Application:
-        """Returns the aiohttp application."""
+        """Creates the aiohttp application with all routes."""
         application = web.Application(middlewares=[self._handle])
         model = "/v1/models/{model:[^/:]+}"
         routes = [web.get(path, self.page) for path in _PAGE]
@@ -139,7 +143,7 @@ class Application:
         })  # fmt: skip
 
     async def models(self, _: web.Request) -> web.Response:
-        """Returns all models with their metadata, for the page. TensorFlow Serving does not have this route."""
+        """Returns all models with their metadata, for the web page. TensorFlow Serving does not have this route."""
         models = []
         for model in self._models:
             about_newest: dict[str, Any] = {}
@@ -180,7 +184,7 @@ class Application:
 
     @web.middleware
     async def _handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answers a request, counts and logs it, and closes its connection if necessary."""
+        """Answers a request, counts and logs it, and closes its connection if it must not be reused."""
         start, connection, log_fields = time.monotonic(), request.protocol, dict[str, Any]()
         assert isinstance(connection, Connection)
         connection.begin_request(request)
@@ -211,7 +215,7 @@ class Application:
     async def _respond(
         self, request: web.Request, handler: Handler, action: str, connection: Connection
     ) -> web.StreamResponse:
-        """Returns the handler's response, or the JSON response of an error."""
+        """Calls the handler of a request, and converts its errors to JSON responses."""
         deadline = asyncio.timeout_at(self._end)
         self._deadlines.add(deadline)
         try:
@@ -241,7 +245,7 @@ class Application:
             self._deadlines.discard(deadline)
 
     def _find(self, request: web.Request) -> tuple[Model, Version]:
-        """Returns the model and version in a request's path."""
+        """Returns the model and the version that are named in a request's path."""
         match = request.match_info
         model = self._models[match["model"]]
         request[_LOG_FIELDS]["model"] = model.name
@@ -251,7 +255,7 @@ class Application:
 
     @contextlib.asynccontextmanager
     async def _read_body(self, request: web.Request) -> AsyncIterator[bytes]:
-        """Yields the body. Its bytes count as in flight until the block ends."""
+        """Yields the body of a request. Its bytes count as in flight until the context ends."""
         body, seconds = bytearray(), self._options.timeout_seconds
         try:
             try:

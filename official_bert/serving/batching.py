@@ -1,10 +1,9 @@
-"""Dynamic batching: computes rows of several requests together.
+"""Dynamic batching: computes rows (texts, or windows of long texts) of several requests in one batch.
 
-A row is a text, or a window of a long text. A batch starts when it is full, when its oldest row has waited long enough,
-or when the model is idle. So a single client never waits, and under load, a batch fills while the one before it is
-computed. Requests take turns: after a batch of a request with many rows, the rows of other requests come first. Threads
-compute the batches, except for short ones, which the event loop computes, because a thread would cost more than it
-saves.
+A batch starts when it is full, when its oldest row has waited long enough, or when the model is idle. So a single
+client never waits, and under load, a batch fills while the one before it is computed. Requests take turns: after a
+batch of a request with many rows, the rows of other requests come first. Batches are computed in threads. Only short
+ones are computed in the event loop, because a thread would cost more than it saves.
 """
 
 import asyncio
@@ -38,14 +37,14 @@ _MAX_REQUESTS = 8  # Number of requests with the maximum number of tokens that m
 
 @dataclasses.dataclass(eq=False)
 class _Row:
-    """A row that waits to be computed.
+    """A row (a text, or a window of a long text) that waits to be computed.
 
     Attributes:
-        request: Identifies the request.
-        prepared: The texts that the row belongs to.
+        request: An object that identifies the request.
+        prepared: The prepared texts that the row belongs to.
         number: Index of the row in `prepared`.
-        answer: Receives the row's output.
-        arrived: Time of arrival.
+        answer: A future that receives the row's output.
+        arrived: Time of arrival, from time.monotonic().
     """
 
     request: object
@@ -60,14 +59,14 @@ class _Row:
 
 
 class Batcher:
-    """Batches the requests to one version of a model. Use it within one event loop.
+    """Combines the requests to one version of a model to batches. Use it within one event loop.
 
     Args:
-        model: Computes batches, `model.parallel_batches` at a time.
+        model: The model, which computes `model.parallel_batches` batches at a time.
         name: Name of the model in the metrics.
         threads: Threads that compute batches.
         tokenizing: Threads that tokenize long texts and decode their answers.
-        options: The limits.
+        options: The options of the server, with its limits.
         metrics: The server's metrics.
     """
 
@@ -88,7 +87,14 @@ class Batcher:
         self._texts_cut = metrics.texts_cut.labels(name)
 
     async def predict(self, signature: str, inputs: Columns) -> Columns:
-        """Returns the outputs of a signature for inputs [B, ...]. Answers are [B, ...] too.
+        """Returns the outputs of a signature for the inputs of one request, which may share batches with others.
+
+        Args:
+            signature: Name of the signature.
+            inputs: An array [B, ...] for each input.
+
+        Returns:
+            An array [B, ...] for each output.
 
         Raises:
             RequestError: If too many texts are waiting (429), the model rejects an instance (400), the request has too
@@ -128,7 +134,7 @@ class Batcher:
 
     @property
     def _num_waiting(self) -> int:
-        """The number of waiting instances."""
+        """The number of instances (texts) that wait to be computed."""
         return sum(each.instances for each in {row.prepared for row in self._waiting})
 
     def _busy(self, what: str) -> RequestError:
@@ -137,11 +143,11 @@ class Batcher:
         return RequestError(429, message, retry_after=min(max(seconds, 1), 60))
 
     def _check_tokens(self, instances: Sequence[Prepared], count: int) -> None:
-        """Raises a RequestError if a request, or all requests together, have too many tokens.
+        """Raises a RequestError if the request, or all requests in progress together, have too many tokens.
 
         Args:
-            instances: The first instances of a request.
-            count: Number of instances of the request.
+            instances: The instances of the request that have been prepared so far.
+            count: Number of all instances of the request.
         """
         tokens, num_checked = _count_tokens(instances), sum(each.instances for each in instances)
         limit = self._options.max_tokens
@@ -169,7 +175,7 @@ class Batcher:
         return rows
 
     def _start_batches(self) -> None:
-        """Starts as many batches as possible, and a timer for the next one if necessary."""
+        """Starts as many batches as can be computed now, and sets a timer for the next one if necessary."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
@@ -195,7 +201,7 @@ class Batcher:
         return self._seconds_per_text * _compute_size(batch) < _SHORT_SECONDS
 
     def _select_batch(self) -> list[_Row]:
-        """Returns the oldest row and the rows closest to its length, up to the limits of rows and tokens."""
+        """Selects the next batch: the oldest row, and the rows closest to its length, within the limits."""
         oldest, *others = self._waiting
         group, tokens = oldest.prepared.group, oldest.tokens
         similar = [row for row in others if group and row.prepared.group == group and _are_similar(row.tokens, tokens)]
@@ -236,7 +242,10 @@ class Batcher:
                 row.answer.set_result(output)
 
     def _compute_rows(self, rows: Sequence[_Row]) -> list[Any]:
-        """Returns the output or error of each row. Splits a batch that fails, so that only the row at fault fails."""
+        """Returns the output of each row, or the error if it fails.
+
+        If a batch fails, its halves are computed separately, so that only the rows that cause the failure get an error.
+        """
         try:
             return self._model.compute([(row.prepared, row.number) for row in rows])
         except Exception as error:
@@ -252,14 +261,14 @@ class Batcher:
 
 
 async def _run(pool: Executor | None, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function in a thread of the pool, or in this thread without a pool."""
+    """Calls a function in a thread of the pool and waits for it, or calls it directly if `pool` is None."""
     if pool is None:
         return function(*arguments)
     return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
 
 
 def _split(inputs: Columns) -> Iterator[Columns]:
-    """Yields parts of the inputs, each with at least one instance and about _BYTES_AT_A_TIME."""
+    """Splits the instances of a request into parts of about _BYTES_AT_A_TIME bytes, each with at least one instance."""
     num_bytes = count_row_bytes(inputs)
     start, size = 0, 0
     for end in range(1, len(num_bytes) + 1):
@@ -278,5 +287,5 @@ def _are_similar(tokens: int, others: int) -> bool:
 
 
 def _compute_size(rows: Sequence[_Row]) -> float:
-    """Returns the cost of rows. A row costs tokens / _SHORT, and at least 1."""
+    """Returns the relative cost of computing rows: for each row its tokens / _SHORT, but at least 1."""
     return sum(max(1.0, row.tokens / _SHORT) for row in rows)

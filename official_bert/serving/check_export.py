@@ -1,4 +1,4 @@
-"""The check-export command: replays an export's reference inputs against the export or a running server."""
+"""The check-export command: sends an export's reference inputs to the export or a server, and compares the answers."""
 
 import json
 import os
@@ -21,11 +21,14 @@ Answers = Sequence[Mapping[str, Any]]
 
 
 def check(options: CheckOptions, folder_or_url: str) -> str:
-    """Compares the answers to the reference inputs with the stored ones, and returns a summary line.
+    """Compares the answers of an export or a server with the stored answers to its reference inputs.
 
     Args:
-        options: The flags. With a URL, they contain the export's folder.
+        options: The flags. If a server is checked, --export_dir is the export that it serves.
         folder_or_url: The folder of an export, or the URL of a served model, http://HOST:PORT/v1/models/NAME.
+
+    Returns:
+        A summary line.
 
     Raises:
         UserError: If an answer differs by more than rounding, the export is damaged or has no reference inputs, or the
@@ -58,7 +61,7 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
 
 
 def _query_folder(folder: str, replay: replays.Replay) -> tuple[Answers, Answers]:
-    """Returns the answers to each text in its own batch, and to the first texts in one batch."""
+    """Returns the answers of an export to each reference input alone, and to the first ones in one batch."""
     if exports.is_onnx(folder):
         return replays.ask(loading.load(folder), replay.rows())
     from official_bert.export import plain_answers
@@ -85,7 +88,7 @@ def _query_server(url: str, replay: replays.Replay) -> Answers:
                 "http://HOST:PORT/v1/models/NAME, and that the server is running"
             ) from error
         except (KeyError, IndexError, TypeError) as error:
-            raise UserError(f"{url} answers without predictions, unlike TensorFlow Serving") from error
+            raise UserError(f"{url} returned no predictions; check that it is the URL of a model") from error
         answers.append(answer if isinstance(answer, dict) else dict.fromkeys(replay.answers, answer))
         progress.update(number)
     return answers

@@ -1,8 +1,6 @@
-"""The server's connections: limits their number and the time for sending headers, and loses none when the server stops.
+"""Limits the number of connections and the time for sending headers, and loses no request when the server stops.
 
-A few spare connections beyond the limit are for health probes.
-
-aiohttp limits neither the number of connections nor the time for the headers of a request.
+aiohttp has neither limit. A few spare connections beyond the limit are reserved for health probes.
 """
 
 import asyncio
@@ -32,7 +30,10 @@ TOO_MANY_CONNECTIONS = "the server has too many connections; try again later"
 
 
 def limit_by_descriptors(wanted: int) -> int:
-    """Returns how many connections the process may have, after raising its limit of descriptors if necessary."""
+    """Returns how many connections the process can have, at most `wanted`.
+
+    Raises the process's limit of file descriptors if necessary and possible.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + _OTHER_DESCRIPTORS
     reachable = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
@@ -44,10 +45,10 @@ def limit_by_descriptors(wanted: int) -> int:
 
 
 class Connection(web.RequestHandler):
-    """A client's connection. It is closed if the first line and headers of a request take too long to arrive.
+    """A client's connection. It is closed if the headers of a request take too long to arrive.
 
     Attributes:
-        is_spare: Whether it exceeds the limit of connections. It serves one request of a probe.
+        is_spare: Whether the connection exceeds the limit. It then serves only one request of a health probe.
     """
 
     def __init__(self, server: web.Server, connections: "Connections") -> None:
@@ -83,22 +84,22 @@ class Connection(web.RequestHandler):
         super().data_received(data)
 
     def handle_error(self, *args: Any, **kwargs: Any) -> web.StreamResponse:
-        """Answers a request that is not HTTP, which reaches no handler of the application."""
+        """Returns the response to a request that is not valid HTTP, and therefore reaches no handler."""
         response = super().handle_error(*args, **kwargs)
         response.headers["Server"] = SERVER_NAME
         return response
 
     def begin_request(self, request: web.BaseRequest) -> None:
-        """Notes that the headers of a request have arrived."""
+        """Stops the timer for the headers of a request. Called when they have arrived."""
         self._request, self._has_sent = request, False
         self._stop_timer()
 
     def end_request(self) -> None:
-        """Notes that the current request is answered."""
+        """Records that the current request has been answered."""
         self._request = None
 
     def refuse(self, message: str) -> None:
-        """Closes the connection. If it waits for a request, it first sends status 503."""
+        """Closes the connection. If it is waiting for a request, it first sends status 503 with the message."""
         if self.transport is not None and self.can_be_refused:
             body = json.dumps({"error": message}).encode()
             self.transport.write(_REFUSAL % (len(body), body))
@@ -109,12 +110,12 @@ class Connection(web.RequestHandler):
 
     @property
     def can_be_refused(self) -> bool:
-        """Whether the connection waits for the headers of a request."""
+        """Whether the connection is waiting for the headers of a request."""
         return self._timer is not None and self._request is None
 
     @property
     def is_sending(self) -> bool:
-        """Whether the client is sending headers, or has only just connected to do so."""
+        """Whether the client is sending headers, or has connected less than a second ago and will probably do so."""
         is_new = asyncio.get_running_loop().time() - self.opened < _FIRST_BYTES_SECONDS
         return self._timer is not None and (self._has_sent or is_new)
 
@@ -132,11 +133,11 @@ class Connection(web.RequestHandler):
 
 
 class Connections:
-    """The connections of a server. Use it within one event loop.
+    """All connections of a server. Use it within one event loop.
 
     Args:
-        limit: Maximum number of connections. Further ones are spare connections or closed with status 503.
-        seconds: Maximum time for a client to send the first line and headers of a request.
+        limit: Maximum number of connections. Further ones become spare connections, or get status 503.
+        seconds: Maximum time in which a client must send the headers of a request.
 
     Attributes:
         open: The current connections.
@@ -148,10 +149,15 @@ class Connections:
         self._listener: asyncio.Server | None = None
 
     async def listen(self, server: web.Server, host: str, port: int) -> tuple[str, int]:
-        """Listens at a port (0 for a free one) for requests that `server` handles, and returns the address.
+        """Starts listening for connections, and returns the host and the port.
+
+        Args:
+            server: Handles the requests.
+            host: Address to listen on.
+            port: Port to listen on. 0 selects a free port.
 
         Raises:
-            UserError: If the address is taken or does not belong to this machine.
+            UserError: If the address is in use or does not belong to this machine.
         """
         self._make_connection = functools.partial(Connection, server, self)
         try:
@@ -170,11 +176,14 @@ class Connections:
 
     @property
     def requests_arriving(self) -> bool:
-        """Whether a client is sending headers, or has only just connected to do so."""
+        """Whether any client is sending headers, or has connected less than a second ago and will probably do so."""
         return any(connection.is_sending for connection in self.open)
 
     def make_room(self) -> bool:
-        """Returns whether a new connection is a spare one. The oldest of too many spare ones is refused."""
+        """Returns whether a new connection exceeds the limit and is a spare one.
+
+        If there are too many spare connections already, the oldest one is closed.
+        """
         if len(self.open) < self.limit:
             return False
         spare = sorted((each for each in self.open if each.is_spare), key=lambda each: each.opened)
@@ -183,12 +192,12 @@ class Connections:
         return True
 
     def refuse_arriving(self, message: str) -> None:
-        """Answers clients that are still sending headers with status 503."""
+        """Sends status 503 with the message to clients that are still sending headers, and closes their connections."""
         for connection in [each for each in self.open if each.is_sending]:
             connection.refuse(message)
 
     async def stop_accepting(self) -> None:
-        """Stops listening. Connections that clients have made by then are opened."""
+        """Stops listening. Connections that are already in the system's queue are still accepted."""
         if self._listener is None:
             return
         loop = asyncio.get_running_loop()

@@ -1,8 +1,7 @@
-"""TensorFlow Serving's JSON: requests become columns of arrays, and columns become answers.
+"""TensorFlow Serving's JSON format: converts requests to arrays, and arrays to responses.
 
-A request is in rows, {"instances": [...]}, or in columns, {"inputs": ...}, and its answer has the same form. The size
-of a list is checked before its elements, so that a request that is much too large costs little more than parsing its
-JSON.
+A request has rows, {"instances": [...]}, or columns, {"inputs": ...}, and its response has the same form. The length of
+a list is checked before its elements, so that a request that is much too large costs little more than parsing its JSON.
 
 B instances
 """
@@ -22,12 +21,12 @@ from official_bert.serving.options import Options
 
 
 class RequestError(Exception):
-    """An error that becomes the JSON answer to a refused request.
+    """An error that is sent to the client as JSON.
 
     Args:
         status: The HTTP status.
         message: What was received, what was expected, and what to do.
-        retry_after: Number of seconds after which to try again. None if that would not help.
+        retry_after: Number of seconds after which the client may try again. None if that would not help.
     """
 
     def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
@@ -36,13 +35,19 @@ class RequestError(Exception):
 
 
 def refuse(message: str) -> NoReturn:
-    """Raises the error for a malformed request."""
+    """Raises a RequestError with status 400, for a malformed request."""
     raise RequestError(400, message)
 
 
 @dataclasses.dataclass(frozen=True)
 class PredictRequest:
-    """The inputs of a signature, [B, ...] each, and whether the request was in rows."""
+    """The inputs of a signature in a request.
+
+    Attributes:
+        signature: Name of the signature.
+        inputs: An array [B, ...] for each input.
+        in_rows: Whether the request has rows ("instances") instead of columns ("inputs").
+    """
 
     signature: str
     inputs: Columns
@@ -60,11 +65,11 @@ def parse(
     """Parses the body of a request.
 
     Args:
-        body: JSON.
+        body: The JSON text.
         signatures: The model's signatures.
-        options: The limits.
-        metadata: The export's metadata. Its strings must be UTF-8, and its inputs may be given by the columns of the
-            table on which the model was trained. Empty for a SavedModel of another tool.
+        options: The options of the server, with its limits.
+        metadata: The export's metadata. If it names the columns of the table that the model was trained on, a request
+            may use these names. Empty for a SavedModel of another tool, whose strings need not be UTF-8.
 
     Raises:
         RequestError: If the body is malformed or too large.
@@ -88,10 +93,16 @@ def parse(
 
 
 def render(outputs: Columns, request: PredictRequest) -> bytes:
-    """Returns the JSON of a request's answer. Floats have the fewest digits that identify them; bytes become base64.
+    """Returns the JSON of the response to a request.
+
+    Floats have the fewest digits that identify them. Bytes become base64.
+
+    Args:
+        outputs: An array [B, ...] for each output.
+        request: The request, whose form (rows or columns) the response has.
 
     Raises:
-        RequestError: If the request is in rows, but an output does not have a row for each instance.
+        RequestError: If the request has rows, but an output does not have one element per instance.
     """
     count = request.instances
     for name, value in outputs.items():
@@ -112,7 +123,7 @@ def render(outputs: Columns, request: PredictRequest) -> bytes:
 
 
 def _to_json(value: np.ndarray) -> Any:
-    """Returns an output in a form that orjson can write."""
+    """Converts an output to a list or to an array of a dtype that orjson can write."""
     if value.dtype == object:
         return value.tolist()
     return np.ascontiguousarray(value if value.dtype.char in "?bhilqBHILQfd" else value.astype(np.float32))
@@ -138,7 +149,7 @@ def _parse_object(body: bytes) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Reads the inputs of a signature. See `parse` for the attributes."""
+    """Reads the inputs of a signature from a parsed request. See `parse` for the attributes."""
 
     signature: Signature
     options: Options
@@ -146,7 +157,7 @@ class _Reader:
     in_rows: bool
 
     def read_rows(self, rows: Any) -> dict[str, list[Any]]:
-        """Returns the values of each input for a list of rows."""
+        """Converts "instances", a list of rows, to a list of values for each input."""
         if not isinstance(rows, list) or not rows:
             refuse(f"instances is {_format_value(rows)}; expected a list with one or more")
         self._check_count(len(rows))
@@ -160,7 +171,11 @@ class _Reader:
         return {name: [row[name] for row in rows] for name in self.signature.inputs}
 
     def read_columns(self, columns: Any) -> dict[str, list[Any]]:
-        """Returns the values of each input for columns by name, or for the column of the only input."""
+        """Converts "inputs" to a list of values for each input.
+
+        Args:
+            columns: A dict of columns, or the column itself if there is only one input.
+        """
         if self._only_input and not isinstance(columns, dict):
             columns = {self._only_input: columns}
         if self.metadata and isinstance(columns, dict):
@@ -186,7 +201,7 @@ class _Reader:
         return columns
 
     def to_arrays(self, columns: Mapping[str, list[Any]]) -> Columns:
-        """Converts the values of each input to an array, [B, ...]."""
+        """Converts the list of values of each input to an array, [B, ...]."""
         arrays = {}
         for name, spec in self.signature.inputs.items():
             leaves, shape = self._flatten(columns[name], name, spec)
@@ -207,7 +222,12 @@ class _Reader:
         return list_trained_columns(self._table)
 
     def _select_inputs(self, row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-        """Returns the model's inputs in a row, which may have the columns of the training table and other columns."""
+        """Returns the values of the model's inputs in a row. The row may have further columns.
+
+        Args:
+            row: Values by name of an input, or by column of the table that the model was trained on.
+            where: Position of the row in the request, for the error message.
+        """
         values, problem = read_row(row, self.signature.inputs, self._table)
         if problem:
             refuse(f"{where}: {problem}")
@@ -232,9 +252,14 @@ class _Reader:
         refuse(f"{where} has the unknown input {_format_value(unknown)}; expected {expected}")
 
     def _flatten(self, column: list[Any], name: str, spec: Tensor) -> tuple[list[Any], tuple[int, ...]]:
-        """Returns the elements of nested lists, and the shape of the lists.
+        """Flattens nested lists, and returns their elements and their shape.
 
-        Lists are flattened dimension by dimension, and each dimension is checked before the next.
+        Each dimension is checked before the next one is flattened.
+
+        Args:
+            column: The values of an input.
+            name: Name of the input.
+            spec: Its dtype and shape.
         """
         level, shape = column, tuple[int, ...]((len(column),))
         sizes = (spec.shape or ())[1:]
@@ -258,7 +283,13 @@ class _Reader:
         return level, shape
 
     def _locate(self, number: int, shape: tuple[int, ...], name: str) -> str:
-        """Returns the position of an element in the request, such as instances[0].endings[3], given its flat index."""
+        """Converts a flat index to the position of an element in the request, such as instances[0].endings[3].
+
+        Args:
+            number: Flat index.
+            shape: Shape of the nested lists.
+            name: Name of the input.
+        """
         first, *others = (f"[{i}]" for i in np.unravel_index(number, shape))
         if not self.in_rows:
             return "".join([f"inputs.{name}", first, *others])
@@ -291,7 +322,7 @@ def _check_lengths(inputs: Mapping[str, Any]) -> None:
 
 
 def _text(leaf: Any, name: str, options: Options, must_be_utf8: bool) -> str | bytes:
-    """Returns a string. Base64 that need not be UTF-8 becomes bytes."""
+    """Parses a string, or an object {"b64": ...} with a string in base64. Bytes that need not be UTF-8 stay bytes."""
     is_b64 = isinstance(leaf, dict) and leaf.keys() == {"b64"} and isinstance(leaf["b64"], str)
     if not is_b64 and not isinstance(leaf, str):
         refuse(f'{name} has {_format_value(leaf)}; expected a string, or {{"b64": "..."}}')
@@ -322,6 +353,6 @@ def _describe_type(value: Any) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Returns a value as JSON, truncated to 40 characters."""
+    """Formats a value as JSON, shortened to 40 characters."""
     text = orjson.dumps(value[:40] if isinstance(value, str | list) else value).decode()
     return text if len(text) <= 40 else f"{text[:40]}..."

@@ -27,7 +27,7 @@ class _JsonLines(logging.Formatter):
 
 
 def start() -> None:
-    """Sends the log, and the warnings of aiohttp and asyncio, to stderr."""
+    """Writes the server's log, and the warnings of aiohttp and asyncio, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     for logger in (_LOGGER, logging.getLogger("aiohttp"), logging.getLogger("asyncio")):
@@ -36,17 +36,17 @@ def start() -> None:
 
 
 def info(event: str, **fields: Any) -> None:
-    """Logs an event. The fields become keys of the JSON object."""
+    """Logs an event, such as "loaded". The keyword arguments become keys of the JSON object."""
     _log(logging.INFO, event, fields)
 
 
 def warning(event: str, **fields: Any) -> None:
-    """Logs an event that an operator should look at."""
+    """Logs an event that an operator should look at. The keyword arguments become keys of the JSON object."""
     _log(logging.WARNING, event, fields)
 
 
 def error(event: str, exception: Exception, **fields: Any) -> None:
-    """Logs an error of the server with its traceback."""
+    """Logs an error of the server with its traceback. The keyword arguments become keys of the JSON object."""
     _log(logging.ERROR, event, fields, (type(exception), exception, exception.__traceback__))
 
 

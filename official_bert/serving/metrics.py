@@ -1,4 +1,4 @@
-"""The server's metrics for Prometheus."""
+"""The server's metrics, in Prometheus' format."""
 
 import functools
 
@@ -9,7 +9,10 @@ _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """The metrics of one server. The label `model` is the name of a served model, or empty."""
+    """The metrics of one server.
+
+    The label `model` is the name of a model, or empty for requests that concern no model.
+    """
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()

@@ -30,12 +30,12 @@ _FILE_PATTERNS = (("variables", "*"), ("assets*", "*"), (checksums.CHECKSUM_FILE
 
 
 class VersionFiles(NamedTuple):
-    """The state of a version's files.
+    """The folder of a version, and a stamp that changes if one of its files does.
 
     Attributes:
         folder: The version's folder.
-        stamp: Changes when a file changes.
-        has_checksums: Whether a checksum file shows which files are part of the version.
+        stamp: Paths, sizes and times of the files.
+        has_checksums: Whether the version has a checksum file, which lists all its files.
     """
 
     folder: str
@@ -50,8 +50,8 @@ class Version:
         state: LOADING, AVAILABLE, UNLOADING or END, as in TensorFlow Serving.
         error: Why the version could not be loaded, or empty.
         files: The version's files when it was loaded or last failed to load.
-        is_checked: Whether the files had checksums when they were loaded.
-        num_users: Number of requests that use the version.
+        is_checked: Whether the files were checked against checksums when they were loaded.
+        num_users: Number of requests that are using the version.
     """
 
     def __init__(self, number: int, version_files: VersionFiles) -> None:
@@ -62,7 +62,11 @@ class Version:
         self.batcher: Batcher | None = None
 
     def should_reload(self, files_now: VersionFiles) -> bool:
-        """Returns whether to load the version again, given its current files."""
+        """Returns whether the version must be loaded again because its files have changed, or because it was unloaded.
+
+        Args:
+            files_now: The current files of the version.
+        """
         if self.error:
             return files_now != self.files
         if self.state == "AVAILABLE":
@@ -72,11 +76,14 @@ class Version:
 
 
 class Model:
-    """The versions of a model.
+    """A served model with all its versions.
 
     Args:
         name: Name of the model in the URL.
-        folder: Contains a folder for each version, named by its number.
+        folder: Folder that contains a folder for each version, named by its number.
+        pools: The server's thread pools.
+        options: The options of the server.
+        metrics: The server's metrics.
 
     Attributes:
         is_arriving: Whether `refresh` last found a version that may still be being copied.
@@ -95,7 +102,10 @@ class Model:
         return [version for _, version in sorted(self.versions.items()) if version.state == "AVAILABLE"]
 
     def find(self, digits: str | None) -> Version:
-        """Returns the version with this number, or the newest version by default.
+        """Returns the version with a number, or the newest version that is available.
+
+        Args:
+            digits: The number in the URL, or None for the newest version.
 
         Raises:
             RequestError: If the version does not exist (404), or no version has been loaded yet (503).
@@ -113,7 +123,7 @@ class Model:
 
     @contextlib.contextmanager
     def hold(self, version: Version) -> Iterator[tuple[Predictor, Batcher]]:
-        """Keeps a version loaded until the block ends."""
+        """Keeps a version loaded while a request uses it. Yields its model and its batcher."""
         assert version.model
         assert version.batcher
         version.num_users += 1
@@ -126,8 +136,8 @@ class Model:
     async def refresh(self) -> None:
         """Loads the new versions in the folder, then unloads the old ones.
 
-        A version with checksums is loaded if they are right. Without checksums it may be incomplete, so it is loaded
-        when two calls have found the same files.
+        A new version with a checksum file is loaded if its files match it. Without a checksum file the version may be
+        incomplete, so it is loaded when two calls have found the same files.
         """
         found = await asyncio.get_running_loop().run_in_executor(self._pools.loader, find_versions, self._folder)
         last_found, self._last_found = self._last_found, found
@@ -190,7 +200,7 @@ class Model:
 
 
 class Pools:
-    """The server's thread pools."""
+    """The server's thread pools: for computing batches, for parsing requests and for loading models."""
 
     def __init__(self) -> None:
         self.computing = ThreadPoolExecutor(PARALLEL_BATCHES, "compute")
@@ -198,7 +208,11 @@ class Pools:
         self.loader = ThreadPoolExecutor(1, "load")
 
     def shut_down(self, seconds: float | None = None) -> bool:
-        """Stops the threads after their current work. Returns whether they stopped within `seconds`."""
+        """Stops the threads after their current work, and returns whether they stopped in time.
+
+        Args:
+            seconds: Maximum time to wait. None waits as long as necessary.
+        """
         pools = (self.computing, self.parsing, self.loader)
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -214,7 +228,11 @@ class Pools:
 
 
 class Models:
-    """The models of a server.
+    """All models of a server.
+
+    Args:
+        options: The options of the server.
+        metrics: The server's metrics.
 
     Raises:
         UserError: If a folder does not exist or contains no version.
@@ -238,11 +256,11 @@ class Models:
 
     @property
     def ready(self) -> bool:
-        """Whether every model has a version that can answer."""
+        """Whether every model has a version that can answer requests."""
         return all(model.available for model in self)
 
     async def load(self) -> None:
-        """Loads all models. Waits for versions that may still be being copied.
+        """Loads all models. If a version may still be being copied, waits for it.
 
         Raises:
             UserError: If no version of a model can be loaded.
@@ -257,7 +275,7 @@ class Models:
                 raise UserError(f"no version of {model.name} can be loaded; " + "; ".join(errors))
 
     async def watch(self) -> None:
-        """Looks for new versions until it is canceled. Errors are logged, and the model is tried again."""
+        """Periodically loads new versions of all models, until it is canceled. Errors are logged."""
         while True:
             await asyncio.sleep(self._seconds)
             for model in self:
@@ -274,7 +292,7 @@ def _load_model(folder: str, options: Options) -> Predictor:
 
 
 def find_versions(folder: str) -> dict[int, VersionFiles]:
-    """Returns the files of each version in a model's folder."""
+    """Returns the files of each version in a model's folder, by version number."""
     versions = {}
     for number, version_folder in exports.list_versions(folder).items():
         graph = exports.find_graph(version_folder)

@@ -15,7 +15,13 @@ _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"typ
 
 
 def describe(models: Models, options: Options, needs_token: bool) -> Schema:
-    """Returns the description of a server with the current versions of its models."""
+    """Returns the OpenAPI description of a server, with the inputs of the current versions of its models.
+
+    Args:
+        models: The models of the server.
+        options: The options of the server, with its limits.
+        needs_token: Whether requests must send a token.
+    """
     public: Schema = {"security": []}
     paths = {
         "/v1/models": {"get": _operation("All models, with their kinds and inputs")},
@@ -53,14 +59,22 @@ def _predict(version: Version, options: Options) -> Schema:
 
 
 def _forms(values: Schema, trained: list[str], accepts_others: bool) -> Schema:
-    """Returns the schema of a row or of columns: by input, by column of the training table, or the only value."""
+    """Returns the JSON schema of a row ("instances") or of all columns ("inputs") of a request.
+
+    The values may be named by the model's inputs or by the columns of the training table. A single input needs no name.
+
+    Args:
+        values: The schema of the value of each input.
+        trained: The columns of the training table.
+        accepts_others: Whether a request may have further columns.
+    """
     by_column = [dict.fromkeys(trained, next(iter(values.values())))] if set(trained) - set(values) else []
     objects = [_object(each) | {"additionalProperties": accepts_others} for each in (values, *by_column)]
     return {"anyOf": [*objects, *(values.values() if len(values) == 1 else ())]}
 
 
 def _value(spec: Tensor, options: Options) -> Schema:
-    """Returns the schema of an input of one instance."""
+    """Returns the JSON schema of an input for one instance."""
     schema: Schema = {"type": "boolean" if spec.dtype == BOOL else "number"}
     if spec.dtype == STRING:
         schema = {"type": "string", "maxLength": options.max_text_bytes}

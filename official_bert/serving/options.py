@@ -100,7 +100,7 @@ class Options(ValidatedOptions):
         self.folders()  # Checks --model.
 
     def folders(self) -> dict[str, str]:
-        """Returns the folders of the models by name."""
+        """Returns the folder of each model in --model, by model name."""
         folders: dict[str, str] = {}
         for text in self.model:
             name, equals, folder = text.partition("=")
@@ -116,10 +116,10 @@ class Options(ValidatedOptions):
         return folders
 
     def token(self) -> str | None:
-        """Returns the bearer token, or None if requests need no token.
+        """Reads the bearer token from the file or the environment variable. Returns None if requests need no token.
 
         Raises:
-            UserError: If the file is missing or empty, or the token is invalid in an HTTP header.
+            UserError: If the file is missing or empty, or the token contains characters that an HTTP header cannot.
         """
         if self.token_file is not None:
             source, text = self.token_file, files.read_text(self.token_file).strip()

@@ -1,4 +1,4 @@
-"""The serve command: starts the server, watches for new versions, and stops without losing requests."""
+"""The serve command: starts the server, loads new versions while it runs, and stops without losing requests."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ class Server:
     """An HTTP server for exported models. `run` starts it.
 
     Args:
-        options: The flags of serve.
+        options: The options of the serve command.
 
     Raises:
         UserError: If a model's folder or the token file is missing or invalid.
@@ -100,7 +100,7 @@ class Server:
             logs.info("stopped")
 
     async def _watch_token(self) -> None:
-        """Reads the token file periodically, because it may be replaced while the server runs."""
+        """Reads the token file again periodically, because it may be replaced while the server runs."""
         loop, problem = asyncio.get_running_loop(), ""
         while self._options.token_file is not None:
             await asyncio.sleep(self._options.reload_seconds)
@@ -125,10 +125,10 @@ class Server:
 
 
 def serve(options: Options) -> None:
-    """Serves until SIGTERM, SIGHUP or Ctrl-C. A second signal does not wait for requests in flight.
+    """Runs the server until SIGTERM, SIGHUP or Ctrl-C. A second signal stops it without waiting for requests in flight.
 
     Raises:
-        UserError: See Server.
+        UserError: If a folder or the token file is invalid, the address is in use, or a model cannot be loaded.
     """
     logs.start()
     # Each of these threads caches oneDNN's kernels for each input shape. Few threads save memory.
