@@ -1,7 +1,7 @@
 """BERT (Devlin et al., arXiv:1810.04805) on TensorFlow 2 and Keras 3.
 
-The names below are the public interface, documented in docs/guides/python.md. All else is private by convention.
-Importing the package imports nothing else: each name is imported when it is first used.
+The names in `__all__` are the public interface, documented in docs/guides/python.md. Everything else is private.
+Importing the package imports neither TensorFlow nor Keras: each name is imported when it is first used.
 """
 
 import importlib

@@ -1,6 +1,6 @@
 """The commands of the library. Each one parses its flags into option classes and calls one function.
 
-Modules that need TensorFlow are imported when the command runs, after its flags are checked.
+Modules that need TensorFlow are imported when the command runs, after its flags have been checked.
 """
 
 import dataclasses

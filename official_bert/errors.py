@@ -1,19 +1,19 @@
-"""The error that a person can mend."""
+"""The exception for errors that the user can fix."""
 
 import contextlib
 from collections.abc import Iterator
 
-_LONGEST, _LAST = 10_000, 2_000  # characters of a message, and of its end, which says how to mend it
+_LONGEST, _LAST = 10_000, 2_000  # maximum characters of a message, and of its end, which says what to do
 
 
 class UserError(ValueError):
-    """Something given to the program is wrong: a flag, a file, a record.
+    """Raised if something that the user passed is wrong: a flag, an argument, a file or a record.
 
-    Its message says what was received, what was expected and how to mend it. Scripts print it without a traceback;
-    any other exception is a defect of the program and keeps its traceback.
+    The message states what was received, what was expected and what to do. Scripts print it without a traceback. Any
+    other exception is a bug in the program and keeps its traceback.
 
     Args:
-        message: what is wrong. Of a very long one, as a quoted value can make it, the middle is left out.
+        message: The message. If it is longer than 10,000 characters, its middle is left out.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -24,14 +24,14 @@ class UserError(ValueError):
 
 
 class CollectedErrors:
-    """Collects the UserErrors of several checks, so that all mistakes are named at once, in the order of the checks."""
+    """Collects the UserErrors of several checks, so that all problems are reported together."""
 
     def __init__(self) -> None:
         self._messages: list[str] = []
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
-        """Keeps a UserError that is raised within this context, and goes on after it."""
+        """Catches and stores a UserError that is raised in this context."""
         try:
             yield
         except UserError as error:
@@ -39,9 +39,9 @@ class CollectedErrors:
                 self._messages.append(str(error))
 
     def raise_if_any(self) -> None:
-        """Raises a UserError with all that was collected; a single one as it was."""
+        """Raises a UserError that lists all stored messages. Does nothing if there are none."""
         if len(self._messages) == 1:
             raise UserError(self._messages[0])
         if self._messages:
             lines = "".join(f"\n  {number}. {message}" for number, message in enumerate(self._messages, start=1))
-            raise UserError(f"{len(self._messages)} things are wrong:{lines}")
+            raise UserError(f"{len(self._messages)} errors:{lines}")

@@ -1,4 +1,4 @@
-"""The network and nothing else: configuration, embeddings, encoder block, encoder, heads, and the models made of them.
+"""The network: configuration, embeddings, encoder block, encoder, heads, and the models made of them.
 
-No file, no data and no training is known here.
+This package reads no files or data, and does not train.
 """

@@ -20,13 +20,15 @@ _LAYERS = 2
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class BiLSTM(keras.layers.Layer):
-    """One layer of a BiLSTM that skips padding: [B, S, H] and the input_mask, [B, S] int32, to [B, S, 2 U].
+    """One bidirectional LSTM layer that skips padding.
 
-    The outputs of padding are zeros. The Keras mask is not passed on, because losses and scores use their own weights.
+    Takes [x, input_mask]: [B, S, H] and int32 [B, S]. Returns [B, S, 2 U], with zeros at padding. It passes on no Keras
+    mask, because losses and scores use their own weights.
 
     Args:
         units: Number of units per direction, U.
         seed: Seed of the initial weights. None draws a random seed.
+        kwargs: Arguments of keras.layers.Layer.
     """
 
     def __init__(self, units: int, seed: int | None = None, **kwargs: Any) -> None:
@@ -70,17 +72,18 @@ class BiLSTM(keras.layers.Layer):
 
 
 def extend_encoder(encoder: keras.Model, head: str, units: int, seed: int | None = None) -> keras.Model:
-    """Returns the encoder followed by a two-layer BiLSTM, with the same inputs and output names.
+    """Returns a model of the encoder followed by a two-layer BiLSTM, with the same inputs and output names.
 
-    sequence_output becomes [B, S, 2 U]. pooled_output, [B, 4 U], joins the BiLSTM's outputs for the last token and for
-    [CLS], where the forward and the backward direction end. For the heads in head_input.FEATURES, the function freezes
-    the given encoder and turns off its dropout, in place.
+    sequence_output becomes [B, S, 2 U]. pooled_output, [B, 4 U], concatenates the BiLSTM's outputs at the last token
+    and at [CLS], where the forward and the backward direction end.
 
     Args:
-        encoder: An encoder from `build_encoder`.
-        head: BILSTM or one of head_input.FEATURES.
+        encoder: An encoder from `build_encoder`. Unless `head` is BILSTM, it is frozen and its dropout is turned off,
+            in place.
+        head: BILSTM to fine-tune the encoder too, or one of head_input.FEATURES to use these outputs of the frozen
+            encoder.
         units: Number of units per direction, U.
-        seed: Seed of the new weights. None draws a random seed.
+        seed: Seed of the initial weights of the BiLSTM. None draws a random seed.
     """
     x = encoder.output["sequence_output"] if head == BILSTM else _frozen_features(encoder, head)
     policy = encoder.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
@@ -96,7 +99,7 @@ def extend_encoder(encoder: keras.Model, head: str, units: int, seed: int | None
 
 
 def _frozen_features(encoder: keras.Model, head: str) -> Any:
-    """Freezes the encoder and returns its vectors of the tokens, [B, S, H] or [B, S, 4 H]."""
+    """Freezes the encoder, and returns the vectors of the tokens that `head` names, [B, S, H] or [B, S, 4 H]."""
     for layer in encoder.layers:
         layer.trainable = False
         if isinstance(layer, Dropout):

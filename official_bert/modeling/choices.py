@@ -1,4 +1,4 @@
-"""The names of choices about models, for options. Importing this imports nothing."""
+"""Names of models and poolings, for option classes. This module imports nothing."""
 
 # The vector of a text: the vector of [CLS], the mean or maximum over its tokens, or the pooler's output.
 CLS_POOLING, MEAN, MAX, POOLED = VECTOR_POOLINGS = "cls", "mean", "max", "pooled"

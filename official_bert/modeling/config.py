@@ -92,11 +92,11 @@ class BertConfig:
                 raise UserError(f"{field.name} is {value!r}; expected a number")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0.0 <= getattr(self, name) < 1.0:
-                raise UserError(f"{name} is {getattr(self, name)}; expected a rate from 0 up to, not including, 1")
+                raise UserError(f"{name} is {getattr(self, name)}; expected a number of at least 0 and less than 1")
         if not self.initializer_range > 0:
             raise UserError(f"initializer_range is {self.initializer_range}; expected a positive standard deviation")
         if not 0 < self.layer_norm_eps < 1:
-            raise UserError(f"layer_norm_eps is {self.layer_norm_eps}; expected a small positive number, as 1e-12")
+            raise UserError(f"layer_norm_eps is {self.layer_norm_eps}; expected a small positive number, such as 1e-12")
         if self.hidden_act not in ACTIVATIONS:
             raise UserError(f"hidden_act is {self.hidden_act!r}; expected one of {', '.join(ACTIVATIONS)}")
         if self.hidden_size % self.num_attention_heads:
@@ -107,16 +107,19 @@ class BertConfig:
 
     @property
     def predicts_masked_tokens(self) -> bool:
-        """Whether the model fills in [MASK]. A model with causal attention predicts each token from those before it."""
+        """Whether the model fills in [MASK].
+
+        If False (causal attention), it predicts each token from the tokens before it.
+        """
         return not self.causal_attention
 
     @property
     def token_objective(self) -> str:
-        """Name of the objective that predicts tokens, for logs and reports."""
+        """Name of the objective that predicts tokens, "masked LM" or "next token", for logs and reports."""
         return "masked LM" if self.predicts_masked_tokens else "next token"
 
     def require_masked_lm(self) -> None:
-        """Raises a UserError if the model cannot fill in [MASK]."""
+        """Raises a UserError if the model has causal attention, and therefore cannot fill in [MASK]."""
         if not self.predicts_masked_tokens:
             raise UserError(
                 "the model has causal attention: it predicts the next token and cannot fill in [MASK]; "
@@ -160,7 +163,7 @@ class BertConfig:
 
     @classmethod
     def from_json_file(cls, path: str) -> "BertConfig":
-        """Reads a bert_config.json. All error messages name the file."""
+        """Reads a bert_config.json. Raises a UserError that names the file if it is invalid."""
         values = files.read_json_object(path)
         try:
             return cls.from_dict(values)
@@ -168,7 +171,7 @@ class BertConfig:
             raise UserError(f"{path}: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the configuration with the keys of bert_config.json."""
+        """Returns the configuration as a dict with the keys of bert_config.json."""
         values = dataclasses.asdict(self)
         if self.layer_norm_eps == LAYER_NORM_EPSILON:
             del values["layer_norm_eps"]
@@ -177,5 +180,5 @@ class BertConfig:
         return values
 
     def to_json(self) -> str:
-        """Returns the text of a bert_config.json."""
+        """Returns the configuration as the text of a bert_config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"

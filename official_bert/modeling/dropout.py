@@ -1,4 +1,4 @@
-"""Dropout without random state: the mask is a function of a seed that the training step sets."""
+"""Dropout without stored random state: the mask is a function of a seed that the training step passes in."""
 
 import contextlib
 import zlib
@@ -17,7 +17,7 @@ _seeds: list[Any] = []
 
 
 def step_seed(seed: int, step: Any, replica: Any, micro_batch: Any = 0) -> Any:
-    """Returns the seed of one replica's dropout in one step, for `dropout_seed`: int32 [2].
+    """Returns the seed for the dropout of one step, replica and micro-batch, int32 [2]. Pass it to `dropout_seed`.
 
     Args:
         seed: Seed of the run. Only 31 bits are used.
@@ -32,7 +32,7 @@ def step_seed(seed: int, step: Any, replica: Any, micro_batch: Any = 0) -> Any:
 
 @contextlib.contextmanager
 def dropout_seed(seed: Any) -> Iterator[None]:
-    """A context in which the mask of each Dropout layer depends only on its name and on `seed`, int32 [2]."""
+    """In this context, the mask of each Dropout layer is a function of the layer's name and of `seed`, int32 [2]."""
     _seeds.append(seed)
     try:
         yield
@@ -41,7 +41,7 @@ def dropout_seed(seed: Any) -> Iterator[None]:
 
 
 def current_seed() -> Any:
-    """Returns the seed of the enclosing `dropout_seed`, or None outside of one."""
+    """Returns the seed of the innermost enclosing `dropout_seed` context, or None outside of one."""
     return _seeds[-1] if _seeds else None
 
 
@@ -56,7 +56,10 @@ class _TensorSeed(keras.random.SeedGenerator):
 
 
 def _seed_of_replica() -> Any:
-    """Returns a new seed within a strategy, where Keras' global generator cannot create its variable. Else None."""
+    """Returns a random seed if a tf.distribute strategy is active, else None.
+
+    Under a strategy, Keras' global seed generator cannot create its variable.
+    """
     if keras.backend.backend() != "tensorflow":
         return None
     import tensorflow as tf
@@ -68,17 +71,17 @@ def _seed_of_replica() -> Any:
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class Dropout(keras.layers.Layer):
-    """Sets a fraction of the elements to zero during training and scales the others up, so that the mean stays.
+    """Sets a fraction of the elements to zero during training and scales up the others, so that the mean is unchanged.
 
-    The mask depends on the seed of the enclosing `dropout_seed` and on the layer's name: the same seed gives the same
-    mask. Without such a context (in Keras' own fit), seeds come from Keras' global generator, which
-    keras.utils.set_random_seed seeds. Within a tf.distribute strategy they come from TensorFlow's generator, which XLA
-    seeds in its own way.
+    In a `dropout_seed` context, the mask is a function of the seed and of the layer's name. Outside of one (in Keras'
+    own fit), seeds come from Keras' global generator, which keras.utils.set_random_seed seeds. Under a tf.distribute
+    strategy they come from TensorFlow's generator, which XLA seeds in its own way.
 
-    The layer draws half the random numbers of keras.layers.Dropout: 16 bits per element.
+    The layer draws half the random bits of keras.layers.Dropout: 16 bits per element.
 
     Args:
         rate: Fraction of the elements to drop, in [0, 1).
+        kwargs: Arguments of keras.layers.Layer.
     """
 
     def __init__(self, rate: float, **kwargs: Any) -> None:
@@ -95,11 +98,14 @@ class Dropout(keras.layers.Layer):
 
     @property
     def drops(self) -> bool:
-        """Whether the rate is more than zero when rounded to the steps that 16 bits allow."""
+        """Whether the layer drops anything: whether the rate, rounded to multiples of 2 ** -16, is above zero."""
         return self.rate >= 2.0 ** -(_BITS + 1)
 
     def random_numbers(self, shape: Any) -> Any:
-        """Returns the uint16 random numbers that determine which elements of a tensor of this shape are kept."""
+        """Returns uint16 random numbers of the given shape.
+
+        Pass them to `drop`, which keeps the elements with small numbers.
+        """
         *outer, last = shape
         # Each 32-bit number is used for two neighbours.
         pairs = (last + 1) // 2
@@ -111,7 +117,12 @@ class Dropout(keras.layers.Layer):
         return halves[..., :last]
 
     def drop(self, inputs: Any, random_numbers: Any) -> Any:
-        """Applies dropout to the inputs with the result of `random_numbers`."""
+        """Drops elements of a tensor, and scales up the others.
+
+        Args:
+            inputs: The tensor.
+            random_numbers: The result of `random_numbers` for its shape.
+        """
         if not self.drops:
             return inputs
         return ops.where(random_numbers < self._kept, inputs * (2**_BITS / self._kept), 0)

@@ -1,6 +1,6 @@
-"""From ids to vectors: word, segment and position embeddings (paper, figure 2).
+"""The embeddings of words, segments and positions (paper, figure 2).
 
-B batch, S sequence, H hidden size, V vocabulary, T segment types, L longest sequence
+B batch size, S sequence length, H hidden size, V vocabulary size, T segment types, L maximum sequence length
 """
 
 from typing import Any
@@ -16,15 +16,16 @@ from official_bert.modeling.initialization import initializer, layer_norm
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class WordEmbedding(keras.layers.Layer):
-    """A table with a vector per word piece, which is also the output embedding of masked language modelling.
+    """The table of word embeddings, which is also the output matrix of masked language modeling.
 
-    For ids, [B, S] int32, it returns their vectors, [B, S, H]. For vectors, [..., H], and reverse=True, it returns
-    their scores for each word piece, [..., V].
+    Converts ids, int32 [B, S], to vectors, [B, S, H]. With reverse=True, converts vectors, [..., H], to the scores of
+    all word pieces, [..., V].
 
     Args:
         vocab_size: Number of rows, V.
-        hidden_size: Width of the rows, H.
+        hidden_size: Size of a row, H.
         embeddings_initializer: Initializer of the table.
+        kwargs: Arguments of keras.layers.Layer.
     """
 
     def __init__(self, vocab_size: int, hidden_size: int, embeddings_initializer: Any = None, **kwargs: Any) -> None:
@@ -57,9 +58,16 @@ class WordEmbedding(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class TokenTypeEmbedding(keras.layers.Layer):
-    """A vector per segment id: [B, S] int32 to [B, S, H]. See WordEmbedding for the arguments. The table has T rows.
+    """The table of segment embeddings: converts segment ids, int32 [B, S], to vectors, [B, S, H].
 
-    For few rows, a product with one-hot vectors is faster than a lookup, especially its gradient.
+    It multiplies one-hot vectors with the table, because for few rows this is faster than a lookup, especially its
+    gradient.
+
+    Args:
+        type_vocab_size: Number of rows, T.
+        hidden_size: Size of a row, H.
+        embeddings_initializer: Initializer of the table.
+        kwargs: Arguments of keras.layers.Layer.
     """
 
     def __init__(
@@ -91,14 +99,15 @@ class TokenTypeEmbedding(keras.layers.Layer):
 class PositionEmbedding(keras.layers.Layer):
     """Adds a learned vector to each position: [B, S, H] to [B, S, H].
 
-    Positions count from 0, unless the second input position_ids, [B, S] int32 and below L, is given.
+    Positions count from 0, unless the second input position_ids, int32 [B, S], is given. It must be less than L.
 
     Args:
         max_position_embeddings: Maximum length of a sequence, L.
         embeddings_initializer: Initializer of the table.
+        kwargs: Arguments of keras.layers.Layer.
 
     Raises:
-        ValueError: If the sequence is longer than L and has no position_ids.
+        ValueError: If the sequence is longer than L and position_ids is not given.
     """
 
     def __init__(self, max_position_embeddings: int, embeddings_initializer: Any = None, **kwargs: Any) -> None:
@@ -116,7 +125,7 @@ class PositionEmbedding(keras.layers.Layer):
         length = ops.shape(inputs)[1]
         if isinstance(length, int) and length > self.max_position_embeddings:
             raise ValueError(
-                f"the sequence has {length} positions, the model {self.max_position_embeddings}; shorten the input or "
+                f"the sequence has {length} positions, but the model has {self.max_position_embeddings}; shorten it or "
                 "build the model with a larger max_position_embeddings"
             )
         return inputs + self.embeddings[:length]  # [B, S, H]
@@ -132,9 +141,18 @@ class PositionEmbedding(keras.layers.Layer):
 def embed(
     input_ids: Any, segment_ids: Any, config: BertConfig, seed: int | None, dtype: Any, position_ids: Any = None
 ) -> Any:
-    """Returns the sum of the three embeddings, normalized, with dropout: [B, S, H].
+    """Applies the embedding layers: the sum of word, segment and position embeddings, layer normalization and dropout.
 
-    All ids are [B, S] int32; without position_ids positions count from 0. The rest is as for `build_encoder`.
+    Args:
+        input_ids: int32 [B, S].
+        segment_ids: int32 [B, S].
+        config: Sizes of the model.
+        seed: Seed of the initial weights. None draws a random seed.
+        dtype: Keras dtype policy of the layers.
+        position_ids: int32 [B, S]. None counts positions from 0.
+
+    Returns:
+        The input of the first encoder block, [B, S, H].
     """
 
     def table(layer: type[keras.Layer], name: str, *sizes: int) -> keras.Layer:

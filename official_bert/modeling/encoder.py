@@ -1,6 +1,6 @@
 """The BERT encoder as a functional keras.Model.
 
-B batch, S sequence, H hidden size, R records of a row
+B batch size, S sequence length, H hidden size, R records packed into a row
 """
 
 from typing import Any
@@ -15,7 +15,11 @@ from official_bert.modeling.heads import pool
 
 
 def sequence_inputs(packed: bool = False) -> dict[str, Any]:
-    """Returns the encoder's symbolic inputs by name, [B, S] int32, and record_starts [B, R]. B, S and R may vary."""
+    """Returns the encoder's symbolic inputs by name, int32 [B, S] with variable B and S.
+
+    Args:
+        packed: Whether rows contain several records (see `build_encoder`). record_starts is then int32 [B, R].
+    """
     names = ("record_ids", "position_ids", "record_starts") if packed else ("input_mask",)
     return {name: keras.Input(shape=(None,), dtype="int32", name=name) for name in ("input_ids", *names, "segment_ids")}
 
@@ -42,12 +46,12 @@ def build_encoder(
     - pooled_output: [B, H], a dense layer with tanh on the first position (in causal models on the last token).
     - encoder_outputs: The outputs of all blocks in order, each [B, S, H]. Only with `return_all_layers`.
 
-    With `packed`, several records share a row (see data.packing). No record attends to another. The layers, their names
-    and weights are the same. Instead of input_mask the model takes
+    With `packed`, a row contains several records (training examples; see data.packing), and no record attends to
+    another. The layers, their names and weights are the same. Instead of input_mask the model takes
 
-    - record_ids: [B, S] int32, the number of a token's record in its row, from 1. 0 for padding.
-    - position_ids: [B, S] int32, the position of a token in its record.
-    - record_starts: [B, R] int32, the positions of the records' [CLS], padded with 0.
+    - record_ids: int32 [B, S], the number of each token's record in its row, from 1. 0 for padding.
+    - position_ids: int32 [B, S], the position of each token in its record.
+    - record_starts: int32 [B, R], the position of each record's [CLS], padded with 0.
 
     and pooled_output is [B, R, H].
 
@@ -58,10 +62,10 @@ def build_encoder(
             in every model.
         dtype: Keras dtype policy, such as "float32" or "mixed_bfloat16". Outputs have its compute dtype.
         name: Name of the model.
-        packed: Whether several records share a row.
+        packed: Whether a row contains several records.
 
     Raises:
-        ValueError: If the model is called with more positions than the configuration has.
+        ValueError: If the model is called with more positions than the configuration allows.
     """
     inputs = sequence_inputs(packed)
     x = embed(inputs["input_ids"], inputs["segment_ids"], config, seed, dtype, inputs.get("position_ids"))

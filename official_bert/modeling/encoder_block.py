@@ -1,6 +1,7 @@
-"""One Transformer block, normalization after each sub-layer (paper, section 3; Vaswani et al., arXiv:1706.03762).
+"""One Transformer block, with layer normalization after each sub-layer (paper, section 3; arXiv:1706.03762).
 
-B batch, S sequence (T the attended one), N heads, D head size, H = N * D hidden size
+B batch size, S query positions, T key positions (equal to S except in fast/last_block.py), N heads, D head size, H = N
+* D hidden size
 """
 
 import math
@@ -19,16 +20,17 @@ MASKED_SCORE = -10000.0
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class AttentionProbabilities(keras.layers.Layer):
-    """The attention probabilities: softmax(q k / sqrt(D) + mask), computed in float32.
+    """Computes attention probabilities, softmax(q k / sqrt(D) + mask), in float32.
 
-    Takes [query, key, attention_ids]: [B, S, H] twice and [B, T] int32. Returns [B, N, S, T]. attention_ids is the
-    input_mask (1 for tokens, 0 for padding). Padding is masked only as a key: its own probabilities are computed but
-    not used. With `packed`, attention_ids is the record_ids, and tokens attend to the tokens of their own record.
+    Takes [query, key, attention_ids]: [B, S, H], [B, T, H] and int32 [B, T]. Returns [B, N, S, T]. attention_ids is the
+    input_mask (1 for tokens, 0 for padding). No position attends to padding. With `packed`, attention_ids is the
+    record_ids, and a token attends only to tokens of its own record.
 
     Args:
         num_heads: Number of attention heads, N.
-        causal: Whether a position attends only to itself and to earlier positions. S is then equal to T.
-        packed: Whether several records share a row.
+        causal: Whether a position attends only to itself and to earlier positions. S must then be equal to T.
+        packed: Whether rows contain several records (see `build_encoder`).
+        kwargs: Arguments of keras.layers.Layer.
     """
 
     def __init__(self, num_heads: int, causal: bool = False, packed: bool = False, **kwargs: Any) -> None:
@@ -42,7 +44,13 @@ class AttentionProbabilities(keras.layers.Layer):
         return self.of_products(products, attention_ids, query.shape[-1])
 
     def of_products(self, products: Any, attention_ids: Any, head_size: int) -> Any:
-        """Returns the probabilities from the products of queries and keys, [B, N, S, T]."""
+        """Returns the attention probabilities, given the products of queries and keys.
+
+        Args:
+            products: [B, N, S, T].
+            attention_ids: int32 [B, T].
+            head_size: D.
+        """
         scores = ops.cast(products, "float32") * (1.0 / math.sqrt(head_size))
         if self.packed:
             of_queries, of_keys = ops.expand_dims(attention_ids, (1, 3)), ops.expand_dims(attention_ids, (1, 2))
@@ -61,7 +69,7 @@ class AttentionProbabilities(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class AttentionContext(keras.layers.Layer):
-    """Averages the values with the probabilities: [B, N, S, T] and [B, T, H] to [B, S, H]."""
+    """Averages the values with the attention probabilities: [B, N, S, T] and [B, T, H] to [B, S, H]."""
 
     def call(self, inputs: Any) -> Any:
         probabilities, value = inputs
@@ -71,7 +79,7 @@ class AttentionContext(keras.layers.Layer):
 
 
 def split_heads(x: Any, num_heads: int) -> Any:
-    """Splits [B, S, H] into heads, [B, N, S, D]."""
+    """Splits the last axis into attention heads: [B, S, H] to [B, N, S, D]."""
     x = ops.reshape(x, (-1, ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
     return ops.transpose(x, (0, 2, 1, 3))
 
@@ -79,10 +87,19 @@ def split_heads(x: Any, num_heads: int) -> Any:
 def encoder_block(
     x: Any, attention_ids: Any, config: BertConfig, name: str, seed: int | None, dtype: Any, packed: bool = False
 ) -> Any:
-    """Returns the block's output, [B, S, H]: self-attention and a feed-forward layer, each added and normalized.
+    """Applies an encoder block: self-attention and a feed-forward network, each followed by residual and normalization.
 
-    x is [B, S, H]. attention_ids, [B, S] int32, is the input_mask, or with `packed` the record_ids. `name` is the
-    prefix of the names of the block's layers. See `build_encoder` for the other arguments.
+    Args:
+        x: The block's input, [B, S, H].
+        attention_ids: The input_mask, or with `packed` the record_ids, int32 [B, S].
+        config: Sizes of the model.
+        name: Prefix of the names of the block's layers.
+        seed: Seed of the initial weights. None draws a random seed.
+        dtype: Keras dtype policy of the layers.
+        packed: Whether rows contain several records (see `build_encoder`).
+
+    Returns:
+        The block's output, [B, S, H].
     """
 
     def projection(units: int, part: str, activation: Any = None) -> keras.Layer:

@@ -1,6 +1,6 @@
-"""The input of a task's head: the encoder's output, or a BiLSTM on it (paper, section 5.3 and table 5).
+"""What the head of a task reads: the encoder's output, or a BiLSTM on top of it (paper, section 5.3 and table 5).
 
-Importing this imports neither TensorFlow nor Keras, so that options can use its names.
+This module imports neither TensorFlow nor Keras, so that option classes can import it.
 """
 
 import dataclasses
@@ -42,17 +42,17 @@ class HeadInput:
 
     @property
     def is_encoder(self) -> bool:
-        """Whether the task's layer reads the encoder itself."""
+        """Whether the head reads the encoder's output directly, without a BiLSTM."""
         return self.head == LINEAR
 
     @classmethod
     def from_dict(cls, task_spec: Mapping[str, Any]) -> Self:
-        """Returns the input in a task.json, or the encoder if task.json has none of the keys."""
+        """Creates a HeadInput from the contents of task.json. Without the keys, the head reads the encoder's output."""
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: task_spec[name] for name in names if name in task_spec})
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the entries for task.json, or {} if the head reads the encoder directly."""
+        """Returns the entries for task.json. Empty if the head reads the encoder's output."""
         return {} if self.is_encoder else dataclasses.asdict(self)
 
 

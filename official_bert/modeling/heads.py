@@ -1,6 +1,6 @@
-"""The heads on the encoder's output: the pooler, masked LM and next sentence.
+"""The layers on the encoder's output in pre-training: the pooler, and the masked-LM and next-sentence heads.
 
-B batch, S sequence, P predictions, H hidden size, V vocabulary
+B batch size, S sequence length, P masked positions, H hidden size, V vocabulary size
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from official_bert.modeling.initialization import activation, dense, layer_norm
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class FirstPosition(keras.layers.Layer):
-    """The vector of [CLS]: [B, S, H] to [B, H]."""
+    """Selects the vector of [CLS]: [B, S, H] to [B, H]."""
 
     def call(self, sequence: Any) -> Any:
         return sequence[:, 0]
@@ -23,7 +23,10 @@ class FirstPosition(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class LastToken(keras.layers.Layer):
-    """The vector of the last token: [B, S, H] and the input_mask, [B, S] int32, to [B, H]."""
+    """Selects the vector of the last token before the padding.
+
+    Takes [sequence, input_mask]: [B, S, H] and int32 [B, S]. Returns [B, H].
+    """
 
     def call(self, inputs: Any) -> Any:
         sequence, input_mask = inputs
@@ -33,7 +36,10 @@ class LastToken(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class GatherPositions(keras.layers.Layer):
-    """The vectors at some positions: [B, S, H] and [B, P] int32 to [B, P, H]."""
+    """Selects the vectors at given positions.
+
+    Takes [sequence, positions]: [B, S, H] and int32 [B, P]. Returns [B, P, H].
+    """
 
     def call(self, inputs: Any) -> Any:
         sequence, positions = inputs
@@ -48,7 +54,7 @@ class GatherPositions(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class OutputBias(keras.layers.Layer):
-    """Adds a bias per class and returns float32 logits: [..., V] to [..., V]."""
+    """Adds a bias for each class to scores, [..., V], and returns float32 logits of the same shape."""
 
     def build(self, input_shape: Any) -> None:
         self.bias = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="bias", autocast=False)
@@ -68,11 +74,21 @@ def pool(
     dtype: Any,
     record_starts: Any = None,
 ) -> Any:
-    """Returns the pooled output, [B, H]: a dense layer with tanh on the vector of [CLS].
+    """Applies the pooler: a dense layer with tanh on the vector of [CLS].
 
-    A model that predicts next tokens uses the vector of the last token, which is the only one that attends to the whole
-    text. Packed records use the vectors at record_starts, [B, R] int32, and return [B, R, H]. See `encoder_block` for
-    the other arguments.
+    In models with causal attention, it reads the vector of the last token, which is the only one that attends to the
+    whole text.
+
+    Args:
+        sequence_output: Output of the encoder, [B, S, H].
+        attention_ids: The input_mask or record_ids, int32 [B, S].
+        config: Sizes of the model.
+        seed: Seed of the initial weights. None draws a random seed.
+        dtype: Keras dtype policy of the layers.
+        record_starts: For packed rows, the position of each record's [CLS], int32 [B, R].
+
+    Returns:
+        The pooled output, [B, H], or [B, R, H] for packed rows.
     """
     if record_starts is not None:
         pooled = GatherPositions(name=layer_names.FIRST_POSITION, dtype=dtype)([sequence_output, record_starts])
@@ -86,18 +102,21 @@ def pool(
 def masked_lm_logits(
     sequence_output: Any, positions: Any, word_embedding: Any, config: BertConfig, seed: int | None, dtype: Any
 ) -> Any:
-    """Returns the scores of all word pieces at the masked positions, [B, P, V] float32 (paper, appendix A.3).
+    """Applies the masked-LM head, and returns the logits of all word pieces at the masked positions.
 
     The layers are a dense layer with the model's activation, layer normalization, the transposed word embeddings and a
-    bias per word piece.
+    bias per word piece (paper, appendix A.3).
 
     Args:
         sequence_output: Output of the encoder, [B, S, H].
-        positions: The masked positions, [B, P] int32.
+        positions: The masked positions, int32 [B, P].
         word_embedding: The encoder's WordEmbedding, whose table is shared.
         config: Sizes of the model.
         seed: Seed of the initial weights. None draws a random seed.
-        dtype: Dtype policy of the layers.
+        dtype: Keras dtype policy of the layers.
+
+    Returns:
+        float32 [B, P, V].
     """
     x = GatherPositions(name="masked_lm_gather", dtype=dtype)([sequence_output, positions])
     x = dense(config.hidden_size, "masked_lm_transform", config, seed, dtype, activation(config))(x)
@@ -106,6 +125,16 @@ def masked_lm_logits(
 
 
 def next_sentence_logits(pooled_output: Any, config: BertConfig, seed: int | None, dtype: Any) -> Any:
-    """Returns the scores of "b follows a" (0) and "b is random" (1) from the pooled output: [..., 2] float32."""
+    """Applies the next-sentence head, and returns the logits of "b follows a" (0) and "b is random" (1).
+
+    Args:
+        pooled_output: [B, H], or [B, R, H] for packed rows.
+        config: Sizes of the model.
+        seed: Seed of the initial weights. None draws a random seed.
+        dtype: Keras dtype policy of the layer.
+
+    Returns:
+        float32 [..., 2].
+    """
     scores = dense(2, layer_names.NEXT_SENTENCE, config, seed, dtype)(pooled_output)
     return keras.layers.Activation("linear", dtype="float32", name="next_sentence_logits")(scores)

@@ -1,4 +1,4 @@
-"""Initial weights, epsilon of layer normalization and activations, which all layers share."""
+"""What all layers share: initial weights, the epsilon of layer normalization, and activation functions."""
 
 import zlib
 from collections.abc import Callable
@@ -10,7 +10,13 @@ from official_bert.modeling.config import BertConfig
 
 
 def initializer(config: BertConfig, seed: int | None, name: str) -> keras.initializers.Initializer:
-    """Returns the initializer of all matrices. See `seeded_normal` for the arguments."""
+    """Returns the initializer of all matrices of BERT: a truncated normal with standard deviation initializer_range.
+
+    Args:
+        config: Sizes of the model.
+        seed: Seed of the model. None draws a random seed.
+        name: Name of the layer, on which the initial weights depend.
+    """
     return seeded_normal(config.initializer_range, seed, name)
 
 
@@ -27,13 +33,22 @@ def seeded_normal(stddev: float, seed: int | None, name: str) -> keras.initializ
 
 
 def dense(units: int, name: str, config: BertConfig, seed: int | None, dtype: Any, activation: Any = None) -> Any:
-    """Returns a dense layer with the initial weights of BERT and biases of zero."""
+    """Creates a dense layer with BERT's initializer, and biases that start at zero.
+
+    Args:
+        units: Size of the output.
+        name: Name of the layer.
+        config: Sizes of the model.
+        seed: Seed of the model. None draws a random seed.
+        dtype: Keras dtype policy of the layer.
+        activation: Activation function. None for a linear layer.
+    """
     kernel = initializer(config, seed, name)
     return keras.layers.Dense(units, activation, kernel_initializer=kernel, name=name, dtype=dtype)
 
 
 def layer_norm(name: str, config: BertConfig, dtype: Any) -> keras.Layer:
-    """Returns a layer normalization over the last axis. It computes in float32 with any dtype policy."""
+    """Creates a layer normalization over the last axis. It computes in float32 under any dtype policy."""
     return keras.layers.LayerNormalization(epsilon=config.layer_norm_eps, name=name, dtype=dtype)
 
 
@@ -45,12 +60,12 @@ def gelu_tanh(x: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="official_bert")
 def gelu_exact(x: Any) -> Any:
-    """The Gaussian error linear unit with the error function."""
+    """The Gaussian error linear unit, computed exactly with the error function."""
     return keras.activations.gelu(x, approximate=False)
 
 
 def activation(config: BertConfig) -> Callable[[Any], Any]:
-    """Returns the activation function with the name `config.hidden_act`."""
+    """Returns the activation function that `config.hidden_act` names."""
     return {
         "gelu": gelu_tanh,
         "gelu_exact": gelu_exact,

@@ -1,6 +1,6 @@
 """Names of the layers that other modules look up.
 
-The path of a variable consists of the layer's name and its own. Checkpoints store variables by path (see
+The path of a variable consists of its layer's name and its own name. Checkpoints store variables by path (see
 checkpoints.checkpoint.PARTS), so they become unreadable if you rename a layer.
 """
 
@@ -22,12 +22,12 @@ EMBEDDINGS = frozenset({WORD_EMBEDDINGS, TOKEN_TYPE_EMBEDDINGS, POSITION_EMBEDDI
 
 
 def block(index: int) -> str:
-    """Returns the prefix of the names of the layers of a block. The first block has index 0."""
+    """Returns the prefix of the names of all layers in an encoder block. The first block has index 0."""
     return f"layer_{index}"
 
 
 def find_block_index(name: str) -> int | None:
-    """Returns the index of the block of a layer, or None for layers outside the blocks."""
+    """Returns the index of the encoder block that a layer belongs to, or None for layers outside of the blocks."""
     match = re.match(r"layer_(\d+)_", name)
     return int(match[1]) if match else None
 

@@ -1,6 +1,6 @@
-"""Pools the vectors of a text's tokens into one vector, as a functional keras.Model on an encoder.
+"""Pools the vectors of a text's tokens into one vector, as a functional keras.Model that extends an encoder.
 
-B batch, S sequence, H hidden size, L chosen blocks
+B batch size, S sequence length, H hidden size, L selected blocks
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _NO_TOKEN, _LEAST_SQUARE = -1e9, 1e-24
 
 
 def normalized(vectors: Any) -> Any:
-    """Returns vectors, [..., H], divided by their lengths. Vectors of length 0 do not change."""
+    """Scales vectors, [..., H], to length 1. Vectors of length 0 are returned unchanged."""
     squares = ops.sum(ops.square(vectors), -1, keepdims=True)
     return vectors / ops.sqrt(ops.maximum(squares, _LEAST_SQUARE))
 
@@ -26,14 +26,14 @@ def normalized(vectors: Any) -> Any:
 def build_vector_model(
     encoder: keras.Model, pooling: str, layers: Sequence[int] = (-1,), normalize: bool = False
 ) -> keras.Model:
-    """Returns a model from the encoder's inputs to vectors, float32 [B, L * H]; [B, H] for "pooled".
+    """Returns a model from the encoder's inputs to one vector per text, float32 [B, L * H], or [B, H] for "pooled".
 
     Args:
         encoder: An encoder from `build_encoder`, or a functional model that extends its graph.
         pooling: "mean" or "max" over all tokens including [CLS] and [SEP], "cls" for the vector of [CLS], or "pooled"
             for the output of the pooler.
-        layers: The blocks whose vectors are concatenated. 1 is the first block, -1 the last. "pooled" ignores it.
-        normalize: Whether to divide vectors by their lengths, so that dot products are cosines.
+        layers: The blocks whose vectors are concatenated. 1 is the first block, -1 the last. Ignored for "pooled".
+        normalize: Whether to scale vectors to length 1, so that dot products are cosines.
 
     Raises:
         UserError: If the pooling or a block does not exist.

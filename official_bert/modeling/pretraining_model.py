@@ -1,6 +1,6 @@
 """The pre-training model: the encoder with the masked-LM and next-sentence heads.
 
-B batch, S sequence, P predictions, V vocabulary
+B batch size, S sequence length, P masked positions, V vocabulary size
 """
 
 from typing import Any
@@ -16,10 +16,17 @@ from official_bert.modeling.heads import masked_lm_logits, next_sentence_logits
 def build_pretraining_model(
     config: BertConfig, seed: int | None = None, dtype: Any = "float32", packed: bool = False
 ) -> keras.Model:
-    """Builds the encoder with both pre-training heads (paper, section 3.1). See `build_encoder` for the arguments.
+    """Builds the encoder with both pre-training heads (paper, section 3.1).
 
-    The model takes the encoder's inputs and masked_lm_positions, [B, P] int32. It returns masked_lm_logits, [B, P, V],
-    and next_sentence_logits, [B, 2], or [B, R, 2] with `packed`, both float32. `get_encoder` returns its encoder.
+    The model takes the encoder's inputs and masked_lm_positions, int32 [B, P]. It returns masked_lm_logits,
+    float32 [B, P, V], and next_sentence_logits, float32 [B, 2]. With `packed`, the latter is [B, R, 2] for R records
+    per row. `get_encoder` returns the model's encoder.
+
+    Args:
+        config: Sizes and rates.
+        seed: Seed of the initial weights. None draws a random seed.
+        dtype: Keras dtype policy, such as "float32" or "mixed_bfloat16".
+        packed: Whether rows contain several records (see `build_encoder`).
     """
     encoder = build_encoder(config, seed=seed, dtype=dtype, packed=packed)
     positions = keras.Input(shape=(None,), dtype="int32", name="masked_lm_positions")
@@ -35,9 +42,9 @@ def build_pretraining_model(
 
 
 def get_encoder(model: keras.Model) -> keras.Model:
-    """Returns the encoder of a pre-training model, with the form of `build_encoder` and the same weights.
+    """Returns the encoder of a pre-training model, with the same weights and the inputs and outputs of `build_encoder`.
 
-    Models of packed records are not supported.
+    Models of packed rows are not supported.
     """
     inputs = {name: tensor for name, tensor in model.input.items() if name != "masked_lm_positions"}
     pooled = next(each for each in model.layers if each.name in (layer_names.FIRST_POSITION, layer_names.LAST_TOKEN))

@@ -1,1 +1,1 @@
-"""Optimizers, learning rates, the loss scale, and the distribution strategies that they work under."""
+"""Optimizers, learning-rate schedules, loss scaling, precision and distribution strategies."""

@@ -1,4 +1,4 @@
-"""Gradient handling of all optimizers: sum over replicas, clip, then apply."""
+"""How all optimizers handle gradients: sum over replicas, then clip, then apply."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,20 +9,20 @@ from official_bert.optimization.loss_scale import DynamicLossScale
 
 
 class AllReduceClipMixin:
-    """A mixin for Keras optimizers that sums gradients over replicas, clips them and applies them, in that order.
+    """A mixin for Keras optimizers that sums gradients over replicas, clips them by their global norm and applies them.
 
-    Gradients are made dense, summed over replicas, and clipped once by their global norm. Keras would clip the
-    gradients of each replica before the sum, as the original did on TPUs. It would also square the rows of a sparse
-    gradient before it sums rows of the same id. In both cases, the result would depend on the layout of the batch.
+    Keras would clip the gradients of each replica before the sum, as the original did on TPUs. It would also square the
+    rows of a sparse gradient before it sums rows with the same id. In both cases, the result would depend on how the
+    batch is divided among replicas.
 
     Attributes:
         clip_norm: Maximum global norm. None disables clipping.
         loss_scale: Loss scaling for float16, or None. Its variables are saved with the optimizer's.
-        clips_rows: Whether to sum the rows of the same id in a sparse gradient and clip them before the gradient is
-            made dense, because a batch reads few rows of the embedding table. For one replica without XLA only: the
-            number of rows is not known in advance.
-        uses_kernel: Whether to apply BertAdamW with TensorFlow's Adam kernel, which reads memory only once and needs
-            no compilation. For a single device with TensorFlow variables only.
+        clips_rows: Whether sparse gradients stay sparse until they are clipped: rows with the same id are summed first.
+            This saves time because a batch reads few rows of the embedding table. Only for one replica without XLA,
+            because the number of rows is not known in advance.
+        uses_kernel: Whether BertAdamW uses TensorFlow's Adam kernel, which reads memory only once and needs no
+            compilation. Only for a single device with TensorFlow variables.
     """
 
     clip_norm: float | None
@@ -36,25 +36,30 @@ class AllReduceClipMixin:
         return [*own, *self.loss_scale.variables] if self.loss_scale else own
 
     def restart(self) -> None:
-        """Sets the step count, the moments and the loss scale to their initial values. The rate must be a schedule."""
+        """Resets the step count, the moments and the loss scale. The learning rate must be a schedule."""
         for variable in super().variables:  # type: ignore[misc]
             variable.assign(tf.zeros(variable.shape, variable.dtype))
         if self.loss_scale:
             self.loss_scale.restart()
 
     def scale_loss(self, loss: Any) -> Any:
-        """Returns the scaled loss to differentiate. Keras' fit calls this method."""
+        """Multiplies a loss by the loss scale before it is differentiated. Keras' fit calls this method."""
         return self.loss_scale.scale(loss) if self.loss_scale else super().scale_loss(loss)  # type: ignore[misc]
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Sums gradients over replicas, clips and applies them. Keras' fit calls this method."""
+        """Sums gradients over replicas, clips them and applies them. Keras' fit calls this method."""
         summed, _ = self.sum_and_clip(grads)
         self.apply_summed(summed, trainable_variables)
 
     def sum_and_clip(self, grads: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Returns the dense gradients, summed over replicas and clipped, and their global norm before clipping.
+        """Sums gradients over replicas and clips them.
 
-        The norm is finite if and only if all gradients are finite (unless their squares overflow float32).
+        Args:
+            grads: The gradients of this replica. None for variables without a gradient.
+
+        Returns:
+            The dense gradients, and their global norm before clipping. The norm is finite if and only if all gradients
+            are finite (unless their squares overflow float32).
         """
         prepare = _sum_duplicate_rows if self.clips_rows else tf.convert_to_tensor
         summed = [None if grad is None else prepare(grad) for grad in grads]
@@ -75,10 +80,11 @@ class AllReduceClipMixin:
 
         Args:
             grads: One gradient per variable.
-            trainable_variables: The variables. Defaults to the variables that the optimizer was built with.
+            trainable_variables: The variables. None means the variables that the optimizer was built with.
             only_if: Bool scalar, equal on all replicas, such as whether the norm is finite. If it is False, the step is
-                skipped: weights and moments do not change, but the step count increases, because the position in the
-                data, the schedule and random numbers depend on it. The optimizer must be built. None never skips.
+                skipped: weights and moments do not change. The step count still increases, because the position in the
+                data, the schedule and random numbers depend on it. The optimizer must be built before. None never
+                skips.
         """
         if only_if is None:
             super().apply(grads, trainable_variables)  # type: ignore[misc]
@@ -116,7 +122,7 @@ class AllReduceClipMixin:
 
 
 def _sum_duplicate_rows(grad: Any) -> Any:
-    """Sums the rows of a sparse gradient that have the same id. Dense gradients do not change."""
+    """Sums the rows of a sparse gradient that have the same id. Dense gradients are returned unchanged."""
     if not isinstance(grad, tf.IndexedSlices):
         return grad
     ids, positions = tf.unique(grad.indices)

@@ -17,7 +17,10 @@ OPTIMIZERS = ("adamw", "lamb", "keras_adamw")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdamOptions:
-    """The optimizer's flags of the commands that train. The names are Hugging Face's, the defaults the original's."""
+    """The optimizer flags of the commands that train.
+
+    Names are those of Hugging Face, defaults those of the original.
+    """
 
     adam_bias_correction: bool = option(
         False,
@@ -38,7 +41,7 @@ class AdamOptions:
 
     @property
     def optimizer_settings(self) -> dict[str, Any]:
-        """The arguments of optimizers.get_optimizer."""
+        """The arguments of optimizers.get_optimizer that these flags set."""
         return {
             "adam_bias_correction": self.adam_bias_correction,
             "weight_decay_rate": self.weight_decay,
@@ -50,7 +53,7 @@ class AdamOptions:
 
 
 def worker_hosts_option() -> Any:
-    """Returns the flag --worker_hosts of the commands that train."""
+    """Creates the flag --worker_hosts for the commands that train."""
     text = (
         "Comma-separated host:port of each worker, for multi_worker. Pass the same list on all workers. Defaults to "
         "TF_CONFIG or SLURM's variables."
@@ -59,14 +62,14 @@ def worker_hosts_option() -> Any:
 
 
 def worker_index_option() -> Any:
-    """Returns the flag --worker_index of the commands that train."""
+    """Creates the flag --worker_index for the commands that train."""
     return option(
         None, "Index of this process in --worker_hosts, starting at 0.", min=0, group=HARDWARE, resumable=True
     )
 
 
 def dtype_option() -> Any:
-    """Returns the flag --dtype of the commands that train."""
+    """Creates the flag --dtype for the commands that train."""
     text = (
         "Precision of the layers. Weights, softmax and losses are always float32. float16 uses loss scaling. auto "
         "times a matrix product and selects float32 or bfloat16. A resumed run keeps the selection."
@@ -75,7 +78,7 @@ def dtype_option() -> Any:
 
 
 def deterministic_option() -> Any:
-    """Returns the flag --deterministic of the commands that train."""
+    """Creates the flag --deterministic for the commands that train."""
     text = (
         "Use only deterministic operations, so that two runs on the same kind of device give the same bytes. Slower "
         "on GPUs."

@@ -1,4 +1,4 @@
-"""Creates tf.distribute strategies by name, and synchronizes several workers."""
+"""Creates tf.distribute strategies by name, and functions for training with several workers."""
 
 import contextlib
 import functools
@@ -35,16 +35,16 @@ def get_strategy(
     worker_hosts: Sequence[str] = (),
     worker_index: int | None = None,
 ) -> tf.distribute.Strategy:
-    """Creates the strategy with the given name.
+    """Creates the tf.distribute strategy with the given name.
 
     Args:
         name: "one_device" (the first GPU, or the CPU), "mirrored" (all devices of this machine), "multi_worker" (all
             devices of several machines), or "tpu".
-        tpu_name: Name or grpc address of the TPU. Defaults to "local", the TPU of this TPU VM.
-        tpu_zone: Zone of the TPU. Detected by default.
-        gcp_project: Google Cloud project of the TPU. Detected by default.
-        worker_hosts: host:port of each worker, for "multi_worker". Defaults to the environment variable TF_CONFIG, or
-            to the workers of a SLURM step.
+        tpu_name: Name or grpc address of the TPU. None means "local", the TPU of this TPU VM.
+        tpu_zone: Zone of the TPU. None detects it.
+        gcp_project: Google Cloud project of the TPU. None detects it.
+        worker_hosts: host:port of each worker, for "multi_worker". If empty, the environment variable TF_CONFIG or the
+            workers of a SLURM step are used.
         worker_index: Index of this process in `worker_hosts`.
 
     Raises:
@@ -100,25 +100,28 @@ def _tpu(name: str, zone: str | None, project: str | None) -> tf.distribute.Stra
 
 
 def set_workers(name: str, worker_hosts: Sequence[str], worker_index: int | None) -> None:
-    """Sets the environment variable TF_CONFIG, which tells TensorFlow the workers, from flags or SLURM's variables.
+    """Sets the environment variable TF_CONFIG, from which TensorFlow reads the workers, for the multi_worker strategy.
+
+    Without `worker_hosts`, an existing TF_CONFIG is kept, or the workers of a SLURM step are used.
 
     Args:
         name: Name of the strategy.
-        worker_hosts: host:port of each worker, in the same order on all workers.
+        worker_hosts: host:port of each worker, in the same order on all workers. May be empty.
         worker_index: Index of this process in `worker_hosts`.
 
     Raises:
-        UserError: If hosts and index are inconsistent or contradict TF_CONFIG, or SLURM's variables are unusable.
+        UserError: If hosts and index are inconsistent, contradict TF_CONFIG or are passed for another strategy, or
+            SLURM's variables are unusable.
     """
     if name != MULTI_WORKER:
         if worker_hosts or worker_index is not None:
-            raise UserError(f"--worker_hosts and --worker_index need --distribution_strategy={MULTI_WORKER}")
+            raise UserError(f"--worker_hosts and --worker_index require --distribution_strategy={MULTI_WORKER}")
         return
     before = os.environ.get(_TF_CONFIG)
     if worker_hosts:
         hosts, index = _check_workers(worker_hosts, worker_index)
     elif worker_index is not None:
-        raise UserError(f"--worker_index={worker_index} needs --worker_hosts")
+        raise UserError(f"--worker_index={worker_index} requires --worker_hosts")
     elif before is None and os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         hosts, index = _slurm_workers()
     else:
@@ -132,7 +135,7 @@ def set_workers(name: str, worker_hosts: Sequence[str], worker_index: int | None
 def _check_workers(hosts: Sequence[str], index: int | None) -> tuple[list[str], int]:
     addresses = [host.rpartition(":") for host in hosts]
     if not all(host and port.isdigit() for host, _, port in addresses) or len(set(hosts)) < len(hosts):
-        raise UserError(f"--worker_hosts={','.join(hosts)}: expected different addresses, as in host0:2222,host1:2222")
+        raise UserError(f"--worker_hosts={','.join(hosts)}: expected distinct addresses, such as host0:2222,host1:2222")
     if index is None or not 0 <= index < len(hosts):
         shown = "missing" if index is None else index
         raise UserError(
@@ -142,7 +145,7 @@ def _check_workers(hosts: Sequence[str], index: int | None) -> tuple[list[str], 
 
 
 def _slurm_workers() -> tuple[list[str], int]:
-    """Returns the workers of a SLURM step, one per task, and the index of this process."""
+    """Returns the host:port of each worker of a SLURM step, one per task, and the index of this process."""
     tasks = int(os.environ["SLURM_STEP_NUM_TASKS"])
     try:
         # SLURM assigns GPUs to tasks. The resolver would count them with nvidia-smi and assign them again.
@@ -164,17 +167,17 @@ def _slurm_workers() -> tuple[list[str], int]:
 
 
 def needs_static_shapes(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether each batch shape is compiled separately, as on a TPU, so that there should be few shapes."""
+    """Returns whether the strategy compiles each batch shape separately (on a TPU), so that few are allowed."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether several processes train together."""
+    """Returns whether the strategy trains with several processes."""
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
 def mean_over_workers(strategy: tf.distribute.Strategy, value: float) -> float:
-    """Returns the mean of a value over all workers. All workers must call this function, and wait for each other."""
+    """Returns the mean of a value over all workers. All workers must call this function, which waits for the others."""
     return float(_worker_mean(strategy)(tf.constant(value, tf.float64))) if is_multi_worker(strategy) else value
 
 
@@ -194,8 +197,8 @@ def check_same_step(strategy: tf.distribute.Strategy, step: float, folder: str) 
     """Checks that all workers resume at the same step.
 
     Args:
-        strategy: The strategy.
-        step: Step of this worker.
+        strategy: The distribution strategy.
+        step: The step at which this worker resumes.
         folder: Folder of the checkpoints, for the error message.
 
     Raises:
@@ -212,7 +215,7 @@ def check_same_step(strategy: tf.distribute.Strategy, step: float, folder: str) 
 
 @contextlib.contextmanager
 def explain_lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Converts TensorFlow's error about a lost worker to a UserError."""
+    """In this context, TensorFlow's error about a worker that stopped becomes a UserError with advice."""
     try:
         yield
     except _LOST_WORKER as error:
@@ -225,9 +228,9 @@ def explain_lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def compiles_parts(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether XLA should compile parts of the step: on a single CPU with a TensorFlow that supports it.
+    """Returns whether XLA should compile only parts of the training step, instead of all or nothing of it.
 
-    On a CPU, TensorFlow's matrix products are faster than XLA's, but its other operations need more memory traffic.
+    True on a single CPU, where TensorFlow's matrix products are faster than XLA's, but its other operations are slower.
     """
     is_cpu = isinstance(strategy, tf.distribute.OneDeviceStrategy) and "CPU" in strategy.extended.worker_devices[0]
     return is_cpu and importlib.util.find_spec("libtpu") is None  # TensorFlow on a TPU host has no XLA for CPUs.

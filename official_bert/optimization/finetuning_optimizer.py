@@ -21,9 +21,9 @@ def create_bert_optimizer(
     scales_loss: bool = False,
     **settings: Any,
 ) -> tuple[BertAdamW, WarmupPolynomialDecay]:
-    """Creates the optimizer of the finetune command and of fit, built for the model's weights, and its schedule.
+    """Creates the optimizer and learning-rate schedule for fine-tuning. The optimizer is built for the model's weights.
 
-    Call it in the scope of the strategy.
+    Call it in the scope of the distribution strategy.
 
     Args:
         model: The model to train.
@@ -31,7 +31,8 @@ def create_bert_optimizer(
         num_steps: Number of training steps, after which the learning rate is 0.
         learning_rate: Peak learning rate.
         warmup_proportion: Fraction of the steps in which the learning rate warms up.
-        layer_decay: Factor from the learning rate of each layer to the learning rate of the layer below it.
+        layer_decay: Factor from the learning rate of each layer to that of the layer below it. 1.0 trains all layers
+            alike.
         scales_loss: Whether to scale the loss, as float16 requires.
         settings: Other arguments of BertAdamW. adam_bias_correction defaults to True.
     """
@@ -46,10 +47,15 @@ def create_bert_optimizer(
 
 
 def compute_layer_factors(model: keras.Model, num_layers: int, decay: float) -> dict[str, float]:
-    """Returns the learning-rate factors of variables by path, or an empty dict if decay is 1.
+    """Returns the factor of the learning rate for each variable, by path, for layer-wise decay. Empty if `decay` is 1.
 
-    The factor is 1 for the head and the pooler, `decay` for the last block, `decay ** 2` for the block before it, and
-    so on down to the embeddings.
+    The factor is 1 for the head and the pooler (which are left out of the result), `decay` for the last block, `decay
+    ** 2` for the block before it, and so on down to the embeddings.
+
+    Args:
+        model: The model to train.
+        num_layers: Number of encoder blocks.
+        decay: Factor from the learning rate of each layer to that of the layer below it.
     """
     if decay == 1.0:
         return {}

@@ -12,7 +12,7 @@ ALL = "all"  # in place of a pattern: all layers of the encoder, but no head
 
 
 def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
-    """Freezes layers. They get no updates and no weight decay, and the optimizer stores no moments for them.
+    """Freezes layers by name: they get no updates and no weight decay, and the optimizer stores no moments for them.
 
     Call it before the optimizer is built. The masked-LM output shares its matrix with word_embeddings and is frozen
     with it, except for its bias.
@@ -20,7 +20,7 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
     Args:
         model: The model.
         patterns: Regular expressions that match whole layer names, such as "layer_[0-3]_.*" or ".*embeddings". "all"
-            stands for all layers of the encoder, with its pooler.
+            means all layers of the encoder including the pooler.
 
     Returns:
         The names of the frozen layers.

@@ -8,20 +8,20 @@ import tensorflow as tf
 
 
 class DynamicLossScale:
-    """A factor that multiplies the loss before the backward pass and divides the gradients after it.
+    """Dynamic loss scaling: a factor multiplies the loss before the backward pass and divides the gradients after it.
 
-    float16 overflows above 65,504 and loses values below 6e-8, so the factor is as large as possible. It doubles after
-    `growth_steps` steps without an overflow, and halves if gradients overflow; that step must be skipped. Factors are
-    powers of two, which are exact. A training step differentiates `scale(loss)`, passes the result of `unscale` to the
-    optimizer, and calls `update` with whether the norm of the gradients is finite.
+    float16 overflows above 65,504 and loses values below 6e-8, so the factor should be as large as possible. It doubles
+    after `growth_steps` steps without an overflow, and halves if gradients overflow; that step must be skipped. Factors
+    are powers of two, which cause no rounding. A training step differentiates `scale(loss)`, passes the result of
+    `unscale` to the optimizer, and passes to `update` whether the norm of the gradients is finite.
 
-    keras.optimizers.LossScaleOptimizer does not work here. It checks only the first replica for overflows, so it needs
-    summed gradients, but its inner optimizer sums them again. It also clips before it unscales.
+    keras.optimizers.LossScaleOptimizer cannot be used instead. It checks only the first replica for overflows, so it
+    needs summed gradients, but its inner optimizer sums them again. It also clips before it unscales.
 
-    Create it in the scope of the strategy, if there is one.
+    Create it in the scope of the distribution strategy, if there is one.
 
     Args:
-        initial: Initial factor. The first steps are skipped until the factor is small enough for the model.
+        initial: Initial factor. If it is too large for the model, the first steps are skipped until it is small enough.
         growth_steps: Number of steps without an overflow after which the factor doubles.
 
     Attributes:
@@ -39,21 +39,21 @@ class DynamicLossScale:
         self.variables = [self._factor, self._finite_steps]
 
     def restart(self) -> None:
-        """Sets the variables to their initial values."""
+        """Resets the factor and the count of finite steps to their initial values."""
         self._factor.assign(self._initial)
         self._finite_steps.assign(0)
 
     @property
     def factor(self) -> Any:
-        """Current factor, a float32 scalar."""
+        """The current factor, a float32 scalar."""
         return tf.convert_to_tensor(self._factor.value)
 
     def scale(self, loss: Any) -> Any:
-        """Returns the scaled loss to differentiate."""
+        """Multiplies the loss by the factor, before it is differentiated."""
         return loss * tf.cast(self.factor, loss.dtype)
 
     def unscale(self, gradients: Sequence[Any]) -> list[Any]:
-        """Returns the dense gradients of the unscaled loss. None stays None."""
+        """Divides gradients by the factor, and makes them dense. None stays None."""
         inverse = 1.0 / self.factor
         return [
             None if gradient is None else tf.convert_to_tensor(gradient) * tf.cast(inverse, gradient.dtype)
@@ -61,7 +61,7 @@ class DynamicLossScale:
         ]
 
     def update(self, finite: Any) -> None:
-        """Adapts the factor after a step.
+        """Doubles or halves the factor after a step if necessary.
 
         Args:
             finite: Whether all gradients are finite, a bool scalar that is equal on all replicas.

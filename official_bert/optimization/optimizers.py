@@ -18,12 +18,13 @@ NOT_DECAYED = frozenset({"bias", "gamma", "beta"})
 
 
 def get_optimizer(name: str, learning_rate: Any, **settings: Any) -> Any:
-    """Creates an optimizer by its name in choices.OPTIMIZERS.
+    """Creates the optimizer with a name from choices.OPTIMIZERS.
 
     Args:
-        name: Name of the optimizer.
+        name: "adamw" (BertAdamW), "lamb" or "keras_adamw".
         learning_rate: A number or a schedule.
-        settings: Other arguments of BertAdamW. The other optimizers always correct the bias of their moments.
+        settings: Other arguments of BertAdamW. adam_bias_correction is ignored for the other optimizers, which always
+            correct the bias of their moments.
 
     Raises:
         UserError: If the name is unknown.
@@ -82,7 +83,10 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         self.adam_bias_correction = adam_bias_correction
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Creates the two moments of each variable. Call it in the scope of the strategy, if there is one."""
+        """Creates the two moments of each variable.
+
+        Call it in the scope of the distribution strategy, if there is one.
+        """
         if self.built:
             return
         super().build(variables)
@@ -131,11 +135,11 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         self.iterations.assign_add(1)
 
     def _rate_factor(self, index: int) -> float:
-        """Returns the factor of a variable's learning rate."""
+        """Returns the factor by which the learning rate of the variable with this index is multiplied."""
         return 1.0
 
     def _update_moments(self, index: int, gradient: Any) -> tuple[Any, Any]:
-        """Updates the two moments of a variable and returns them, with bias correction if enabled."""
+        """Updates the two moments of the variable with this index. Returns them with bias correction if enabled."""
         mean = self.beta_1 * self._means[index] + (1.0 - self.beta_1) * gradient
         square = self.beta_2 * self._squares[index] + (1.0 - self.beta_2) * ops.square(gradient)
         self.assign(self._means[index], mean)
@@ -144,7 +148,10 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         return mean / mean_correction, square / square_correction
 
     def _bias_corrections(self) -> list[Any]:
-        """Returns 1 - beta ** t for both moments, exact even if beta ** t is close to 1, or 1 without correction."""
+        """Returns the divisors of both moments: 1 - beta ** t, or 1 without bias correction.
+
+        Exact even if beta ** t is near 1.
+        """
         if not self.adam_bias_correction:
             return [1.0, 1.0]
         step = ops.cast(self.iterations + 1, "float32")
@@ -159,11 +166,11 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class LayerwiseAdamW(BertAdamW):
-    """BertAdamW with different learning rates for different variables.
+    """BertAdamW with a factor of the learning rate for each variable, such as for layer-wise decay.
 
     Args:
         learning_rate: A number or a schedule.
-        factors: Factors of the learning rate, by path of the variable. Defaults to 1.
+        factors: Factors of the learning rate, by path of the variable. The factor of all other variables is 1.
         name: Name of the optimizer.
         kwargs: Other arguments of BertAdamW.
     """
@@ -221,7 +228,7 @@ class Lamb(BertAdamW):
 
 
 def compute_trust_ratio(weights: Any, update: Any) -> Any:
-    """Returns LAMB's trust ratio: the norm of the weights divided by the norm of the update, or 1 if either is 0."""
+    """Returns LAMB's trust ratio: the norm of the weights divided by the norm of their update, or 1 if either is 0."""
     weights_norm, update_norm = (ops.sqrt(ops.sum(ops.square(value))) for value in (weights, update))
     is_valid = ops.logical_and(weights_norm > 0.0, update_norm > 0.0)
     return ops.where(is_valid, weights_norm / ops.where(is_valid, update_norm, 1.0), 1.0)
@@ -256,7 +263,10 @@ class KerasAdamW(AllReduceClipMixin, keras.optimizers.AdamW):
         self.clip_norm = clip_norm
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Creates the two moments of each variable. Call it in the scope of the strategy, if there is one."""
+        """Creates the two moments of each variable.
+
+        Call it in the scope of the distribution strategy, if there is one.
+        """
         if self.built:
             return
         # Exclude variables, not names: Keras matches parts of names, so "beta" would exclude too many.
@@ -265,5 +275,5 @@ class KerasAdamW(AllReduceClipMixin, keras.optimizers.AdamW):
 
 
 def is_decayed(variable: Any) -> bool:
-    """Returns whether weight decay applies to the variable."""
+    """Returns whether weight decay applies to a variable, given its name."""
     return variable.name not in NOT_DECAYED

@@ -1,4 +1,4 @@
-"""The precision of a training run: what --dtype=auto selects on this machine."""
+"""Selects the precision of a training run, for --dtype=auto and --jit_compile."""
 
 import functools
 import time
@@ -23,17 +23,17 @@ def resolve_dtype(
     config: BertConfig,
     tokens: int,
 ) -> str:
-    """Returns the precision of a run: `dtype`, or for "auto" the earlier or the faster one.
+    """Returns the precision of a run: "float32", "bfloat16" or "float16". For "auto", measures which one is faster.
 
     Args:
         dtype: Value of --dtype.
-        earlier: Precision of the run that is resumed. None for a new run.
-        strategy: The devices. A TPU computes in bfloat16.
-        config: The model's sizes.
+        earlier: Precision of the run that is resumed, which "auto" keeps. None for a new run.
+        strategy: The distribution strategy. "auto" selects bfloat16 on a TPU.
+        config: Sizes of the model.
         tokens: Number of tokens in a step.
 
     Raises:
-        UserError: If several machines would have to agree on a measured precision.
+        UserError: If `dtype` is "auto" and there are several workers, which might measure differently.
     """
     if dtype != AUTO:
         return dtype
@@ -42,7 +42,10 @@ def resolve_dtype(
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return "bfloat16"
     if distribution.is_multi_worker(strategy):
-        raise UserError("--dtype=auto measures one machine only. Pass --dtype=float32 or bfloat16 for multi_worker.")
+        raise UserError(
+            "--dtype=auto does not support multi_worker, because it measures one machine. Pass --dtype=float32 or "
+            "bfloat16."
+        )
     seconds = _time_products(tokens, config.hidden_size, config.intermediate_size)
     chosen = "bfloat16" if seconds["bfloat16"] < _WORTHWHILE * seconds["float32"] else "float32"
     timings = ", ".join(f"{1000 * value:.2f} ms in {name}" for name, value in seconds.items())
@@ -51,9 +54,14 @@ def resolve_dtype(
 
 
 def should_jit_compile(requested: bool, dtype: str, strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether XLA compiles the whole step: if requested, except for bfloat16 on a CPU.
+    """Returns whether XLA compiles the whole training step: if requested, except for bfloat16 on a CPU.
 
-    On a CPU, XLA's matrix products do not use the processor's bfloat16 instructions, so such a step is slower.
+    On a CPU, XLA's matrix products do not use the processor's bfloat16 instructions, so such a step would be slower.
+
+    Args:
+        requested: Value of --jit_compile.
+        dtype: Precision of the run.
+        strategy: The distribution strategy.
     """
     if requested and dtype == "bfloat16" and distribution.compiles_parts(strategy):
         print("note: --jit_compile is off, because XLA's bfloat16 products are slow on a CPU", flush=True)
@@ -63,7 +71,15 @@ def should_jit_compile(requested: bool, dtype: str, strategy: tf.distribute.Stra
 
 @functools.cache  # All runs of a sweep use the same precision.
 def _time_products(tokens: int, hidden_size: int, intermediate_size: int) -> dict[str, float]:
-    """Returns by dtype the shortest time, in seconds, of a block's input times its intermediate kernel."""
+    """Measures a matrix product in float32 and bfloat16, and returns the shortest time in seconds by dtype.
+
+    The product is that of an encoder block's input and the first matrix of its feed-forward network.
+
+    Args:
+        tokens: Number of tokens in a step.
+        hidden_size: Size of the block's input.
+        intermediate_size: Size of the feed-forward network.
+    """
     rows = max(1, min(tokens, int(_MULTIPLICATIONS / (hidden_size * intermediate_size))))
     multiply = tf.function(tf.matmul, autograph=False)
     operands = {

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: warm-up with polynomial decay, and a sequence of schedules."""
+"""Learning-rate schedules: warmup with polynomial decay, and a sequence of schedules."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,19 +10,19 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up from 0 to the peak, followed by polynomial decay to the end rate.
+    """Linear warmup from 0 to the peak learning rate, followed by polynomial decay to the end rate.
 
     The decay is `end_rate + (peak - end_rate) * x ** power`, where x falls linearly from 1 to 0. As in the original, x
-    is 1 at step 0, so the rate drops at the end of the warm-up: with linear decay, from `peak` to
-    `peak * (1 - warmup_steps / num_steps)`. With `jump=False`, x is 1 at the end of the warm-up, and there is no drop.
-    With a warm-up, the rate of the first step is 0.
+    is 1 at step 0, so the rate drops at the end of the warmup: with linear decay, from `peak` to `peak * (1 -
+    warmup_steps / num_steps)`. With `jump=False`, x is 1 at the end of the warmup, and there is no drop. With a warmup,
+    the rate of the first step is 0.
 
     Args:
         peak: Maximum learning rate.
         num_steps: Step at which the decay ends. Later steps use `end_rate`.
-        warmup_steps: Number of warm-up steps.
-        jump: Whether the decay starts at step 0, as in the original, instead of after the warm-up.
-        power: Exponent of the decay. Defaults to 1, linear decay.
+        warmup_steps: Number of warmup steps.
+        jump: Whether the decay starts at step 0, as in the original, instead of after the warmup.
+        power: Exponent of the decay. 1 is linear decay.
         end_rate: Learning rate after the decay.
     """
 
@@ -41,10 +41,10 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         self._variables: list[keras.Variable] = []
 
     def restart(self, num_steps: int, warmup_steps: int) -> None:
-        """Sets the number of steps and of warm-up steps.
+        """Changes the number of steps and of warmup steps, also for functions that were already traced.
 
-        After the first call, functions that are traced with the schedule follow the latest call. Make this first call
-        in the scope of the strategy.
+        Functions must be traced after the first call, which creates variables. Make the first call in the scope of the
+        distribution strategy.
         """
         self.num_steps, self.warmup_steps = num_steps, warmup_steps
         start = self._get_start()
@@ -84,7 +84,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class PhasedSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A sequence of schedules. Each one counts steps from the start of its phase.
+    """A sequence of schedules, such as one for each sequence length. Each one counts steps from the start of its phase.
 
     Args:
         phases: First step and schedule of each phase, in order. The first phase starts at step 0.

@@ -1,1 +1,1 @@
-"""Text to word pieces: the exact tokenizer, a fast one that is equal to it, and pairs of texts."""
+"""Text to word pieces: an exact tokenizer, and a fast one and one in TensorFlow graphs with the same results."""

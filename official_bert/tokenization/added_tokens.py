@@ -1,7 +1,7 @@
-"""Added tokens: strings, such as [E1] or <user>, that are cut out of a text before it is split into words.
+"""Added tokens: strings, such as [E1] or <user>, that are found in a text before it is split into words.
 
-They follow the rules of Hugging Face's fast tokenizers. Of several tokens that match, the one that starts first is
-taken, then the longest one.
+They follow the rules of Hugging Face's fast tokenizers. If several tokens match, the one that starts first is taken,
+then the longest one.
 """
 
 import re
@@ -13,15 +13,15 @@ from official_bert.errors import UserError
 
 
 class AddedToken(NamedTuple):
-    """A token of the vocabulary that is cut out of texts, with the fields of Hugging Face's class of the same name.
+    """A token of the vocabulary that is found in a text as a whole, with the fields of Hugging Face's class AddedToken.
 
     Attributes:
         content: The token.
         lstrip: Whether Hugging Face's offsets include the white space before the token. The ids do not depend on it.
-        rstrip: The same for white space after the token.
-        normalized: Whether the token is searched after the text was normalized, which lower-cases it in uncased models.
+        rstrip: Whether Hugging Face's offsets include the white space after the token. The ids do not depend on it.
+        normalized: Whether the token is searched in the normalized text, which is lower-cased in uncased models.
             Otherwise, it is searched in the text as the user wrote it.
-        special: Whether Hugging Face's decoder leaves it out if it skips special tokens. The ids do not depend on it.
+        special: Whether Hugging Face's decoder omits the token if it skips special tokens. The ids do not depend on it.
     """
 
     content: str
@@ -32,10 +32,13 @@ class AddedToken(NamedTuple):
 
 
 def parse_added_token(value: Any) -> AddedToken:
-    """Returns the token that a file describes: its content for a special token, or an object with Hugging Face's keys.
+    """Converts an added token in a JSON file to an AddedToken.
+
+    Args:
+        value: The content of a special token, or an object with Hugging Face's keys.
 
     Raises:
-        UserError: If the value is not a token, or a token that cannot be found as Hugging Face finds it.
+        UserError: If the value is not a token, or has a setting that this package does not implement.
     """
     values = value if isinstance(value, Mapping) else {"content": value, "special": True}
     content, special = values.get("content"), bool(values.get("special", False))
@@ -57,5 +60,8 @@ def _is_control(character: str) -> bool:
 
 
 def make_pattern(contents: Iterable[str]) -> str | None:
-    """Returns a regular expression, for Python and RE2, that matches any of the strings, or None without strings."""
+    """Returns a regular expression, for Python and RE2, that matches any of the strings.
+
+    None if there are no strings.
+    """
     return "|".join(re.escape(content) for content in sorted(contents, key=len, reverse=True)) or None

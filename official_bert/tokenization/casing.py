@@ -1,4 +1,4 @@
-"""The settings of a tokenizer: lower case, accents, and tokens that are cut out of texts."""
+"""The settings of a tokenizer: lower-casing, deletion of accents, and added tokens."""
 
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -17,12 +17,12 @@ ADDED_TOKENS = "added_tokens"
 
 
 class Casing(NamedTuple):
-    """How a tokenizer prepares texts. `make_casing` creates valid settings.
+    """The settings of a tokenizer. Create them with `make_casing`, which checks them.
 
     Attributes:
         do_lower_case: Whether texts are lower-cased, for uncased vocabularies.
-        strip_accents: Whether accents are deleted, which requires lower case.
-        added_tokens: Tokens of the vocabulary that are cut out of texts.
+        strip_accents: Whether accents are deleted. Requires do_lower_case.
+        added_tokens: Tokens that are found in a text before it is split into words.
     """
 
     do_lower_case: bool = True
@@ -31,21 +31,21 @@ class Casing(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The name of the casing, for messages about vocabularies."""
+        """The name of the casing in messages: "cased", "uncased", or "uncased, accented"."""
         if not self.do_lower_case:
             return "cased"
         return "uncased" if self.strip_accents else "uncased, accented"
 
     @property
     def texts(self) -> str:
-        """The settings in words that follow "texts are"."""
+        """A description of the settings for messages, which follows the words "texts are"."""
         added = f", with the added tokens {', '.join(token.content for token in self.added_tokens)}"
         accents = "" if self.strip_accents or not self.do_lower_case else " with their accents kept"
         return f"{'' if self.do_lower_case else 'not '}lower-cased{accents}{added if self.added_tokens else ''}"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings as JSON values. Those with the default value are left out, except for do_lower_case."""
+        """The settings as JSON values. Settings with the default value are left out, except for do_lower_case."""
         settings: dict[str, Any] = {"do_lower_case": self.do_lower_case}
         if self.do_lower_case and not self.strip_accents:
             settings["strip_accents"] = False
@@ -55,11 +55,11 @@ class Casing(NamedTuple):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Returns the casing whose `settings` were written to a file.
+        """Creates a Casing from the JSON values of `Casing.settings`.
 
         Raises:
             KeyError: If do_lower_case is missing.
-            UserError: If a setting has no valid value.
+            UserError: If a setting has an invalid value.
         """
         lower, accents = settings["do_lower_case"], settings.get("strip_accents")
         if not isinstance(lower, bool) or not isinstance(accents, bool | None):
@@ -74,27 +74,37 @@ UNCASED = Casing()
 def make_casing(
     do_lower_case: bool = True, strip_accents: bool | None = None, added_tokens: Iterable[AddedToken] = ()
 ) -> Casing:
-    """Returns the settings of a tokenizer. strip_accents defaults to do_lower_case, as in the original.
+    """Creates a Casing after checking the settings.
+
+    Args:
+        do_lower_case: Whether texts are lower-cased.
+        strip_accents: Whether accents are deleted. None means the value of do_lower_case, as in the original.
+        added_tokens: Tokens that are found in a text before it is split into words.
 
     Raises:
-        UserError: If accents are to be deleted in text that is not lower-cased.
+        UserError: If strip_accents is true and do_lower_case is false.
     """
     if strip_accents and not do_lower_case:
-        raise UserError(f"strip_accents is true, but do_lower_case is false: {NO_RULE}; leave strip_accents out")
+        raise UserError(f"strip_accents is true, but do_lower_case is false: {NO_RULE}; remove strip_accents")
     return Casing(do_lower_case, do_lower_case if strip_accents is None else strip_accents, tuple(added_tokens))
 
 
 def has_accents(vocab: str) -> bool:
-    """Returns whether the text of a vocabulary contains an accent."""
+    """Returns whether a vocab.txt contains an accented letter.
+
+    Args:
+        vocab: Contents of the file.
+    """
     return any(unicodedata.category(each) == "Mn" for each in unicodedata.normalize("NFD", vocab))
 
 
 def detect_lower_case(tokens: Iterable[str]) -> tuple[bool | None, str]:
-    """Returns whether a vocabulary is uncased, and a piece that shows it.
+    """Guesses whether a vocabulary is uncased, and returns the guess and a word piece that justifies it.
 
     True if most pieces have letters with two cases and none has a capital. False if more than one in fifty of those
-    pieces has a capital. None otherwise, since the vocabulary may be used either way: a Chinese one, for example, or an
-    uncased one to which the user added some names. Tokens in brackets, such as [MASK] and <S>, do not count.
+    pieces has a capital. None (with "") otherwise, because the vocabulary may be used either way: a Chinese one, for
+    example, or an uncased one to which the user added some names. Tokens in brackets, such as [MASK] and <S>, do not
+    count.
     """
     pieces = [token for token in tokens if not token.startswith(("[", "<"))]
     with_case = [piece for piece in pieces if piece.lower() != piece.title()]  # title(): Georgian text has no capitals
@@ -107,7 +117,10 @@ def detect_lower_case(tokens: Iterable[str]) -> tuple[bool | None, str]:
 
 
 def infer_casing(tokens: Iterable[str], do_lower_case: bool | None, strip_accents: bool | None = None) -> Casing:
-    """Returns `make_casing`'s result. If do_lower_case is None, infers it from the vocabulary. Defaults to true."""
+    """Creates a Casing.
+
+    If do_lower_case is None, it is guessed from the vocabulary (true if the vocabulary fits both).
+    """
     if do_lower_case is None:
         do_lower_case = detect_lower_case(tokens)[0] is not False
     return make_casing(do_lower_case, strip_accents)
@@ -116,13 +129,13 @@ def infer_casing(tokens: Iterable[str], do_lower_case: bool | None, strip_accent
 def resolve_casing(
     tokens: Iterable[str], do_lower_case: "bool | Casing | None", strip_accents: bool | None = None
 ) -> Casing:
-    """Returns the casing that the arguments of a Keras model or layer describe.
+    """Creates a Casing from the arguments of a Keras model or layer.
 
     Args:
-        tokens: The vocabulary's tokens.
-        do_lower_case: Whether the vocabulary is uncased. None lets the vocabulary decide. A Casing, which a checkpoint
-            or file states, is returned unchanged.
-        strip_accents: Whether accents are deleted. None follows do_lower_case.
+        tokens: The tokens of the vocabulary.
+        do_lower_case: Whether the vocabulary is uncased. None guesses it from the vocabulary. A Casing is returned
+            unchanged, without a check against the vocabulary.
+        strip_accents: Whether accents are deleted. None means the value of do_lower_case.
 
     Raises:
         UserError: If the arguments contradict the vocabulary or each other.
@@ -131,18 +144,26 @@ def resolve_casing(
         return do_lower_case
     tokens = list(tokens)
     if do_lower_case is not None and (problem := find_contradiction(tokens, do_lower_case)):
-        raise UserError(f"do_lower_case is {do_lower_case}, but the vocabulary {problem}; leave do_lower_case out")
+        raise UserError(f"do_lower_case is {do_lower_case}, but the vocabulary {problem}; remove do_lower_case")
     return infer_casing(tokens, do_lower_case, strip_accents)
 
 
 def restore_casing(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config of a Keras model or layer with a Casing as do_lower_case, instead of `Casing.settings`."""
+    """Converts the config of a Keras model or layer to constructor arguments.
+
+    The entries of `Casing.settings` are replaced by a Casing object as do_lower_case.
+    """
     others = {name: value for name, value in config.items() if name not in ("strip_accents", ADDED_TOKENS)}
     return others | {"do_lower_case": Casing.from_settings(config)}
 
 
 def find_contradiction(tokens: Iterable[str], do_lower_case: bool) -> str | None:
-    """Returns what is wrong with the vocabulary for text that is lower-cased or not, or None."""
+    """Returns a description of why a vocabulary does not fit the casing of a text, or None if it fits.
+
+    Args:
+        tokens: The tokens of the vocabulary.
+        do_lower_case: Whether the text is lower-cased.
+    """
     is_uncased, piece = detect_lower_case(tokens)
     if is_uncased in (None, do_lower_case):
         return None
@@ -152,10 +173,10 @@ def find_contradiction(tokens: Iterable[str], do_lower_case: bool) -> str | None
 
 
 def describe_contradiction(tokens: Iterable[str], do_lower_case: bool, vocab_file: str, remedy: str) -> str | None:
-    """Returns what is wrong with text of this casing for a vocabulary, or None.
+    """Returns an error message if a vocabulary does not fit the casing of a text, or None if it fits.
 
     Args:
-        tokens: The vocabulary's tokens.
+        tokens: The tokens of the vocabulary.
         do_lower_case: Whether the text is lower-cased.
         vocab_file: Path of the vocabulary, for the message.
         remedy: The verb that precedes the flag in the message, such as "pass".

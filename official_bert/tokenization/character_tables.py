@@ -1,8 +1,8 @@
-"""The exact tokenizer's effect on each character, as lookup tables for TensorFlow operations.
+"""Lookup tables with which TensorFlow operations do to each character what the exact tokenizer does.
 
-Rules 1 to 5 of exact.py treat most characters the same in every context. The exact tokenizer is asked for the result of
-each code point, the character's form. A table entry holds the number of the form, and the properties needed by the two
-rules that depend on neighbors: lowercasing a capital sigma, and the canonical order of combining marks.
+Rules 1 to 5 of exact.py treat most characters the same in every context. For each code point, the tables contain its
+form: the characters that the exact tokenizer turns it into. They also contain the properties needed by the two rules
+that depend on neighbors: lower-casing a capital sigma, and the canonical order of combining marks.
 """
 
 import functools
@@ -37,7 +37,7 @@ PAGE = 256
 
 
 class CharacterTables(NamedTuple):
-    """The properties of all characters, in pages of PAGE code points, and the forms that they refer to."""
+    """The properties of all characters in pages of PAGE code points, and what each character becomes (its form)."""
 
     page_numbers: npt.NDArray[np.int32]  # the page of each block of PAGE code points
     pages: npt.NDArray[np.int32]  # properties, page after page
@@ -49,7 +49,7 @@ class CharacterTables(NamedTuple):
 
 @functools.cache
 def character_tables(casing: Casing) -> CharacterTables:
-    """Returns the tables of a tokenizer. They take seconds to compute and are cached."""
+    """Returns the tables for a tokenizer with these settings. They take seconds to compute and are cached."""
     tokenizer = BasicTokenizer(casing.do_lower_case, casing.strip_accents)
     cased = BasicTokenizer(do_lower_case=False)
     forms: dict[tuple[tuple[int, int], ...], int] = {((ITSELF, 0),): 0}
@@ -84,7 +84,10 @@ def _may_change(code: int) -> bool:
 
 
 def _words_between_letters(codes: list[int], tokenizer: BasicTokenizer) -> Iterator[list[str]]:
-    """Yields the words of "aca" for each character c. Tokenizes all of them as one text, which is much faster."""
+    """Yields for each character c the words into which the exact tokenizer splits "aca".
+
+    All of these strings are tokenized as one text, which is much faster.
+    """
     words = iter(tokenizer.tokenize(" ".join(f"a{chr(code)}a" for code in codes)))
     for _ in codes:
         between = [next(words)]
@@ -95,11 +98,11 @@ def _words_between_letters(codes: list[int], tokenizer: BasicTokenizer) -> Itera
 
 
 def _form(character: str, words: list[str], sorts_marks: bool) -> tuple[tuple[int, int], ...]:
-    """Returns the code points, with flags, that the character c becomes in every context.
+    """Returns the form of a character: the code points that it becomes in every context, each with its flags.
 
     Args:
         character: The character c.
-        words: The words of "aca".
+        words: The words into which the exact tokenizer splits "aca".
         sorts_marks: Whether rule 4 decomposes the text, which sorts combining marks.
     """
     if words == ["a", "a"]:
@@ -113,7 +116,7 @@ def _form(character: str, words: list[str], sorts_marks: bool) -> tuple[tuple[in
 
 
 def _case(character: str) -> int:
-    """Returns how the character affects an adjacent capital sigma when Python lowercases it."""
+    """Returns how a character affects an adjacent capital sigma when Python lower-cases it: CASED, IGNORED or OTHER."""
     if f"{character}{CAPITAL_SIGMA}".lower().endswith(FINAL_SIGMA):
         return CASED
     return IGNORED if f"a{character}{CAPITAL_SIGMA}".lower().endswith(FINAL_SIGMA) else OTHER

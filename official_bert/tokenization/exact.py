@@ -53,7 +53,7 @@ _CACHED_WORDS = 200_000
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A word piece and its position in the source text, text[start:end]."""
+    """A word piece and its position in the text: text[start:end]."""
 
     token: str
     start: int
@@ -61,7 +61,7 @@ class Piece:
 
 
 def is_punctuation(character: str) -> bool:
-    """Returns whether the character is a word of its own (rule 5)."""
+    """Returns whether a character is punctuation, which is always a word of its own (rule 5)."""
     code = ord(character)
     if code < 128:
         return 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126
@@ -69,7 +69,7 @@ def is_punctuation(character: str) -> bool:
 
 
 class _Table(dict[int, str]):
-    """A table for str.translate, filled on demand."""
+    """A table for str.translate that computes the replacement of a character when it first occurs."""
 
     def __init__(self, replacement: Callable[[str], str]) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class _Table(dict[int, str]):
 
 
 def _clean(character: str) -> str:
-    """Applies rules 1 and 2."""
+    """Applies rules 1 and 2 to a character."""
     category = unicodedata.category(character)
     if character in "\t\n\r" or category == "Zs":
         return " "
@@ -91,28 +91,28 @@ def _clean(character: str) -> str:
 
 
 def _split(character: str) -> str:
-    """Applies rules 3 and 5."""
+    """Applies rules 3 and 5 to a character."""
     is_word = is_punctuation(character) or any(first <= ord(character) <= last for first, last in _CJK_BLOCKS)
     return f" {character} " if is_word else character
 
 
 def _delete_mark(character: str) -> str:
-    """Applies the deletion of rule 4."""
+    """Deletes a character if it is a non-spacing mark (part of rule 4)."""
     return "" if unicodedata.category(character) == "Mn" else character
 
 
 def _split_without_mark(character: str) -> str:
-    """Applies rules 3 and 5, and the deletion of rule 4."""
+    """Deletes a character if it is a non-spacing mark, else applies rules 3 and 5."""
     return _delete_mark(character) and _split(character)
 
 
 class BasicTokenizer:
-    """Splits text into words and punctuation (rules 1 to 5).
+    """Splits text into words and punctuation (rules 1 to 5 of this module).
 
     Args:
-        do_lower_case: True for uncased models. Lower-cases the text.
-        strip_accents: Whether accents are deleted. Defaults to do_lower_case. False is for uncased models that keep
-            accents.
+        do_lower_case: Whether to lower-case the text. True for uncased models.
+        strip_accents: Whether to delete accents. None means the value of do_lower_case. False is for uncased models
+            that keep accents.
 
     Raises:
         UserError: If strip_accents is true for a cased model.
@@ -124,16 +124,16 @@ class BasicTokenizer:
         self._split = _Table(_split_without_mark if self.strip_accents else _split)
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        """Returns the words. Bytes are decoded as UTF-8 without invalid ones, as in the original."""
+        """Splits a text into words. Bytes are decoded as UTF-8. As in the original, invalid bytes are dropped."""
         return self._normalize(convert_to_unicode(text)).translate(self._split).split()
 
     def normalize(self, text: str) -> str:
-        """Returns the text after rules 1, 2 and 4, in which normalized added tokens are searched."""
+        """Returns the normalized text, in which normalized added tokens are searched (after rules 1, 2 and 4)."""
         text = self._normalize(text)
         return text.translate(self._delete_marks) if self.strip_accents else text
 
     def _normalize(self, text: str) -> str:
-        """Applies rules 1, 2 and 4, but for the deletion."""
+        """Applies rules 1, 2 and 4, except that accents are not deleted yet."""
         # The rules treat characters one by one, except for lower case (the final sigma) and NFD (the order of marks),
         # whose contexts end at white space. So each rule can be applied to the whole text before it is split.
         text = text.translate(self._clean)
@@ -144,7 +144,7 @@ class BasicTokenizer:
         return text
 
     def normalize_with_origins(self, text: str) -> list[tuple[str, int]]:
-        """Returns the characters of `normalize`, each with the index in the text that it came from."""
+        """Returns the characters of the normalized text, each with the index in `text` that it came from."""
         traced = [(new, index) for index, character in enumerate(text) for new in character.translate(self._clean)]
         if self.do_lower_case:
             traced = _lower(traced)
@@ -153,11 +153,15 @@ class BasicTokenizer:
         return traced
 
     def tokenize_with_origins(self, text: str) -> list[tuple[str, list[int]]]:
-        """Returns each word with the index in the text that each of its characters came from."""
+        """Splits a text into words, each with the index in the text of each of its characters."""
         return self.split_with_origins(self.normalize_with_origins(text))
 
     def split_with_origins(self, traced: Sequence[tuple[str, int]]) -> list[tuple[str, list[int]]]:
-        """Returns each word of a part of what `normalize_with_origins` returned, with its characters' origins."""
+        """Splits normalized characters into words, each with the index in the text of each of its characters.
+
+        Args:
+            traced: The result of `normalize_with_origins`, or a part of it.
+        """
         words: list[tuple[str, list[int]]] = []
         open_word = False
         for character, index in traced:
@@ -197,12 +201,12 @@ def _decompose(traced: list[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 class WordpieceTokenizer:
-    """Splits words into pieces of a vocabulary, greedily and longest first (rule 6).
+    """Splits words into pieces of a vocabulary, from left to right, with the longest possible piece first (rule 6).
 
     Args:
-        vocab: The pieces.
-        unk_token: Replaces words that cannot be split.
-        max_input_chars_per_word: Longer words are not split.
+        vocab: Ids by piece.
+        unk_token: The token that replaces words that cannot be split into pieces.
+        max_input_chars_per_word: Longer words are replaced by unk_token.
     """
 
     def __init__(
@@ -215,11 +219,11 @@ class WordpieceTokenizer:
         self._cache: dict[str, list[str]] = {}
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        """Returns the pieces of words that are separated by white space."""
+        """Splits a text at white space, and returns the pieces of its words."""
         return [piece for word in convert_to_unicode(text).split() for piece in self.pieces(word)]
 
     def pieces(self, word: str) -> list[str]:
-        """Returns the pieces of one word as a shared list, which must not be modified."""
+        """Returns the pieces of one word. The list is cached and must not be modified."""
         pieces = self._cache.get(word)
         if pieces is None:
             if len(self._cache) >= _CACHED_WORDS:
@@ -228,7 +232,7 @@ class WordpieceTokenizer:
         return pieces
 
     def split_word(self, word: str) -> list[str]:
-        """Returns the pieces of one word without the cache."""
+        """Computes the pieces of one word, without the cache."""
         if len(word) > self.max_input_chars_per_word:
             return [self.unk_token]
         pieces = []
@@ -250,12 +254,12 @@ class FullTokenizer:
     """Converts text to word pieces and ids, like the original's class of the same name.
 
     Args:
-        vocab_file: A vocab.txt with one piece per line. The id of a piece is its line number, counted from 0.
+        vocab_file: Path of a vocab.txt with one piece per line. The id of a piece is its line number, counted from 0.
         do_lower_case: True for uncased models, False for cased ones.
-        strip_accents: Whether accents are deleted. Defaults to do_lower_case, as in the original. False is for uncased
-            models that keep accents.
-        added_tokens: Tokens of the vocabulary that are cut out of texts. Those at the end of the vocabulary are no
-            pieces of words.
+        strip_accents: Whether to delete accents. None means the value of do_lower_case, as in the original. False is
+            for uncased models that keep accents.
+        added_tokens: Tokens that are found in a text before it is split into words. Those at the end of the vocabulary
+            are not used as pieces of other words.
 
     Raises:
         UserError: If the vocabulary is missing, unreadable or lacks special or added tokens, or strip_accents is true
@@ -280,10 +284,10 @@ class FullTokenizer:
         strip_accents: bool | None = None,
         added_tokens: Sequence[AddedToken] = (),
     ) -> Self:
-        """Returns the tokenizer of a vocabulary in memory.
+        """Creates a tokenizer from a vocabulary in memory.
 
         Args:
-            vocab: The text of a vocab.txt, or a mapping from tokens to ids.
+            vocab: Contents of a vocab.txt, or a mapping from tokens to ids.
             do_lower_case: As for the class.
             source: Where the vocabulary is from, for error messages.
             strip_accents: As for the class.
@@ -313,12 +317,12 @@ class FullTokenizer:
         self._normalized = _compile(self.normalized_contents)
 
     def tokenize(self, text: str | bytes, special_tokens: bool = False) -> list[str]:
-        """Returns the word pieces of the text.
+        """Splits a text into word pieces.
 
         Args:
             text: Any text. Bytes are decoded as UTF-8.
             special_tokens: Whether "[MASK]" and the names of the other special tokens in the text become these tokens.
-                By default they are ordinary text and are split into brackets and letters, as in the original.
+                If False, they are ordinary text and are split into brackets and letters, as in the original.
         """
         pieces: list[str] = []
         for number, part in enumerate(self._split_at_tokens(convert_to_unicode(text), special_tokens)):
@@ -330,7 +334,7 @@ class FullTokenizer:
         return pieces
 
     def _split_at_tokens(self, text: str, special_tokens: bool = False) -> list[str]:
-        """Cuts added tokens out of a text. Returns ordinary text and tokens in turn: text, token, text, ..., text."""
+        """Splits a text at its added tokens. Returns ordinary text and tokens in turn: text, token, text, ..., text."""
         raw = self._raw_or_special if special_tokens else self._raw
         parts = raw.split(text) if raw else [text]
         if self._normalized is None:
@@ -342,14 +346,14 @@ class FullTokenizer:
         return cut
 
     def encode(self, texts: Sequence[str]) -> tuple[Ids, Splits]:
-        """Returns the ids of many texts.
+        """Converts many texts to ids.
 
         Args:
             texts: Any strings.
 
         Returns:
-            The ids of the pieces of all texts, int32, and the row splits, int64, one more than texts. The ids of text i
-            are ids[row_splits[i] : row_splits[i + 1]].
+            The ids of the pieces of all texts, int32, and the row splits, int64, one more than there are texts. The ids
+            of text i are ids[row_splits[i] : row_splits[i + 1]].
         """
         rows = [self.convert_tokens_to_ids(self.tokenize(text)) for text in texts]
         splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
@@ -358,8 +362,8 @@ class FullTokenizer:
     def tokenize_with_offsets(self, text: str) -> list[Piece]:
         """Returns the same pieces as `tokenize`, with their positions in the text.
 
-        Deleted accents after a piece's last character belong to the piece, so that text[start:end] never separates a
-        letter from its accent. An added token ends where it was found.
+        Accents after the last character of a piece belong to the piece, so that text[start:end] never separates a
+        letter from its accent. This does not apply to added tokens.
         """
         pieces: list[Piece] = []
         start = 0
@@ -370,7 +374,10 @@ class FullTokenizer:
         return pieces
 
     def _trace_pieces(self, text: str, start: int, end: int) -> Iterator[Piece]:
-        """Yields the pieces of text[start:end], in which normalized added tokens are left to find."""
+        """Yields the pieces of text[start:end] with their positions.
+
+        Normalized added tokens are found here, others before.
+        """
         traced, text = self.basic_tokenizer.normalize_with_origins(text[start:end]), text[:end]
         parts: list[Any] = self._normalized.split("".join(new for new, _ in traced)) if self._normalized else [traced]
         first = 0
@@ -385,7 +392,13 @@ class FullTokenizer:
                     yield from self._trace_word(word, [start + origin for origin in origins], text)
 
     def _trace_word(self, word: str, origins: list[int], text: str) -> Iterator[Piece]:
-        """Yields the pieces of a word, given the index in the text that each of its characters came from."""
+        """Yields the pieces of a word with their positions.
+
+        Args:
+            word: A normalized word.
+            origins: For each of its characters, the index in `text` that it came from.
+            text: The original text.
+        """
         pieces = self.wordpiece_tokenizer.pieces(word)
         first = 0
         for number, piece in enumerate(pieces):
@@ -398,16 +411,17 @@ class FullTokenizer:
             first = last
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Returns the ids of the tokens. Raises a UserError if a token is not in the vocabulary."""
+        """Converts tokens to ids. Raises a UserError if a token is not in the vocabulary."""
         try:
             return [self.vocab[token] for token in tokens]
         except KeyError as error:
             raise UserError(
-                f"token {error.args[0]!r} is not among the vocabulary's {len(self.vocab)}; get tokens from tokenize()"
+                f"token {error.args[0]!r} is not in the vocabulary of {len(self.vocab)} tokens; pass tokens that "
+                "tokenize() returns"
             ) from None
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Returns the tokens of the ids. Raises a UserError if an id is not in the vocabulary."""
+        """Converts ids to tokens. Raises a UserError if an id is not in the vocabulary."""
         try:
             return [self.inv_vocab[index] for index in ids]
         except KeyError as error:
@@ -415,7 +429,7 @@ class FullTokenizer:
 
 
 def convert_to_unicode(text: str | bytes) -> str:
-    """Returns the text as a str. Bytes are decoded as UTF-8 without invalid ones, as in the original."""
+    """Converts bytes to str. They are decoded as UTF-8, and as in the original, invalid bytes are dropped."""
     if isinstance(text, str):
         return text
     if isinstance(text, bytes):
@@ -424,27 +438,39 @@ def convert_to_unicode(text: str | bytes) -> str:
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
-    """Reads a vocab.txt. Returns the same as `parse_vocab`."""
+    """Reads a vocab.txt, and returns a mapping from tokens to ids (see `parse_vocab`)."""
     return parse_vocab(files.read_text(vocab_file))
 
 
 def parse_vocab(text: str) -> dict[str, int]:
     """Returns a mapping from the tokens of a vocab.txt to their ids, which are line numbers counted from 0.
 
-    As in the original, white space around a token is removed, and the last of several equal lines determines the id.
+    As in the original, white space around a token is removed. If several lines are equal, the last one determines the
+    id.
+
+    Args:
+        text: Contents of the file.
     """
     lines = text.removesuffix("\n").split("\n") if text else []
     return {line.strip(): index for index, line in enumerate(lines)}
 
 
 def _compile(contents: Iterable[str]) -> re.Pattern[str] | None:
-    """Returns the pattern that splits a text into ordinary text and these strings in turn, or None without strings."""
+    """Returns a pattern whose `split` separates a text into ordinary text and any of the strings, in turn.
+
+    Returns None if there are no strings.
+    """
     pattern = make_pattern(contents)
     return re.compile(f"({pattern})") if pattern else None
 
 
 def select_word_pieces(vocab: dict[str, int], added_tokens: Iterable[AddedToken], source: str) -> dict[str, int]:
-    """Returns the part of the vocabulary that words are split into: all but the added tokens at its end.
+    """Returns the part of a vocabulary into which words are split: everything except the added tokens at its end.
+
+    Args:
+        vocab: Ids by token.
+        added_tokens: The added tokens.
+        source: Where the vocabulary is from, for error messages.
 
     Raises:
         UserError: If an added token is not in the vocabulary.
@@ -453,7 +479,7 @@ def select_word_pieces(vocab: dict[str, int], added_tokens: Iterable[AddedToken]
     if not added:
         return vocab
     if missing := sorted(added - vocab.keys()):
-        raise UserError(f"{source} has no line {missing[0]!r}, which is an added token; append the line")
+        raise UserError(f"{source} has no line {missing[0]!r}, which is an added token; add this line at the end")
     last = max(index for token, index in vocab.items() if token not in added)
     return {token: index for token, index in vocab.items() if index <= last}
 
@@ -463,7 +489,7 @@ def check_special_tokens(vocab: Mapping[str, int], source: str) -> None:
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
         raise UserError(
-            f"{source} has {len(vocab)} tokens but not {', '.join(missing)}; BERT needs "
+            f"{source} has {len(vocab)} tokens, but lacks {', '.join(missing)}; BERT needs "
             f"{', '.join(SPECIAL_TOKENS)}, each alone on a line"
         )
     if vocab[PAD] != 0:

@@ -1,8 +1,8 @@
-"""The tokenizer for much text: the ids of exact.FullTokenizer, many times as fast, without TensorFlow.
+"""A tokenizer for large amounts of text. Its ids equal those of exact.FullTokenizer, and it needs no TensorFlow.
 
-Rules 1 to 5 of exact.py become one array lookup per character and a split at white space. The exact tokenizer supplies
-what each character becomes, and the pieces of each distinct word, which are cached (rule 6). Texts with a character
-whose result depends on its neighbors go through the exact rules:
+Rules 1 to 5 of exact.py become one array lookup per character and a split at white space. The table of characters and
+the pieces of each distinct word (rule 6) are computed with the exact tokenizer and cached. Texts with a character whose
+result depends on its neighbors are tokenized by the exact rules:
 
 - A capital sigma, in lower-cased text.
 - One of about forty combining marks that rule 4 reorders but does not delete (category Mc, not Mn).
@@ -43,15 +43,15 @@ _learning = threading.Lock()  # not an attribute, so that tokenizers can be pick
 
 
 def normal_form(character: str, tokenizer: BasicTokenizer) -> str | None:
-    """Returns what a character becomes in every context, with spaces around words of one character.
+    """Returns what the exact tokenizer turns a character into, if this is the same in every context.
 
     Args:
         character: One character.
-        tokenizer: The exact rules.
+        tokenizer: The exact tokenizer.
 
     Returns:
-        The characters that it becomes: " " for white space, "" if it is deleted. None if that depends on its
-        neighbors, or if the character is unassigned.
+        The resulting characters, with spaces around words of one character: " " for white space, "" if the character is
+        deleted. None if the result depends on neighboring characters, or if the character is unassigned.
     """
     if unicodedata.category(character) in ("Cn", "Cs"):
         return None
@@ -62,7 +62,7 @@ def normal_form(character: str, tokenizer: BasicTokenizer) -> str | None:
 
 
 class _CharacterTable:
-    """`normal_form` for arrays of code points. Each character is looked up once."""
+    """Applies `normal_form` to arrays of code points, with a table that is filled when a character first occurs."""
 
     def __init__(self, tokenizer: BasicTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -73,9 +73,12 @@ class _CharacterTable:
         self._letters = np.zeros((1, 1), np.dtype("<u4"))  # a row for each string, padded with zeros
 
     def normalize(self, codes: npt.NDArray[np.uint32]) -> tuple[str, npt.NDArray[np.intp]]:
-        """Returns a text in normal form, and the positions in `codes` of characters without a normal form.
+        """Returns the normal form of a text, and the positions in `codes` of characters that have no normal form.
 
-        Separators are kept. The characters without a normal form are deleted.
+        Characters without a normal form are left out. The separators between texts are kept.
+
+        Args:
+            codes: The code points of texts, joined by _SEPARATOR.
         """
         indices = codes.astype(np.intp)
         normalized = self._targets.take(indices)
@@ -118,14 +121,14 @@ class _CharacterTable:
 
 
 class FastBasicTokenizer:
-    """Splits many texts into words at a time, exactly as BasicTokenizer, several times as fast."""
+    """Splits many texts into words at once. The words equal those of BasicTokenizer."""
 
     def __init__(self, exact: BasicTokenizer) -> None:
         self._exact = exact
         self._table = _CharacterTable(exact)
 
     def words(self, texts: list[str]) -> list[str]:
-        """Returns the words of all texts in order, with TEXT_END between two texts."""
+        """Returns the words of all texts in one list, with the word TEXT_END between two texts."""
         joined = _SEPARATOR.join(texts)
         if joined.count(_SEPARATOR) >= len(texts):
             joined = _SEPARATOR.join([text.replace(_SEPARATOR, " ") for text in texts])
@@ -141,7 +144,7 @@ class FastBasicTokenizer:
 
 
 class _WordIds(dict[str, tuple[int, ...]]):
-    """The ids of each word's pieces. Missing words are split and added."""
+    """A cache of the ids of each word's pieces. A word that is not in the cache is split and added."""
 
     def __init__(self, tokenizer: WordpieceTokenizer) -> None:
         super().__init__()
@@ -183,7 +186,7 @@ class FastTokenizer(FullTokenizer):
         return ids, ends[np.cumsum([0, *map(len, rows)])]
 
     def _encode_ordinary(self, texts: Sequence[str]) -> tuple[Ids, Splits]:
-        """Returns the ids of texts without added tokens (see `encode`)."""
+        """Converts texts without added tokens to ids, in the form that `encode` returns."""
         parts = list(map(_split_long_text, texts))
         batches = [self._encode_batch(batch) for batch in _batches(list(itertools.chain.from_iterable(parts)))]
         ids, lengths = zip(*batches, strict=True)
@@ -191,7 +194,7 @@ class FastTokenizer(FullTokenizer):
         return np.concatenate(ids), splits[np.cumsum([0, *map(len, parts)])]
 
     def _encode_batch(self, texts: list[str]) -> tuple[Ids, Splits]:
-        """Returns the ids of all texts' pieces and the number of pieces per text."""
+        """Returns the ids of the pieces of all texts, and the number of pieces of each text."""
         if not texts:
             return np.empty(0, np.int32), np.empty(0, np.int64)
         words = self._fast_basic_tokenizer.words(texts)
@@ -202,7 +205,7 @@ class FastTokenizer(FullTokenizer):
 
 
 def _split_long_text(text: str) -> list[str]:
-    """Splits a long text at spaces, where words end anyway, so that its parts fit into batches."""
+    """Splits a long text at spaces, where words end anyway, into parts of about _BATCH_CHARACTERS."""
     parts = []
     start = 0
     while len(text) - start > _BATCH_CHARACTERS:
@@ -215,7 +218,10 @@ def _split_long_text(text: str) -> list[str]:
 
 
 def _batches(texts: list[str]) -> Iterator[list[str]]:
-    """Yields batches of about _BATCH_CHARACTERS. There is at least one, which may be empty."""
+    """Groups texts into batches of about _BATCH_CHARACTERS characters.
+
+    Yields at least one batch, which may be empty.
+    """
     ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
     edges = np.flatnonzero(np.diff(ends // _BATCH_CHARACTERS)) + 1
     for start, end in itertools.pairwise([0, *edges.tolist(), len(texts)]):

@@ -30,13 +30,13 @@ _TEXT, _RAW, _NORMALIZED = range(3)
 
 
 class Tokens(NamedTuple):
-    """The pieces of a batch of texts. Each field is a tf.RaggedTensor [B, (pieces of the text)].
+    """The word pieces of a batch of texts. Each field is a tf.RaggedTensor [B, (pieces of the text)].
 
     Attributes:
         ids: int32.
-        starts: int32, position in the text of the piece's first character.
-        ends: int32, position after the piece's last character, including accents that follow as in exact.Piece.
-        word_starts: bool, whether the piece is the first one of a word.
+        starts: Position in the text of the piece's first character, int32.
+        ends: Position after the piece's last character, including accents that follow as in exact.Piece, int32.
+        word_starts: Whether the piece is the first one of a word, bool.
     """
 
     ids: Any
@@ -46,10 +46,10 @@ class Tokens(NamedTuple):
 
 
 class GraphTokenizer(tf.Module):
-    """A FullTokenizer for string tensors that works inside any graph. Bytes that are not valid UTF-8 are dropped.
+    """Does what FullTokenizer does to string tensors in a TensorFlow graph. Bytes that are not valid UTF-8 are dropped.
 
     Args:
-        tokenizer: The exact tokenizer to reproduce.
+        tokenizer: The tokenizer whose results are reproduced.
 
     Raises:
         UserError: If the vocabulary exceeds the limits of tensorflow-text's kernel.
@@ -86,11 +86,11 @@ class GraphTokenizer(tf.Module):
             ) from error
 
     def tokenize(self, texts: Any, special_tokens: bool = False) -> Tokens:
-        """Returns the pieces of `texts`, the same as FullTokenizer.tokenize_with_offsets.
+        """Returns the same word pieces and positions as FullTokenizer.tokenize_with_offsets.
 
         Args:
             texts: string [B].
-            special_tokens: As for FullTokenizer.tokenize.
+            special_tokens: Whether "[MASK]" and the names of the other special tokens in a text become these tokens.
         """
         raw = self._raw_or_special if special_tokens else self._raw
         has_added_tokens = raw or self._normalized
@@ -165,7 +165,15 @@ class GraphTokenizer(tf.Module):
         return Tokens(*map(split_by_text, (ids, starts - offsets, ends - offsets, is_first)))
 
     def _normalize(self, codes: Any, properties: Any) -> tuple[Any, Any, Any]:
-        """Returns the concatenated forms of all characters: code points, flags and positions in [C], each int32 [E]."""
+        """Replaces each character by what it becomes (its form, see character_tables), and concatenates the results.
+
+        Args:
+            codes: Code points of all texts, int32 [C].
+            properties: Properties of these characters in the tables, int32 [C].
+
+        Returns:
+            Code points, flags, and the index in [C] that each one came from, each int32 [E].
+        """
         forms = properties // tables.FORM
         lengths = tf.gather(self._tables.form_lengths, forms)
         origins, within = row_positions(lengths)  # [E]
@@ -179,7 +187,15 @@ class GraphTokenizer(tf.Module):
         return tf.gather(self._tables.pages, pages * tables.PAGE + codes % tables.PAGE)
 
     def _replace_final_sigmas(self, codes: Any, properties: Any) -> tuple[Any, Any]:
-        """Replaces capital sigmas at the end of a word (after a cased letter and before none) with final sigmas."""
+        """Replaces a capital sigma by a final sigma if it ends a word: after a cased letter, and not before one.
+
+        Args:
+            codes: Code points of all texts, int32 [C].
+            properties: Properties of these characters in the tables, int32 [C].
+
+        Returns:
+            The new code points and properties.
+        """
         case = properties & tables.CASE_BITS
         seen = true_positions(case != tables.IGNORED)
         is_cased = tf.gather(case, seen) == tables.CASED
@@ -192,7 +208,7 @@ class GraphTokenizer(tf.Module):
 
     @staticmethod
     def _sort_marks(letters: Any, flags: Any, origins: Any, properties: Any) -> tuple[Any, Any, Any]:
-        """Sorts the combining marks between two starters by combining class (the canonical order)."""
+        """Sorts consecutive combining marks by combining class, as the canonical order requires."""
         starters = tf.cumsum(tf.cast(properties & tables.STARTER > 0, tf.int64))  # number up to each character
         keys = tf.gather(starters, origins) * tables.PAGE + tf.cast(flags // tables.MARK, tf.int64)
         order = tf.argsort(keys, stable=True)
@@ -200,14 +216,24 @@ class GraphTokenizer(tf.Module):
 
     @staticmethod
     def _skip_accents(positions: Any, properties: Any) -> Any:
-        """Moves positions in [C] past any non-spacing marks found there."""
+        """Moves each position past the non-spacing marks at that position, if there are any.
+
+        Args:
+            positions: Indices into the characters of all texts, int32.
+            properties: Properties of these characters in the tables, int32 [C].
+        """
         stops = properties & tables.NON_SPACING == 0
         passed = tf.cumsum(tf.cast(stops, tf.int32), exclusive=True)
         return tf.gather(true_positions(stops), tf.gather(passed, positions))
 
 
 def _find_tokens(texts: Any, pattern: str | None) -> tuple[Any, Any]:
-    """Returns which characters of all texts belong to a match of the pattern, and which begin one, bool [C] each."""
+    """Finds added tokens. Returns which characters of all texts belong to a match, and which begin one, each bool [C].
+
+    Args:
+        texts: string [B].
+        pattern: A regular expression that matches any of the tokens. None if there are no tokens.
+    """
     if pattern is None:
         nothing = tf.zeros_like(tf.strings.unicode_decode(texts, "UTF-8").values, tf.bool)
         return nothing, nothing
@@ -221,25 +247,35 @@ def _find_tokens(texts: Any, pattern: str | None) -> tuple[Any, Any]:
 
 
 def _hash_tokens(owners: Any, tokens: Any) -> Any:
-    """Returns a hash of each added token and the way in which it was found, int64."""
+    """Returns a hash, int64, of each added token together with the way in which it was found.
+
+    Args:
+        owners: _RAW if the token was found in the original text, _NORMALIZED if in the normalized text.
+        tokens: The tokens.
+    """
     return tf.strings.to_hash_bucket_fast(tf.strings.join([tf.strings.as_string(owners), tokens]), 2**62)
 
 
 def _follows(mask: Any) -> Any:
-    """Returns whether the element before each one is True."""
+    """Returns for each element whether the element before it is True."""
     return tf.concat([[False], mask], 0)[:-1]
 
 
 def _rows(splits: Any, positions: Any) -> Any:
-    """Returns the rows, int32, that contain these positions, given the row splits."""
+    """Returns the row, int32, that contains each position, for rows that are concatenated.
+
+    Args:
+        splits: The row splits.
+        positions: Indices of elements.
+    """
     return tf.searchsorted(splits[1:], positions, side="right")
 
 
 def _pieces_for_the_kernel(vocab: dict[str, int]) -> list[str]:
-    """Returns the vocabulary as a list ordered by id.
+    """Returns the vocabulary as a list ordered by id, for tensorflow-text.
 
-    Some entries are replaced by a placeholder that contains a space, which no word does: ids without a token (all but
-    the last of equal lines) and tokens that the kernel rejects, which never occur in words.
+    Some entries are replaced by a placeholder that contains a space, so that it is never part of a word: ids without a
+    token (all but the last of equal lines), and tokens that the kernel rejects and that never occur in words.
     """
     pieces = [f" {index}" for index in range(max(vocab.values()) + 1)]
     for token, index in vocab.items():
@@ -249,9 +285,15 @@ def _pieces_for_the_kernel(vocab: dict[str, int]) -> list[str]:
 
 
 def characters_between(texts: Any, rows: Any, starts: Any, ends: Any) -> Any:
-    """Returns the substrings texts[row][start:end], in characters, for each of rows, starts and ends, int32 [N].
+    """Returns the substrings texts[row][start:end], where start and end count characters.
 
-    Bytes of the texts, string [B], that are not valid UTF-8 are dropped, as the tokenizer does.
+    Bytes that are not valid UTF-8 are dropped, as the tokenizer does.
+
+    Args:
+        texts: string [B].
+        rows: Index of the text of each substring, int32 [N].
+        starts: int32 [N].
+        ends: int32 [N].
     """
     decoded = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
     first = starts + tf.gather(tf.cast(decoded.row_splits, tf.int32), rows)
@@ -261,7 +303,14 @@ def characters_between(texts: Any, rows: Any, starts: Any, ends: Any) -> Any:
 
 
 def row_positions(lengths: Any) -> tuple[Any, Any]:
-    """Returns the row of every element and its position in that row, for rows of these lengths, int32 [R]."""
+    """Returns the row of each element, and its position within the row, for concatenated rows of the given lengths.
+
+    Args:
+        lengths: int32 [R].
+
+    Returns:
+        Two int32 vectors with one value per element.
+    """
     ends = tf.cumsum(lengths)
     numbers = tf.range(tf.reduce_sum(lengths))
     rows = tf.searchsorted(ends, numbers, side="right")
@@ -269,5 +318,5 @@ def row_positions(lengths: Any) -> tuple[Any, Any]:
 
 
 def true_positions(mask: Any) -> Any:
-    """Returns the positions, int32, of the True elements of a vector."""
+    """Returns the indices of the True elements of a vector, int32."""
     return tf.cast(tf.where(mask)[:, 0], tf.int32)

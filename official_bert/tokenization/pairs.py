@@ -8,9 +8,16 @@ PAIR_SEPARATOR = " ||| "
 
 
 def join(cls: Any, sep: Any, a: Sequence[Any], b: Sequence[Any] | None = None) -> tuple[list[Any], list[int]]:
-    """Returns [CLS] a [SEP] or [CLS] a [SEP] b [SEP], and the segment ids: 0 up to the first [SEP], 1 after it.
+    """Joins texts to a model's input: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
 
-    The arguments are either all tokens or all ids.
+    Args:
+        cls: [CLS], or its id.
+        sep: [SEP], or its id.
+        a: The tokens of the first text, or their ids.
+        b: The tokens or ids of the second text. None for a single text.
+
+    Returns:
+        The tokens or ids, and the segment ids: 0 up to the first [SEP], and 1 after it.
     """
     tokens = [cls, *a, sep]
     segment_ids = [0] * len(tokens)

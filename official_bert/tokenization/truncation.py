@@ -1,7 +1,7 @@
 """Truncation and windows: the rules that fit texts of any length into a model's sequences.
 
 All functions count tokens of the texts themselves, without [CLS] and [SEP]. Functions with an argument `xp` also run in
-a TensorFlow graph: pass tensorflow instead of numpy.
+a TensorFlow graph: pass the module tensorflow instead of numpy.
 
 E texts, R windows of all texts, T tokens of a text, W words of a text
 """
@@ -19,15 +19,15 @@ _LENGTH_WEIGHT = 0.01
 
 
 def truncate_lengths(first: Any, second: Any, max_tokens: Any, xp: Any = np) -> tuple[Any, Any]:
-    """Returns how many tokens fine-tuning keeps from the start of each text of a pair.
+    """Returns how many tokens are kept from the start of each text of a pair when it is truncated for fine-tuning.
 
     This is the original's rule: remove the last token of the longer text, or of the second one if they are equally
     long, until the pair fits.
 
     Args:
-        first: int or int [E], the number of tokens of each first text.
-        second: The same for the second texts.
-        max_tokens: int or int [E], the maximum number of tokens of a pair.
+        first: Number of tokens of each first text, int or int [E].
+        second: Number of tokens of each second text, int or int [E].
+        max_tokens: Maximum number of tokens of a pair, int or int [E].
         xp: The array module, numpy or tensorflow.
     """
     # Each text may use half of the room (the first one gets the odd token) and what the other one leaves of its half.
@@ -36,16 +36,28 @@ def truncate_lengths(first: Any, second: Any, max_tokens: Any, xp: Any = np) -> 
 
 
 def truncate_pair(first: Sequence[Any], second: Sequence[Any], max_tokens: int) -> tuple[list[Any], list[Any]]:
-    """Returns a pair truncated by the rule of `truncate_lengths`. A single text has an empty second one."""
+    """Truncates a pair for fine-tuning, by the rule of `truncate_lengths`.
+
+    Args:
+        first: Tokens of the first text.
+        second: Tokens of the second text. Empty for a single text.
+        max_tokens: Maximum number of tokens of the pair.
+    """
     kept_first, kept_second = truncate_lengths(len(first), len(second), max_tokens)
     return list(first[:kept_first]), list(second[:kept_second])
 
 
 def truncate_pair_at_random_ends(first: list[Any], second: list[Any], max_tokens: int, rng: random.Random) -> None:
-    """Truncates a pair in place by the rule of pre-training.
+    """Truncates a pair in place for pre-training, by the original's rule.
 
     Removes tokens of the longer text, or of the second one if they are equally long, until the pair fits. Each token is
-    taken from the front or the back with equal probability.
+    removed from the front or the back with equal probability.
+
+    Args:
+        first: Tokens of the first text.
+        second: Tokens of the second text.
+        max_tokens: Maximum number of tokens of the pair.
+        rng: Source of random numbers.
     """
     # Deletes all tokens in a single operation: deleting the first element of a list moves all others.
     starts, ends = [0, 0], [len(first), len(second)]
@@ -61,7 +73,7 @@ def truncate_pair_at_random_ends(first: list[Any], second: list[Any], max_tokens
 
 
 class Windows(NamedTuple):
-    """Overlapping windows over texts, in the order of the texts, each int64 [R]."""
+    """The overlapping windows into which texts are split, in the order of the texts. Each field is int64 [R]."""
 
     texts: npt.NDArray[np.int64]  # the index of the text
     starts: npt.NDArray[np.int64]  # the position of the window's first token in the text
@@ -69,24 +81,24 @@ class Windows(NamedTuple):
 
 
 def count_windows(lengths: Any, room: Any, stride: Any, xp: Any = np) -> Any:
-    """Returns the number of windows that cover each text, at least 1: int [E].
+    """Returns the number of windows that are needed to cover each text, at least 1, int [E].
 
     Args:
-        lengths: int [E], the number of tokens of each text.
-        room: int [E], the maximum number of tokens in a window, at least 1.
-        stride: int or int [E], the number of tokens between the starts of two windows, at most `room`.
+        lengths: Number of tokens of each text, int [E].
+        room: Maximum number of tokens in a window of each text, at least 1, int [E].
+        stride: Number of tokens between the starts of two windows, at most `room`, int or int [E].
         xp: The array module, numpy or tensorflow.
     """
     return 1 + xp.maximum(0, -((room - lengths) // stride))
 
 
 def build_windows(lengths: Any, room: Any, stride: int) -> Windows:
-    """Returns windows that cover all tokens of each text. A text without tokens has one empty window.
+    """Splits texts into overlapping windows that cover all tokens. A text without tokens has one empty window.
 
     Args:
-        lengths: int [E], the number of tokens of each text.
-        room: int [E], the maximum number of tokens in a window, at least 1.
-        stride: Number of tokens between the starts of two windows, limited by the room.
+        lengths: Number of tokens of each text, int [E].
+        room: Maximum number of tokens in a window of each text, at least 1, int [E].
+        stride: Number of tokens between the starts of two windows. Reduced to `room` if it is longer.
     """
     strides = np.minimum(room, stride)
     counts = count_windows(lengths, room, strides)
@@ -96,13 +108,16 @@ def build_windows(lengths: Any, room: Any, stride: int) -> Windows:
 
 
 def build_word_windows(word_starts: Sequence[int], room: int, stride: int) -> list[tuple[int, int]]:
-    """Returns windows of whole words that cover all words of a text, as (first word, word after the last one).
+    """Splits a text into overlapping windows of whole words.
 
     Args:
-        word_starts: [W + 1], the position of each word's first token, and the end of the text. No word has more than
-            `room` tokens.
-        room: The maximum number of tokens in a window.
-        stride: Number of tokens between the starts of two windows, as far as whole words allow.
+        word_starts: Index of each word's first token, followed by the number of tokens of the text, [W + 1]. No word
+            has more than `room` tokens.
+        room: Maximum number of tokens in a window.
+        stride: Approximate number of tokens between the starts of two windows.
+
+    Returns:
+        For each window, the index of its first word and the index after its last word.
     """
     num_words = len(word_starts) - 1
     first, spans = 0, []
@@ -115,13 +130,14 @@ def build_word_windows(word_starts: Sequence[int], room: int, stride: int) -> li
 
 
 def assign_tokens(spans: Sequence[tuple[int, int]], num_tokens: int) -> npt.NDArray[np.int64]:
-    """Returns the index of the window in which each token of a text has the most context, [T].
+    """Returns for each token of a text the index of the window in which the token has the most context, [T].
 
-    The context of a token is the smaller of the numbers of tokens to its left and right. Ties go to the longer window,
-    then to the earlier one.
+    The context of a token is the number of tokens to its left or to its right in the window, whichever is smaller. Ties
+    go to the longer window, then to the earlier one.
 
     Args:
-        spans: The first token of each window and the token after its last one. The windows cover all tokens.
+        spans: For each window, the index of its first token and the index after its last token. Together, the windows
+            cover all tokens.
         num_tokens: Number of tokens of the text.
     """
     windows, best = np.zeros(num_tokens, np.int64), np.full(num_tokens, -np.inf)
@@ -135,6 +151,6 @@ def assign_tokens(spans: Sequence[tuple[int, int]], num_tokens: int) -> npt.NDAr
 
 
 def concatenate_ranges(starts: Any, lengths: Any) -> npt.NDArray[np.int64]:
-    """Returns start, start + 1, ... of each range of these lengths, one range after the other."""
+    """Concatenates integer ranges: [start, start + 1, ..., start + length - 1] for each start and length."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)

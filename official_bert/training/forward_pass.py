@@ -1,4 +1,4 @@
-"""The forward pass of training and prediction, for rows of one or several sequences.
+"""The forward pass of training and prediction, for rows with one or several sequences.
 
 B rows, N sequences per row, S sequence length
 """
@@ -14,9 +14,14 @@ from official_bert.training.replicas import get_sizes
 
 
 def make_forward_pass(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
-    """Returns a function with the arguments of the model that skips unread positions (see `skip_unread_positions`).
+    """Returns a function that computes a model, but skips positions that the head does not read.
 
-    A model of one sequence, [B, S], also accepts rows of several sequences, [B, N, S], and returns [B, N, ...].
+    The function has the arguments of the model. If the model takes [B, S], the function also accepts rows of several
+    sequences, [B, N, S], and then returns [B, N, ...].
+
+    Args:
+        model: The model.
+        rematerialize: Whether the backward pass recomputes encoder blocks to save memory.
     """
     forward = skip_unread_positions(model, rematerialize)
     axes = len(next(iter(model.input.values())).shape)

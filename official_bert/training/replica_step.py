@@ -15,20 +15,25 @@ Sums = dict[str, tf.Tensor]  # float32 scalars by name
 
 
 def all_reduce_sum(value: Any) -> Any:
-    """Returns the sum of a tensor over all replicas. Call it on each replica."""
+    """Returns the sum of a tensor over all replicas. All replicas must call it."""
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
 def all_gather(value: Any) -> Any:
-    """Returns the rows, [B, ...], of all replicas, [B * replicas, ...], in order. Call it on each replica."""
+    """Concatenates the rows, [B, ...], of all replicas in order, to [B * number of replicas, ...].
+
+    All replicas must call it.
+    """
     # The exchange needs a tensor on the replica's device, so copy it.
     return tf.distribute.get_replica_context().all_gather(tf.identity(value), axis=0)
 
 
 def split_micro_batches(batch: Any, count: int) -> Any:
-    """Splits each tensor of a batch, [M * B, ...], into `count` micro-batches, [M, B, ...].
+    """Splits each tensor of a batch, [M * B, ...], into micro-batches, [M, B, ...].
 
-    The number of rows must be a multiple of `count`.
+    Args:
+        batch: A structure of tensors whose number of rows is a multiple of `count`.
+        count: Number of micro-batches, M.
     """
 
     def split(value: Any) -> Any:
@@ -45,17 +50,16 @@ def accumulate_gradients(
     variables: Sequence[Any],
     names: Sequence[str],
 ) -> tuple[Sums, list[Any]]:
-    """Computes one micro-batch after the other, and returns the totals of their sums and gradients.
+    """Computes micro-batches one after the other, and returns the totals of their sums and of their gradients.
 
     Args:
-        sums_and_gradients: Returns the sums and the gradients of a micro-batch, given its index (an int32 scalar) and
-            its features. Sums are float32, and each variable has a gradient. The differentiated value must add up over
-            micro-batches, so divide by the denominator of the whole
-            batch.
+        sums_and_gradients: Function that takes the index of a micro-batch (an int32 scalar) and its features, and
+            returns its sums (float32 scalars by name) and a gradient for each variable. The loss must add up over
+            micro-batches, so divide it by the denominator of the whole batch.
         micro_batches: A structure of tensors [M, ...] (see `split_micro_batches`).
-        count: Number of micro-batches to compute, from the first. A number or an int32 scalar.
-        variables: Variables of the gradients.
-        names: Names of the sums.
+        count: Number of micro-batches to compute, starting with the first. A number or an int32 scalar.
+        variables: The variables of the gradients.
+        names: The names of the sums.
     """
     most = tf.nest.flatten(micro_batches)[0].shape[0]
 
@@ -88,16 +92,16 @@ def apply_gradients(
     finite_loss: Any,
     variables: Sequence[Any] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Unscales gradients, sums them over replicas, clips and applies them, and adapts the loss scale.
+    """Unscales gradients, sums them over replicas, clips and applies them, and updates the loss scale.
 
     Args:
         optimizer: An optimizer with AllReduceClipMixin, built for the variables.
         loss_scale: Scale of the loss. None if the loss is not scaled.
-        skip_nonfinite: Whether a loss or gradient that is not finite leaves the weights unchanged. With a loss scale,
-            it always does.
+        skip_nonfinite: Whether to skip the update if the loss or a gradient is not finite. With a loss scale, such an
+            update is always skipped.
         gradients: Gradients of this replica, one per variable.
         finite_loss: Whether the loss of the whole batch is finite, a bool scalar.
-        variables: Variables of the gradients. Defaults to the variables that the optimizer was built with.
+        variables: The variables of the gradients. None means the variables that the optimizer was built with.
 
     Returns:
         The norm of the summed gradients before clipping, and whether both it and the loss are finite.

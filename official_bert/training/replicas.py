@@ -1,6 +1,6 @@
-"""Distributes the rows of a batch over the replicas of a strategy.
+"""Distributes the rows of a batch over the replicas of a distribution strategy.
 
-B batch
+B batch size
 """
 
 import itertools
@@ -15,16 +15,19 @@ _SHORTEST_BUCKET = 32
 
 
 def make_length_buckets(max_seq_length: int) -> tuple[int, ...]:
-    """Returns the lengths that batches are padded to if few shapes may occur: 32, 64, 128, ..., `max_seq_length`."""
+    """Returns the sequence lengths that batches are padded to if few shapes are allowed.
+
+    They are 32, 64, 128 and so on, and max_seq_length.
+    """
     doubled = itertools.takewhile(lambda length: length < max_seq_length, (_SHORTEST_BUCKET << n for n in range(31)))
     return (*doubled, max_seq_length)
 
 
 def distribute_rows(strategy: tf.distribute.Strategy, batch: Any) -> Any:
-    """Splits a batch into the rows of each replica, for `strategy.run`. Call it within a tf.function.
+    """Splits a batch into equal parts, one for each replica, for `strategy.run`. Call it within a tf.function.
 
     Args:
-        strategy: The strategy of the replicas.
+        strategy: The distribution strategy.
         batch: A structure of tensors [B, ...]. B must be a multiple of the number of replicas.
     """
     replicas = strategy.num_replicas_in_sync
@@ -43,22 +46,31 @@ def distribute_rows(strategy: tf.distribute.Strategy, batch: Any) -> Any:
 
 
 def get_static_lengths(strategy: tf.distribute.Strategy, max_seq_length: int) -> tuple[int, ...]:
-    """Returns the lengths that batches are padded to, each compiled once. Empty if any length is allowed."""
+    """Returns the sequence lengths that batches are padded to under a strategy that compiles each shape separately.
+
+    Returns an empty tuple for other strategies (all but TPUs), which allow any length.
+    """
     return make_length_buckets(max_seq_length) if distribution.needs_static_shapes(strategy) else ()
 
 
 def report_compilation(step: str, inputs: Mapping[str, Any], lengths: tuple[int, ...]) -> None:
-    """Prints the shape that is compiled, if each of `lengths` is. Call it while the graph is traced."""
+    """Prints the shape of a step that is being compiled. Does nothing if `lengths` is empty. Call it while tracing.
+
+    Args:
+        step: Name of the step, such as "prediction".
+        inputs: The model's inputs by name.
+        lengths: All sequence lengths that will be compiled.
+    """
     if lengths:
         shape = " x ".join(map(str, inputs["input_ids"].shape))
-        print(f"compiling {step} for {shape}, one of at most {len(lengths)} lengths", flush=True)
+        print(f"compiling {step} for inputs of shape {shape}, one of at most {len(lengths)} shapes", flush=True)
 
 
 def count_rows(values: tf.Tensor) -> Any:
-    """Returns B, as a number if the shape is static."""
+    """Returns the size of the first axis, as an int if it is static, else as a scalar tensor."""
     return get_sizes(values)[0]
 
 
 def get_sizes(values: tf.Tensor) -> list[Any]:
-    """Returns the sizes of all axes, as numbers if they are static, which TPUs need."""
+    """Returns the sizes of all axes. Static sizes are ints, which TPUs need, and others are scalar tensors."""
     return [tf.shape(values)[axis] if size is None else size for axis, size in enumerate(values.shape)]

@@ -117,7 +117,7 @@ def test_each_length_of_a_tpu_is_compiled_once(compiled_lengths: tuple[int, ...]
     lines = capsys.readouterr().out.splitlines()
     for what, rows in (("training", BATCH), ("prediction", 4)):
         of_kind = [line for line in lines if line.startswith(f"compiling {what}")]
-        lengths = [int(re.search(rf"for {rows} x (\d+),.* 3 lengths", line)[1]) for line in of_kind]  # type: ignore[index]
+        lengths = [int(re.search(rf"of shape {rows} x (\d+),.* 3 shapes", line)[1]) for line in of_kind]  # type: ignore[index]
         assert set(lengths) <= set(compiled_lengths)
         assert 1 < len(lengths) == len(set(lengths))
     monkeypatch.undo()

@@ -59,7 +59,7 @@ def test_outputs_equal_those_of_the_original(tmp_path: pathlib.Path):
 def test_too_long_a_sequence_is_refused(tiny_config: BertConfig):
     encoder = build_encoder(tiny_config)
     ids = np.zeros((1, tiny_config.max_position_embeddings + 1), "int32")
-    with pytest.raises(ValueError, match="the sequence has 33 positions, the model 32"):
+    with pytest.raises(ValueError, match="the sequence has 33 positions, but the model has 32"):
         encoder({"input_ids": ids, "input_mask": ids, "segment_ids": ids})
 
 

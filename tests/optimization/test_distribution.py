@@ -56,11 +56,11 @@ def test_a_list_of_hosts_becomes_the_cluster():
 
 
 @pytest.mark.parametrize(("name", "hosts", "index", "message"), [
-    ("mirrored", ["a:1", "b:1"], 0, "need --distribution_strategy=multi_worker"),
-    ("one_device", [], 0, "need --distribution_strategy=multi_worker"),
+    ("mirrored", ["a:1", "b:1"], 0, "require --distribution_strategy=multi_worker"),
+    ("one_device", [], 0, "require --distribution_strategy=multi_worker"),
     ("multi_worker", ["a:1", "b:1"], None, "--worker_index is missing; expected 0 to 1"),
     ("multi_worker", ["a:1", "b:1"], 2, "--worker_index is 2; expected 0 to 1"),
-    ("multi_worker", [], 0, "--worker_index=0 needs --worker_hosts"),
+    ("multi_worker", [], 0, "--worker_index=0 requires --worker_hosts"),
     ("multi_worker", ["a", "b:1"], 0, "--worker_hosts=a,b:1: expected different addresses"),
     ("multi_worker", ["a:1", "a:1"], 0, "expected different addresses"),
 ])  # fmt: skip

@@ -180,7 +180,7 @@ def test_all_mistakes_are_named_at_once_the_most_specific_first(make_options, fi
     with pytest.raises(UserError) as caught:
         pretrain(options)
     first, *mistakes = str(caught.value).splitlines()
-    assert first == "4 things are wrong:"
+    assert first == "4 errors:"
     for mistake, expected in zip(mistakes, (
         "1. --input_file: no file matches 'none-*'", "2. --max_seq_length is 64, but",
         "--num_train_steps was 20 and is 25",
@@ -211,7 +211,7 @@ def test_folder_of_another_configuration_is_refused(make_options, finished_run, 
     ({"max_seq_length": 64}, "--max_seq_length is 64, but .* has max_position_embeddings=32"),
     ({"max_seq_length": 16}, "input_ids has 12 values; expected 16. Pass the --max_seq_length"),
     ({"init_checkpoint": "none/ckpt"}, "there is no file or folder none/ckpt"),
-    ({"vocab_file": str(ROOT / "LICENSE")}, r"LICENSE has .* tokens but not \[PAD\]"),
+    ({"vocab_file": str(ROOT / "LICENSE")}, r"LICENSE has .* tokens, but lacks \[PAD\]"),
     ({"use_tpu": True, "distribution_strategy": "mirrored"}, "--use_tpu and --distribution_strategy=mirrored cannot"),
     ({"jit_compile": True, "use_tpu": True}, "cannot connect to the TPU 'local'"),
 ])  # fmt: skip

@@ -228,7 +228,7 @@ def test_released_vocabularies_give_back_their_own_pieces(name: str, test_data: 
 def test_vocabulary_without_special_tokens_is_refused(tmp_path: pathlib.Path):
     path = tmp_path / "vocab.txt"
     path.write_text("[PAD]\n[UNK]\nthe\n")
-    assert "has 3 tokens but not [CLS], [SEP], [MASK]" in refusal(FullTokenizer, str(path))
+    assert "has 3 tokens, but lacks [CLS], [SEP], [MASK]" in refusal(FullTokenizer, str(path))
     path.write_text("the\n[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\n")
     assert "has [PAD] on line 3; it must be on line 1" in refusal(FullTokenizer, str(path))
     assert "there is no file" in refusal(FullTokenizer, str(tmp_path / "none.txt"))
@@ -241,7 +241,7 @@ def test_vocabulary_may_be_text_or_a_mapping(vocab_file: str):
         tokenizer = FullTokenizer.from_vocab(vocab, do_lower_case=False)
         assert tokenizer.vocab == expected.vocab
         assert tokenizer.tokenize("The playing cat") == expected.tokenize("The playing cat")
-    with pytest.raises(UserError, match=r"the vocabulary of x has 1 tokens but not \[PAD\]"):
+    with pytest.raises(UserError, match=r"the vocabulary of x has 1 tokens, but lacks \[PAD\]"):
         FullTokenizer.from_vocab("the\n", source="the vocabulary of x")
 
 

@@ -292,7 +292,7 @@ def test_vocabulary_may_be_text_or_a_mapping(vocab_file: str):
 
 
 def test_vocabulary_without_special_tokens_is_refused(tmp_path: pathlib.Path):
-    assert "has 1 tokens but not [PAD]" in refusal(FastTokenizer, write_vocab(tmp_path / "vocab.txt", ["the"]))
+    assert "has 1 tokens, but lacks [PAD]" in refusal(FastTokenizer, write_vocab(tmp_path / "vocab.txt", ["the"]))
 
 
 def test_importing_the_module_does_not_import_tensorflow():

@@ -1,11 +1,12 @@
-"""Training of the encoder's blocks on one CPU: TensorFlow multiplies matrices, and XLA compiles the rest.
+"""Training on one CPU: TensorFlow multiplies matrices, and XLA compiles everything else in the encoder blocks.
 
-On a CPU, TensorFlow's matrix products are faster than XLA's. Its other operations are slower, because each one passes
-over memory, without the instructions of recent processors. All operations between two products are therefore one
-compiled function, such as bias, dropout, residual and normalization. The backward pass computes them again, with their
-gradient.
+On a CPU, TensorFlow's matrix products are faster than XLA's, but its other operations are slower, because each one
+passes over memory, without the instructions of recent processors. All operations between two products, such as bias,
+dropout, residual and normalization, are therefore one compiled function. The backward pass computes this function
+again, together with its gradient.
 
-B batch, S sequence (T the attended one), N heads, D head size, H = N * D hidden size, P predictions, V vocabulary
+B batch size, S query positions, T key positions, N heads, D head size, H = N * D hidden size, P masked positions, V
+vocabulary size
 """
 
 from collections.abc import Callable
@@ -23,9 +24,9 @@ _VECTORS = "masked_lm_layer_norm"  # the layer whose output is multiplied by the
 
 
 class FactoredLogits(NamedTuple):
-    """The factors of the masked-LM logits, [B, P, V]: vectors, [B, P, H], the table to transpose, and the bias.
+    """The factors of the masked-LM logits: logits = vectors @ transpose(table) + bias, [B, P, V].
 
-    With them, a loss does not write the gradient of the logits, the largest tensor of a small model, to memory.
+    With the factors, a loss need not write the gradient of the logits, the largest tensor of a small model, to memory.
     """
 
     vectors: Any
@@ -34,11 +35,13 @@ class FactoredLogits(NamedTuple):
 
 
 def compile_blocks(model: keras.Model) -> Callable[..., dict[str, Any]] | None:
-    """Returns a function that computes a pre-training model and its gradients faster.
+    """Returns a function that computes a pre-training model and its gradients faster than the model does.
 
-    Outside of training the function is the model. In training it has the same dropout masks, and masked_lm_logits are
-    `FactoredLogits`. The model itself and how it is saved do not change. Returns None if the encoder block was changed,
-    so that this form does not compute it (see `verification`).
+    In training, it uses the same dropout masks as the model, and returns masked_lm_logits as FactoredLogits. Outside of
+    training it calls the model. The model itself and its saved files do not change.
+
+    Returns None if someone has edited the encoder block, so that this faster form no longer computes the same (see
+    `verification`).
     """
     parts = split_model(model)
     assert parts is not None
@@ -69,7 +72,9 @@ def _compile_blocks(parts: ModelParts) -> Callable[..., dict[str, Any]]:
 
 
 class _CompiledFunctions:
-    """The compiled functions, which all blocks share, because blocks differ only in weights and random numbers.
+    """The XLA-compiled functions of a model.
+
+    All blocks share them, because blocks differ only in weights and random numbers.
 
     Args:
         model: The pre-training model.
@@ -94,7 +99,7 @@ class _CompiledFunctions:
             return tf.cast(embeddings_dropout.drop(x, numbers), dtype)
 
         def split(x: Any, bias: Any) -> tuple[Any, ...]:
-            """Splits [B, S, 3 * H] into three tensors [B, N, S, D]."""
+            """Splits query, key and value, [B, S, 3 * H], into heads: three tensors [B, N, S, D]."""
             x = tf.reshape(x + tf.cast(bias, dtype), (-1, x.shape[1], 3, heads, head_size))
             return tuple(tf.unstack(tf.transpose(x, (2, 0, 3, 1, 4))))
 
@@ -117,12 +122,18 @@ class _CompiledFunctions:
         self._merge, self._add_and_norm, self._activate = _compiled(merge), _compiled(add_and_norm), _compiled(activate)
 
     def embedded(self, x: Any) -> Any:
-        """Normalizes the sum of the embeddings, [B, S, H], and applies dropout."""
+        """Applies layer normalization and dropout to the sum of the embeddings, [B, S, H]."""
         numbers = _numbers(self._embeddings_dropout, x)
         return self._embedded(x, *_weights(self._embeddings_norm, "gamma", "beta"), numbers)
 
     def block(self, block: BlockLayers, x: Any, attention_ids: Any) -> Any:
-        """Computes `encoder_block`, [B, S, H] to [B, S, H]."""
+        """Computes one encoder block: [B, S, H] to [B, S, H].
+
+        Args:
+            block: The layers of the block.
+            x: The block's input, [B, S, H].
+            attention_ids: The input_mask or record_ids, int32 [B, S].
+        """
 
         def add_and_norm(x: Any, bias: Any, residual: Any, dropout: Any, layer_norm: Any) -> Any:
             return self._add_and_norm(x, bias, residual, *_weights(layer_norm, "gamma", "beta"), _numbers(dropout, x))
@@ -144,7 +155,7 @@ class _CompiledFunctions:
 
 
 def _product(x: Any, kernel: Any) -> Any:
-    """Multiplies [B, S, X] by [X, Y] to [B, S, Y], as a product of two matrices."""
+    """Multiplies [B, S, X] by a matrix [X, Y], as one product of two matrices. Returns [B, S, Y]."""
     length, width = x.shape[1:]
     product = tf.matmul(tf.reshape(x, (-1, width)), tf.cast(kernel, x.dtype))
     return tf.reshape(product, (-1, length, kernel.shape[-1]))
@@ -155,12 +166,12 @@ def _weights(layer: Any, *kinds: str) -> list[Any]:
 
 
 def _numbers(dropout: Any, x: Any) -> Any:
-    """Returns the random numbers of a dropout layer for `x`."""
+    """Returns the random numbers with which a dropout layer drops elements of `x`. Empty if its rate is 0."""
     return dropout.random_numbers(ops.shape(x)) if dropout.drops else tf.zeros([0], tf.uint16)
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles a function of tensors with XLA, and its gradient, which computes the function again."""
+    """Compiles a function of tensors with XLA. Its gradient is compiled too, and computes the function again."""
 
     def backward(inputs: tuple[tf.Tensor, ...], upstream: tuple[tf.Tensor, ...]) -> Any:
         differentiable = [value for value in inputs if value.dtype.is_floating]

@@ -4,7 +4,7 @@ For one text and a small model, the number of operations determines the time, no
 computed on [B * S, H]: TensorFlow's graph optimizer then fuses a matrix product, its bias and its activation into one
 operation, and no shapes are computed in between. Heads are split and joined without transposition.
 
-B batch, S sequence, N heads, D head size, H = N * D hidden size
+B batch size, S sequence length, N heads, D head size, H = N * D hidden size, T segment types
 """
 
 from collections.abc import Callable
@@ -20,13 +20,15 @@ from official_bert.modeling.fast.model_parts import BlockLayers, ModelParts, spl
 
 
 def flatten_blocks(model: keras.Model) -> Callable[[dict[str, Any]], Any]:
-    """Returns a function of a model's inputs that computes its outputs for inference, up to rounding.
+    """Returns a function that computes a model's outputs for inference with fewer operations.
 
-    The function calls the model itself if its blocks are within another model (as for multiple choice), if it does not
-    compute in float32, or if the encoder block was changed (see `verification`).
+    Results differ by rounding.
+
+    The function calls the model itself if the blocks are inside another model (as for multiple choice), if the model
+    does not compute in float32, or if someone has edited the encoder block (see `verification`).
 
     Args:
-        model: An encoder, with or without a head, whose inputs are not packed.
+        model: An encoder, with or without a head, whose rows are not packed.
     """
     parts = split_model(model)
     if parts is None or model.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy.name != "float32":
@@ -65,12 +67,19 @@ def _embedded(layers: Callable[[str], Any], input_ids: Any, segment_ids: Any) ->
 
 
 def _block(block: BlockLayers, x: Any, shape: Any, input_mask: Any) -> Any:
-    """Computes `encoder_block`, [B * S, H] to [B * S, H]. `shape` is the tensor (B, S, H)."""
+    """Computes one encoder block: [B * S, H] to [B * S, H].
+
+    Args:
+        block: The layers of the block.
+        x: The block's input, [B * S, H].
+        shape: The tensor (B, S, H).
+        input_mask: int32 [B, S].
+    """
     attention = block.attention_probabilities
     width, heads = x.shape[-1], attention.num_heads
 
     def split(projection: Any) -> Any:
-        """Returns a projection, split into heads: [B, N, S, D]."""
+        """Applies a projection, and splits the result into heads: [B, N, S, D]."""
         projected = tf.reshape(_product(x, projection), shape)
         return tf.stack(tf.split(tf.ensure_shape(projected, (None, None, width)), heads, axis=-1), axis=1)
 
@@ -84,7 +93,7 @@ def _block(block: BlockLayers, x: Any, shape: Any, input_mask: Any) -> Any:
 
 
 def _product(x: Any, dense: Any) -> Any:
-    """Computes a dense layer: [B * S, X] to [B * S, Y]."""
+    """Applies a dense layer: [B * S, X] to [B * S, Y]."""
     return dense.activation(tf.nn.bias_add(tf.matmul(x, dense.kernel), dense.bias))
 
 

@@ -1,9 +1,9 @@
-"""The last block for heads that read only [CLS]: computes only the output of this position.
+"""For models whose head reads only [CLS]: the last block computes only the output at this position.
 
-Keys and values cover all positions. Queries, the attention's output and the feed-forward layer, which make up most of a
-block's products, cover one position instead of S.
+Keys and values cover all positions. Queries, the attention's output and the feed-forward network, which make up most of
+a block's work, cover one position instead of S.
 
-B batch, S sequence (T the attended one), N heads, H hidden size
+B batch size, S sequence length, T key positions (= S), N heads, H hidden size
 """
 
 import functools
@@ -20,14 +20,14 @@ from official_bert.modeling.fast.rematerialization import rematerialized
 
 
 def skip_unread_positions(model: keras.Model, rematerialize: bool = False) -> Callable[..., Any]:
-    """Returns a function with the arguments, outputs and gradients of the model that needs less time.
+    """Returns a function that computes the same as a model, but faster if the head reads only the first position.
 
-    Dropout masks are the same. The model, its layers, its variables and its saved files do not change. If the head
-    reads other positions than the first, or the model has no head or no blocks, the function is the model.
+    It has the arguments, outputs, gradients and dropout masks of the model. The model, its variables and its saved
+    files do not change. If the head reads other positions too, or there is no head, the function is the model itself.
 
     Args:
         model: An encoder, with or without a head.
-        rematerialize: Whether the backward pass computes all blocks but the last again (see `rematerialized`).
+        rematerialize: Whether the backward pass recomputes all blocks but the last (see `rematerialized`).
     """
     parts = split_model(model)
     if parts is None:
@@ -53,7 +53,7 @@ def _read_first(parts: ModelParts, head: keras.Model | None = None, rematerializ
 
 
 def _head_of_first_position(model: keras.Model) -> keras.Model | None:
-    """Returns the layers after the vector of [CLS], or None if an output depends on other positions."""
+    """Returns the layers after the vector of [CLS] as a model, or None if an output depends on other positions."""
     layers = {layer.name: layer for layer in model.layers}
     if layer_names.FIRST_POSITION not in layers:
         return None
@@ -64,11 +64,24 @@ def _head_of_first_position(model: keras.Model) -> keras.Model | None:
 
 
 def _first_position(block: BlockLayers, x: Any, input_mask: Any, training: bool) -> Any:
-    """Computes `encoder_block` for the first position, [B, H]."""
+    """Computes one encoder block for the first position only: [B, S, H] to [B, H].
+
+    Args:
+        block: The layers of the block.
+        x: The block's input, [B, S, H].
+        input_mask: int32 [B, S].
+        training: Whether to apply dropout.
+    """
     batch, length, width = ops.shape(x)
 
     def drop(dropout: Any, values: Any, shape: tuple[Any, ...]) -> Any:
-        """Applies dropout with the random numbers of the first position among all of `shape`."""
+        """Applies dropout to `values`, [..., 1, X], with the random numbers of the first position.
+
+        Args:
+            dropout: The dropout layer.
+            values: The values at the first position.
+            shape: Shape of the values at all positions.
+        """
         if not training or not dropout.drops:
             return values
         return dropout.drop(values, dropout.random_numbers(shape)[..., :1, :])

@@ -1,6 +1,6 @@
-"""A built model taken apart into embeddings, blocks and heads, for functions that compute some of them in another way.
+"""Takes a built model apart into embeddings, blocks and heads, for functions that compute some of them in another way.
 
-B batch, S sequence, H hidden size
+B batch size, S sequence length, H hidden size
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from official_bert.modeling import layer_names
 
 @dataclasses.dataclass(frozen=True)
 class BlockLayers:
-    """The layers of an encoder block, as `encoder_block` names them after the block's own name."""
+    """The layers of an encoder block. A field is the layer's name without the prefix of the block."""
 
     attention_query: Any
     attention_key: Any
@@ -41,7 +41,7 @@ class BlockLayers:
 
 
 def find_blocks(model: keras.Model) -> list[BlockLayers]:
-    """Returns the layers of a model's blocks, in order. Empty if the blocks are within an inner model."""
+    """Returns the layers of each encoder block of a model, in order. Empty if the blocks are inside an inner model."""
     layers = {layer.name: layer for layer in model.layers}
     blocks: list[BlockLayers] = []
     while f"{(name := layer_names.block(len(blocks)))}_output_layer_norm" in layers:
@@ -52,7 +52,7 @@ def find_blocks(model: keras.Model) -> list[BlockLayers]:
 
 @dataclasses.dataclass(frozen=True)
 class ModelParts:
-    """The parts of a functional model. They share its layers and weights; the model itself does not change."""
+    """The parts of a functional model. They share its layers and weights."""
 
     model: keras.Model
     embedded: Any  # the first block's input, [B, S, H], as a symbolic tensor
@@ -60,26 +60,27 @@ class ModelParts:
     attention_ids: str  # the name of the input that masks attention
 
     def features(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Returns the model's inputs among others, as int32 tensors."""
+        """Selects the model's inputs from a dict, and converts them to int32 tensors."""
         return {name: ops.convert_to_tensor(inputs[name], "int32") for name in self.model.input}
 
     @property
     def encoded(self) -> list[Any]:
-        """The first block's input and each block's output, [B, S, H], as symbolic tensors."""
+        """The first block's input and the outputs of all blocks, [B, S, H], as symbolic tensors."""
         return [self.embedded, *(block.encoded for block in self.blocks)]
 
     def block_models(self) -> list[keras.Model]:
-        """Returns a model of each block, from [its input, the input named `attention_ids`] to its output."""
+        """Returns a Keras model for each block, from [x, attention_ids] to the block's output."""
         ids = self.model.input[self.attention_ids]
         return [keras.Model([x, ids], encoded) for x, encoded in itertools.pairwise(self.encoded)]
 
     def heads(self, outputs: Any = None) -> Callable[..., Any]:
-        """Returns a function that computes outputs of the model from the outputs of its blocks.
+        """Returns a function that computes the outputs of the model from the outputs of its blocks.
 
-        The function takes a list of the first block's input and each block's output, the features, and `training`.
+        The function takes a list of the first block's input and the outputs of all blocks, the model's inputs, and
+        `training`.
 
         Args:
-            outputs: Symbolic tensors of the model in any structure. Defaults to its outputs.
+            outputs: The symbolic tensors of the model to compute, in any structure. None means the model's outputs.
         """
         outputs = self.model.output if outputs is None else outputs
         encoded = self.encoded
@@ -98,9 +99,9 @@ class ModelParts:
 
 
 def split_model(model: keras.Model) -> ModelParts | None:
-    """Returns the parts of an encoder or of a model that extends its graph, or None if it has no blocks.
+    """Splits an encoder, or a model that extends its graph, into its parts. Returns None if it has no blocks.
 
-    The blocks of a model for multiple choice are within its inner model (see `replace_inner_model`).
+    The blocks of a multiple-choice model are inside its inner model (see `replace_inner_model`), so the result is None.
     """
     blocks = find_blocks(model)
     if not blocks:
@@ -110,11 +111,11 @@ def split_model(model: keras.Model) -> ModelParts | None:
 
 
 def replace_inner_model(model: keras.Model, replace: Callable[[keras.Model], Callable[..., Any]]) -> Callable[..., Any]:
-    """Returns a function that computes a model for multiple choice, with its inner model replaced by a function.
+    """Returns a function that computes a multiple-choice model, with its inner encoder replaced by another function.
 
     Args:
         model: A model from `build_multiple_choice_model`. Other models are returned unchanged.
-        replace: Returns the function for the inner model. It has the arguments and outputs of that model.
+        replace: Takes the inner model, and returns a function with the same arguments and outputs.
     """
     layers = {layer.name: layer for layer in model.layers}
     if layer_names.CHOICE_ENCODER not in layers:

@@ -1,6 +1,6 @@
-"""Rematerialization: the backward pass computes each encoder block again, instead of keeping its activations in memory.
+"""Rematerialization: the backward pass recomputes each encoder block, instead of keeping its activations in memory.
 
-B batch, S sequence, H hidden size
+B batch size, S sequence length, H hidden size
 """
 
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from official_bert.modeling.fast.model_parts import replace_inner_model, split_m
 
 
 def rematerialized(model: keras.Model) -> Callable[..., Any]:
-    """Returns a function with the arguments, outputs and gradients of the model that needs less memory.
+    """Returns a function with the arguments, outputs and gradients of a model that needs less memory in training.
 
-    The model, its layers, its variables and its saved files do not change. Only the input of each encoder block,
-    [B, S, H], is kept for the backward pass, which computes the block a second time, with the same dropout masks. A
-    step takes a quarter to a third more computation. The function works within tf.function, with and without XLA, and
-    under a distribution strategy.
+    Only the input of each encoder block, [B, S, H], is kept for the backward pass, which computes the block a second
+    time with the same dropout masks. A step takes a quarter to a third more computation. The function works in
+    tf.function, with and without XLA, and under a distribution strategy. The model, its variables and its saved files
+    do not change.
 
-    keras.RematScope does not work here. It keeps the input of each layer, and within tf.function it does not pass on
-    `training`.
+    keras.RematScope cannot be used instead: it keeps the input of each layer, and inside tf.function it does not pass
+    on `training`.
 
     Args:
         model: A model from `build_encoder` or `build_pretraining_model`, or a model that extends their graph. A model

@@ -1,10 +1,10 @@
-"""Checks that a faster form of the encoder block computes what the block's own layers compute.
+"""Checks that the faster forms of the encoder block compute the same as the block's own layers.
 
-The forms in this package repeat parts of `modeling.encoder_block`. If you change the block, a form would otherwise
-train or export the unchanged block. Each form is therefore compared with the layers, once in a process, on a small
-model with random weights: outputs, and gradients of all weights. A form that differs is not used.
+The modules in this package repeat parts of `modeling.encoder_block`. After an edit of the block, such a form would
+train or export the old block. Each form is therefore compared with the layers, once per process, on a small model with
+random weights: outputs, and gradients of all weights. A form that differs is not used.
 
-B batch, S sequence
+B batch size, S sequence length
 """
 
 import concurrent.futures
@@ -38,14 +38,14 @@ def is_faithful(
     first_position_only: bool = False,
     training: bool = True,
 ) -> bool:
-    """Returns whether a form computes what the layers of the encoder block compute. Prints a note if it does not.
+    """Returns whether a faster form of the encoder block computes the same as its layers. Prints a note if it does not.
 
     Args:
-        form: The form to check.
+        form: The function to check.
         causal: Whether the model uses causal attention.
-        packed: Whether the model reads several records in a row.
-        first_position_only: Whether the form is for models that read the first position only. Such a form is checked
-            with the encoder's pooled output, others with a pre-training model.
+        packed: Whether rows contain several records.
+        first_position_only: Whether the form is for models that read only the first position. Such a form is compared
+            on the encoder's pooled output, others on the outputs of a pre-training model.
         training: Whether the form is for training, with dropout.
     """
     # Another thread is outside of the tf.function that is being traced, and of the strategy's scope.
@@ -54,7 +54,7 @@ def is_faithful(
     if not is_same:
         name = form.__module__.rpartition(".")[2]
         print(
-            f"note: the encoder block was changed, so that it is computed without modeling/fast/{name}.py", flush=True
+            f"note: modeling/fast/{name}.py is not used, because it differs from the edited encoder block", flush=True
         )
     return is_same
 
@@ -101,7 +101,7 @@ def _build_model(causal: bool, packed: bool, first_position_only: bool) -> keras
 
 
 def _make_features(packed: bool) -> dict[str, Any]:
-    """Returns the features of two rows, one of them with padding, each int32 [2, S] or [2, some positions]."""
+    """Returns the inputs of two rows, one of them with padding: int32 [2, S], or [2, number of positions]."""
     rng = np.random.default_rng(1)
     positions, half, quarter = np.arange(_LENGTH), _LENGTH // 2, _LENGTH // 4
     mask = positions < np.array([[_LENGTH], [half + quarter]])
@@ -120,7 +120,7 @@ def _make_features(packed: bool) -> dict[str, Any]:
 def _outputs_and_gradients(
     model: keras.Model, call: Callable[..., Any], features: dict[str, Any], training: bool
 ) -> list[Any]:
-    """Returns the outputs and the gradients of a weighted sum of them by all weights."""
+    """Returns the outputs of a model, and the gradients of a weighted sum of the outputs for all weights."""
     rng = np.random.default_rng(2)
     with dropout_seed(tf.constant([3, 4])), tf.GradientTape() as tape:
         outputs = _flatten(call(features, training=training))
@@ -130,7 +130,7 @@ def _outputs_and_gradients(
 
 
 def _flatten(outputs: Any) -> list[Any]:
-    """Returns outputs as a list of tensors, with factored logits multiplied out."""
+    """Returns outputs as a list of tensors. FactoredLogits are multiplied out."""
     factored = outputs.get("masked_lm_logits") if isinstance(outputs, dict) else None
     if isinstance(factored, tuple):
         vectors, table, bias = factored
