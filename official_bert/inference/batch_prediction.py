@@ -72,7 +72,7 @@ def predict(options: BatchPredictionOptions, shard: Shard = ALL_ROWS) -> str:
 
 
 def rows_per_group(batch_size: int) -> int:
-    """Returns the number of rows per group. Shards consist of whole groups.
+    """Returns the number of input rows that are processed as a group. Shards consist of whole groups.
 
     It is a multiple of the number of rows that are sorted together and of the number of rows per digest.
     """

@@ -76,7 +76,7 @@ class KerasRunner:
         """Returns the model's outputs for all rows, in order and without padding (see features.Outputs).
 
         Args:
-            features: The rows.
+            features: The tokenized texts, or windows of long texts (rows).
             batch_size: Number of rows per batch over all replicas, rounded up to a multiple of the number of replicas.
             report_progress: Called with the number of completed rows after each batch. None prints a line every ten
                 seconds.
@@ -140,7 +140,7 @@ def compute_outputs(
 
     Args:
         forward: Function that computes the outputs of a padded batch.
-        features: The rows.
+        features: The tokenized texts, or windows of long texts (rows).
         batch_size: Number of rows per batch. Rows are sorted by length.
         max_seq_length: Maximum number of tokens of a row.
         buckets: The sequence lengths to pad to (see `features.padded_inputs`). Empty for any length.

@@ -85,7 +85,7 @@ def write_features(options: FeatureOptions, num_shards: int, address: str) -> st
 
 @dataclasses.dataclass(frozen=True)
 class _Prediction:
-    """How workers of the cluster read rows and write shards for the predict command.
+    """The computation of the predict command that Dask workers run: reads rows, loads the model and writes shards.
 
     `identity` contains everything except the rows that the results depend on, as JSON values.
     """
@@ -120,10 +120,7 @@ class _Prediction:
 
 @dataclasses.dataclass(frozen=True)
 class _Extraction:
-    """How workers of the cluster read texts and write shards for the features command.
-
-    Has the same methods as _Prediction.
-    """
+    """The computation of the features command that Dask workers run. It has the same methods as _Prediction."""
 
     options: FeatureOptions
     trained: dict[str, Any]
@@ -167,10 +164,10 @@ def _digest(loaded: Loaded) -> str:
 
 
 def _run(computation: Computation, input_file: str, output_file: str, num_shards: int, address: str) -> str:
-    """Computes the shards that do not exist yet, and returns a summary line.
+    """Computes the shards that do not exist yet on a Dask cluster, and returns a summary line.
 
     Args:
-        computation: What the workers do.
+        computation: The computation of the command, with its settings.
         input_file: A file, or a pattern that matches several files.
         output_file: The output file, from which the names of the shards are derived.
         num_shards: Number of shards.
@@ -249,9 +246,9 @@ def _compute_shard(computation: Computation, sources: list[dict[str, Any]], shar
     """Computes and writes a shard. Does nothing if another worker has already written it.
 
     Args:
-        computation: What the workers do.
+        computation: The computation of the command, with its settings.
         sources: The entries of the input files in the run file.
-        shard: The shard.
+        shard: The part of the rows to compute.
         path: The shard's output file.
         run: Identifier of the run, by which the worker caches the model.
     """

@@ -86,7 +86,7 @@ class Signature:
 
     @property
     def takes_rows(self) -> bool:
-        """Whether every input has a batch dimension."""
+        """Whether every input has a batch dimension, so that a request may contain several texts."""
         return bool(self.inputs) and all(tensor.shape for tensor in self.inputs.values())
 
     def describe(self) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class Predictor(abc.ABC):
 
     @abc.abstractmethod
     def compute(self, some_rows: Sequence[Row]) -> list[Any]:
-        """Computes a batch of rows, and returns the output of each row.
+        """Computes a batch of rows (texts, or windows of long texts), and returns the output of each row.
 
         Args:
             some_rows: Rows of one or more requests. Their `group` must be equal.
@@ -204,7 +204,12 @@ class Predictor(abc.ABC):
         """
 
     def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Columns:
-        """Converts the outputs of all rows of a Prepared object to answers, [B, ...] for each output name."""
+        """Converts the outputs of a request's rows to answers: an array [B, ...] for each output name.
+
+        Args:
+            prepared: The texts, from `prepare`.
+            outputs: The output of each of its rows, from `compute`.
+        """
         (answer,) = outputs
         return dict(answer)
 
@@ -235,7 +240,7 @@ class SpecPredictor(Predictor):
         """Returns the model's outputs for all rows, in order and without padding (see features.Outputs).
 
         Args:
-            features: The rows.
+            features: The tokenized texts, or windows of long texts (rows).
             batch_size: Maximum number of rows per batch. None lets the backend choose.
         """
 

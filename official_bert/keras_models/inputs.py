@@ -308,7 +308,7 @@ class Inputs:
         return batches.make_dataset(lambda each: self._batch(features, each, weights, 0), rows)
 
     def _list_batch_rows(self, batch_indices: Array) -> list[Array]:
-        """Returns the row indices of each batch.
+        """Returns the indices in Features of the texts or windows of each batch.
 
         With several replicas, indices of -1 (rows of padding) make the size of each batch a multiple of their number.
         """
@@ -333,7 +333,10 @@ class Inputs:
             print(f"note: {note}")
 
     def _row_weights(self, features: Features, examples: Examples) -> Array | None:
-        """Returns the sample weight of each row, float32 [R], or [R, 1] for tagging. None if all weights are 1."""
+        """Returns the sample weight of each text or window, float32 [R], or [R, 1] for tagging.
+
+        None if all weights are 1.
+        """
         weights = None if examples.weights is None else examples.weights[features.details[EXAMPLE]]
         if not examples.is_balanced:
             return weights

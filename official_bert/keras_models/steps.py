@@ -78,7 +78,7 @@ class KerasSteps:
             )  # fmt: skip
 
     def train(self, data: Any) -> dict[str, Any]:
-        """Takes a training step on the rows of one replica, and returns the logs: the metrics and their current values.
+        """Takes a training step on one replica's part of a batch, and returns the metrics and their current values.
 
         Args:
             data: A tuple of inputs, targets and optional sample weights.
@@ -95,7 +95,7 @@ class KerasSteps:
         return {**logs, **self._update_loss(loss, count)}
 
     def test(self, data: Any) -> dict[str, Any]:
-        """Evaluates the rows of one replica, and returns the logs: the metrics and their current values.
+        """Evaluates one replica's part of a batch, and returns the metrics and their current values.
 
         Args:
             data: A tuple of inputs, targets and optional sample weights.
@@ -157,7 +157,7 @@ class KerasSteps:
         return logs
 
     def _update_loss(self, loss: Any, count: Any) -> dict[str, Any]:
-        """Updates the loss metric, the mean over all rows (or tags) so far, and returns the values of all metrics."""
+        """Updates the loss metric, a mean over all examples (or tags) so far. Returns the values of all metrics."""
         tracker = next(
             metric for metric in self._model.metrics if metric.name == "loss"
         )  # A user's metric of this name comes later.
@@ -166,7 +166,7 @@ class KerasSteps:
 
 
 def pads_rows(strategy: tf.distribute.Strategy, micro_batches: int) -> bool:
-    """Returns whether batches may contain padding rows.
+    """Returns whether batches are filled up with padding rows.
 
     They are needed where all replicas and micro-batches must have the same number of rows.
     """

@@ -93,7 +93,7 @@ class TextClassifier(TextModel):
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
-        """Probability of each class above which `classify` returns it. None means 0.5."""
+        """For each class, the probability above which `classify` returns it. None means 0.5."""
         return self._label_head.thresholds or None
 
     @thresholds.setter

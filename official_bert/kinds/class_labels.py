@@ -174,10 +174,10 @@ def class_numbers(values: Iterable[Any], labels: Sequence[str], name: str = "y")
 
 
 def _find_number(value: Any, by_name: Mapping[str, int], are_names: bool) -> int:
-    """Returns the index of the class with this name or index, or -1 if the name is unknown or the number is not whole.
+    """Converts a label to a class index. Returns -1 if it is an unknown name or not a whole number.
 
     Args:
-        value: A label.
+        value: A class name or a class index.
         by_name: Class indices by name.
         are_names: Whether numbers are names of classes instead of indices.
     """
@@ -207,7 +207,7 @@ def is_probability_row(value: Any, classes: int) -> bool:
 
 
 def convert_label_form(targets: Array, has_one_hot: bool | None, classes: int) -> Array:
-    """Converts labels with one class per example to one-hot rows, float32 [R, C], or to class indices, int32 [R].
+    """Converts labels of single-label classification to one-hot rows, float32 [R, C], or to class indices, int32 [R].
 
     Args:
         targets: Class indices [R], or rows of probabilities [R, C].
@@ -261,10 +261,12 @@ def weights_by_class(class_weight: Any, labels: Sequence[str]) -> Array:
 
 
 def balanced_weights(numbers: Array, classes: int) -> Array:
-    """Returns class weights, float64 [C], that give each class the same total weight. Their mean over all rows is 1.
+    """Returns class weights, float64 [C], that give each class the same total weight.
+
+    The mean weight of all examples is 1.
 
     Args:
-        numbers: The class index of each row, int [R].
+        numbers: The class index of each example, int [R].
         classes: C.
     """
     counts = np.bincount(numbers, minlength=classes)

@@ -102,7 +102,10 @@ def from_rows(
 
 
 def row_lengths(features: Features) -> Array:
-    """Returns the length of each row in tokens, int64 [R]. If rows have several sequences, the longest one counts."""
+    """Returns the length in tokens of each row (a text, a text pair or a window of a long text), int64 [R].
+
+    If rows have several sequences (multiple choice), the longest one counts.
+    """
     lengths = features.splits[1:] - features.splits[:-1]  # Several times as fast as np.diff for a single text.
     return np.asarray(lengths if features.choices == 1 else lengths.reshape(-1, features.choices).max(axis=1))
 
@@ -110,7 +113,7 @@ def row_lengths(features: Features) -> Array:
 def padded_inputs(
     features: Features, rows: Array, max_seq_length: int, multiple: int = MULTIPLE, buckets: Sequence[int] = ()
 ) -> dict[str, Array]:
-    """Returns a padded batch of rows: input_ids, input_mask and segment_ids.
+    """Returns a padded batch of rows (texts, or windows of long texts): input_ids, input_mask and segment_ids.
 
     Each array is int32 [B, S], or [B, N, S] if rows have several sequences.
 
@@ -139,7 +142,7 @@ def padded_inputs(
 
 
 def gather_rows(numbered: Iterable[tuple[Features, int]]) -> Features:
-    """Copies selected rows into new Features, without their targets and details.
+    """Copies selected rows (texts, or windows of long texts) into new Features, without targets and details.
 
     Args:
         numbered: For each row, the Features that contain it and its index there.
@@ -154,14 +157,14 @@ def gather_rows(numbered: Iterable[tuple[Features, int]]) -> Features:
 
 
 def sequence_positions(features: Features, rows: Array) -> tuple[Array, Array]:
-    """Returns the start in `features.input_ids` and the length of each sequence of the given rows.
+    """Returns where the token ids of given rows start in `features.input_ids`, and their lengths.
 
     Args:
-        features: All rows.
-        rows: Indices of rows, int [B]. The sequences of row -1 have length 0.
+        features: All rows (texts, or windows of long texts).
+        rows: Indices of rows, int [B]. The sequences of row -1 (padding) have length 0.
 
     Returns:
-        The starts and the lengths, each int64 [B * N].
+        The starts and the lengths of the rows' sequences, each int64 [B * N].
     """
     sequences = (rows[:, None] * features.choices + np.arange(features.choices)).ravel()
     real = np.repeat(rows >= 0, features.choices)
@@ -171,12 +174,12 @@ def sequence_positions(features: Features, rows: Array) -> tuple[Array, Array]:
 
 
 def batches_by_length(lengths: Array, max_rows: int | None = None, max_tokens: int | None = None) -> Iterator[Array]:
-    """Groups rows of similar length into batches, and yields the row indices of each batch, shortest rows first.
+    """Groups texts of similar length into batches, and yields the indices of each batch, shortest texts first.
 
     Args:
-        lengths: Number of tokens of each row, [R].
-        max_rows: Maximum number of rows in a batch. None for no limit.
-        max_tokens: Maximum number of tokens in a batch, including padding. A longer row gets a batch of its own. None
+        lengths: Number of tokens of each text or window, [R].
+        max_rows: Maximum number of texts in a batch. None for no limit.
+        max_tokens: Maximum number of tokens in a batch, including padding. A longer text gets a batch of its own. None
             for no limit.
     """
     order = np.argsort(lengths, kind="stable")
@@ -190,10 +193,10 @@ def batches_by_length(lengths: Array, max_rows: int | None = None, max_tokens: i
 
 
 def collect_outputs(features: Features, batches: Iterable[tuple[Array, Any]]) -> Outputs:
-    """Collects a model's outputs for all rows, in the order of the rows and without padding (see features.Outputs).
+    """Collects a model's outputs for all rows, in the order of `features` and without padding (see features.Outputs).
 
     Args:
-        features: The rows.
+        features: The rows (texts, or windows of long texts).
         batches: For each batch, the indices of its rows (-1 for a row of padding) and the model's output: an array, or
             a dict of arrays if the model has several outputs.
     """

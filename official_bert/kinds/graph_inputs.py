@@ -36,7 +36,11 @@ class TokenSpans(NamedTuple):
     lengths: Any  # int32 [R]
 
     def gather_rows(self, rows: Any) -> "TokenSpans":
-        """Returns the spans of the rows with these indices, an int32 vector of any length."""
+        """Returns the spans at the given indices.
+
+        Args:
+            rows: Indices of spans, an int32 vector of any length.
+        """
         return self._replace(starts=tf.gather(self.starts, rows), lengths=tf.gather(self.lengths, rows))
 
     def gather_windows(self, windows: Windows) -> "TokenSpans":
@@ -91,7 +95,12 @@ def truncate(
 
 
 def have_lost_tokens(after: tuple[TokenSpans, TokenSpans | None], before: tuple[TokenSpans, TokenSpans | None]) -> Any:
-    """Returns whether the first or the second text of each row is shorter in `after` than in `before`, bool [R]."""
+    """Returns whether truncation has shortened the first or the second text, bool [R], for each row.
+
+    Args:
+        after: Spans of the first and the second texts after truncation.
+        before: Spans of the same texts before truncation.
+    """
     pairs = [(a.lengths, b.lengths) for a, b in zip(after, before, strict=True) if a is not None and b is not None]
     return tf.reduce_any(tf.stack([a < b for a, b in pairs]), 0)
 

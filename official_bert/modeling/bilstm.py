@@ -1,6 +1,6 @@
 """A two-layer BiLSTM between the encoder and a task's head (paper, section 5.3 and table 5).
 
-B batch, S sequence, H hidden size, U units of each direction
+B batch size, S sequence length, H hidden size, U units per direction
 """
 
 import zlib

@@ -20,10 +20,11 @@ _MAX_UNITS = 100_000
 
 @dataclasses.dataclass(frozen=True)
 class HeadInput:
-    """The layers between the encoder and the output layer of a task (see bilstm.extend_encoder).
+    """What the head of a task reads: the encoder's output, or a BiLSTM on top of it (see bilstm.extend_encoder).
 
     Attributes:
-        head: One of HEADS, as `--head` and task.json name it.
+        head: LINEAR for the encoder's output, BILSTM for a BiLSTM that is trained with the encoder, or one of FEATURES
+            for a BiLSTM on these outputs of a frozen encoder. The value of --head.
         lstm_units: Units of each direction of the BiLSTM.
 
     Raises:

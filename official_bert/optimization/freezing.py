@@ -1,4 +1,4 @@
-"""Freezes layers by name."""
+"""Freezes layers, selected by name, so that they are not trained."""
 
 import re
 from collections.abc import Sequence

@@ -166,7 +166,7 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class LayerwiseAdamW(BertAdamW):
-    """BertAdamW with a factor of the learning rate for each variable, such as for layer-wise decay.
+    """BertAdamW that multiplies the learning rate of each variable by a factor, as for layer-wise decay.
 
     Args:
         learning_rate: A number or a schedule.

@@ -59,7 +59,7 @@ class _Row:
 
 
 class Batcher:
-    """Combines the requests to one version of a model to batches. Use it within one event loop.
+    """Combines requests to one version of a model into batches, and computes them. Use it within one event loop.
 
     Args:
         model: The model, which computes `model.parallel_batches` batches at a time.
@@ -201,7 +201,7 @@ class Batcher:
         return self._seconds_per_text * _compute_size(batch) < _SHORT_SECONDS
 
     def _select_batch(self) -> list[_Row]:
-        """Selects the next batch: the oldest row, and the rows closest to its length, within the limits."""
+        """Selects the next batch: the text that has waited longest, and texts of similar length, within the limits."""
         oldest, *others = self._waiting
         group, tokens = oldest.prepared.group, oldest.tokens
         similar = [row for row in others if group and row.prepared.group == group and _are_similar(row.tokens, tokens)]
@@ -242,7 +242,7 @@ class Batcher:
                 row.answer.set_result(output)
 
     def _compute_rows(self, rows: Sequence[_Row]) -> list[Any]:
-        """Returns the output of each row, or the error if it fails.
+        """Computes a batch, and returns the output of each row (text or window), or the error if it fails.
 
         If a batch fails, its halves are computed separately, so that only the rows that cause the failure get an error.
         """
@@ -287,5 +287,5 @@ def _are_similar(tokens: int, others: int) -> bool:
 
 
 def _compute_size(rows: Sequence[_Row]) -> float:
-    """Returns the relative cost of computing rows: for each row its tokens / _SHORT, but at least 1."""
+    """Returns the relative cost of computing texts or windows: for each one its tokens / _SHORT, but at least 1."""
     return sum(max(1.0, row.tokens / _SHORT) for row in rows)

@@ -1,8 +1,9 @@
 """Lookup tables with which TensorFlow operations do to each character what the exact tokenizer does.
 
-Rules 1 to 5 of exact.py treat most characters the same in every context. For each code point, the tables contain its
-form: the characters that the exact tokenizer turns it into. They also contain the properties needed by the two rules
-that depend on neighbors: lower-casing a capital sigma, and the canonical order of combining marks.
+Most rules of exact.py (1 to 5: cleaning, lower case, accents and punctuation) treat a character the same in every
+context. For each code point, the tables contain its form: the characters that the exact tokenizer turns it into. They
+also contain the properties needed by the two rules that depend on neighbors: lower-casing a capital sigma, and the
+canonical order of combining marks.
 """
 
 import functools
@@ -98,12 +99,12 @@ def _words_between_letters(codes: list[int], tokenizer: BasicTokenizer) -> Itera
 
 
 def _form(character: str, words: list[str], sorts_marks: bool) -> tuple[tuple[int, int], ...]:
-    """Returns the form of a character: the code points that it becomes in every context, each with its flags.
+    """Returns what a character becomes in every context: code points, each with flags (SPACE, ALONE, MARK).
 
     Args:
         character: The character c.
         words: The words into which the exact tokenizer splits "aca".
-        sorts_marks: Whether rule 4 decomposes the text, which sorts combining marks.
+        sorts_marks: Whether the tokenizer decomposes the text (rule 4 of exact.py), which sorts combining marks.
     """
     if words == ["a", "a"]:
         return ((ord(" "), SPACE),)

@@ -9,14 +9,14 @@ The rules treat every character as the original does, with Python's Unicode data
 4. In uncased models only, text is lower-cased. Unless accents are kept, it is also decomposed canonically (NFD) and
    loses its non-spacing marks (Mn).
 5. Each punctuation character (ASCII other than letters, digits and spaces; any P* category) is a word of its own.
-6. A word is split into the longest pieces of the vocabulary from left to right. Pieces within a word begin with "##".
-   A word of over 200 characters, or with a remainder that no piece matches, becomes a single "[UNK]".
+6. A word is split into the longest pieces of the vocabulary from left to right. Pieces within a word begin with "##". A
+   word of over 200 characters, or with a remainder that no piece matches, becomes a single "[UNK]".
 
-Before that, added tokens (see added_tokens.py) are cut out of the text. Normalized ones are searched after rules 1, 2
-and 4, the others in the text itself.
+Added tokens (see added_tokens.py) are found before these rules split the text: normalized ones in the text after rules
+1, 2 and 4, the others in the original text.
 
-FullTokenizer is the interface of a tokenizer. fast.py implements it for much text, and in_graph.py within TensorFlow
-graphs.
+FullTokenizer is the interface of all tokenizers. fast.py implements it for large amounts of text, and in_graph.py in
+TensorFlow graphs.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ class Piece:
 
 
 def is_punctuation(character: str) -> bool:
-    """Returns whether a character is punctuation, which is always a word of its own (rule 5)."""
+    """Returns whether a character is punctuation, which is always a word of its own (rule 5 of this module)."""
     code = ord(character)
     if code < 128:
         return 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126
@@ -81,7 +81,7 @@ class _Table(dict[int, str]):
 
 
 def _clean(character: str) -> str:
-    """Applies rules 1 and 2 to a character."""
+    """Converts white space to a space, and deletes control characters (rules 1 and 2 of this module)."""
     category = unicodedata.category(character)
     if character in "\t\n\r" or category == "Zs":
         return " "
@@ -91,23 +91,23 @@ def _clean(character: str) -> str:
 
 
 def _split(character: str) -> str:
-    """Applies rules 3 and 5 to a character."""
+    """Puts spaces around punctuation and Chinese ideographs, which are words of their own (rules 3 and 5)."""
     is_word = is_punctuation(character) or any(first <= ord(character) <= last for first, last in _CJK_BLOCKS)
     return f" {character} " if is_word else character
 
 
 def _delete_mark(character: str) -> str:
-    """Deletes a character if it is a non-spacing mark (part of rule 4)."""
+    """Deletes a character if it is a non-spacing mark, such as an accent (part of rule 4)."""
     return "" if unicodedata.category(character) == "Mn" else character
 
 
 def _split_without_mark(character: str) -> str:
-    """Deletes a character if it is a non-spacing mark, else applies rules 3 and 5."""
+    """Deletes non-spacing marks, and puts spaces around punctuation and Chinese ideographs."""
     return _delete_mark(character) and _split(character)
 
 
 class BasicTokenizer:
-    """Splits text into words and punctuation (rules 1 to 5 of this module).
+    """Splits text into words and punctuation, after cleaning, lower-casing and deletion of accents (rules 1 to 5).
 
     Args:
         do_lower_case: Whether to lower-case the text. True for uncased models.
@@ -128,12 +128,12 @@ class BasicTokenizer:
         return self._normalize(convert_to_unicode(text)).translate(self._split).split()
 
     def normalize(self, text: str) -> str:
-        """Returns the normalized text, in which normalized added tokens are searched (after rules 1, 2 and 4)."""
+        """Returns the text after cleaning, lower-casing and deletion of accents (rules 1, 2 and 4)."""
         text = self._normalize(text)
         return text.translate(self._delete_marks) if self.strip_accents else text
 
     def _normalize(self, text: str) -> str:
-        """Applies rules 1, 2 and 4, except that accents are not deleted yet."""
+        """Cleans, lower-cases and decomposes the text, but does not delete accents yet (rules 1, 2 and part of 4)."""
         # The rules treat characters one by one, except for lower case (the final sigma) and NFD (the order of marks),
         # whose contexts end at white space. So each rule can be applied to the whole text before it is split.
         text = text.translate(self._clean)

@@ -1,8 +1,9 @@
 """A tokenizer for large amounts of text. Its ids equal those of exact.FullTokenizer, and it needs no TensorFlow.
 
-Rules 1 to 5 of exact.py become one array lookup per character and a split at white space. The table of characters and
-the pieces of each distinct word (rule 6) are computed with the exact tokenizer and cached. Texts with a character whose
-result depends on its neighbors are tokenized by the exact rules:
+Cleaning, lower-casing, accents and punctuation (rules 1 to 5 of exact.py) become one array lookup per character and a
+split at white space. The table of characters, and the word pieces of each distinct word (rule 6), are computed with the
+exact tokenizer and cached. Texts with a character whose result depends on its neighbors are tokenized by the exact
+rules:
 
 - A capital sigma, in lower-cased text.
 - One of about forty combining marks that rule 4 reorders but does not delete (category Mc, not Mn).

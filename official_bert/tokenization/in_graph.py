@@ -1,10 +1,11 @@
 """The exact tokenizer as TensorFlow operations, for exported models that take text and run without Python.
 
-Rules 1 to 5 of exact.py become table lookups (see character_tables.py). Two rules depend on neighboring characters and
-are separate operations: lowercasing a capital sigma, and the canonical order of combining marks. tensorflow-text's
-kernel splits words into pieces (rule 6). It receives words instead of texts, so its own Unicode data has no effect.
+Cleaning, lower-casing, accents and punctuation (rules 1 to 5 of exact.py) become table lookups (see
+character_tables.py). Two rules depend on neighboring characters and are separate operations: lower-casing a capital
+sigma, and the canonical order of combining marks. tensorflow-text's kernel splits words into pieces (rule 6). It
+receives words instead of texts, so its own Unicode data has no effect.
 
-Only files that build graphs import this module, since it imports TensorFlow and tensorflow-text.
+Only modules that build graphs import this module, because it imports TensorFlow and tensorflow-text.
 
 B texts, C characters of all texts, E characters of all texts after rules 1 to 5, W words, P pieces, R rows
 """
@@ -262,11 +263,11 @@ def _follows(mask: Any) -> Any:
 
 
 def _rows(splits: Any, positions: Any) -> Any:
-    """Returns the row, int32, that contains each position, for rows that are concatenated.
+    """Returns the index of the row that contains each position, int32, for rows that are concatenated to a vector.
 
     Args:
-        splits: The row splits.
-        positions: Indices of elements.
+        splits: The row splits: where each row starts, followed by the total length.
+        positions: Positions in the vector.
     """
     return tf.searchsorted(splits[1:], positions, side="right")
 
@@ -303,10 +304,10 @@ def characters_between(texts: Any, rows: Any, starts: Any, ends: Any) -> Any:
 
 
 def row_positions(lengths: Any) -> tuple[Any, Any]:
-    """Returns the row of each element, and its position within the row, for concatenated rows of the given lengths.
+    """Returns the row of each element, and its position within the row, for rows that are concatenated to a vector.
 
     Args:
-        lengths: int32 [R].
+        lengths: Length of each row, int32 [R].
 
     Returns:
         Two int32 vectors with one value per element.

@@ -64,10 +64,10 @@ class MultiLabelSpec(LabelSpec):
             )
 
     def weigh_classes(self, class_weights: Sequence[str], features: Features) -> tuple[Self, Array | None]:
-        """Returns the spec with positive_weights set, and None, because rows have no weights of their own.
+        """Applies --class_weights: returns a copy of the spec with positive_weights, and None.
 
-        "balanced" gives texts with a label and texts without it the same total weight. See the base class for the
-        arguments.
+        None means that the texts themselves have no weights. "balanced" gives texts with a label and texts without it
+        the same total weight. See the base class for the arguments.
         """
         weights: tuple[float, ...] = ()
         if list(class_weights) == [BALANCED]:

@@ -80,7 +80,10 @@ class Context:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """A sequence [CLS] question [SEP] part of the context [SEP], without padding."""
+    """A sequence [CLS] question [SEP] part of the context [SEP], without padding.
+
+    Long contexts have several windows.
+    """
 
     question: int  # the index of the question
     input_ids: list[int]
@@ -188,7 +191,7 @@ def find_answer_tokens(question: Question, context: Context, tokenizer: FullToke
 
 
 def _same_tokens(tokenizer: FullTokenizer, answer: Answer, context: Context) -> tuple[int, int] | None:
-    """Searches the tokens of the answer in the words of the context that the answer overlaps.
+    """Searches the answer, tokenized alone, among the tokens of the words that it overlaps in the context.
 
     Returns:
         The indices of the first and the last token of the first match, or None if there is no match.

@@ -57,7 +57,13 @@ def _flatten_blocks(parts: ModelParts) -> Callable[..., Any]:
 
 
 def _embedded(layers: Callable[[str], Any], input_ids: Any, segment_ids: Any) -> Any:
-    """Returns the normalized sum of the embeddings, [B, S, H]."""
+    """Returns the sum of the word, segment and position embeddings after layer normalization, [B, S, H].
+
+    Args:
+        layers: Function from a layer's name to the layer.
+        input_ids: int32 [B, S].
+        segment_ids: int32 [B, S].
+    """
     words, types = layers(layer_names.WORD_EMBEDDINGS), layers(layer_names.TOKEN_TYPE_EMBEDDINGS)
     positions: PositionEmbedding = layers(layer_names.POSITION_EMBEDDINGS)
     x = tf.gather(tf.convert_to_tensor(words.embeddings), input_ids)  # [B, S, H]
