@@ -177,7 +177,7 @@ def _append(part: str, answers: list[dict[str, Any]]) -> None:
 
 
 def _count_and_digest(path: str, export: ExportDescription) -> tuple[int, list[str]]:
-    """Returns the number of rows of a file, and the SHA-256 digest of each complete group of _ROWS_A_DIGEST rows."""
+    """Returns the number of rows of a file, and a SHA-256 digest of each complete group of 64 rows."""
     digest, digests, count = hashlib.sha256(), [], 0
     for row in read_rows(path, export.inputs, export.table):
         digest.update(json.dumps(row).encode())
@@ -191,7 +191,7 @@ def _count_and_digest(path: str, export: ExportDescription) -> tuple[int, list[s
 def _keep_answers(part: str, run: str, identity: dict[str, Any]) -> int:
     """Prepares the answers of an interrupted run for resuming, and returns how many of them are kept.
 
-    Answers to rows of the last, incomplete group are removed, because these rows have no digest and may have been
+    Answers to rows of the last, incomplete group of 64 are removed, because these rows have no digest and may have been
     corrected since.
 
     Args:

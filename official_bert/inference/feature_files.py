@@ -39,7 +39,7 @@ def detect_format(path: str, format: str = AUTO) -> str:
 
 
 def list_output_files(path: str, format: str, pooling: str) -> list[str]:
-    """Returns the paths of the files that `open_writer` writes."""
+    """Returns the paths of the files that `open_writer` writes: one file, or two for npy without pooling."""
     return [path, path + _TOKENS_SUFFIX] if format == NPY and pooling == NONE else [path]
 
 

@@ -376,7 +376,13 @@ def count_text_bytes(text: str | bytes) -> int:
 
 
 def _pad_answers(name: str, column: Sequence[Any], dtype: Any) -> Any:
-    """Converts one output of all texts to an array, [B, ...]. If texts have several values, they are padded."""
+    """Converts one output of all texts to an array, [B, ...].
+
+    Args:
+        name: Name of the output, which determines the padding.
+        column: The value for each text. If the values are lists, such as tags of words, they are padded to the longest.
+        dtype: NumPy dtype of the array.
+    """
     if not (column and isinstance(column[0], list)):
         return np.array(column, dtype)
     return exports.join_rows([{name: np.array([elements], dtype)} for elements in column])[name]

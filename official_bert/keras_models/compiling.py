@@ -168,7 +168,7 @@ def _check_rate(optimizer: keras.optimizers.Optimizer) -> None:
         raise UserError(f"the optimizer's learning_rate is {rate}; expected a finite number, 0 or more")
     schedule = getattr(optimizer, "_learning_rate", None)  # The public attribute is the current rate.
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-        for step in (0, 1):  # NaN settings show in the first steps.
+        for step in (0, 1):  # NaN in the settings shows in the first steps.
             rate = float(schedule(tf.constant(step, tf.int64)))
             if not 0 <= rate < math.inf:
                 raise UserError(

@@ -184,7 +184,7 @@ class FittingModel(keras.Model):
                 self._fit_optimizer = compiling.FitOptimizer(
                     self._bert_optimizer, self._learner(), self.bert_config.num_hidden_layers, scales_loss
                 )
-                # Past Keras' tracking of attributes, as in keras.Model.compile.
+                # Bypasses Keras' tracking of attributes, as keras.Model.compile does.
                 self.__dict__["optimizer"] = self._fit_optimizer.optimizer
                 self.train_function = None
             self._fit_optimizer.restart(num_steps)

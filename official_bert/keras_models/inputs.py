@@ -210,7 +210,10 @@ class Inputs:
         return isinstance(self.head, LabelSpec) and self.head.is_single_label
 
     def _parse_targets(self, y: Any) -> Array:
-        """Converts labels to targets of the loss. Labels that are a number for each class stay in this form."""
+        """Converts labels to targets of the loss.
+
+        Labels with a number for each class (such as one-hot) keep this form.
+        """
         assert isinstance(self.head, TextSpec)
         rows, labels = self.head.parse_rows(y), self.head.parse_labels(y)
         return self.head.targets(labels) if rows is None else rows
@@ -277,7 +280,15 @@ class Inputs:
     def training(
         self, examples: Examples, batch_size: int, shuffle: bool, counter: EpochCounter, group_by_length: bool = False
     ) -> tf.data.Dataset:
-        """Returns a data set of training batches. If `shuffle` is True, the order differs from epoch to epoch."""
+        """Returns a data set of training batches: padded token ids, targets and optional sample weights.
+
+        Args:
+            examples: The labelled examples.
+            batch_size: Number of texts per batch.
+            shuffle: Whether to shuffle the examples, in another order in each epoch.
+            counter: The callback that stores the current epoch.
+            group_by_length: Whether to put texts of similar length into the same batch.
+        """
         features = self._featurize(examples.items)
         self._print_truncation(features, len(examples.items))
         lengths, weights = batches.row_lengths(features), self._row_weights(features, examples)
@@ -300,7 +311,7 @@ class Inputs:
         return batches.make_dataset(lambda rows: self._batch(features, rows, weights, counter.epoch), batch_indices)
 
     def evaluation(self, examples: Examples, batch_size: int) -> tf.data.Dataset:
-        """Returns a data set of evaluation batches, in which texts are sorted by length."""
+        """Returns a data set of evaluation batches, like `training`. Texts are sorted by length."""
         features = self._featurize(examples.items)
         self._print_truncation(features, len(examples.items))
         rows = self._list_batch_rows(batches.batch_by_length(batches.row_lengths(features), batch_size))

@@ -145,7 +145,8 @@ class TextModel(FittingModel):
             seed: Seed of the initial weights.
         """
         encoder = build_encoder(self.bert_config, seed=seed, dtype=dtype)
-        self.__dict__["backbone"] = encoder  # Past Keras' tracking of attributes: its layers are those of the model.
+        # Bypasses Keras' tracking of attributes: the encoder's layers already belong to the model.
+        self.__dict__["backbone"] = encoder
         return create_model(self.head).build(encoder, seed)
 
     def _get_own_config(self) -> dict[str, Any]:

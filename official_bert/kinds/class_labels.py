@@ -23,7 +23,7 @@ from official_bert.kinds.input_adapters import (
 )
 
 BALANCED = "balanced"  # the class_weight that gives all classes the same total weight
-UNKNOWN_LABELS = ("(unknown label)", "(another unknown label)")  # of a model that learns its labels from y
+UNKNOWN_LABELS = ("(unknown label)", "(another unknown label)")  # placeholders until `fit` learns the labels
 _TRUTH = ("False", "True")
 _ROUNDING = 1e-3  # how far a sum of probabilities may be from 1
 

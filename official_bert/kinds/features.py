@@ -20,7 +20,7 @@ from official_bert.utils.counting import pluralize
 Array = npt.NDArray[Any]
 
 LABELS = "labels"  # the name of the targets of models with one output
-EXAMPLE = "example"  # in Features.details: the index of the example of each row
+EXAMPLE = "example"  # key of Features.details: the index of the example of each row
 # In Features.details: int64 [R, N], equal for equal texts. Rows that share a text must not be in one batch.
 TEXTS = "texts"
 NO_LABEL = -1  # the tag of a token that is neither trained on nor scored

@@ -234,8 +234,8 @@ def has_most_context(windows: Windows, rows: Any, positions: Any, tokens: Any, n
     length = tf.gather(windows.lengths, rows)
     context = tf.minimum(positions, length - 1 - positions)
     count = tf.size(windows.lengths)
-    # The three rules as one integer. Lengths count hundredths of a token, as in truncation.assign_tokens, and with the
-    # window's number no two windows of a text are equal.
+    # The three rules of truncation.assign_tokens as one integer: most context, then length (a hundredth), then the
+    # earlier window. No two windows of a text have equal scores.
     score = tf.cast(100 * context + length, tf.int64) * tf.cast(count, tf.int64)
     score += tf.cast(count - tf.gather(windows.numbers, rows), tf.int64)
     best = tf.math.unsorted_segment_max(score, tokens, num_tokens)

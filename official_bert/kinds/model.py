@@ -39,7 +39,7 @@ class KindModel(abc.ABC, Generic[Spec]):
     Attributes:
         keras_losses: Names of the classes in keras.losses that users may pass to `compile`.
         keras_metrics: Names of the classes in keras.metrics that users may pass to `compile`.
-        keras_arguments: Arguments with which these classes are created, if their constructors have them.
+        keras_arguments: The arguments that these must have, such as from_logits=True, if their class has them.
     """
 
     keras_losses: ClassVar[Sequence[str]] = ("SparseCategoricalCrossentropy",)

@@ -29,7 +29,7 @@ LOWER_IS_BETTER = frozenset({"loss", "mean_absolute_error"})
 BETAS = {"f1": 1.0, "f0.5": 0.5, "f2": 2.0}
 ACCURACY, BALANCED_ACCURACY = "accuracy", "balanced_accuracy"
 MEASURES = (*BETAS, ACCURACY, BALANCED_ACCURACY)
-# Or the best recall with at least a given precision, as in precision=0.9, or the reverse.
+# Or the best recall with at least a given precision, as in precision=0.9, or the best precision with a given recall.
 PRECISION, RECALL = "precision", "recall"
 
 

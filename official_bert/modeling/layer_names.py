@@ -12,10 +12,10 @@ POSITION_EMBEDDINGS = "position_embeddings"
 EMBEDDINGS_LAYER_NORM = "embeddings_layer_norm"
 EMBEDDINGS_DROPOUT = "embeddings_dropout"  # its output is the first block's input
 FIRST_POSITION = "first_position"  # its input is the last block's output
-LAST_TOKEN = "last_token"  # replaces it in causal models; its inputs are that output and the input_mask
+LAST_TOKEN = "last_token"  # in causal models, replaces FIRST_POSITION; its inputs are the last block's output and mask
 POOLER = "pooler"
 NEXT_SENTENCE = "next_sentence"
-CHOICE_ENCODER = "choice_encoder"  # the inner model of one for multiple choice
+CHOICE_ENCODER = "choice_encoder"  # the inner model of a multiple-choice model
 MULTIPLE_CHOICE = "multiple_choice"  # its input is the inner model's output
 
 EMBEDDINGS = frozenset({WORD_EMBEDDINGS, TOKEN_TYPE_EMBEDDINGS, POSITION_EMBEDDINGS, EMBEDDINGS_LAYER_NORM})

@@ -1,4 +1,4 @@
-"""Creates tf.distribute strategies by name, and functions for training with several workers."""
+"""Creates tf.distribute strategies by name, and supports training with several workers."""
 
 import contextlib
 import functools

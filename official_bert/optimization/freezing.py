@@ -8,7 +8,7 @@ import keras
 from official_bert.errors import UserError
 from official_bert.modeling import layer_names
 
-ALL = "all"  # in place of a pattern: all layers of the encoder, but no head
+ALL = "all"  # a pattern that stands for all layers of the encoder, without heads
 
 
 def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:

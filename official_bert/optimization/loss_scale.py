@@ -28,7 +28,7 @@ class DynamicLossScale:
         variables: Variables that a checkpoint must contain to resume exactly.
     """
 
-    MIN, MAX = 1.0, 2.0**24  # 1 means no scaling. Larger factors than MAX bring nothing.
+    MIN, MAX = 1.0, 2.0**24  # 1 means no scaling. Factors larger than MAX have no benefit.
 
     def __init__(self, initial: float = 2.0**15, growth_steps: int = 2000) -> None:
         self._initial, self.growth_steps = initial, growth_steps

@@ -322,7 +322,14 @@ def _check_lengths(inputs: Mapping[str, Any]) -> None:
 
 
 def _text(leaf: Any, name: str, options: Options, must_be_utf8: bool) -> str | bytes:
-    """Parses a string, or an object {"b64": ...} with a string in base64. Bytes that need not be UTF-8 stay bytes."""
+    """Parses a string, or an object {"b64": ...} with a string in base64.
+
+    Args:
+        leaf: The value in the request.
+        name: Name of the input, for error messages.
+        options: The options of the server, with the maximum size of a text.
+        must_be_utf8: Whether base64 is decoded to str, and must therefore be UTF-8. Otherwise it is returned as bytes.
+    """
     is_b64 = isinstance(leaf, dict) and leaf.keys() == {"b64"} and isinstance(leaf["b64"], str)
     if not is_b64 and not isinstance(leaf, str):
         refuse(f'{name} has {_format_value(leaf)}; expected a string, or {{"b64": "..."}}')

@@ -374,9 +374,9 @@ class FullTokenizer:
         return pieces
 
     def _trace_pieces(self, text: str, start: int, end: int) -> Iterator[Piece]:
-        """Yields the pieces of text[start:end] with their positions.
+        """Yields the word pieces of text[start:end] with their positions in `text`.
 
-        Normalized added tokens are found here, others before.
+        Also finds the added tokens that are searched in normalized text. The caller has already found the others.
         """
         traced, text = self.basic_tokenizer.normalize_with_origins(text[start:end]), text[:end]
         parts: list[Any] = self._normalized.split("".join(new for new, _ in traced)) if self._normalized else [traced]

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import BasicTokenizer, FullTokenizer, Ids, Splits, WordpieceTokenizer
 
-# The most words in the cache. It is emptied when full. Longer words than _LONGEST_CACHED characters rarely repeat.
+# Maximum number of cached words. The cache is emptied when full. Words longer than _LONGEST_CACHED rarely repeat.
 _CACHED_WORDS = 400_000
 _LONGEST_CACHED = 50
 

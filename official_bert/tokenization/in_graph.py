@@ -209,7 +209,17 @@ class GraphTokenizer(tf.Module):
 
     @staticmethod
     def _sort_marks(letters: Any, flags: Any, origins: Any, properties: Any) -> tuple[Any, Any, Any]:
-        """Sorts consecutive combining marks by combining class, as the canonical order requires."""
+        """Sorts consecutive combining marks by combining class, as the canonical order requires.
+
+        Args:
+            letters: Code points after `_normalize`, int32 [E].
+            flags: Their flags, int32 [E].
+            origins: The index in [C] that each one came from, int32 [E].
+            properties: Properties of the original characters, int32 [C].
+
+        Returns:
+            `letters`, `flags` and `origins` in the new order.
+        """
         starters = tf.cumsum(tf.cast(properties & tables.STARTER > 0, tf.int64))  # number up to each character
         keys = tf.gather(starters, origins) * tables.PAGE + tf.cast(flags // tables.MARK, tf.int64)
         order = tf.argsort(keys, stable=True)

@@ -50,12 +50,12 @@ def accumulate_gradients(
     variables: Sequence[Any],
     names: Sequence[str],
 ) -> tuple[Sums, list[Any]]:
-    """Computes micro-batches one after the other, and returns the totals of their sums and of their gradients.
+    """Computes micro-batches one after the other, and returns the totals of their sums and gradients.
 
     Args:
         sums_and_gradients: Function that takes the index of a micro-batch (an int32 scalar) and its features, and
-            returns its sums (float32 scalars by name) and a gradient for each variable. The loss must add up over
-            micro-batches, so divide it by the denominator of the whole batch.
+            returns its sums (float32 scalars by name, such as the loss) and a gradient for each variable. Sums and
+            gradients must add up over micro-batches, so divide losses by the denominator of the whole batch.
         micro_batches: A structure of tensors [M, ...] (see `split_micro_batches`).
         count: Number of micro-batches to compute, starting with the first. A number or an int32 scalar.
         variables: The variables of the gradients.

@@ -1,4 +1,4 @@
-"""Distributes the rows of a batch over the replicas of a distribution strategy.
+"""Divides the rows of a batch among the replicas of a distribution strategy.
 
 B batch size
 """

@@ -14,7 +14,7 @@ from official_bert.kinds import class_labels, model
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.model import ERROR_LOSSES, ERROR_METRICS, SPARSE_METRICS
 
-# Names of Keras' losses and metrics that read a number for each class.
+# Names of Keras' losses and metrics that take a number for each class.
 _HINGES = ("Hinge", "SquaredHinge")
 _COUNTS = ("TruePositives", "TrueNegatives", "FalsePositives", "FalseNegatives")
 _TRADE_OFFS = ("PrecisionAtRecall", "RecallAtPrecision", "SensitivityAtSpecificity", "SpecificityAtSensitivity")

@@ -51,7 +51,7 @@ class MultipleChoiceSpec(KindSpec):
     num_choices: int = NUM_CHOICES
 
     def examples(self, x: Any, y: Any) -> list[Example]:
-        is_columns = isinstance(x, tuple) and len(x) == 2 and not isinstance(x[0], tuple)  # and not rows of both
+        is_columns = isinstance(x, tuple) and len(x) == 2 and not isinstance(x[0], tuple)  # a tuple of two rows is not
         if is_columns:
             columns = [input_adapters.to_list(each, f"x[{number}]") for number, each in enumerate(x)]
             input_adapters.check_same_length(len(columns[0]), columns[1], "x[1]")

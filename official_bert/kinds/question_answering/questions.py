@@ -40,7 +40,7 @@ class Question:
     id: str  # the key of its prediction
     text: str  # the question
     context: str  # the text that may contain the answer
-    # The right answers. Empty if the context has no answer, None if the answers are not known.
+    # The correct answers. Empty if the context has no answer, None if the answers are unknown.
     answers: tuple[Answer, ...] | None
 
 

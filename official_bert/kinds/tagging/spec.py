@@ -322,6 +322,11 @@ def find_label_ids(window: Window, sentence: Sentence, labels: Sequence[str]) ->
     """Returns the label index of each position of a window.
 
     Positions without a label, or with an unknown one, get NO_LABEL.
+
+    Args:
+        window: The window.
+        sentence: The sentence of the window, with tags.
+        labels: The tags, in the order of the logits.
     """
     label_ids = [NO_LABEL] * len(window.input_ids)
     for word, position in zip(window.words, window.positions, strict=True):

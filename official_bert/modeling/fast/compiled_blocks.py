@@ -104,7 +104,7 @@ class _CompiledFunctions:
             return tuple(tf.unstack(tf.transpose(x, (2, 0, 3, 1, 4))))
 
         def attend(products: Any, attention_ids: Any, numbers: Any) -> Any:
-            """Converts products to attention probabilities with dropout, both [B, N, S, T]."""
+            """Converts the products of queries and keys, [B, N, S, T], to attention probabilities with dropout."""
             return attention_dropout.drop(attention.of_products(products, attention_ids, head_size), numbers)
 
         def merge(x: Any) -> Any:

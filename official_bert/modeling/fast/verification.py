@@ -120,7 +120,14 @@ def _make_features(packed: bool) -> dict[str, Any]:
 def _outputs_and_gradients(
     model: keras.Model, call: Callable[..., Any], features: dict[str, Any], training: bool
 ) -> list[Any]:
-    """Returns the outputs of a model, and the gradients of a weighted sum of the outputs for all weights."""
+    """Returns the outputs of a model, and the gradients of a weighted sum of the outputs for all weights.
+
+    Args:
+        model: The model, which owns the weights.
+        call: Function that computes the outputs: the model itself, or a faster form.
+        features: The model's inputs.
+        training: Whether to apply dropout.
+    """
     rng = np.random.default_rng(2)
     with dropout_seed(tf.constant([3, 4])), tf.GradientTape() as tape:
         outputs = _flatten(call(features, training=training))
