@@ -140,7 +140,7 @@ def test_the_threshold_of_two_classes_is_that_of_the_rarer_one(rare: int):
 
 def test_a_label_that_never_occurs_has_no_threshold():
     rows = np.array([[1.0, 0.0], [0.0, 0.0]])
-    with pytest.raises(UserError, match="no text with the label b, which a threshold"):
+    with pytest.raises(UserError, match="no text with the label b, so its threshold"):
         probabilities.choose_thresholds(rows, rows, ["a", "b"], "f1")
 
 

@@ -61,8 +61,8 @@ def test_a_list_of_hosts_becomes_the_cluster():
     ("multi_worker", ["a:1", "b:1"], None, "--worker_index is missing; expected 0 to 1"),
     ("multi_worker", ["a:1", "b:1"], 2, "--worker_index is 2; expected 0 to 1"),
     ("multi_worker", [], 0, "--worker_index=0 requires --worker_hosts"),
-    ("multi_worker", ["a", "b:1"], 0, "--worker_hosts=a,b:1: expected different addresses"),
-    ("multi_worker", ["a:1", "a:1"], 0, "expected different addresses"),
+    ("multi_worker", ["a", "b:1"], 0, "--worker_hosts=a,b:1: expected distinct addresses"),
+    ("multi_worker", ["a:1", "a:1"], 0, "expected distinct addresses"),
 ])  # fmt: skip
 def test_workers_that_do_not_fit_are_refused(name: str, hosts: list[str], index: int | None, message: str):
     assert_refused(message, get_strategy, name, worker_hosts=hosts, worker_index=index)

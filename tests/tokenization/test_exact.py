@@ -173,7 +173,7 @@ def test_ids_and_tokens_convert_both_ways(vocab_file: str):
     tokenizer = FullTokenizer(vocab_file)
     tokens = tokenizer.tokenize("the cats ran.")
     assert tokenizer.convert_ids_to_tokens(tokenizer.convert_tokens_to_ids(tokens)) == tokens
-    assert "token 'elephant' is not among" in refusal(tokenizer.convert_tokens_to_ids, ["elephant"])
+    assert "token 'elephant' is not in the vocabulary" in refusal(tokenizer.convert_tokens_to_ids, ["elephant"])
     assert "id 5000 is not in the vocabulary" in refusal(tokenizer.convert_ids_to_tokens, [5000])
 
 
