@@ -321,6 +321,12 @@ def test_every_epoch_has_every_record_once_in_another_order(shards: list[str]):
     assert epochs[0] != ALL
 
 
+def test_every_epoch_shuffles_the_records_of_a_single_file_again(shards: list[str]):
+    epochs = first_ids(training_batches(shards[4:], 11, SCHEMA, seed=1), 3)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert all(sorted(epoch) == list(range(40, 51)) for epoch in epochs)
+
+
 def test_order_depends_on_the_seed_alone(shards: list[str]):
     first, again, other = (first_ids(training_batches(shards, 5, SCHEMA, seed), 9) for seed in (1, 1, 2))
     assert first == again != other

@@ -49,6 +49,7 @@ def test_the_optimizer_s_flags_reach_the_trainer_and_lock_a_run():
     for flag, limit in {
         "weight_decay=-1": "at least 0",
         "adam_beta1=1": "less than 1",
+        "adam_beta2=1": "less than 1",
         "adam_epsilon=0": "greater",
     }.items():
         assert limit in refusal(parse, "--task=sst-2", f"--{flag}")

@@ -106,6 +106,15 @@ def test_interrupted_run_is_resumed(stopped: BatchPredictionOptions, tmp_path: p
     assert not part.exists()
 
 
+def test_an_incomplete_last_answer_does_not_complete_a_group_of_rows(
+    stopped: BatchPredictionOptions, tmp_path: pathlib.Path
+):
+    with open(tmp_path / "out.jsonl.part", "a") as file:
+        file.write('{"length": 4, "text": "aaaa"}\n{"length": 5, "te')  # the third group has one complete answer
+    assert predict(stopped) == f"Wrote 8 answers to {stopped.output_file}, 4 of them from an earlier run"
+    assert [answer["length"] for answer in read_answers(tmp_path / "out.jsonl")] == list(range(8))
+
+
 def test_run_is_not_resumed_if_its_rows_changed(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     text = (tmp_path / "in.jsonl").read_text()
     (tmp_path / "in.jsonl").write_text(text.replace('"aaa"', '"bbb"'))  # the last completed row

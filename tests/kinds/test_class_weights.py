@@ -2,8 +2,10 @@ import dataclasses
 
 import keras
 import numpy as np
+import pytest
 
 from official_bert.finetuning import batches
+from official_bert.kinds import class_labels
 from official_bert.kinds.multi_label.model import WeightedBinaryCrossentropy
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.tasks.glue import GlueTask
@@ -26,6 +28,13 @@ def test_classes_weigh_alike_when_balanced():
     for wrong in ("nan", "inf", "-1", "1e39"):
         message = refusal(SST_2.head.weigh_classes, ["2", wrong], features)
         assert f"--class_weights is 2,{wrong}; expected balanced, or 2 numbers" in message
+
+
+def test_balanced_weights_have_a_mean_of_one_even_if_a_class_is_absent():
+    numbers = np.array([0, 0, 0, 2])
+    weights = class_labels.balanced_weights(numbers, classes=3)
+    np.testing.assert_allclose(weights[[0, 2]], [2 / 3, 2.0])
+    assert weights[numbers].mean() == pytest.approx(1.0)
 
 
 def test_labels_that_do_not_exclude_each_other_weigh_more_where_they_are_rare():

@@ -110,6 +110,11 @@ def test_a_precision_that_no_threshold_reaches_is_refused():
     assert probabilities.choose_thresholds(rows, expected, ["a"], "precision=0.5") == (0.25,)
 
 
+def test_the_threshold_closest_to_a_half_is_chosen_among_equally_good_ones():
+    rows, expected = np.array([[0.9], [0.6], [0.3]]), np.array([[1.0], [0.0], [1.0]])  # 0.15 is as accurate as 0.75
+    assert probabilities.choose_thresholds(rows, expected, ["a"], "accuracy") == (0.75,)
+
+
 @pytest.mark.parametrize("measure", ["auc", "precision", "precision=P", "precision=", "recall=0", "recall=1.1", "f1=1"])
 def test_an_unknown_measure_is_refused(measure: str):
     assert repr(measure) in refusal(parse_measure, measure)

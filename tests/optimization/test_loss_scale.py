@@ -42,6 +42,15 @@ def test_step_is_skipped_where_the_gradient_overflows_and_the_loss_scale_adapts(
     np.testing.assert_array_equal(moments, moments_of_whole)
 
 
+def test_loss_scale_doubles_only_after_every_growth_interval():
+    scale = DynamicLossScale(initial=2.0, growth_steps=3)
+    factors = []
+    for _ in range(7):
+        scale.update(tf.constant(True))
+        factors.append(float(scale.factor))
+    assert factors == [2.0, 2.0, 4.0, 4.0, 4.0, 8.0, 8.0]
+
+
 def test_loss_scale_stays_within_its_bounds_and_in_a_checkpoint():
     scale = DynamicLossScale(initial=2.0, growth_steps=1)
     for _ in range(3):

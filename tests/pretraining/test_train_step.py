@@ -32,6 +32,19 @@ def test_one_step_changes_every_trainable_variable(tiny_config: BertConfig, reco
         assert not np.array_equal(value, before[path]), path
 
 
+def test_without_next_sentences_only_the_pooler_and_its_head_are_frozen(
+    tiny_config: BertConfig, record_files: list[str]
+):
+    pretrainer = pretrainer_for(tiny_config, next_sentence=False, optimizer_settings={"weight_decay_rate": 0.5})
+    batches = batches_for(pretrainer, record_files)
+    before = weights_of(pretrainer)
+    pretrainer.train(batches, 2)  # the first has a learning rate of 0
+    kept = {path for path, value in weights_of(pretrainer).items() if np.array_equal(value, before[path])}
+    assert kept == {f"{layer}/{part}" for layer in ("pooler", "next_sentence") for part in ("kernel", "bias")}
+    trained = {variable.path for variable in pretrainer.model.trainable_variables}
+    assert trained == before.keys() - kept
+
+
 def test_twenty_steps_reproduce_the_stored_losses(tiny_config: BertConfig, record_files: list[str]):
     pretrainer = pretrainer_for(tiny_config)
     batches = batches_for(pretrainer, record_files)

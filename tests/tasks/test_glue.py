@@ -108,8 +108,9 @@ def test_submissions_have_the_leaderboards_form(tmp_path):
     paths = task_in(tmp_path, "mnli").write_predictions(str(tmp_path), "test_mismatched", probabilities, examples)
     assert [pathlib.Path(path).name for path in paths] == ["predictions_test_mismatched.tsv", "MNLI-mm.tsv"]
     assert (tmp_path / "MNLI-mm.tsv").read_text() == "index\tprediction\n0\tentailment\n1\tcontradiction\n"
-    task_in(tmp_path, "sts-b").write_predictions(str(tmp_path), "test", np.array([-0.2, 2.34567]), examples)
-    assert (tmp_path / "STS-B.tsv").read_text() == "index\tprediction\n0\t0\n1\t2.34567\n"
+    for scores, written in (([-0.2, 2.34567], ("0", "2.34567")), ([5.1, 5.0], ("5", "5"))):
+        task_in(tmp_path, "sts-b").write_predictions(str(tmp_path), "test", np.array(scores), examples)
+        assert (tmp_path / "STS-B.tsv").read_text() == "index\tprediction\n0\t{}\n1\t{}\n".format(*written)
     task_in(tmp_path, "mnli").write_predictions(str(tmp_path), "dev_matched", probabilities, examples)
     assert (tmp_path / "predictions_dev_matched.tsv").read_text().startswith("id\tprediction\texpected\tprobability of")
 

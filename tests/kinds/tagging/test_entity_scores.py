@@ -11,6 +11,7 @@ from official_bert.kinds.tagging import entity_scores
     ("B-X I-Y I-Y", [("X", 0, 0), ("Y", 1, 2)]),
     ("B-X B-X I-X", [("X", 0, 0), ("X", 1, 2)]),
     ("S-X B-X E-X S-X", [("X", 0, 0), ("X", 1, 2), ("X", 3, 3)]),
+    ("B-X S-X", [("X", 0, 0), ("X", 1, 1)]),
     ("E-X E-X", [("X", 0, 0), ("X", 1, 1)]),
     ("B-X E-X I-X", [("X", 0, 1), ("X", 2, 2)]),
     ("B-A-B I-A-B", [("A-B", 0, 1)]),
