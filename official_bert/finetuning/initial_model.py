@@ -64,12 +64,9 @@ def read_initial_model(
         )
     loaded = open_model(source, overrides)
     loaded.require_vocab()
-    notes = loaded.notes
-    if loaded.task is not None:
-        notes += (f"the encoder comes from a model fine-tuned on {loaded.task['task']}",)
-    elif POOLER not in loaded.parts:
-        notes += (NO_POOLER,)
-    return dataclasses.replace(loaded, notes=notes)
+    if loaded.task is None and POOLER not in loaded.parts:
+        return dataclasses.replace(loaded, notes=(*loaded.notes, NO_POOLER))
+    return loaded
 
 
 def describe_initial_model(initial: LoadedModel, path: str, has_head: bool) -> str:
@@ -86,6 +83,13 @@ def describe_initial_model(initial: LoadedModel, path: str, has_head: bool) -> s
         f"{initial.casing.kind} vocabulary of {len(initial.require_vocab().splitlines()):,} pieces; "
         f"{'its head is used' if has_head else 'the head is new'}"
     )
+
+
+def list_origin_notes(initial: LoadedModel, has_head: bool) -> tuple[str, ...]:
+    """Returns a note if only the encoder of a fine-tuned model is used, not its head."""
+    if initial.task is None or has_head:
+        return ()
+    return (f"the encoder comes from a model fine-tuned on {initial.task['task']}",)
 
 
 def build_initial_encoder(initial: LoadedModel, seed: int, dtype: Any) -> keras.Model:

@@ -12,7 +12,12 @@ from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.evaluation import Scores, evaluate_and_predict, get_wanted_decisions
-from official_bert.finetuning.initial_model import describe_initial_model, read_initial_model, select_head_weights
+from official_bert.finetuning.initial_model import (
+    describe_initial_model,
+    list_origin_notes,
+    read_initial_model,
+    select_head_weights,
+)
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import OPTIONS_FILE, train
 from official_bert.optimization.precision import resolve_dtype
@@ -61,8 +66,9 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
     )
     options = _resolve_dtype(options, initial_model, strategy)
     weights = select_head_weights(initial_model, task.head)
-    print(describe_initial_model(initial_model, init, has_head=weights is not None))
-    for note in (*initial_model.notes, *task.notes()):
+    has_head = weights is not None
+    print(describe_initial_model(initial_model, init, has_head))
+    for note in (*initial_model.notes, *list_origin_notes(initial_model, has_head), *task.notes()):
         print(f"note: {note}")
     data = RunData(
         task=task,

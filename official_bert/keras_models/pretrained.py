@@ -9,7 +9,12 @@ import numpy as np
 from official_bert.checkpoints.checkpoint import POOLER, Array, LoadedModel, LoadOverrides
 from official_bert.checkpoints.loading import assign_weights
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
-from official_bert.finetuning.initial_model import NO_POOLER, select_checkpoint_weights, select_head_weights
+from official_bert.finetuning.initial_model import (
+    NO_POOLER,
+    list_origin_notes,
+    select_checkpoint_weights,
+    select_head_weights,
+)
 from official_bert.utils.counting import pluralize
 
 
@@ -30,7 +35,8 @@ def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any
     if "labels" in inspect.signature(model_class.__init__).parameters:
         settings.setdefault("labels", None)  # The constructor's error then describes valid labels.
     model = model_class(initial.config, initial.require_vocab(), do_lower_case=initial.casing, **settings)
-    weights, notes = select_head_weights(initial, model.head), initial.notes
+    weights = select_head_weights(initial, model.head)
+    notes = (*initial.notes, *list_origin_notes(initial, has_head=weights is not None))
     if weights is not None:
         assign_weights(model, weights)
         model._take_decisions(initial.task or {}, explicit)

@@ -130,6 +130,18 @@ def test_classes_of_a_fine_tuned_model_may_have_another_order(tiny_config: BertC
     )
 
 
+@pytest.mark.parametrize(("labels", "is_noted"), [(["b", "a"], False), (["a", "b", "c"], True)])
+def test_a_note_reports_a_fine_tuned_model_whose_head_is_not_used(
+    labels: list[str], is_noted: bool, tiny_config: BertConfig, vocab_file, tmp_path, capsys
+):
+    model = official_bert.TextClassifier.from_checkpoint(tiny_config, labels=["a", "b"], vocab_file=vocab_file)
+    model.save_checkpoint(str(tmp_path / "model"))
+    capsys.readouterr()
+    official_bert.TextClassifier.from_checkpoint(str(tmp_path / "model"), labels=labels)
+    note = "note: the encoder comes from a model fine-tuned on text_classifier\n"
+    assert (note in capsys.readouterr().out) == is_noted
+
+
 @pytest.mark.parametrize("labels", [["x", "y"], ["neg", "pos", "neither"]])
 def test_a_classifier_of_other_classes_is_not_taken(labels: list[str], tiny_config: BertConfig, tmp_path, capsys):
     folder = classifier(tiny_config, tmp_path / "hf", labels=("neg", "pos"))
