@@ -19,7 +19,7 @@ from official_bert.version import __version__  # noqa: E402
 project = "official-bert"
 release = __version__
 extensions = ["myst_nb", "sphinx_copybutton", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "tutorials/answers", "tutorials/embeddings", "tutorials/entities"]
+exclude_patterns = ["_build", "tutorials/answers", "tutorials/classify", "tutorials/embeddings", "tutorials/entities"]
 html_theme = "furo"
 html_title = f"official-bert {release}"
 html_static_path = ["_static"]

@@ -21,6 +21,7 @@ from official_bert.tasks.options import (
     SquadV2Options,
     TableOptions,
 )
+from tests.conftest import ROOT
 from tests.make import refusal
 
 NEEDED = ["--init=a", "--output_dir=b", "--do_train"]
@@ -28,6 +29,23 @@ NEEDED = ["--init=a", "--output_dir=b", "--do_train"]
 
 def parse(*arguments: str) -> list:
     return FINETUNE.parse([*NEEDED, *arguments])
+
+
+def test_the_guide_lists_the_defaults():
+    page = (ROOT / "docs" / "guides" / "finetuning.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `--(\w+)` \| ([\d.e-]+) \|(.*)\|$", page, re.MULTILINE)
+    names = [field.name for field in dataclasses.fields(Defaults)]
+    assert [name for name, *_ in rows] == [*names, "warmup_proportion"]
+    for name, default, exceptions in rows:
+        listed = {}
+        for value, tasks in re.findall(r"([\d.e-]+) with ((?:`\w+`(?: and )?)+)", exceptions):
+            listed |= dict.fromkeys(re.findall(r"`(\w+)`", tasks), float(value))
+        for task in TASK_OPTIONS:
+            assert getattr(parse(f"--task={task}")[0].resolved(), name) == listed.pop(task, float(default)), (
+                name,
+                task,
+            )
+        assert not listed
 
 
 def test_each_task_has_its_own_options_and_defaults():
