@@ -1,6 +1,8 @@
-"""TensorFlow's checkpoint files, .index and .data, which Google's TF1 checkpoints, model garden's and ours consist of.
+"""TensorFlow checkpoints (NAME.index, NAME.data-...): the files of Google's TF1 models, the model garden and our runs.
 
-They contain a checksum of every tensor, which TensorFlow compares when it reads the tensor.
+The files contain a checksum of every tensor. TensorFlow verifies it when it reads the tensor.
+
+A checkpoint is identified by its prefix: the path without .index, such as model/ckpt-1000.
 """
 
 import contextlib
@@ -24,10 +26,14 @@ _known_complete: set[tuple[object, ...]] = set()
 
 
 def find_prefix(path: str) -> str:
-    """Returns a checkpoint's path without .index, from a folder, one of its files or that path itself.
+    """Returns the prefix of the checkpoint at a path, such as model/ckpt-1000.
+
+    Args:
+        path: The prefix itself, the .index file, a .data file, or a folder. Of several numbered checkpoints in a
+            folder, the newest complete one is chosen.
 
     Raises:
-        UserError: If no checkpoint is found, or a folder has several and does not state which is the newest.
+        UserError: If no checkpoint is found, or the folder has several and does not state which is the newest.
     """
     if files.exists(f"{path}.index"):
         return path
@@ -55,12 +61,12 @@ def find_prefix(path: str) -> str:
 
 
 def is_bundle(path: str) -> bool:
-    """Returns whether the path holds a TensorFlow checkpoint, complete or not."""
+    """Returns whether `path` is the prefix of a TensorFlow checkpoint, or a folder with one. It may be damaged."""
     return files.exists(f"{path}.index") or bool(_prefixes_in(path))
 
 
 def _prefixes_in(folder: str) -> list[str]:
-    """Returns the paths without .index of all checkpoints in a folder, whose name may contain [ and *."""
+    """Returns the prefixes of all checkpoints in a folder. The folder's name may contain [ and *."""
     if not files.is_folder(folder):
         return []
     names = files.list_folder(folder)
@@ -68,7 +74,7 @@ def _prefixes_in(folder: str) -> list[str]:
 
 
 def _named_by_state_file(folder: str) -> str | None:
-    """Returns the newest checkpoint according to the file named checkpoint, or None if the file is unusable."""
+    """Returns the newest checkpoint's prefix according to the folder's file named `checkpoint`. None if it is unusable."""
     try:
         newest = tf.train.latest_checkpoint(folder)
     except _READ_ERRORS:
@@ -77,14 +83,14 @@ def _named_by_state_file(folder: str) -> str | None:
 
 
 def list_checkpoints(folder: str, name: str | None = None) -> list[str]:
-    """Returns the paths of the numbered checkpoints in a folder (ckpt-20, model.ckpt-20), the highest number first.
+    """Returns the prefixes of the numbered checkpoints in a folder (ckpt-20, model.ckpt-20), the highest number first.
 
     TensorFlow's file named checkpoint is not read: it may be damaged, or older than the checkpoints.
 
     Args:
         folder: The folder, which may be missing.
-        name: The part of the names before the number. If it is omitted and the checkpoints have different names,
-            returns an empty list.
+        name: The part of the names before the number, such as "ckpt". If it is None and the checkpoints have different
+            names, the result is empty.
     """
     matches = [(prefix, re.fullmatch(r"(.+)-(\d+)", os.path.basename(prefix))) for prefix in _prefixes_in(folder)]
     numbers = {prefix: int(match[2]) for prefix, match in matches if match and name in (None, match[1])}
@@ -94,10 +100,10 @@ def list_checkpoints(folder: str, name: str | None = None) -> list[str]:
 
 
 def find_newest_complete(folder: str, name: str | None = None) -> str | None:
-    """Returns the complete checkpoint with the highest number, or None if the folder has no checkpoint.
+    """Returns the prefix of the complete checkpoint with the highest number, or None if the folder has no checkpoint.
 
-    Truncated and damaged checkpoints are skipped with a warning. A checkpoint with an empty index was never completed.
-    The arguments are the same as for `list_checkpoints`.
+    Truncated and damaged checkpoints are skipped with a warning. An empty .index file means that the save was
+    interrupted; such a checkpoint is skipped with a message. The arguments are the same as for `list_checkpoints`.
 
     Raises:
         UserError: If every checkpoint is damaged.
@@ -121,7 +127,14 @@ def find_newest_complete(folder: str, name: str | None = None) -> str | None:
 
 
 def find_damage(prefix: str) -> str | None:
-    """Reads a checkpoint and compares its checksums. Returns a description of the damage, or None if it is complete."""
+    """Reads all tensors of a checkpoint, which verifies their checksums.
+
+    Args:
+        prefix: The path of the checkpoint without .index.
+
+    Returns:
+        The error message if the checkpoint is damaged or incomplete. None if all tensors can be read.
+    """
     try:
         source = open_bundle(prefix)
         stats = [tf.io.gfile.stat(path) for path in (f"{prefix}.index", *_data_files(prefix))]
@@ -137,9 +150,10 @@ def find_damage(prefix: str) -> str | None:
 
 @contextlib.contextmanager
 def plain_path(prefix: str) -> Iterator[str]:
-    """Yields a path of a checkpoint that TensorFlow can read within this context.
+    """Yields a path under which TensorFlow can read the checkpoint `prefix` within this context.
 
-    TensorFlow treats [, * and ? in a path as a pattern. A local folder with such a name is read through a link.
+    TensorFlow treats [, * and ? in a path as a pattern. A local folder with such a name is read through a symbolic
+    link.
     """
     if files.is_remote(prefix) or not re.search(r"[*?\[\\]", prefix):
         yield prefix
@@ -152,7 +166,11 @@ def plain_path(prefix: str) -> Iterator[str]:
 
 
 def open_bundle(prefix: str) -> Source:
-    """Opens a checkpoint by its path without .index. Reading a damaged tensor raises a UserError."""
+    """Opens the checkpoint `prefix` (its path without .index) for reading tensor by tensor.
+
+    Raises:
+        UserError: If the checkpoint cannot be opened. The source's `read` raises a UserError for a damaged tensor.
+    """
     for path in (f"{prefix}.index", *_data_files(prefix)):
         files.check_regular(path)
     opened = contextlib.ExitStack()  # Stays open as long as the reader, which opens its files late.
@@ -191,7 +209,7 @@ def _first_line(error: Exception) -> str:
 
 
 def write_bundle(prefix: str, tensors: Mapping[str, Array]) -> None:
-    """Writes tensors in the order of their names, as TF1's Saver did: PREFIX.index and one data file."""
+    """Writes tensors to a TensorFlow checkpoint, PREFIX.index and one data file, sorted by name as TF1's Saver did."""
     names = sorted(tensors)
     try:
         tf.raw_ops.SaveV2(

@@ -1,4 +1,7 @@
-"""The contents of a checkpoint, whatever its format.
+"""The contents of a checkpoint in memory, independent of the file format.
+
+"Our name" of a tensor is the path of its Keras variable in this library's models, such as pooler/kernel. A "part" is a
+group of tensors that a checkpoint contains completely or not at all: the encoder, the pooler, or one head.
 
 V vocabulary, H hidden size, T segment types, L longest sequence, I intermediate size, C classes
 """
@@ -77,11 +80,12 @@ CLASSIFIER_BIASES = ("sequence_classifier/bias", "token_classifier/bias")
 
 @dataclasses.dataclass(frozen=True)
 class Inventory:
-    """The tensors that were found in a file.
+    """The tensors that were found in a checkpoint file.
 
     Attributes:
-        loaded: Our names of the tensors that were read, by the format's names.
-        left_behind: The format's names of the other tensors, by kind.
+        loaded: For each tensor that was read, its name in the file and our name of it.
+        left_behind: The names in the file of tensors that were not read, grouped by a description of what they are,
+            such as "of the optimizer's moments and step".
     """
 
     loaded: Mapping[str, str]
@@ -89,7 +93,7 @@ class Inventory:
 
 
 class ModelSource(NamedTuple):
-    """The place that a model was read from."""
+    """The path or name that a model was read from, and the format of its files."""
 
     name: str = "the model"  # the path or name that the user gave
     path: str = ""  # the local path
@@ -102,17 +106,19 @@ class LoadedModel:
 
     Attributes:
         config: The model's configuration.
-        weights: float32 arrays by our names, as in `PARTS`.
+        weights: float32 arrays by our names, as in `PARTS`. For fine-tuned models, by the paths of the Keras variables.
         vocab: The text of the vocab.txt, if known.
-        casing: The casing of the vocabulary.
-        states_casing: Whether the files state the casing. Otherwise it was inferred from the vocabulary.
-        slots: The optimizer's moments, by our names with /adam_m or /adam_v. Empty without them.
+        casing: The tokenizer's settings: lower-casing, stripping of accents, and added tokens.
+        states_casing: Whether the checkpoint's files state the casing. Otherwise it was set by the user or inferred
+            from the vocabulary.
+        slots: Adam's moments, by the variable's name followed by /adam_m or /adam_v. Empty if they were not read.
         step: The number of training steps, if known.
-        labels: The names of the classes, if known.
-        kind: The kind of task of a text classifier, one of kinds.names.KINDS, if known.
-        task: The contents of task.json, for a model that was fine-tuned here. Otherwise None.
-        notes: Messages for the user about how the model was read.
-        inventory: The tensors of the file that the model was read from.
+        labels: The classes' names in the order of the logits, or None if unknown.
+        kind: What a sequence classifier was trained for (classification, multi_label or regression), or None if
+            unknown.
+        task: The contents of task.json if this library fine-tuned the model. Otherwise None.
+        notes: Messages for the user, for example about assumptions that were made while reading the model.
+        inventory: The tensors in the file that the model was read from, or None if the model was not read from a file.
         source: Where the model was read from.
     """
 
@@ -132,7 +138,7 @@ class LoadedModel:
 
     @functools.cached_property
     def tokenizer(self) -> FastTokenizer:
-        """The tokenizer of the vocabulary.
+        """The tokenizer with this model's vocabulary and casing.
 
         Raises:
             UserError: If the vocabulary is missing or damaged.
@@ -155,24 +161,26 @@ class LoadedModel:
 
     @property
     def parts(self) -> list[str]:
-        """The parts that the model has."""
+        """The parts that the model has: keys of `PARTS`, such as "encoder" and "masked-LM head"."""
         return [part for part, shapes in PARTS.items() if next(iter(shapes)).format(0) in self.weights]
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadOverrides:
-    """Settings of the user for reading a checkpoint.
+    """The user's settings for reading a checkpoint: values that the files lack, or that replace those in the files.
 
     Attributes:
-        bert_config_file: The configuration, for a folder without one.
-        vocab_file: The vocabulary, for a folder without one.
+        bert_config_file: Path of a configuration file, for a folder without one.
+        vocab_file: Path of a vocab.txt, for a folder without one.
         do_lower_case: Whether the vocabulary is uncased. None to read it from the folder or to infer it.
-        strip_accents: Whether accents are deleted. None to read it from the folder, or for do_lower_case.
-        optimizer: Whether to read the optimizer's moments and the step.
-        replace: Whether vocabulary and casing override the folder's. Otherwise a contradiction is an error.
+        strip_accents: Whether accents are deleted. None to read it from the folder, or else to use the value of
+            do_lower_case.
+        optimizer: Whether to read Adam's moments and the step in addition to the weights.
+        replace: Whether `vocab_file`, `do_lower_case` and `strip_accents` win if the folder contradicts them. If false,
+            a contradiction is an error.
         fallback_config: The configuration to use if neither the folder nor bert_config_file gives one.
-        allow: Regular expressions for our names of tensors that may be missing or have another shape, and for the
-            file's names of tensors that may be left over. None to allow none.
+        allow: Regular expressions for tensors whose problems are not errors: our names of tensors that may be missing
+            or have another shape, and the file's names of unexpected tensors. None to allow none.
     """
 
     bert_config_file: str | None = None
@@ -186,16 +194,18 @@ class LoadOverrides:
 
 
 def make_placeholder_labels(num_classes: int) -> tuple[str, ...]:
-    """Returns the names that Hugging Face writes for classes without names."""
+    """Returns the names LABEL_0, LABEL_1, ..., which Hugging Face writes for classes without names."""
     return tuple(f"LABEL_{number}" for number in range(num_classes))
 
 
 def build_names(layers: Mapping[str, str], suffixes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns a format's names of our variables, by our names.
+    """Returns a table from our names of variables to a checkpoint format's names. {} in a name stands for the block.
 
     Args:
-        layers: The format's names of layers, by ours. A variable that is not named after its layer has its own entry.
-        suffixes: The format's names of a layer's variables, by ours (kernel, bias, ...). Defaults to our names.
+        layers: The format's name of each layer, by our name of the layer. A variable whose name in the format does not
+            follow from its layer has an entry of its own.
+        suffixes: What the format appends to a layer's name for each of its variables, by our name of the variable
+            (kernel, bias, gamma, ...). Defaults to "/" and our name.
     """
     names = {}
     for name in (name for shapes in PARTS.values() for name in shapes):
@@ -208,7 +218,7 @@ def build_names(layers: Mapping[str, str], suffixes: Mapping[str, str] | None = 
 
 
 def expand_blocks(table: Mapping[str, str], config: BertConfig) -> dict[str, str]:
-    """Returns a table of names with one row for each block of the model."""
+    """Returns a table of names in which each row with the placeholder {} is repeated for every block of the model."""
     return {
         ours.format(number): theirs.format(number)
         for ours, theirs in table.items()
@@ -217,7 +227,13 @@ def expand_blocks(table: Mapping[str, str], config: BertConfig) -> dict[str, str
 
 
 def get_part_shapes(part: str, config: BertConfig, num_classes: int = 0) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of a part's tensors, by our names."""
+    """Returns the shapes of a part's tensors, by our names.
+
+    Args:
+        part: A key of `PARTS`.
+        config: The model's configuration.
+        num_classes: Number of classes, for the parts that are classifiers.
+    """
     sizes = {
         "V": config.vocab_size,
         "H": config.hidden_size,
@@ -232,7 +248,7 @@ def get_part_shapes(part: str, config: BertConfig, num_classes: int = 0) -> dict
 
 
 def keep_parts(model: LoadedModel, parts: Iterable[str], format_name: str) -> LoadedModel:
-    """Returns the model with only these parts. A note lists the parts that were dropped."""
+    """Returns the model without the weights of other parts, and with a note that lists the parts that were dropped."""
     parts = set(parts)
     dropped = [part for part in model.parts if part not in parts]
     if not dropped:

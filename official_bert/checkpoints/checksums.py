@@ -1,7 +1,7 @@
-"""checksums.json in the folders that we write: formats without checksums of their own would not detect a flipped byte.
+"""Writes and checks checksums.json, with which a damaged file in a model's folder is detected.
 
-It contains the SHA-256 of each model file, of a fine-tuned model's weights too, and the CRC-32 of each tensor if the
-format has no checksums.
+It contains the SHA-256 of the configuration, the vocabulary and similar files, and of a fine-tuned model's weights. For
+other weights in formats without checksums of their own (safetensors, HDF5), it contains the CRC-32 of each tensor.
 """
 
 import json
@@ -19,15 +19,26 @@ CHECKSUM_FILE = "checksums.json"
 
 
 def write(folder: str, names: Iterable[str], tensors: Mapping[str, Array]) -> None:
-    """Writes the checksums of files in the folder and of tensors in its weight files."""
+    """Writes checksums.json into a folder.
+
+    Args:
+        folder: The folder.
+        names: Names of files in the folder whose SHA-256 is stored.
+        tensors: The tensors in the folder's weight files, by name. Their CRC-32 is stored.
+    """
     digests = {name: files.sha256(os.path.join(folder, name)) for name in sorted(names)}
     _write(folder, digests, {name: _compute_crc(tensors[name]) for name in sorted(tensors)})
 
 
 def replace_files(source: str, folder: str, names: list[str]) -> None:
-    """Copies files with their checksums from one folder into another. The checksums of other files stay.
+    """Copies files from one folder to another and updates their checksums there. Checksums of other files are kept.
 
-    If this is interrupted, the folder can still be read: during the copy, old and new contents both pass the check.
+    An interruption leaves a readable folder: during the copy, checksums.json accepts both the old and the new contents.
+
+    Args:
+        source: The folder with the new files.
+        folder: The folder to copy to.
+        names: Names of the files.
     """
     new = {name: files.sha256(os.path.join(source, name)) for name in names}
     old = _read(folder)["files"]
@@ -53,13 +64,17 @@ def _write(folder: str, file_digests: Mapping[str, Any], tensor_crcs: Mapping[st
 
 
 def check_files(folder: str, only: str | None = None) -> dict[str, str]:
-    """Compares the files of a folder, or only one of them, with their checksums.
+    """Compares the files in a folder with the SHA-256 stored in its checksums.json.
+
+    Args:
+        folder: The folder.
+        only: The name of the only file to check. None to check all.
 
     Returns:
         The SHA-256 of each file that was compared, by name. Empty for a folder without checksums.json.
 
     Raises:
-        UserError: If a file is missing or differs from what was written.
+        UserError: If a file is missing or does not match its checksum.
     """
     compared = {}
     for name, expected in _read(folder)["files"].items():
@@ -75,10 +90,12 @@ def check_files(folder: str, only: str | None = None) -> dict[str, str]:
 
 
 def verify_tensors(source: Source, folder: str) -> Source:
-    """Returns the source with a `read` that raises a UserError if a tensor does not match its checksum.
+    """Returns the source with a `read` that compares each tensor with its CRC-32 in the folder's checksums.json.
+
+    Tensors without a checksum are not checked.
 
     Raises:
-        UserError: If a tensor is missing.
+        UserError: If a tensor that has a checksum is missing. `read` raises it if a tensor does not match.
     """
     expected = _read(folder)["tensors"]
     missing = [name for name in expected if name not in source.shapes]

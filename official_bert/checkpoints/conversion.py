@@ -1,4 +1,4 @@
-"""Converts a checkpoint to another format: reads it, changes sizes, writes it and verifies the result."""
+"""Converts a checkpoint to another format: reads it, applies requested changes, writes it and verifies the result."""
 
 import dataclasses
 
@@ -18,12 +18,13 @@ _TOLERANCE = 1e-3
 
 
 def convert(options: ConversionOptions) -> list[str]:
-    """Converts a checkpoint and returns the lines of the report.
+    """Converts a checkpoint to another format and returns the lines of a report.
 
-    The new folder appears only after it was read back and compared without an error.
+    The result is written to a temporary folder, read back and compared. It is renamed to `options.to` only if all
+    comparisons succeed.
 
     Raises:
-        UserError: If the checkpoint cannot be read, the other format cannot store it, or the result differs.
+        UserError: If the checkpoint cannot be read, the other format cannot store it, or a comparison fails.
     """
     overrides = LoadOverrides(
         bert_config_file=options.bert_config_file,
@@ -75,7 +76,11 @@ def convert(options: ConversionOptions) -> list[str]:
 
 
 def _apply_changes(checkpoint: LoadedModel, options: ConversionOptions) -> tuple[LoadedModel, list[str]]:
-    """Returns the checkpoint with the activation and sizes of the options, and lines that describe the changes."""
+    """Applies the flags that change a model: another activation, new tokens, more positions.
+
+    Returns:
+        The changed checkpoint, and a line of the report for each change.
+    """
     lines = []
     if options.hidden_act and options.hidden_act != checkpoint.config.hidden_act:
         lines.append(f"changed: activation from {checkpoint.config.hidden_act} to {options.hidden_act}")
@@ -124,7 +129,7 @@ def _summarize(checkpoint: LoadedModel) -> str:
 
 
 def _list_tensors(checkpoint: LoadedModel, each: bool) -> list[str]:
-    """Returns a summary of the file's tensors and, with `each`, a line for every tensor."""
+    """Returns lines that summarize which tensors of the file were read. With `each`, every tensor has a line."""
     inventory = checkpoint.inventory
     if inventory is None:
         return []
@@ -142,7 +147,14 @@ def _format_notes(notes: tuple[str, ...]) -> list[str]:
 
 
 def _check_round_trip(written: LoadedModel, again: LoadedModel, target_format: Format) -> str:
-    """Checks that what is read back equals what was written, to the bit."""
+    """Checks that the checkpoint that was read back equals the one that was written, bit by bit.
+
+    Returns:
+        A line of the report.
+
+    Raises:
+        UserError: If the configuration, vocabulary, labels, casing, step or a tensor differs.
+    """
     fields = ["config", "vocab", "labels"]
     if written.vocab is not None:  # Without a vocabulary, the casing is not stored either.
         fields.append("casing")
@@ -164,7 +176,16 @@ def _check_round_trip(written: LoadedModel, again: LoadedModel, target_format: F
 
 
 def _compare_forward_pass(checkpoint: LoadedModel, framework: Framework | None, folder: str) -> list[str]:
-    """Compares the forward pass with the framework that the folder belongs to, if there is one."""
+    """Compares our model's outputs with those that `framework` computes from the folder. Returns lines of the report.
+
+    Args:
+        checkpoint: The contents of the folder.
+        framework: The framework that the folder's format belongs to. None if there is none to compare with.
+        folder: The folder of the checkpoint.
+
+    Raises:
+        UserError: If the outputs differ by more than the tolerance.
+    """
     if framework is None:
         return []
     difference = parity.compare_forward_pass(checkpoint, framework, folder)
@@ -179,7 +200,10 @@ def _compare_forward_pass(checkpoint: LoadedModel, framework: Framework | None, 
 
 
 def _compare_texts(checkpoint: LoadedModel, framework: Framework | None, folder: str) -> list[str]:
-    """Compares the tokenizer with that of the framework that the folder belongs to, if there is one."""
+    """Compares our tokenizer with the one that `framework` reads from the folder. Returns lines of the report.
+
+    The arguments are the same as for `_compare_forward_pass`.
+    """
     count = parity.compare_texts(checkpoint, framework, folder) if framework else None
     return (
         [f"tokenizer: {pluralize(count, 'fixed text')} get the ids of {framework.title}"] if framework and count else []

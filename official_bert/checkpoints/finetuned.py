@@ -59,7 +59,7 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_setting(name: str, value: Any) -> None:
-    """Raises a UserError if the value of a setting in task.json is invalid."""
+    """Raises a UserError if `value` is invalid for the key `name` of task.json."""
     is_valid, expected = _VALUES[name]
     if not is_valid(value):
         raise UserError(f"{name} is {value!r}; expected {expected}")
@@ -73,18 +73,20 @@ def save(
     vocab: str,
     casing: Casing = UNCASED,
 ) -> None:
-    """Writes the folder of a model with checksums. Each file replaces an earlier one only when complete.
+    """Writes the folder of a fine-tuned model: weights, configuration, vocabulary, task.json and checksums.
+
+    An existing file is replaced only when the new one is complete.
 
     Args:
         folder: Folder to write to.
-        model: The model, as `KindModel.build` returns it.
-        task: The contents of task.json: task (its name), kind (a key of kinds.all_kinds.SPECS), pair (whether
-            inputs are pairs), labels (the classes' names in order, or None), num_choices (or None) and max_seq_length;
-            for question_answering also doc_stride, max_query_length, max_answer_length, n_best_size, version_2 and
+        model: The fine-tuned Keras model, as `KindModel.build` returns it.
+        task: The contents of task.json: task (its name), kind (a key of kinds.all_kinds.SPECS), pair (whether inputs
+            are pairs), labels (the classes' names in order, or None), num_choices (or None) and max_seq_length; for
+            question_answering also doc_stride, max_query_length, max_answer_length, n_best_size, version_2 and
             null_score_diff_threshold.
         config: The encoder's configuration.
         vocab: The text of the vocab.txt.
-        casing: The casing of the vocabulary.
+        casing: The tokenizer's settings for lower-casing, accents and added tokens.
 
     Raises:
         UserError: If a weight is not a finite number.
@@ -105,7 +107,7 @@ def save(
 
 
 def replace_task(folder: str, task: Mapping[str, Any]) -> None:
-    """Replaces the task.json in the folder of a fine-tuned model, and its checksum."""
+    """Replaces the task.json in the folder of a fine-tuned model, and updates its checksum."""
     with tempfile.TemporaryDirectory() as local:
         _write_task(local, task)
         checksums.replace_files(local, folder, [TASK_FILE])
@@ -116,7 +118,10 @@ def _write_task(folder: str, task: Mapping[str, Any]) -> None:
 
 
 def is_finetuned(folder: str) -> bool:
-    """Returns whether a local folder holds a fine-tuned model of ours. keras-hub's presets have a task.json too."""
+    """Returns whether a local folder holds a model that this library fine-tuned.
+
+    A task.json alone does not prove that: keras-hub presets contain a file of this name, too.
+    """
     has_task, has_config, is_preset = (
         files.exists(os.path.join(folder, name)) for name in (TASK_FILE, CONFIG_FILE, "config.json")
     )
@@ -124,10 +129,10 @@ def is_finetuned(folder: str) -> bool:
 
 
 def read_task(path_or_name: str) -> dict[str, Any] | None:
-    """Returns the contents of a fine-tuned model's task.json, or None if the folder holds something else.
+    """Returns the contents of a fine-tuned model's task.json, or None if the checkpoint is not a fine-tuned model.
 
     Raises:
-        UserError: If the file is damaged, or something is missing in it.
+        UserError: If the file is damaged, lacks a key, or has an invalid value.
     """
     folder = named_models.get_local_folder(path_or_name)
     if not is_finetuned(folder):
@@ -151,14 +156,14 @@ def read_task(path_or_name: str) -> dict[str, Any] | None:
 
 
 def build_model(loaded: LoadedModel, dtype: Any = "float32") -> keras.Model:
-    """Returns the Keras model of a fine-tuned model.
+    """Builds the Keras model, encoder and head, of a fine-tuned model, and assigns its weights.
 
     Args:
-        loaded: The fine-tuned model.
+        loaded: The fine-tuned model, as `open_model` returns it.
         dtype: The dtype policy of the layers.
 
     Raises:
-        UserError: If the model is not a fine-tuned one, or has no weights for the head.
+        UserError: If `loaded` has no task.json, or its weights do not fit the model.
     """
     if loaded.task is None:
         raise UserError(f"{loaded.source.name} has no {TASK_FILE}; pass the folder of a fine-tuned model")
@@ -173,10 +178,10 @@ def _build_untrained(config: BertConfig, task: Mapping[str, Any], dtype: Any = "
 
 
 def read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> dict[str, Array]:
-    """Returns the weights of a fine-tuned model by the paths of their variables.
+    """Returns the weights in the folder of a fine-tuned model, by the paths of the Keras variables.
 
     Raises:
-        UserError: If the file is missing, damaged, or belongs to another model.
+        UserError: If the weight file is missing or damaged, or does not fit `config` and `task`.
     """
     path = os.path.join(folder, WEIGHTS_FILE)
     if not files.exists(path):

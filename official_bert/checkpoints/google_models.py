@@ -38,16 +38,16 @@ _TIMEOUT = 60  # seconds
 
 
 def list_names() -> list[str]:
-    """Returns the names of all releases, without google://."""
+    """Returns the names of all of Google's releases, without google://."""
     return [*_DATES, *(name for name in _MINIATURES if name not in _DATES)]
 
 
 @functools.cache
 def get_local_folder(path: str) -> str:
-    """Returns the local folder of a google:// name, which is downloaded if necessary, or `path` itself.
+    """Returns the local folder of a release, downloading it if necessary. A path without google:// is returned unchanged.
 
     Raises:
-        UserError: If the name is unknown, or its zip cannot be downloaded or is damaged.
+        UserError: If the name is unknown, or its zip file cannot be downloaded or is damaged.
     """
     if not path.startswith(PREFIX):
         return path
@@ -91,7 +91,17 @@ def _download(address: str, target: str, manual_download: str) -> None:
 
 
 def _unpack(zip_file: str, address: str, folder: str, manual_download: str) -> None:
-    """Unpacks only the files of a checkpoint into a folder. The zip has a checksum of each file, which is compared."""
+    """Unpacks only the files of the checkpoint from a zip file into a folder. Verifies the checksums in the zip file.
+
+    Args:
+        zip_file: Local path of the zip file.
+        address: The URL it came from, for error messages.
+        folder: The folder to write to.
+        manual_download: Advice that is appended to error messages.
+
+    Raises:
+        UserError: If the zip file is damaged or is not a checkpoint.
+    """
     try:
         with zipfile.ZipFile(zip_file) as opened:
             members = {match[1]: each for each in opened.infolist() if (match := _MEMBER.fullmatch(each.filename))}

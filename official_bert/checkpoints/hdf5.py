@@ -1,4 +1,4 @@
-"""Keras' HDF5 files of weights."""
+"""Reads and writes Keras weight files in HDF5 format."""
 
 import contextlib
 import math
@@ -18,10 +18,14 @@ _FOREIGN = "{} contains {}. Only files that contain all of their weights can be 
 
 
 def check_self_contained(path: str, title: str) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the datasets in a local HDF5 file, by name.
+    """Checks that a local HDF5 file refers to no other files, and returns the shapes of its datasets by name.
 
     An HDF5 file can refer to other files in three ways: links, datasets with external storage, and virtual datasets.
-    Without this check their bytes would become weights. Errors name the file as `title`.
+    Without this check, a prepared file could load the bytes of any file as weights.
+
+    Args:
+        path: Path of the file.
+        title: The name of the file in error messages.
 
     Raises:
         UserError: If the file is damaged or refers to other files.
@@ -54,7 +58,7 @@ def check_self_contained(path: str, title: str) -> dict[str, tuple[int, ...]]:
 
 
 def open_hdf5(path: str) -> Source:
-    """Opens a file of weights. Raises a UserError if it is damaged."""
+    """Opens an HDF5 weight file for reading tensor by tensor. Raises a UserError if the file is damaged."""
     import h5py
 
     if files.is_remote(path):
@@ -73,7 +77,7 @@ def open_hdf5(path: str) -> Source:
 
 
 def write_hdf5(path: str, tensors: Mapping[str, Array]) -> None:
-    """Writes tensors by name. The file appears only when it is complete."""
+    """Writes tensors to an HDF5 file, each under its name. The file appears under `path` only when it is complete."""
     import h5py
 
     with write_atomically(path, list(tensors.values())) as temporary, h5py.File(temporary, "w") as writer:
@@ -83,9 +87,13 @@ def write_hdf5(path: str, tensors: Mapping[str, Array]) -> None:
 
 @contextlib.contextmanager
 def write_atomically(path: str, values: Sequence[Any]) -> Iterator[str]:
-    """Yields a local path that becomes `path`, like files.write_atomically, after reserving disk space for `values`.
+    """Yields a temporary path that is renamed to `path` at the end, and first reserves disk space for `values`.
 
-    On a full disk HDF5 may end the process instead of raising an error.
+    Space is reserved because on a full disk HDF5 may end the process instead of raising an error.
+
+    Args:
+        path: The final path.
+        values: The arrays or variables that will be written.
     """
     with files.write_atomically(path) as temporary:
         if hasattr(os, "posix_fallocate"):

@@ -1,4 +1,4 @@
-"""Opens a model of any checkpoint format, by path or by name, and builds Keras models from it."""
+"""Opens a checkpoint of any format, by path or by name, and builds Keras models from it."""
 
 import dataclasses
 import glob
@@ -32,15 +32,16 @@ class Loaded(NamedTuple):
 
 
 def open_model(path_or_name: str, overrides: LoadOverrides | None = None) -> LoadedModel:
-    """Returns the contents of a checkpoint of any format.
+    """Reads a checkpoint of any format into memory.
 
     Args:
-        path_or_name: A folder, one of the checkpoint's files, a TensorFlow checkpoint without .index, or a name as in
-            `named_models`.
-        overrides: The settings of the user.
+        path_or_name: A folder, one of the checkpoint's files, a TensorFlow checkpoint's path without .index, or a name,
+            such as bert-base-uncased, hf://owner/name or google://name.
+        overrides: The user's settings. None for no settings.
 
     Raises:
-        UserError: If the format is unknown, or something is missing, left over, damaged, or does not fit together.
+        UserError: If the format is unknown, a file or tensor is missing, unexpected or damaged, or files contradict
+            each other or the user's settings.
     """
     path = named_models.get_local_folder(path_or_name)
     overrides = overrides or LoadOverrides()
@@ -56,10 +57,10 @@ def open_model(path_or_name: str, overrides: LoadOverrides | None = None) -> Loa
 
 
 def _detect_format(candidate: CheckpointPath) -> Format:
-    """Returns the format of a checkpoint.
+    """Returns the format of the checkpoint at a path.
 
     Raises:
-        UserError: If the format is unknown.
+        UserError: If no format recognizes the path.
     """
     path = candidate.path
     if any(files.glob(os.path.join(glob.escape(path), *folder, _EXPORT_FILE)) for folder in ((), ("[0-9]*",))):
@@ -93,7 +94,7 @@ def load(
     dtype: Any = "float32",
     strip_accents: bool | None = None,
 ) -> Loaded:
-    """Returns a trained encoder, its configuration and its tokenizer.
+    """Loads a trained encoder with its configuration and tokenizer from a checkpoint of any format.
 
     Within a distribution strategy's scope the encoder is built for that strategy.
 
@@ -111,7 +112,7 @@ def load(
         has no pooler), config and tokenizer.
 
     Raises:
-        UserError: If something is missing, left over, damaged, or does not fit together.
+        UserError: If a file or tensor is missing, unexpected or damaged, or files contradict each other.
     """
     loaded = open_model(
         path, LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
@@ -123,10 +124,12 @@ def load(
 
 
 def build_loaded_encoder(loaded: LoadedModel, dtype: Any = "float32") -> keras.Model:
-    """Returns the encoder of a model, without pooled_output if the model has no pooler.
+    """Builds the Keras encoder of a loaded model and assigns its weights.
+
+    The encoder has no pooled_output if the checkpoint has no pooler.
 
     Raises:
-        UserError: If the model is a fine-tuned one whose head does not read the last block.
+        UserError: If the model is fine-tuned and its head does not read the output of the encoder's last block.
     """
     encoder = build_encoder(loaded.config, dtype=dtype)
     if POOLER not in loaded.parts:  # its output would be random
@@ -142,7 +145,7 @@ def build_loaded_encoder(loaded: LoadedModel, dtype: Any = "float32") -> keras.M
 
 
 def load_pretraining_model(folder: str) -> Loaded:
-    """Returns a model with both pre-training heads, its configuration and its tokenizer.
+    """Loads a model with both pre-training heads (masked LM and next sentence), its configuration and tokenizer.
 
     Args:
         folder: The folder of a run, whose newest complete checkpoint is read, or a checkpoint of any format with both
@@ -152,7 +155,7 @@ def load_pretraining_model(folder: str) -> Loaded:
         A tuple with the names model, config and tokenizer.
 
     Raises:
-        UserError: If something is missing, or does not fit together.
+        UserError: If a file or a head is missing, or files contradict each other.
     """
     loaded = open_model(folder)
     tokenizer = loaded.tokenizer

@@ -1,7 +1,7 @@
-"""The model files of Google's releases and of our own folders: bert_config.json, vocab.txt and two more.
+"""Reads and writes the files next to the weights in Google's releases and our folders: bert_config.json, vocab.txt, ...
 
 tokenizer_config.json states the casing of the vocabulary, and labels.json contains the names of a classifier's classes.
-Google's releases have neither. Their casing is an argument, or is inferred from the vocabulary.
+Google's releases lack both files. The user states their casing, or it is inferred from the vocabulary.
 """
 
 import json
@@ -28,10 +28,19 @@ from official_bert.utils import files
 
 
 def read_model_files(folder: str, overrides: LoadOverrides) -> LoadedModel:
-    """Returns a checkpoint without its weights, from the files of a folder or of the overrides.
+    """Reads everything but the weights of a checkpoint: configuration, vocabulary, casing and labels.
+
+    A folder with Hugging Face's config.json instead of bert_config.json is read as well.
+
+    Args:
+        folder: The folder of the checkpoint.
+        overrides: The user's settings, which may name other files.
+
+    Returns:
+        A LoadedModel with empty `weights`.
 
     Raises:
-        UserError: If a file is missing or damaged, or vocabulary and configuration do not fit together.
+        UserError: If a file is missing or damaged, or the vocabulary does not fit the configuration.
     """
     checksums.check_files(folder)
     config_file = overrides.bert_config_file or os.path.join(folder, CONFIG_FILE)
@@ -50,7 +59,7 @@ def read_model_files(folder: str, overrides: LoadOverrides) -> LoadedModel:
 
 
 def _read_hugging_face(folder: str, path: str, overrides: LoadOverrides) -> LoadedModel:
-    """Returns a model without its weights, from Hugging Face's configuration and tokenizer."""
+    """Does the same as `read_model_files` for a folder with Hugging Face's config.json, whose path is `path`."""
     values = files.read_json_object(path)
     config = hugging_face_config.read_config(values, path)
     tokenizer = read_tokenizer(folder, config, overrides, values.get("tokenizer_class"))
@@ -59,7 +68,7 @@ def _read_hugging_face(folder: str, path: str, overrides: LoadOverrides) -> Load
 
 
 def find_tokenizer(folder: str) -> FoundTokenizer:
-    """Returns the contents of the vocab.txt and tokenizer_config.json of a folder."""
+    """Returns the contents of the vocab.txt and tokenizer_config.json in a folder. Both files may be missing."""
     vocab_file, settings_file = os.path.join(folder, VOCAB_FILE), os.path.join(folder, TOKENIZER_FILE)
     return FoundTokenizer(
         folder=folder,
@@ -70,7 +79,7 @@ def find_tokenizer(folder: str) -> FoundTokenizer:
 
 
 def read_casing(settings_file: str) -> Casing:
-    """Returns the casing in a tokenizer_config.json, where strip_accents is optional."""
+    """Reads the casing from a tokenizer_config.json. The key strip_accents is optional."""
     try:
         return Casing.from_settings(files.read_json_object(settings_file))
     except (UserError, KeyError, TypeError) as error:
@@ -89,7 +98,7 @@ def _read_labels(path: str) -> tuple[str, ...] | None:
 
 
 def format_model_files(model: LoadedModel) -> dict[str, str]:
-    """Returns the contents of a model's files other than the weights, by file name."""
+    """Returns the configuration, vocabulary, casing and labels of a model as texts of files, by file name."""
     contents = {CONFIG_FILE: model.config.to_json()}
     if model.vocab is not None:
         contents[VOCAB_FILE] = model.vocab
@@ -100,7 +109,7 @@ def format_model_files(model: LoadedModel) -> dict[str, str]:
 
 
 def check_model_files(folder: str, contents: dict[str, str]) -> None:
-    """Raises a UserError if the folder holds a run of another configuration or vocabulary."""
+    """Raises a UserError if a file in the folder differs from `contents`, the texts of files by file name."""
     for name, content in contents.items():
         path = os.path.join(folder, name)
         if files.exists(path) and files.read_text(path) != content:
@@ -114,7 +123,13 @@ def check_model_files(folder: str, contents: dict[str, str]) -> None:
 
 
 def write_model_files(folder: str, contents: Mapping[str, str], tensors: Mapping[str, Array] | None = None) -> None:
-    """Writes files into a folder, and the checksums of these files and of the tensors in its weight files."""
+    """Writes text files into a folder, together with a checksums.json.
+
+    Args:
+        folder: The folder.
+        contents: The texts, by file name.
+        tensors: The tensors in the folder's weight files, whose checksums are stored, too. None for no tensors.
+    """
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), content)
     checksums.write(folder, contents, tensors or {})

@@ -41,12 +41,12 @@ _NAME = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?")  # of a model, without a s
 
 @dataclasses.dataclass(frozen=True)
 class KnownModel:
-    """A well-known model, whose name needs no scheme.
+    """A well-known model that users can name without hf:// or google://.
 
     Attributes:
         name: The name that users write.
-        source: The name with the scheme of the place to download from.
-        size: The file in configs/models with its sizes, without .json.
+        source: Where it is downloaded from: a hf:// or google:// name.
+        size: The name of its configuration file in configs/models, without .json.
     """
 
     name: str
@@ -92,7 +92,7 @@ def _print_source(name: str, source: str) -> None:
 
 
 def explain_unknown_name(path: str) -> UserError | None:
-    """Returns the error for a path that looks like a model name. Returns None if it does not, or if it exists."""
+    """Returns an error with suggestions if `path` looks like a model's name but does not exist, or else None."""
     if not _NAME.fullmatch(path) or files.exists(path):
         return None
     close = difflib.get_close_matches(path.lower(), list_known_models(), n=3)
@@ -106,7 +106,7 @@ def explain_unknown_name(path: str) -> UserError | None:
 
 
 def format_table() -> Iterator[str]:
-    """Yields the lines of a table of the known models, with sizes and licences. It needs no network."""
+    """Yields the lines of a table of the known models with their sizes and licenses. Nothing is downloaded."""
     rows = [["name", "parameters", "layers", "hidden", "licence", "taken from"]]
     for model in list_known_models().values():
         config = BertConfig.from_json_file(find_config(f"configs/models/{model.size}.json"))
@@ -122,7 +122,11 @@ def format_table() -> Iterator[str]:
 
 @functools.cache
 def _download_from_hub(path: str) -> str:
-    """Downloads with huggingface_hub: its cache, token, offline mode (HF_HUB_OFFLINE) and address (HF_ENDPOINT)."""
+    """Downloads a model named hf://owner/name, optionally with @revision, and returns its local folder.
+
+    huggingface_hub provides the cache, the access token, the offline mode (HF_HUB_OFFLINE) and the address
+    (HF_ENDPOINT).
+    """
     match = _HUB_NAME.fullmatch(path)
     if not match:
         raise UserError(f"{path} is not a name on the Hub; expected hf://owner/name or hf://owner/name@revision")

@@ -29,14 +29,14 @@ _TOKEN_TEMPLATES = ("{0}", "the {0} cat", "the{0}, {0}{0}.")
 
 
 def find_largest_difference(a: dict[str, Array], b: dict[str, Array]) -> float:
-    """Returns the largest absolute difference of arrays by name, or infinity if names or shapes differ."""
+    """Returns the largest absolute difference between two dicts of arrays, or infinity if names or shapes differ."""
     if a.keys() != b.keys() or any(a[name].shape != b[name].shape for name in a):
         return float("inf")
     return max((float(np.abs(a[name] - b[name]).max(initial=0.0)) for name in a), default=0.0)
 
 
 def make_fixed_input(config: BertConfig) -> dict[str, Array]:
-    """Returns the input of every comparison, [B, S] int32: random tokens with a fixed seed, padding, both segments."""
+    """Returns the same input features [B, S], int32, for every comparison: random tokens, padding and both segments."""
     rng = np.random.default_rng(0)
     length = min(_LONGEST, config.max_position_embeddings)
     lengths = np.array([[length], [length // 2 + 1]])
@@ -50,15 +50,15 @@ def make_fixed_input(config: BertConfig) -> dict[str, Array]:
 
 
 def compute_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | None = None) -> dict[str, Array]:
-    """Returns the outputs of our model with the parts that the checkpoint has.
+    """Runs our model on input features and returns the outputs of all parts that the checkpoint has.
 
     Args:
         checkpoint: The checkpoint.
-        features: The input. Defaults to `make_fixed_input`.
+        features: The input features [B, S], by name. Defaults to the result of `make_fixed_input`.
 
     Returns:
-        hidden_<n> is the output of block n, [B, S, H]. The others are pooled_output [B, H], masked_lm_logits [B, S, V]
-        of all positions, next_sentence_logits [B, 2], and the logits of a classifier, [B, C] or [B, S, C].
+        Arrays by name: hidden_<n> [B, S, H] is the output of block n. pooled_output [B, H], masked_lm_logits [B, S, V],
+        next_sentence_logits [B, 2], and logits [B, C] or [B, S, C] of a task head exist if the checkpoint has the part.
     """
     config, parts = checkpoint.config, checkpoint.parts
     features = features or make_fixed_input(config)
@@ -88,16 +88,22 @@ def compute_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | Non
 
 
 def make_fixed_texts(casing: Casing) -> list[str]:
-    """Returns the texts of every comparison of tokenizers, with each added token in several places."""
+    """Returns the texts on which tokenizers are compared. Each added token of `casing` occurs in several contexts."""
     contents = [token.content for token in casing.added_tokens]
     return [*_TEXTS, *(template.format(each) for each in contents for template in _TOKEN_TEMPLATES)]
 
 
 def compare_texts(checkpoint: LoadedModel, framework: Framework, folder: str) -> int | None:
-    """Compares the ids of our tokenizer with the ids of the framework that the folder's format belongs to.
+    """Compares the token ids that our tokenizer and the framework's tokenizer produce for fixed texts.
+
+    Args:
+        checkpoint: The contents of the folder.
+        framework: The framework that the folder's format belongs to.
+        folder: The folder, from which the framework reads its tokenizer.
 
     Returns:
-        The number of texts, or None without a vocabulary or if the framework's tokenizer is unavailable.
+        The number of texts. None if nothing was compared, because the checkpoint has no vocabulary or the framework's
+        tokenizer is unavailable.
 
     Raises:
         UserError: If the ids of a text differ.
@@ -121,10 +127,12 @@ def compare_texts(checkpoint: LoadedModel, framework: Framework, folder: str) ->
 
 
 def compare_forward_pass(checkpoint: LoadedModel, framework: Framework, folder: str) -> float | None:
-    """Compares our forward pass with the framework that the folder's format belongs to.
+    """Compares the outputs of our model with the framework's for a fixed input.
+
+    The arguments are the same as for `compare_texts`.
 
     Returns:
-        The largest difference over all outputs of the framework, or None if it is not installed.
+        The largest absolute difference over all outputs of the framework, or None if the framework is not installed.
     """
     try:
         expected = framework.outputs(checkpoint, folder, make_fixed_input(checkpoint.config))

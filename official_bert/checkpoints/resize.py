@@ -1,4 +1,4 @@
-"""Extends the vocabulary or the longest sequence of a trained model: weights, configuration and vocabulary."""
+"""Adds tokens to the vocabulary of a trained model, or positions for longer sequences."""
 
 import dataclasses
 import re
@@ -17,19 +17,19 @@ _MARKER = re.compile(r"\[\S+\]|<\S+>")
 
 
 def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "append") -> LoadedModel:
-    """Returns the checkpoint with more tokens in its vocabulary.
+    """Adds tokens to the vocabulary, the word embeddings and the masked-LM head of a checkpoint.
 
-    A new token's row in the word table, and its bias in the masked-LM head, is the mean over the pieces that the word
-    was split into before. If that was only [UNK], it is the mean over all rows.
+    The embedding of a new token, and its bias in the masked-LM head, is the mean over the WordPiece tokens that the
+    word was split into before. If the word was only [UNK], it is the mean over all rows.
 
     Args:
         checkpoint: A checkpoint with a vocabulary and without optimizer state.
         tokens: Words, pieces (beginning with ##) or markers, such as [E1] and <user>, which become added tokens.
-        rows: "append" for new rows at the end of the table, "unused" to take the rows of [unused0] and so on,
-            "unused_first" to append rows once those are used up.
+        rows: Which rows of the word embeddings the tokens get. "append": new rows at the end. "unused": the rows of the
+            [unused0], [unused1], ... tokens. "unused_first": those rows, then new rows.
 
     Raises:
-        UserError: If a token already exists or the tokenizer would split it, or there are too few unused tokens.
+        UserError: If a token already exists, the tokenizer would split it, or there are too few [unused...] tokens.
     """
     if checkpoint.slots:
         raise UserError("tokens cannot be added to a checkpoint with optimizer state; remove --optimizer")
@@ -69,21 +69,34 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
 
 
 def find_tokens_without_pieces(checkpoint: LoadedModel, tokens: Sequence[str]) -> list[str]:
-    """Returns the new tokens that the vocabulary splits into nothing but [UNK]."""
+    """Returns those of `tokens` that the checkpoint's present vocabulary turns into [UNK] only."""
     numbers = {token: number for number, token in enumerate(split_vocab(checkpoint.vocab or ""))}
     basic = BasicTokenizer(checkpoint.casing.do_lower_case, checkpoint.casing.strip_accents)
     return [token for token in tokens if not _get_piece_ids(token, numbers, basic)]
 
 
 def _get_piece_ids(token: str, numbers: dict[str, int], basic: BasicTokenizer) -> list[int]:
-    """Returns the pieces that a word is split into, without [UNK]."""
+    """Returns the ids of the WordPiece tokens that a word is split into, without [UNK].
+
+    Args:
+        token: The word, possibly with ## before it.
+        numbers: The ids of the vocabulary's tokens.
+        basic: The tokenizer that splits text into words.
+    """
     wordpiece = WordpieceTokenizer(numbers)
     words = basic.tokenize(token.removeprefix(CONTINUATION))
     return [numbers[piece] for word in words for piece in wordpiece.pieces(word) if piece != UNK]
 
 
 def _set_rows(table: Array, row_numbers: list[int], pieces: list[list[int]], used: int) -> Array:
-    """Returns the table, [V, ...], with each numbered row set to the mean of its pieces' rows."""
+    """Returns a copy of `table`, extended if necessary, in which the rows of new tokens are means of existing rows.
+
+    Args:
+        table: Embeddings [V, H] or biases [V].
+        row_numbers: The row of each new token.
+        pieces: For each new token, the rows to average. Empty for all rows.
+        used: Number of rows that belong to tokens. Only these count if all rows are averaged.
+    """
     grown = np.zeros((max(len(table), *(row_number + 1 for row_number in row_numbers)), *table.shape[1:]), table.dtype)
     grown[: len(table)] = table
     everything = list(range(used))
@@ -93,13 +106,13 @@ def _set_rows(table: Array, row_numbers: list[int], pieces: list[list[int]], use
 
 
 def extend_positions(checkpoint: LoadedModel, length: int, how: str = "tiled") -> LoadedModel:
-    """Returns the checkpoint with position embeddings for longer sequences.
+    """Extends the position embeddings of a checkpoint for longer sequences.
 
     Args:
         checkpoint: A checkpoint without optimizer state.
-        length: The new longest sequence.
-        how: "tiled" repeats the table from its start; "interpolated" stretches it, so that the first and last positions
-            keep their rows and those between are mixed from their two neighbours.
+        length: The new number of positions, in tokens.
+        how: "tiled" repeats the table from its start. "interpolated" stretches it linearly: the first and last rows
+            stay the first and last, and each row between is a weighted mean of two neighboring old rows.
 
     Raises:
         UserError: If the model already has `length` positions or more.

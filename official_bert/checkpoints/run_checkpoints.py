@@ -21,12 +21,12 @@ _NAME, STATE_FILE = "ckpt", "checkpoint"
 class RunCheckpoints:
     """The checkpoints of a run, named by their step: model, optimizer, position in the data and other variables.
 
-    Variables are stored by name (model/<layer>/<variable>), not by their position among Python objects, so that any
-    program with the same layers can read them, under any strategy.
+    Variables are stored by name (model/<layer>/<variable>), not by object path, so that any program with the same
+    layers can read them, under any distribution strategy.
 
     Args:
         folder: The run's output folder.
-        variables: Keras variables by owner (see Pretrainer.variables).
+        variables: Keras variables by owner, such as "model" and "optimizer" (see `Pretrainer.variables`).
         keep: The number of newest checkpoints to keep.
     """
 
@@ -36,7 +36,14 @@ class RunCheckpoints:
         self._checkpoint = tf.train.Checkpoint(**self._named)
 
     def save(self, step: int) -> str:
-        """Writes ckpt-<step> and removes the oldest ones beyond `keep`. If it fails, earlier ones stay intact."""
+        """Writes ckpt-<step>, then removes the oldest checkpoints beyond `keep` and those of later steps. Returns the
+        path.
+
+        If saving fails, the earlier checkpoints stay intact.
+
+        Raises:
+            UserError: If the checkpoint cannot be written.
+        """
         path = os.path.join(self._folder, f"{_NAME}-{step}")
         try:
             files.make_folder(self._folder)
@@ -60,13 +67,13 @@ class RunCheckpoints:
         return path
 
     def _write_state(self, newest: str, saved: list[str]) -> None:
-        """Writes the file named checkpoint, which other programs read to find the newest checkpoint."""
+        """Writes the file named `checkpoint`, from which other programs read which checkpoint is the newest."""
         names = [f'model_checkpoint_path: "{os.path.basename(newest)}"']
         names += [f'all_model_checkpoint_paths: "{os.path.basename(each)}"' for each in reversed(saved)]
         files.write_text(os.path.join(self._folder, STATE_FILE), "\n".join(names) + "\n")
 
     def remove_unfinished(self) -> None:
-        """Removes the unfinished files of killed saves, and checkpoints whose index is missing or empty."""
+        """Removes the files of interrupted saves, including checkpoints whose .index file is missing or empty."""
         files.remove_unfinished(self._folder)
         saved = bundle.list_checkpoints(self._folder, _NAME)
         complete = {os.path.basename(path) for path in saved if files.size(f"{path}.index")}
@@ -82,7 +89,7 @@ class RunCheckpoints:
         self.remove_unfinished()
 
     def _remove(self, prefix: str) -> None:
-        """Removes the files of a checkpoint, the index first: without an index, the rest is ignored."""
+        """Removes the files of a checkpoint, .index first, because the other files are ignored without it."""
         folder, base = os.path.split(prefix)
         files.remove(f"{prefix}.index")
         for name in files.list_folder(folder):
@@ -95,7 +102,7 @@ class RunCheckpoints:
         return find_newest_complete(self._folder)
 
     def restore_latest(self) -> str | None:
-        """Restores all variables from the newest complete checkpoint. Returns its path, or None without checkpoints.
+        """Restores all variables from the newest complete checkpoint. Returns its path, or None if no checkpoint exists.
 
         Raises:
             UserError: If no checkpoint is complete, or it does not fit the model.
@@ -106,7 +113,11 @@ class RunCheckpoints:
         return path
 
     def restore(self, path: str, leave: Collection[str] = ()) -> None:
-        """Restores all variables from the path of a complete checkpoint without .index, except for owners in `leave`.
+        """Restores all variables, except those whose owner is in `leave`, from a complete checkpoint.
+
+        Args:
+            path: The path of the checkpoint without .index.
+            leave: Owners whose variables keep their values, such as "optimizer".
 
         Raises:
             UserError: If the checkpoint does not fit the model.
@@ -129,17 +140,17 @@ class RunCheckpoints:
 
 
 def create_counter(name: str, value: int = 0) -> keras.Variable:
-    """Returns an int64 variable to store in checkpoints."""
+    """Returns a scalar int64 variable that can be stored in checkpoints."""
     return keras.Variable(value, dtype="int64", trainable=False, name=name)
 
 
 def create_data_position() -> list[keras.Variable]:
-    """Returns variables for the position in the data: phase, number of records used, fingerprint of the files."""
+    """Returns variables for the position in the data: phase, number of records read, fingerprint of the files."""
     return [create_counter(name) for name in ("phase", "position", "data")]
 
 
 def parse_step(path: str) -> int:
-    """Returns the step in the name of a checkpoint, ckpt-<step>."""
+    """Returns the step in a checkpoint's path, which ends with ckpt-<step>."""
     return int(path.rsplit("-", 1)[1])
 
 
@@ -163,5 +174,10 @@ def find_newest_step(folder: str) -> int:
 
 
 def get_stored_name(path: str, owner: str = "model") -> str:
-    """Returns the name under which our checkpoints store a variable of an owner."""
+    """Returns the name under which a run's checkpoint stores a variable.
+
+    Args:
+        path: The path of the Keras variable.
+        owner: The variable's owner, "model" or "optimizer".
+    """
     return f"{owner}/{path.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"

@@ -1,4 +1,7 @@
-"""Tensors in a file, with the names and layout of a format: reads, checks and converts them to ours, and back."""
+"""Reads and checks the tensors in a checkpoint file, and converts names and layout between the file's format and ours.
+
+"Our name" of a tensor is the path of its Keras variable in this library's models, such as pooler/kernel.
+"""
 
 import dataclasses
 import re
@@ -33,12 +36,12 @@ _EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Tensors in a file, by the format's names.
+    """The tensors in a checkpoint file, by their names in the file.
 
     Attributes:
-        path: The file, for errors.
-        shapes: The shapes of the tensors.
-        read: Returns one tensor, or raises a UserError that names file and tensor.
+        path: Path of the file, for error messages.
+        shapes: The shapes of the tensors, by name.
+        read: Function that returns the tensor of a name, or raises a UserError that names the file and the tensor.
     """
 
     path: str
@@ -48,17 +51,19 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Naming:
-    """A format's names and layout of tensors.
+    """How a checkpoint format names its tensors and lays them out.
 
     Attributes:
-        names: The format's names, by ours.
-        transposed: Regular expression for our names of the matrices that the format stores transposed.
-        splits_heads: Whether attention tensors have an axis for the heads, as in Keras' own layer.
-        ignored: Regular expressions for the names of tensors that are not weights, by kind.
-        foreign: The same for tensors of other programs. They are ignored with a note that lists them.
-        slot_name: Returns the name of an optimizer slot from our name and the format's name of its variable and the
-            slot. None if the format has no optimizer state.
-        step: The name of the number of steps.
+        names: The format's name of each tensor, by our name. {} stands for the number of the block.
+        transposed: Regular expression that matches our names of the matrices that the format stores transposed.
+        splits_heads: Whether attention tensors have a separate axis for the heads, as in Keras' MultiHeadAttention.
+        ignored: Regular expressions for the names of tensors in the file that are not weights, by a description of what
+            they are.
+        foreign: The same for tensors of other programs, such as a user's own head. They are ignored, too, but a note to
+            the user lists them.
+        slot_name: Function (our name of a variable, the format's name, "adam_m" or "adam_v") that returns the format's
+            name of this moment. None if the format has no optimizer state.
+        step: The format's name of the tensor that contains the number of training steps.
     """
 
     names: Mapping[str, str]
@@ -70,7 +75,13 @@ class Naming:
     step: str = ""
 
     def get_stored_shape(self, name: str, shape: tuple[int, ...], config: BertConfig) -> tuple[int, ...]:
-        """Returns the shape in which the format stores a tensor, from our name and shape of it."""
+        """Returns the shape that a tensor has in the format's files.
+
+        Args:
+            name: Our name of the tensor.
+            shape: Its shape in our models.
+            config: The model's configuration.
+        """
         if re.fullmatch(self.transposed, name):
             return shape[::-1]
         heads = config.num_attention_heads, config.hidden_size // config.num_attention_heads
@@ -81,29 +92,39 @@ class Naming:
         return shape
 
     def to_stored(self, name: str, value: Array, config: BertConfig) -> Array:
-        """Converts a tensor from this library's layout to the file format's, by transposing and reshaping."""
+        """Transposes and reshapes a tensor from our layout to the format's. `name` is our name of the tensor."""
         stored = value.T if re.fullmatch(self.transposed, name) else value
         return np.ascontiguousarray(stored).reshape(self.get_stored_shape(name, value.shape, config))
 
     def from_format(self, name: str, value: Array, shape: tuple[int, ...]) -> Array:
-        """Converts a tensor from the file format's layout to this library's, by transposing and reshaping."""
+        """Transposes and reshapes a tensor from the format's layout to ours.
+
+        Args:
+            name: Our name of the tensor.
+            value: The tensor in the format's layout.
+            shape: Its shape in our models.
+        """
         return np.ascontiguousarray(value.T if re.fullmatch(self.transposed, name) else value.reshape(shape))
 
 
 def read_weights(described: LoadedModel, source: Source, naming: Naming, overrides: LoadOverrides) -> LoadedModel:
-    """Returns a model with the weights of a file, and with the optimizer's state if `overrides` asks for it.
+    """Reads a model's weights from a file, and the optimizer state if `overrides` asks for it.
 
-    The file must contain every tensor of a part or none, and nothing else.
+    The file must contain all tensors of a part (encoder, pooler, each head) or none of them. Tensors that belong to no
+    part and are not in `naming.ignored` or `naming.foreign` are errors.
 
     Args:
-        described: The model without weights.
-        source: The file.
+        described: The model without its weights: configuration, vocabulary and so on.
+        source: The tensors in the file.
         naming: How the file names and stores tensors.
-        overrides: The settings of the user.
+        overrides: The user's settings. `allow` lists problems that are not errors.
+
+    Returns:
+        `described` with weights, labels, optimizer state, step, inventory and additional notes.
 
     Raises:
-        UserError: If a tensor is missing, unexpected, of another shape or damaged, and `overrides` does not allow it,
-            or if the number of classes differs from the number of their names.
+        UserError: If a tensor is damaged, or is missing, unexpected or of another shape and `overrides` does not allow
+            it. Also if the number of classes differs from the number of their names.
     """
     config = described.config
     names, shapes = expand_blocks(naming.names, config), _get_expected_shapes(config, source, naming)
@@ -159,10 +180,20 @@ def _check_tensors(
     stored_shapes: Mapping[str, tuple[int, ...]],
     allow: Iterable[str] | None,
 ) -> dict[str, str]:
-    """Returns our names of the tensors that can be loaded, by the format's names.
+    """Compares the tensors in a file with the expected ones.
+
+    Args:
+        source: The tensors in the file.
+        naming: How the file names tensors, and which it contains in addition.
+        names: Our name of each expected tensor, by its name in the file.
+        stored_shapes: The shape that each expected tensor should have in the file, by our name.
+        allow: Regular expressions for problems that are not errors (see `LoadOverrides`).
+
+    Returns:
+        Our name of each tensor that can be loaded, by its name in the file.
 
     Raises:
-        UserError: If another tensor is missing, unexpected or of another shape, and `allow` does not match its name.
+        UserError: If a tensor is missing, unexpected or of another shape, and `allow` does not match its name.
     """
     kinds = {**naming.ignored, **naming.foreign}
     # Descriptions by the name that --init_allow allows the problem by.
@@ -192,7 +223,7 @@ def _describe_shape(source: Source, name: str, expected: tuple[int, ...]) -> str
 
 
 def _get_expected_shapes(config: BertConfig, source: Source, naming: Naming) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the tensors of the parts that a file contains, by our names."""
+    """Returns the shapes, in our layout and by our names, of all tensors of the parts that the file contains."""
     names = expand_blocks(naming.names, config)
     shapes: dict[str, tuple[int, ...]] = {}
     for part in PARTS:
@@ -211,26 +242,26 @@ def _get_expected_shapes(config: BertConfig, source: Source, naming: Naming) -> 
 
 
 def _get_num_classes(source: Source, part: str, names: Mapping[str, str]) -> int:
-    """Returns the number of classes of a head, which no configuration contains."""
+    """Returns a head's number of classes from the shape of its bias, or 0 if the file or the part has no such bias."""
     bias = next((name for name, shape in PARTS[part].items() if shape == "C"), "")
     shape = source.shapes.get(names.get(bias, ""), ())
     return shape[0] if len(shape) == 1 else 0
 
 
 def is_allowed(name: str, allow: Iterable[str]) -> bool:
-    """Returns whether one of the regular expressions matches the whole name."""
+    """Returns whether one of the regular expressions in `allow` matches the whole name."""
     return any(re.fullmatch(pattern, name) for pattern in allow)
 
 
 def allow_hint(names: list[str]) -> str:
-    """Returns the end of an error about tensors that --init_allow can allow."""
+    """Returns the end of an error message, which suggests --init_allow for the tensors in `names`."""
     return f"; if this is intended, allow it by name, as in --init_allow={names[0]}"
 
 
 def _check_labels(
     labels: tuple[str, ...] | None, weights: Mapping[str, Array]
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Returns the names of the classes of a classifier, and notes.
+    """Checks that there is a label for each class. Returns the labels, or None if there is no classifier, and notes.
 
     Raises:
         UserError: If the number of classes differs from the number of names.
@@ -247,7 +278,7 @@ def _check_labels(
 
 
 def _find_kind(name: str, kinds: Mapping[str, str]) -> str | None:
-    """Returns the first kind whose regular expression matches the name."""
+    """Returns the first description in `kinds` whose regular expression matches the tensor's name, or None."""
     return next((kind for kind, pattern in kinds.items() if re.fullmatch(pattern, name)), None)
 
 
@@ -268,10 +299,16 @@ def _list_names(names: Iterable[str]) -> str:
 
 
 def to_external(weights: Mapping[str, Array], config: BertConfig, naming: Naming, format_name: str) -> dict[str, Array]:
-    """Returns weights with the names and layout of a format.
+    """Converts weights to the names and layout of a checkpoint format.
+
+    Args:
+        weights: The weights in our layout, by our names.
+        config: The model's configuration.
+        naming: The names and layout of the format.
+        format_name: The name of the format, for error messages.
 
     Raises:
-        UserError: If the format has no name for one of them.
+        UserError: If the format has no name for one of the weights.
     """
     names = expand_blocks(naming.names, config)
     unmapped = [name for name in weights if name not in names]
@@ -282,12 +319,12 @@ def to_external(weights: Mapping[str, Array], config: BertConfig, naming: Naming
 
 @dataclasses.dataclass(frozen=True)
 class AssignedWeights:
-    """The result of assigning weights to a model.
+    """Which variables of a model have a weight of the same path and shape.
 
     Attributes:
-        loaded: The paths of the variables that have a weight.
-        missing: For each other variable, by path, why it has no weight.
-        unused: The names of the weights that no variable has.
+        loaded: The paths of variables that have such a weight.
+        missing: For each other variable, by path, the reason: the weight is missing or has another shape.
+        unused: The names of weights for which the model has no variable.
     """
 
     loaded: list[str]
@@ -296,7 +333,7 @@ class AssignedWeights:
 
 
 def compare_weights(model: "keras.Model", weights: Mapping[str, Any]) -> AssignedWeights:
-    """Compares weights with the variables of a model. Returns the paths that match, are missing, or are unused."""
+    """Compares weights, which are arrays by variable path, with the variables of a model. Nothing is assigned."""
     missing, variables = {}, {variable.path: variable for variable in model.weights}
     for path, variable in variables.items():
         if path not in weights:
@@ -308,18 +345,21 @@ def compare_weights(model: "keras.Model", weights: Mapping[str, Any]) -> Assigne
 
 
 def assign_weights(model: "keras.Model", weights: Mapping[str, Any], allow_missing: bool = False) -> AssignedWeights:
-    """Assigns weights to a model's variables of the same path, but not to the states of its random generators.
+    """Assigns weights to the variables of a model that have the same path.
 
     Args:
         model: Any Keras model.
-        weights: Arrays or variables by path.
-        allow_missing: Whether variables without a weight of their shape keep their values.
+        weights: Arrays or Keras variables, by variable path.
+        allow_missing: Whether a variable without a weight of its shape keeps its value. If false, this is an error.
+
+    The states of random number generators are not weights and keep their values.
 
     Returns:
-        The paths that were assigned, missing or unused.
+        The paths of the variables that were assigned or not, and of the unused weights.
 
     Raises:
-        UserError: If a variable has no weight of its shape and `allow_missing` is false. Nothing is assigned then.
+        UserError: If a variable has no weight of its shape and `allow_missing` is false. In this case nothing is
+            assigned.
     """
     result = compare_weights(model, weights)
     if result.missing and not allow_missing:

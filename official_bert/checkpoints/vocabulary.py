@@ -26,14 +26,14 @@ UNUSED = re.compile(r"\[unused\d+\]")
 
 @dataclasses.dataclass(frozen=True)
 class FoundTokenizer:
-    """The tokenizer settings in a checkpoint's folder.
+    """The vocabulary and tokenizer settings that were found in a checkpoint's folder.
 
     Attributes:
         folder: The folder of the checkpoint.
-        vocabularies: The text of each vocabulary, by the path of its file.
-        casing: The casing that the folder states, or None.
-        added_tokens: The added tokens. If `casing` is not None, it contains them instead.
-        settings_file: The file with the casing, or the file in which it is expected.
+        vocabularies: The text of each vocabulary, one token per line, by the path of its file.
+        casing: The casing that the folder states, or None if it states none.
+        added_tokens: The added tokens, for a folder without a casing. Otherwise they are in `casing`.
+        settings_file: The path of the file that states the casing, or of the file that should.
     """
 
     folder: str
@@ -44,7 +44,7 @@ class FoundTokenizer:
 
 
 class Tokenizer(NamedTuple):
-    """The vocabulary of a checkpoint and its casing, under the names of the fields of LoadedModel."""
+    """The vocabulary and casing of a checkpoint. The fields have the same names as in LoadedModel."""
 
     vocab: str | None  # the text of a vocab.txt
     casing: Casing
@@ -53,11 +53,19 @@ class Tokenizer(NamedTuple):
 
 
 def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: BertConfig) -> Tokenizer:
-    """Returns the vocabulary and its casing, from the folder, else from the user, else inferred from the vocabulary.
+    """Decides on a checkpoint's vocabulary and casing, from its files and the user's settings.
+
+    What the folder states counts, unless `overrides.replace` is true. The user's settings fill gaps. A casing that
+    nobody states is inferred from the vocabulary.
+
+    Args:
+        found: What the folder contains.
+        overrides: The user's settings.
+        config: The model's configuration.
 
     Raises:
-        UserError: If the user contradicts the folder without `replace`, files contradict each other, or the vocabulary
-            does not fit the configuration.
+        UserError: If the user contradicts the folder and `overrides.replace` is false, files contradict each other, or
+            the vocabulary does not fit the configuration.
     """
     path, given = overrides.vocab_file, None
     notes: tuple[str, ...] = ()
@@ -133,9 +141,13 @@ def _resolve_casing(
 
 
 def find_vocabulary_difference(own: str, other: str) -> str | None:
-    """Returns how another vocab.txt differs from a model's own, or None if the model can be used with it.
+    """Returns a description of the first difference between two vocabularies, or None if they are compatible.
 
-    The other vocabulary may replace unused tokens and may have more tokens at its end.
+    They are compatible if `other` differs only in [unused...] tokens that it replaces and tokens that it appends.
+
+    Args:
+        own: The text of the model's own vocab.txt.
+        other: The text of another vocab.txt, to be used with the model.
     """
     own_tokens, other_tokens = split_vocab(own), split_vocab(other)
     for number, token in enumerate(own_tokens):
@@ -149,18 +161,18 @@ def find_vocabulary_difference(own: str, other: str) -> str | None:
 
 
 def split_vocab(vocab: str) -> list[str]:
-    """Returns the tokens of a vocab.txt's text, one per line."""
+    """Splits the text of a vocab.txt into tokens, one per line."""
     return [line.strip() for line in vocab.removesuffix("\n").split("\n")]
 
 
 def check_vocabulary(vocab: str, config: BertConfig, path: str) -> tuple[str, ...]:
-    """Compares the number of tokens with the rows of the word table. Returns a note if they differ.
+    """Checks that the word embeddings have a row for each token. Returns a note if they have more rows.
 
-    A table may have more rows than the vocabulary has tokens: some are padded for speed, and some users train a
-    released configuration with their own vocabulary. The other rows are kept and never used.
+    Additional rows are allowed: some models are padded for speed, and some users train a released configuration with a
+    smaller vocabulary. These rows are kept and never used.
 
     Raises:
-        UserError: If there are more tokens than rows, or a special token is missing.
+        UserError: If there are more tokens than rows, or a special token such as [CLS] is missing.
     """
     tokens = split_vocab(vocab)
     check_special_tokens({token: index for index, token in enumerate(tokens)}, path)

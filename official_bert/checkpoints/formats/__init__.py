@@ -1,1 +1,1 @@
-"""One module for each checkpoint format, with its own literal table of names."""
+"""One module for each checkpoint format, each with a literal table that maps our names of tensors to the format's."""

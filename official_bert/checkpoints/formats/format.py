@@ -1,4 +1,4 @@
-"""A checkpoint format: how its files are recognized, read and written, and the framework that they belong to."""
+"""What a checkpoint format consists of: functions that detect, read and write its files, and a matching framework."""
 
 import dataclasses
 import functools
@@ -14,29 +14,29 @@ from official_bert.utils import files
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointPath:
-    """The path of a checkpoint: a folder, one of the files, or a TensorFlow checkpoint without .index."""
+    """A path that may hold a checkpoint: a folder, a file in it, or a TensorFlow checkpoint's path without .index."""
 
     path: str
 
     def has(self, name: str) -> bool:
-        """Returns whether the path is a file of that name, or a folder that contains one."""
+        """Returns whether the path is a file called `name`, or a folder that contains such a file."""
         return os.path.basename(self.path) == name or files.exists(os.path.join(self.path, name))
 
     @property
     def folder(self) -> str:
-        """The folder, or the folder of the file."""
+        """The path itself if it is a folder, or else the folder that contains it."""
         return self.path if files.is_folder(self.path) else os.path.dirname(self.path)
 
     @functools.cached_property
     def bundle(self) -> Source | UserError:
-        """The TensorFlow checkpoint at the path, or the reason why it cannot be opened."""
+        """The TensorFlow checkpoint at the path, opened, or the error that explains why it cannot be opened."""
         try:
             return bundle.open_bundle(bundle.find_prefix(self.path))
         except UserError as error:
             return error
 
     def open_bundle(self) -> Source:
-        """Returns the TensorFlow checkpoint at the path.
+        """Returns the opened TensorFlow checkpoint at the path.
 
         Raises:
             UserError: If it is missing or damaged.
@@ -46,20 +46,21 @@ class CheckpointPath:
         return self.bundle
 
     def has_tensor(self, name: str) -> bool:
-        """Returns whether the path is a TensorFlow checkpoint that contains a tensor."""
+        """Returns whether the path is a TensorFlow checkpoint that contains a tensor called `name`."""
         return isinstance(self.bundle, Source) and name in self.bundle.shapes
 
 
 @dataclasses.dataclass(frozen=True)
 class Framework:
-    """The framework that a format belongs to, which can run the models in its files.
+    """Another library that can run the models in a format's files, to compare our outputs with.
 
     Attributes:
         title: The name for messages.
-        outputs: Computes outputs, with the names of `parity.compute_outputs`, from the checkpoint, its folder and input
-            features such as `parity.make_fixed_input` returns.
-        encode: Returns the ids of texts without [CLS] and [SEP], from the tokenizer in a folder. None if the
-            framework's tokenizer is not compared.
+        outputs: Function (checkpoint, folder, features) that runs the model in the folder with the framework. It
+            returns output arrays under the names that `parity.compute_outputs` uses. `features` is like the result of
+            `parity.make_fixed_input`.
+        encode: Function (folder, texts) that returns each text's token ids, without [CLS] and [SEP], from the
+            framework's tokenizer. None if tokenizers are not compared.
     """
 
     title: str
@@ -72,15 +73,15 @@ class Format:
     """A checkpoint format.
 
     Attributes:
-        name: The name, as in --to_format.
-        title: The name for messages.
-        detect: Returns whether a path holds this format.
-        read: Reads a checkpoint.
-        write: Writes a checkpoint into a folder and returns what was written, which lacks the parts that the format
-            cannot store. Formats without it are read-only.
-        holds_optimizer: Whether the format can store the optimizer's moments and the step.
+        name: The name that users pass as --to_format.
+        title: The name in messages.
+        detect: Function that returns whether a path holds this format.
+        read: Function that reads the checkpoint at a path, with the user's settings.
+        write: Function that writes a model into a folder. It returns the model without what the format cannot store,
+            such as some heads. None if the format is read-only.
+        holds_optimizer: Whether the format can store Adam's moments and the step.
         holds_config: Whether the format always contains a configuration, so that --bert_config_file is rejected.
-        framework: The framework to compare conversions with, or None.
+        framework: The library to compare the outputs with, or None.
     """
 
     name: str

@@ -1,6 +1,7 @@
 """Hugging Face folders: config.json, the weights, vocab.txt or tokenizer.json, tokenizer_config.json.
 
-PyTorch and transformers are not needed. Files of TensorFlow classes can be read too.
+Reading and writing them needs neither PyTorch nor transformers. Weights can also be those of transformers' TensorFlow
+classes (TFBertModel and similar).
 """
 
 import dataclasses
@@ -45,15 +46,19 @@ NAME = "Hugging Face"
 
 
 def detect(path: CheckpointPath) -> bool:
-    """Returns whether a path holds a Hugging Face folder, even if it has only pickled weights, which `read` rejects."""
+    """Returns whether a path holds a Hugging Face checkpoint.
+
+    This includes folders that have only pickled weights, so that `read` can reject them with an explanation.
+    """
     return find_weights(path) is not None or (path.has(PICKLED_FILE) and isinstance(path.bundle, UserError))
 
 
 def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
-    """Reads a folder, or one file of weights in it.
+    """Reads a Hugging Face folder. The path may also be the weight file in it.
 
     Raises:
-        UserError: If something is missing, left over, damaged, or not supported by our model.
+        UserError: If a file or tensor is missing, unexpected or damaged, or the model differs from BERT as implemented
+            here.
     """
     folder, name = path.folder, find_weights(path)
     if name is None:
@@ -95,7 +100,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
 
 
 def _check_tied(source: Source) -> None:
-    """Raises a UserError if the output layer has weights of its own: ours shares the word embeddings."""
+    """Raises a UserError if the masked-LM output layer has its own weights. Our model shares the word embeddings."""
     for copy, original in hf.TIED.items():
         if copy in source.shapes and original in source.shapes:
             a, b = source.read(copy), source.read(original)
@@ -106,10 +111,12 @@ def _check_tied(source: Source) -> None:
 
 
 def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
-    """Writes a folder that transformers loads as the class with the checkpoint's parts. Returns the checkpoint.
+    """Writes a folder that transformers can load, and returns the model that was written.
+
+    config.json names the transformers class that has the same parts, such as BertForPreTraining.
 
     Raises:
-        UserError: If no class of transformers has these parts.
+        UserError: If no transformers class has the checkpoint's parts.
     """
     from safetensors.numpy import save_file
 
@@ -129,7 +136,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
 
 
 def transformers_outputs(checkpoint: LoadedModel, folder: str, features: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the outputs of transformers for a folder (see `Framework.outputs`)."""
+    """Returns the outputs that transformers computes from the model in a folder (see `Framework.outputs`)."""
     import torch
     import transformers
 
@@ -165,7 +172,7 @@ def transformers_outputs(checkpoint: LoadedModel, folder: str, features: Mapping
 
 
 def encode_with_transformers(folder: str, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the ids of texts with the tokenizer of a folder (see `Framework.encode`)."""
+    """Returns the token ids of texts from the transformers tokenizer in a folder (see `Framework.encode`)."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -1,8 +1,9 @@
-"""The added tokens in a Hugging Face folder, in the layouts of all versions of transformers.
+"""Reads and writes the added tokens of a Hugging Face folder, in the layouts of all versions of transformers.
 
-tokenizer_config.json lists them as added_tokens_decoder, and tokenizer.json as added_tokens. Before version 4.34,
-added_tokens.json contained their ids, and special_tokens_map.json the special ones. Their ids may follow the last line
-of vocab.txt. In memory and in other formats, the vocabulary has a line for each of them.
+An added token is one that the tokenizer never splits, such as [E1]. tokenizer_config.json lists them as
+added_tokens_decoder, and tokenizer.json as added_tokens. Before version 4.34, added_tokens.json contained their ids,
+and special_tokens_map.json listed the special ones. Their ids may lie beyond the last line of vocab.txt. In memory and
+in our other formats, the vocabulary has a line for each of them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,15 +28,19 @@ def read_json_if_exists(path: str) -> dict[str, Any]:
 
 
 def list_added_tokens(settings: Mapping[str, Any], ids: Mapping[str, Any], folder: str) -> tuple[AddedIds, list[str]]:
-    """Returns the added tokens other than BERT's special tokens, and descriptions of tokens that cannot be read.
+    """Returns the added tokens in a folder's JSON files, without [PAD], [UNK], [CLS], [SEP] and [MASK].
 
     Args:
-        settings: The values in tokenizer_config.json, special_tokens_map.json and tokenizer.json.
-        ids: The values in added_tokens.json: the ids of tokens.
-        folder: The folder, for messages.
+        settings: The merged contents of tokenizer.json, special_tokens_map.json and tokenizer_config.json.
+        ids: The contents of added_tokens.json: the id of each token.
+        folder: The folder, for error messages.
+
+    Returns:
+        The id of each added token (None if the files do not state it), and descriptions of tokens that are not
+        supported.
 
     Raises:
-        UserError: If a value has another type than transformers writes.
+        UserError: If a value has a type that transformers does not write.
     """
     added: dict[str, tuple[AddedToken, int | None]] = {}
     problems = []
@@ -54,7 +59,11 @@ def list_added_tokens(settings: Mapping[str, Any], ids: Mapping[str, Any], folde
 
 
 def _list_values(settings: Mapping[str, Any], ids: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """Returns all descriptions of tokens and their ids. The first description of a token counts."""
+    """Returns all entries for added tokens in the files as pairs of description and id.
+
+    A description is a string or a dict with "content". If a token occurs several times, the first entry counts. The
+    arguments are the same as for `list_added_tokens`.
+    """
     extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
     special = [value for key, value in settings.items() if key.endswith("_token") and isinstance(value, str | dict)]
     special += extra.values() if isinstance(extra, dict) else extra
@@ -68,16 +77,16 @@ def _list_values(settings: Mapping[str, Any], ids: Mapping[str, Any]) -> list[tu
 
 
 def append_added_tokens(vocab: str, added: AddedIds, vocab_size: int, problems: list[str]) -> str:
-    """Returns the vocabulary with a line for each added token.
+    """Returns the text of a vocab.txt with a line appended for each added token that it lacks.
 
-    A token without an id gets the next free one. If the word embeddings have no row left, the token is not added and
-    remains ordinary text.
+    A token without an id gets the next free one. If the word embeddings have no row left for it, it is not added, and
+    the tokenizer treats it as ordinary text.
 
     Args:
         vocab: The text of a vocab.txt.
-        added: The added tokens.
-        vocab_size: The number of rows of the word table.
-        problems: The function appends descriptions of tokens whose ids do not fit.
+        added: The id of each added token, or None.
+        vocab_size: Number of rows of the word embeddings.
+        problems: List to which descriptions of tokens with impossible ids are appended.
     """
     ids, count = parse_vocab(vocab), len(split_vocab(vocab))
     vocab = vocab.removesuffix("\n") + "\n" if added else vocab
@@ -92,7 +101,12 @@ def append_added_tokens(vocab: str, added: AddedIds, vocab_size: int, problems: 
 
 
 def format_added_tokens(ids: Mapping[str, int], added_tokens: Iterable[AddedToken]) -> list[dict[str, Any]]:
-    """Returns the added tokens as tokenizer.json lists them, ordered by id."""
+    """Returns the added tokens as a tokenizer.json lists them, ordered by id.
+
+    Args:
+        ids: The id of each token, by content.
+        added_tokens: The added tokens.
+    """
     return [
         {"id": ids[token.content], "content": token.content, "single_word": False} | token._asdict()
         for token in sorted(added_tokens, key=lambda token: ids[token.content])

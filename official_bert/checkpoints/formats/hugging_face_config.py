@@ -40,7 +40,15 @@ _REQUIRED = {
 
 
 def read_config(values: dict[str, Any], path: str) -> BertConfig:
-    """Returns the configuration in the values of a config.json. Errors name `path`."""
+    """Converts the contents of a Hugging Face config.json to a BertConfig.
+
+    Args:
+        values: The contents of the file.
+        path: Path of the file, for error messages.
+
+    Raises:
+        UserError: If the model is not a BERT, or a value is invalid or not supported.
+    """
     for key, expected in _REQUIRED.items():
         value = values.get(key, expected)
         if value != expected:
@@ -60,7 +68,12 @@ def read_config(values: dict[str, Any], path: str) -> BertConfig:
 
 
 def read_kind(values: dict[str, Any], folder: str) -> str | None:
-    """Returns the kind of task of a text classifier, or None if the file does not state it."""
+    """Returns what a sequence classifier is for, from the config.json's problem_type, or None if the key is missing.
+
+    Args:
+        values: The contents of config.json.
+        folder: The folder, for error messages.
+    """
     problem = values.get("problem_type")
     if problem is not None and problem not in KINDS:
         raise UserError(f"{folder}/{CONFIG_FILE} has problem_type {problem!r}; expected one of {', '.join(KINDS)}")
@@ -68,7 +81,16 @@ def read_kind(values: dict[str, Any], folder: str) -> str | None:
 
 
 def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str, ...] | None:
-    """Returns the names of the classes, or None if they are only numbered."""
+    """Returns the classes' names from a config.json's id2label, or None if it is missing or only has LABEL_0, LABEL_1, ...
+
+    Args:
+        values: The contents of config.json.
+        classes: Number of classes of the classifier.
+        folder: The folder, for error messages.
+
+    Raises:
+        UserError: If id2label does not have exactly one name for each class.
+    """
     labels = values.get("id2label")
     if not isinstance(labels, dict) or labels == _numbered(make_placeholder_labels(classes)):
         return None
@@ -85,7 +107,12 @@ def _numbered(labels: Iterable[str]) -> dict[str, str]:
 
 
 def config_json(checkpoint: LoadedModel, name_of_class: str) -> str:
-    """Returns the text of the config.json of a checkpoint, to be loaded as a class of transformers."""
+    """Returns the text of a config.json for transformers.
+
+    Args:
+        checkpoint: The model.
+        name_of_class: The transformers class to load it with, such as "BertForPreTraining".
+    """
     config = checkpoint.config
     values: dict[str, Any] = {
         "architectures": [name_of_class],

@@ -1,7 +1,7 @@
-"""The weights of a Hugging Face folder: safetensors, tf_model.h5, or either in shards with an index.
+"""Opens the weights of a Hugging Face folder: safetensors, tf_model.h5, or shards of either with an index file.
 
-Tensors get the current names, whatever version of the library wrote them. Pickled weights are never opened, because
-they can run any code.
+Tensor names of earlier versions of transformers are converted to those of the current version. Pickled weights are
+never opened, because they can run any code.
 """
 
 import os
@@ -32,18 +32,19 @@ _OTHER_MODEL = re.compile(r"(?:^|.*[./])(\w+)[./](?:embeddings|encoder|transform
 
 
 def find_weights(path: CheckpointPath) -> str | None:
-    """Returns the name of the file of weights, or of their index, at a path. Returns None if both are missing."""
+    """Returns the name of the weight file at a path, or of the index file of its shards. None if both are missing."""
     return next((name for name in WEIGHTS_FILES if path.has(name)), None)
 
 
 def open_weights(path: str) -> tuple[Source, Naming]:
-    """Opens a file of weights, or the files that an index lists.
+    """Opens a weight file, or all shards that an index file lists.
 
     Returns:
-        The tensors with their current names, and the naming of the framework that wrote them.
+        The tensors under transformers' current PyTorch names, and the Naming (names and layout) of the framework that
+        wrote them, PyTorch or TensorFlow.
 
     Raises:
-        UserError: If a file is missing, damaged or outside of the folder, or holds another model.
+        UserError: If a file is missing, damaged or outside of the folder, or the model is not a BERT.
     """
     source = checksums.verify_tensors(
         _open_index(path) if path.endswith(_INDEX) else _open(path), os.path.dirname(path)
@@ -66,7 +67,7 @@ def _open(path: str) -> Source:
 
 
 def _open_index(path: str) -> Source:
-    """Returns the tensors of all files that an index lists, as one source."""
+    """Opens all shards that an index file lists, as one source of tensors."""
     folder = os.path.dirname(path)
     weight_map = files.read_json_object(path).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -116,9 +117,10 @@ def open_safetensors(path: str) -> Source:
 
 
 def _pytorch_name(name: str) -> str:
-    """Returns the current name of a tensor: old files use gamma and beta, and encoders lack the prefix bert.
+    """Converts a tensor's name in a file that PyTorch wrote to transformers' current name.
 
-    PyTorch's wrappers (DataParallel, compile) and users' own classes add the name of an attribute as a prefix.
+    Old files use gamma and beta, and files of encoders lack the prefix "bert.". PyTorch's wrappers (DataParallel,
+    compile) and users' own classes add an attribute's name as a prefix.
     """
     name = re.sub(r"^((module|_orig_mod|model)\.)+", "", name)
     name = re.sub(r"^(embeddings|encoder|pooler)\.", r"bert.\1.", name)
@@ -126,7 +128,7 @@ def _pytorch_name(name: str) -> str:
 
 
 def _tensorflow_name(name: str) -> str:
-    """Returns the name that PyTorch's files use for a tensor in a file of TensorFlow's, or a shard's index."""
+    """Converts a tensor's name in a file or index that a TensorFlow class wrote to the name that PyTorch files use."""
     name = _NAME_OF_MODEL.sub("", name.removesuffix(":0"))
     name = re.sub(r"^(mlm|nsp)___cls/", "cls/", name).replace("/layer_._", "/layer/")
     layer, _, variable = name.rpartition("/")
@@ -134,7 +136,7 @@ def _tensorflow_name(name: str) -> str:
 
 
 def _rename(source: Source, rename: Any) -> Source:
-    """Returns the source with other names. Tensors that get the same name must have the same values."""
+    """Returns the source with names converted by `rename`. Tensors that get the same name must have equal values."""
     names: dict[str, list[str]] = {}
     for name in source.shapes:
         names.setdefault(rename(name), []).append(name)

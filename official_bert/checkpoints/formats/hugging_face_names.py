@@ -1,7 +1,8 @@
-"""Hugging Face's names of tensors and classes, by ours.
+"""Tables from our names of tensors and parts to Hugging Face's names of tensors and classes.
 
-Files of its TensorFlow classes (TFBertModel and so on, which it had until version 5) name the same layers differently.
-hugging_face_files.py converts their names to these ones. They store the matrices of dense layers as Keras does.
+Files of transformers' TensorFlow classes (TFBertModel and similar, removed in version 5) name the same layers
+differently; hugging_face_files.py converts these names to PyTorch's. Their dense kernels are stored as in Keras.
+PyTorch stores them transposed.
 """
 
 import dataclasses

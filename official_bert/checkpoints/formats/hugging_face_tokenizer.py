@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face folder: vocab.txt or tokenizer.json, and tokenizer_config.json."""
+"""Reads and writes the tokenizer of a Hugging Face folder: vocab.txt or tokenizer.json, and tokenizer_config.json."""
 
 import dataclasses
 import json
@@ -57,17 +57,19 @@ _BERT_CLASSES = re.compile(r"(Bert|DistilBert|Electra|MobileBert|ConvBert|Squeez
 def read_tokenizer(
     folder: str, config: BertConfig, overrides: LoadOverrides, tokenizer_class: str | None = None
 ) -> Tokenizer:
-    """Returns the vocabulary, its casing, and notes.
+    """Returns the vocabulary and casing of a Hugging Face folder, and notes for the user.
 
     Args:
         folder: The folder of the checkpoint.
         config: The model's configuration.
-        overrides: The user's settings. With a vocabulary file, BERT's rules replace the folder's.
-        tokenizer_class: The class named in config.json, for a tokenizer_config.json that names none.
+        overrides: The user's settings. If they contain a vocabulary file, it is used with BERT's standard rules, and
+            rules in the folder that differ from them only cause a note.
+        tokenizer_class: The value of tokenizer_class in config.json, or None. A value in tokenizer_config.json takes
+            precedence.
 
     Raises:
-        UserError: If the files are damaged, contradict each other, the configuration or the user, or contain rules that
-            differ from BERT's.
+        UserError: If the files are damaged, contradict each other, the configuration or the user's settings, or contain
+            rules that differ from BERT's.
     """
     vocab_file, tokenizer_file = os.path.join(folder, VOCAB_FILE), os.path.join(folder, TOKENIZER_FILE)
     settings_file = os.path.join(folder, SETTINGS_FILE)
@@ -113,7 +115,12 @@ def read_tokenizer(
 
 
 def _find_other_rules(settings: dict[str, Any], tokenizer: Tokenizer) -> list[str]:
-    """Returns the settings that make Hugging Face's tokenizers produce other tokens than ours."""
+    """Returns descriptions of the settings that make the folder's tokenizer produce other tokens than BERT's rules.
+
+    Args:
+        settings: The merged settings of tokenizer.json and tokenizer_config.json.
+        tokenizer: The vocabulary and casing that were read.
+    """
     allowed = _ALLOWED if tokenizer.casing.do_lower_case else _ALLOWED | {"strip_accents": (None, False)}
     problems = []
     for key in allowed.keys() & settings.keys():
@@ -131,7 +138,7 @@ def _find_other_rules(settings: dict[str, Any], tokenizer: Tokenizer) -> list[st
 
 
 def _check_accents(first: dict[str, Any], second: dict[str, Any], first_file: str, second_file: str) -> None:
-    """Raises a UserError if two files state different strip_accents values. Null means the value of do_lower_case."""
+    """Raises a UserError if two files contradict each other about strip_accents. Null means do_lower_case's value."""
     if "strip_accents" not in first or "strip_accents" not in second:
         return
     lower = second.get("do_lower_case", first.get("do_lower_case"))
@@ -144,9 +151,18 @@ def _check_accents(first: dict[str, Any], second: dict[str, Any], first_file: st
 
 
 def _read_tokenizer_json(path: str, vocab: str) -> tuple[dict[str, Any], list[str]]:
-    """The settings, under tokenizer_config.json's keys, and the tokens in a tokenizer.json.
+    """Reads a tokenizer.json.
 
-    Duplicate lines in `vocab`, the text of the folder's vocab.txt, leave gaps in the ids.
+    Args:
+        path: Path of the tokenizer.json.
+        vocab: The text of the folder's vocab.txt, or "". If the tokenizer.json has the same ids, its tokens are taken
+            from here, because duplicate lines of a vocab.txt leave gaps in the ids.
+
+    Returns:
+        The settings under the keys of tokenizer_config.json, and the tokens in the order of their ids.
+
+    Raises:
+        UserError: If the file is damaged or its tokenizer is not BERT's.
     """
     contents = files.read_json_object(path)
     try:
@@ -184,7 +200,7 @@ def _read_tokenizer_json(path: str, vocab: str) -> tuple[dict[str, Any], list[st
 
 
 def tokenizer_files(checkpoint: LoadedModel) -> dict[str, str]:
-    """Returns the files that make their tokenizers give our ids, by name; none without a vocabulary."""
+    """Returns the tokenizer files for transformers, as texts by file name. Empty if the model has no vocabulary."""
     if checkpoint.vocab is None:
         return {}
     tokens, added = split_vocab(checkpoint.vocab), checkpoint.casing.added_tokens
@@ -216,7 +232,11 @@ def _settings_json(checkpoint: LoadedModel, added_tokens: list[dict[str, Any]]) 
 
 
 def _post_processor(numbers: dict[str, int]) -> dict[str, Any]:
-    """Returns the part of a tokenizer.json that joins one or two texts as BERT does."""
+    """Returns the post_processor of a tokenizer.json, which forms [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
+
+    Args:
+        numbers: The ids of the tokens.
+    """
     first = [
         {"SpecialToken": {"id": exact.CLS, "type_id": 0}},
         {"Sequence": {"id": "A", "type_id": 0}},
@@ -234,7 +254,12 @@ def _post_processor(numbers: dict[str, int]) -> dict[str, Any]:
 
 
 def format_tokenizer_json(tokens: list[str], casing: Casing) -> str:
-    """Returns the content of a tokenizer.json with these tokens, which must be unique."""
+    """Returns the text of a tokenizer.json.
+
+    Args:
+        tokens: The tokens in the order of their ids, without duplicates.
+        casing: Lower-casing, stripping of accents, and added tokens.
+    """
     numbers = {token: number for number, token in enumerate(tokens)}
     special = [AddedToken(token, special=True, normalized=False) for token in exact.SPECIAL_TOKENS]
     values = {

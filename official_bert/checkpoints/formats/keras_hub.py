@@ -78,15 +78,18 @@ _LABELS_NOTE = "omitted, because a preset cannot store them: the names of the cl
 
 
 def detect(path: CheckpointPath) -> bool:
-    """Returns whether a path holds a keras-hub preset. Our fine-tuned models have a file of the same name."""
+    """Returns whether a path holds a keras-hub preset.
+
+    Models that this library fine-tuned have a task.json, too, but are not presets.
+    """
     return path.has(MODEL_WEIGHTS_FILE) and not finetuned.is_finetuned(path.folder)
 
 
 def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
-    """Reads a preset.
+    """Reads a keras-hub preset.
 
     Raises:
-        UserError: If something is missing, left over or damaged, or the preset is not a BERT.
+        UserError: If a file or tensor is missing, unexpected or damaged, or the preset is not a BERT.
     """
     folder = path.folder
     checksums.check_files(folder)
@@ -101,7 +104,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
 
 
 def _open_weights(folder: str) -> Source:
-    """Returns both files of weights as one source. Each name begins with the file's name."""
+    """Opens the backbone's and the task's weight files as one source. Each name is prefixed with its file's name."""
     names = [MODEL_WEIGHTS_FILE]
     if files.exists(os.path.join(folder, keras_hub_files.TASK_WEIGHTS_FILE)):
         names.append(keras_hub_files.TASK_WEIGHTS_FILE)
@@ -119,25 +122,25 @@ def _open_weights(folder: str) -> Source:
 
 
 def _to_current_name(name: str) -> str:
-    """Converts a name in a file to the one in `NAMES`. Keras 2 and keras-nlp used other names."""
+    """Converts a tensor's name in the file to its key in `NAMES`. Keras 2 and keras-nlp used other names."""
     name = name.replace("/transformer_encoder/", "/transformer_encoder_0/")
     name = re.sub(r"(?<=/)_((query|key|value|output)_dense)(?=/)", r"\1", name)
     return re.sub(r"(?<=^model\.weights\.h5/)token_embedding(?=/)", "layers/reversible_embedding", name)
 
 
 def _to_name_in_file(name: str) -> str:
-    """Converts a name in `NAMES` to the one in the file, where the first block has no number."""
+    """Converts a key in `NAMES` to the name in the file, where the first block has no number."""
     return name.replace("/transformer_encoder_0/", "/transformer_encoder/")
 
 
 def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
-    """Writes a preset: the backbone, the tokenizer if there is a vocabulary, and a task with the head if there is one.
+    """Writes a keras-hub preset: backbone, tokenizer (if the model has a vocabulary) and task (if it has a head).
 
     Returns:
         The model without its next-sentence head and names of classes, which keras-hub cannot store.
 
     Raises:
-        UserError: If keras-hub's BERT would compute different outputs, or lacks a weight.
+        UserError: If keras-hub's BERT would compute different outputs or cannot hold one of the weights.
     """
     config = checkpoint.config
     wanted = {"hidden_act": "gelu", "layer_norm_eps": LAYER_NORM_EPSILON}
@@ -179,7 +182,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
 
 
 def backbone_outputs(checkpoint: LoadedModel, folder: str, features: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the outputs of keras-hub's backbone for a preset (see `Framework.outputs`)."""
+    """Returns the outputs that keras-hub's backbone computes from a preset (see `Framework.outputs`)."""
     import keras_hub as hub
 
     backbone = hub.models.BertBackbone.from_preset(folder)

@@ -1,4 +1,4 @@
-"""Reads and writes the JSON files of a keras-hub preset, in the form in which keras-hub serializes its objects."""
+"""Reads and writes the JSON files of a keras-hub preset: serialized Keras objects with their constructor arguments."""
 
 import json
 import os
@@ -47,7 +47,7 @@ _HEADS = {
 
 
 def read_config(path: str) -> BertConfig:
-    """Returns the configuration of the backbone that a config.json describes."""
+    """Converts the config.json of a preset's backbone to a BertConfig."""
     values = files.read_json_object(path)
     if values.get("class_name") != "BertBackbone":
         raise UserError(f"{path} describes a {values.get('class_name')}; expected a BertBackbone")
@@ -64,13 +64,14 @@ def read_config(path: str) -> BertConfig:
 
 
 def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) -> Tokenizer:
-    """Returns the vocabulary, its casing, and notes.
+    """Returns the vocabulary and casing of a preset, and notes for the user.
 
-    Keras-hub's tokenizer keeps accents by default, and presets of models trained without accents do not change that. If
-    no piece of an uncased vocabulary has an accent, accents are deleted, as in training.
+    keras-hub's tokenizer keeps accents by default, even in presets of models that were trained on text without accents.
+    Therefore, if no token of an uncased vocabulary contains an accent, the returned casing deletes accents.
 
     Raises:
-        UserError: If a file is damaged or contradicts the user, or strips accents without lower-casing.
+        UserError: If a file is damaged or contradicts the user's settings, or the tokenizer strips accents but keeps
+            capital letters.
     """
     vocab_file, settings_file = os.path.join(folder, VOCAB_FILE), os.path.join(folder, TOKENIZER_FILE)
     vocabularies = {vocab_file: files.read_text(vocab_file)} if files.exists(vocab_file) else {}
@@ -95,7 +96,7 @@ def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) ->
 
 
 def check_head(folder: str, weights: Mapping[str, Array]) -> None:
-    """Raises a UserError if the head of the preset's task is missing."""
+    """Raises a UserError if the preset's task.json names a task whose head is not among the weights."""
     task_file = os.path.join(folder, TASK_FILE)
     task = files.read_json_object(task_file).get("class_name") if files.exists(task_file) else None
     if isinstance(task, str) and task in _HEADS and _HEADS[task] not in weights:
@@ -103,7 +104,11 @@ def check_head(folder: str, weights: Mapping[str, Array]) -> None:
 
 
 def preset_files(checkpoint: LoadedModel) -> dict[str, str]:
-    """Returns the small files, by name, as keras-hub serializes its objects."""
+    """Returns the JSON files and the vocabulary of a preset, as texts by file name.
+
+    Raises:
+        UserError: If a preset cannot express the model's tokenizer.
+    """
     config = checkpoint.config
     inner: dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in _KEYS.items()}
     backbone = _serialized("bert_backbone", "BertBackbone", "float32", inner)

@@ -1,10 +1,10 @@
-"""TensorFlow model garden's object checkpoints of encoders, pre-training models and sentence classifiers. Read only.
+"""Checkpoints of the TensorFlow model garden: encoders, pre-training models and sentence classifiers. Read only.
 
-Their keys are paths of Python objects, such as layer_with_weights-4, and change with the code. The object graph in the
-file also contains each variable's name, and variables are looked up by these names.
+Their keys are paths of Python objects, such as layer_with_weights-4, which change with the code. The object graph in
+the file maps each key to the name of its variable, and we look weights up by these names.
 
-A head may have a pooler of its own, which was trained in place of the encoder's. It is read as the pooler, and the
-encoder's pooler, which has its initial values, is ignored.
+A head may have its own pooler, which was trained instead of the encoder's. In this case the head's pooler is read, and
+the encoder's pooler, which still has its initial values, is ignored.
 """
 
 import os
@@ -75,22 +75,25 @@ NAMING = Naming(NAMES, splits_heads=True, ignored=IGNORED)
 
 
 def detect(path: CheckpointPath) -> bool:
-    """Returns whether a path holds an object checkpoint with the names of model garden's encoder."""
+    """Returns whether a path holds an object-based TensorFlow checkpoint with the model garden's variable names."""
     return path.has_tensor(GRAPH) and NAMES["word_embeddings/embeddings"] in rename_variables(path.open_bundle()).shapes
 
 
 def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
-    """Reads a checkpoint with the bert_config.json and vocab.txt of its folder or of `overrides`.
+    """Reads a checkpoint. bert_config.json and vocab.txt come from its folder or from `overrides`.
 
     Raises:
-        UserError: If something is missing, left over, damaged, or does not fit together.
+        UserError: If a file or tensor is missing, unexpected or damaged, or files contradict each other.
     """
     source = rename_variables(path.open_bundle())
     return read_weights(read_model_files(os.path.dirname(source.path), overrides), source, NAMING, overrides)
 
 
 def rename_variables(source: Source) -> Source:
-    """Renames the keys of a checkpoint to variable names. Tensors without a name and other objects keep their keys.
+    """Returns the source with variable names in place of object paths.
+
+    Other objects, such as the optimizer's variables, keep their keys. The source is returned unchanged if it has no
+    object graph.
 
     Raises:
         UserError: If the object graph, which contains the names, is damaged.
@@ -118,7 +121,11 @@ def rename_variables(source: Source) -> Source:
 
 
 def _rename_head(keys: dict[str, str]) -> None:
-    """Renames the old next-sentence head to the new name, and the pooler of a head to the encoder's pooler."""
+    """Renames variables in `keys`, in place: the old next-sentence head, and a head's own pooler to the encoder's pooler.
+
+    Args:
+        keys: The key in the checkpoint, by variable name.
+    """
     replaced = []
     if NAMES["masked_lm_output/bias"] in keys:
         replaced.append((_OLD_NEXT_SENTENCE, _NEXT_SENTENCE))

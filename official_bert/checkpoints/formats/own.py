@@ -1,6 +1,6 @@
-"""Our own checkpoints: the --output_dir of run_pretraining, which it can start from or resume.
+"""Our own checkpoints: the --output_dir of run_pretraining, which a run can start from or resume.
 
-A model with the head of a task is written as the folder of a fine-tuned model, as fine-tuning writes it.
+A model with a task head is written as the folder of a fine-tuned model instead, like the one that fine-tuning writes.
 """
 
 import dataclasses
@@ -50,17 +50,22 @@ NAMING = Naming(
 
 
 def detect(path: CheckpointPath) -> bool:
-    """Returns whether a path holds a fine-tuned model of ours, or a checkpoint with our names."""
+    """Returns whether a path holds a model that this library fine-tuned, or a checkpoint of its pre-training."""
     if finetuned.is_finetuned(path.folder):
         return True
     return path.has_tensor(NAMES["word_embeddings/embeddings"])
 
 
 def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
-    """Reads the newest checkpoint of a folder, a checkpoint whose path without .index is given, or a fine-tuned model.
+    """Reads a checkpoint of pre-training or a fine-tuned model.
+
+    Args:
+        path: The folder of a run, whose newest checkpoint is read, the path of one checkpoint without .index, or the
+            folder of a fine-tuned model.
+        overrides: The user's settings.
 
     Raises:
-        UserError: If something is missing, left over, damaged, or does not fit together.
+        UserError: If a file or tensor is missing, unexpected or damaged, or files contradict each other.
     """
     if finetuned.is_finetuned(path.folder):
         return task_models.read(path.folder, overrides)
@@ -72,13 +77,16 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
 
 
 def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
-    """Writes a folder for run_pretraining, or the folder of a fine-tuned model, and returns what was written.
+    """Writes the model as a checkpoint of pre-training, or as a fine-tuned model if it has a task head.
 
-    With the optimizer's state, the folder can be resumed as an --output_dir. Without it, it can be an
+    A folder with optimizer state can be the --output_dir of a run that resumes. Without it, the folder can be an
     --init_checkpoint.
 
+    Returns:
+        The model that was written.
+
     Raises:
-        UserError: If there is an optimizer's state, but not exactly the weights of a pre-training model.
+        UserError: If the model has optimizer state, but its weights are not exactly those of a pre-training model.
     """
     if checkpoint.slots and set(checkpoint.parts) != PRETRAINING:
         raise UserError(
@@ -94,12 +102,12 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
 
 
 def save(checkpoint: LoadedModel, folder: str) -> None:
-    """Writes a model that was trained in Python into a new folder, or over an earlier save.
+    """Saves a model that was trained in Python into a new folder, or replaces an earlier save in the folder.
 
-    The earlier weights stay until the new ones are complete.
+    The earlier weights are kept until the new ones are complete.
 
     Raises:
-        UserError: If the folder holds something else, or a weight is not a finite number.
+        UserError: If the folder contains files of something else, or a weight is not finite.
     """
     if wrong := next((name for name, value in checkpoint.weights.items() if not np.isfinite(value).all()), None):
         raise UserError(f"{wrong} of the model has values that are not finite; train again with a lower learning rate")
@@ -121,14 +129,14 @@ def save(checkpoint: LoadedModel, folder: str) -> None:
 
 
 class _Stored(NamedTuple):
-    """The attributes of a Keras variable that RunCheckpoints reads."""
+    """A stand-in for a Keras variable, with the attributes that RunCheckpoints reads."""
 
     path: str
     value: tf.Variable
 
 
 def _save_run(checkpoint: LoadedModel, folder: str, step: int) -> None:
-    """Saves the weights, and the optimizer's state if there is one, as run_pretraining does."""
+    """Saves a checkpoint of `step` like run_pretraining does: the weights, and the optimizer state if there is one."""
     held: dict[str, list[Any]] = {
         "model": [_Stored(path, tf.Variable(each)) for path, each in checkpoint.weights.items()]
     }

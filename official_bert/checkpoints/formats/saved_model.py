@@ -1,7 +1,7 @@
-"""SavedModels of BERT encoders and sentence classifiers from TensorFlow Hub and model garden. Read only.
+"""Reads SavedModels of BERT encoders and sentence classifiers from TensorFlow Hub and the model garden. Read only.
 
-Weights are read by the names of the variables in variables/. The graph, which could run any code, is not loaded.
-TensorFlow Hub's models have a vocab.txt in assets/ and a variable that states the casing.
+Only the checkpoint in variables/ is read. The graph is not loaded, because it could run any code. TensorFlow Hub's
+models have a vocab.txt in assets/ and a variable that states whether text is lower-cased.
 """
 
 import os
@@ -36,7 +36,7 @@ _RATES_NOTE = "the SavedModel does not state its activation and dropout rates; B
 
 
 def detect(path: CheckpointPath) -> bool:
-    """Returns whether a path holds a SavedModel of any kind."""
+    """Returns whether a path holds a SavedModel of any model."""
     return path.has(GRAPH_FILE)
 
 
@@ -47,7 +47,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     shapes of the tensors.
 
     Raises:
-        UserError: If something is missing, left over, damaged, or the model is not a BERT with known names.
+        UserError: If a file or tensor is missing, unexpected or damaged, or the model is not a BERT with known names.
     """
     folder = path.folder
     raw = bundle.open_bundle(os.path.join(folder, _VARIABLES))
@@ -64,7 +64,11 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
 
 
 def _infer_config(source: Source, folder: str) -> BertConfig:
-    """Returns the configuration of a model from the shapes of its tensors.
+    """Infers the configuration of a model from the shapes of its tensors.
+
+    Args:
+        source: The tensors under the model garden's names.
+        folder: The folder, for error messages.
 
     Raises:
         UserError: If the model is not a BERT.
@@ -90,7 +94,12 @@ def _infer_config(source: Source, folder: str) -> BertConfig:
 
 
 def _find_tokenizer(folder: str, source: Source) -> FoundTokenizer:
-    """Returns the tokenizer settings from assets, variables and files."""
+    """Returns the vocabulary and casing in a SavedModel's folder: its assets, the casing variable, and our own files.
+
+    Args:
+        folder: The folder of the SavedModel.
+        source: The tensors under their keys in the checkpoint.
+    """
     found = find_tokenizer(folder)
     assets = os.path.join(folder, _ASSETS)
     names = files.list_folder(assets) if files.exists(assets) else []

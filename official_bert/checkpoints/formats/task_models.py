@@ -1,6 +1,7 @@
-"""Fine-tuned models as checkpoints: reads the folders that `finetune` and `save_checkpoint` write, and writes them too.
+"""Reads and writes the folders of fine-tuned models, as `finetune` and `save_checkpoint` write them.
 
-If the other format does not state them, question answering gets the original's limits and multiple choice four choices.
+A model that is converted from a format without task settings gets defaults: the original's length limits for question
+answering, and four choices for multiple choice.
 """
 
 import dataclasses
@@ -39,7 +40,8 @@ def read(folder: str, overrides: LoadOverrides) -> LoadedModel:
     """Reads the folder of a fine-tuned model.
 
     Raises:
-        UserError: If something is missing or damaged.
+        UserError: If a file is missing or damaged, or `overrides` asks for something that a fine-tuned model does not
+            have.
     """
     if overrides.optimizer:
         raise UserError(f"{folder} holds a fine-tuned model, which contains no optimizer state; remove --optimizer")
@@ -60,10 +62,13 @@ def read(folder: str, overrides: LoadOverrides) -> LoadedModel:
 
 
 def check_is_portable(path_or_name: str) -> None:
-    """Checks that checkpoint formats can store a model, if it was fine-tuned here.
+    """Checks that a fine-tuned model can be written in other checkpoint formats. Any other checkpoint passes.
+
+    Args:
+        path_or_name: The path or name of a checkpoint.
 
     Raises:
-        UserError: If its head has additional layers below the output layer.
+        UserError: If the model's head has additional layers between the encoder and the output layer.
     """
     task = finetuned.read_task(path_or_name)
     if task is not None and not (head_input := HeadInput.from_dict(task)).is_encoder:
@@ -74,9 +79,10 @@ def check_is_portable(path_or_name: str) -> None:
 
 
 def find_task_head(checkpoint: LoadedModel) -> str | None:
-    """Returns the head that makes a checkpoint a usable fine-tuned model, or None.
+    """Returns the task head of a checkpoint that can be written as a fine-tuned model, or None if it cannot.
 
-    The checkpoint must have no other head, a vocabulary and, except for regression, names for its classes.
+    The checkpoint must have exactly one head, a task head, and a vocabulary. Kinds of tasks with classes also need
+    their names.
     """
     heads = [part for part in checkpoint.parts if part not in (ENCODER, POOLER)]
     if len(heads) != 1 or heads[0] not in TASK_HEADS or checkpoint.vocab is None:
@@ -90,17 +96,17 @@ def _needs_labels(kind: str) -> bool:
 
 
 def _get_kind(checkpoint: LoadedModel, head: str) -> str:
-    """Returns the kind of task of a head. If the checkpoint does not state it, one class means regression."""
+    """Returns the kind of task of a head. A sequence classifier of unknown kind with one output is a regression."""
     is_number = len(checkpoint.weights.get("sequence_classifier/bias", ())) == 1
     default = names.REGRESSION if is_number else names.CLASSIFICATION
     return _KINDS.get(head) or checkpoint.kind or default
 
 
 def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
-    """Writes a model with the head of a task as the folder of a fine-tuned model. Returns what was written.
+    """Writes a model with a task head as the folder of a fine-tuned model. Returns the model that was written.
 
     Raises:
-        UserError: If a weight that the head needs is missing.
+        UserError: If the checkpoint lacks a weight that the head needs.
     """
     model = add_task(checkpoint)
     assert model.task is not None
@@ -109,7 +115,10 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
 
 
 def add_task(checkpoint: LoadedModel) -> LoadedModel:
-    """Returns a model that `find_task_head` accepts with a task, and with notes about what was assumed.
+    """Adds the contents of a task.json to a model, and notes about values that had to be assumed.
+
+    Args:
+        checkpoint: A model for which `find_task_head` returns a head.
 
     Raises:
         UserError: If a weight that the head needs is missing.
@@ -127,7 +136,7 @@ def add_task(checkpoint: LoadedModel) -> LoadedModel:
 
 
 def _make_task(checkpoint: LoadedModel, head: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns the contents of task.json, and notes about assumed values."""
+    """Returns the contents of a task.json for a model with the task head `head`, and notes about assumed values."""
     kind = _get_kind(checkpoint, head)
     labels = list(checkpoint.labels or ()) if _needs_labels(kind) else None
     if checkpoint.task is not None:
@@ -138,6 +147,6 @@ def _make_task(checkpoint: LoadedModel, head: str) -> tuple[dict[str, Any], tupl
 
 
 def format_settings(task: Mapping[str, Any]) -> str:
-    """Returns the settings of a task.json as one line."""
+    """Returns the settings of a task.json as one line for messages, such as "max_seq_length 128, num_choices 4"."""
     settings = {name: value for name, value in task.items() if name not in ("task", "kind", "labels", "table")}
     return ", ".join(f"{name} {json.dumps(value)}" for name, value in settings.items() if value is not None)

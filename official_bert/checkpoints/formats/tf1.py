@@ -1,4 +1,4 @@
-"""Google's TF1 checkpoints: bert_config.json, vocab.txt and bert_model.ckpt.*. They need no TensorFlow 1."""
+"""Google's TF1 checkpoints: bert_config.json, vocab.txt and bert_model.ckpt.*. TensorFlow 1 is not needed."""
 
 import dataclasses
 import os
@@ -69,25 +69,25 @@ NAMING = Naming(
 
 
 def detect(path: CheckpointPath) -> bool:
-    """Returns whether a path holds a checkpoint with Google's names."""
+    """Returns whether a path holds a TensorFlow checkpoint with the tensor names of google-research/bert."""
     return path.has_tensor(NAMES["word_embeddings/embeddings"])
 
 
 def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
-    """Reads a checkpoint with its configuration and vocabulary.
+    """Reads a TF1 checkpoint with its configuration and vocabulary.
 
     Raises:
-        UserError: If something is missing, left over, damaged, or does not fit together.
+        UserError: If a file or tensor is missing, unexpected or damaged, or files contradict each other.
     """
     source = path.open_bundle()
     return read_weights(read_model_files(os.path.dirname(source.path), overrides), source, NAMING, overrides)
 
 
 def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
-    """Writes the same bytes as Google's scripts would, and returns the checkpoint.
+    """Writes a TF1 checkpoint with the same bytes as Google's scripts would write. Returns the model that was written.
 
     Raises:
-        UserError: If Google's code would compute different outputs, or has no name for a weight.
+        UserError: If Google's code would compute different outputs or has no name for one of the weights.
     """
     config = checkpoint.config
     if config.layer_norm_eps != LAYER_NORM_EPSILON:
