@@ -74,7 +74,7 @@ def _prefixes_in(folder: str) -> list[str]:
 
 
 def _named_by_state_file(folder: str) -> str | None:
-    """Returns the newest checkpoint's prefix according to the folder's file named `checkpoint`. None if it is unusable."""
+    """Returns the newest checkpoint's prefix according to the folder's file named `checkpoint`, if it is usable."""
     try:
         newest = tf.train.latest_checkpoint(folder)
     except _READ_ERRORS:

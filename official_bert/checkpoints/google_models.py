@@ -44,7 +44,7 @@ def list_names() -> list[str]:
 
 @functools.cache
 def get_local_folder(path: str) -> str:
-    """Returns the local folder of a release, downloading it if necessary. A path without google:// is returned unchanged.
+    """Returns the local folder of a release, downloading it if necessary. Returns a path without google:// unchanged.
 
     Raises:
         UserError: If the name is unknown, or its zip file cannot be downloaded or is damaged.

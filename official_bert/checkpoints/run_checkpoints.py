@@ -36,8 +36,7 @@ class RunCheckpoints:
         self._checkpoint = tf.train.Checkpoint(**self._named)
 
     def save(self, step: int) -> str:
-        """Writes ckpt-<step>, then removes the oldest checkpoints beyond `keep` and those of later steps. Returns the
-        path.
+        """Writes ckpt-<step> and returns its path. Removes the oldest checkpoints beyond `keep`, and those of later steps.
 
         If saving fails, the earlier checkpoints stay intact.
 
@@ -102,7 +101,7 @@ class RunCheckpoints:
         return find_newest_complete(self._folder)
 
     def restore_latest(self) -> str | None:
-        """Restores all variables from the newest complete checkpoint. Returns its path, or None if no checkpoint exists.
+        """Restores all variables from the newest complete checkpoint. Returns its path, or None if there is none.
 
         Raises:
             UserError: If no checkpoint is complete, or it does not fit the model.

@@ -42,10 +42,10 @@ def tune_allocator() -> bool:
 
 
 def retune_allocator() -> None:
-    """Restores a setting of `tune_allocator` that TensorFlow resets. Does nothing if `tune_allocator` had no effect.
+    """Restores the malloc setting that TensorFlow resets. Does nothing if `tune_allocator` had no effect.
 
-    Call it after distributing a dataset. TensorFlow sets malloc's trim threshold to 128 KiB when the first dataset of a
-    Python generator is created.
+    Call it after a dataset has been distributed: when the first dataset of a Python generator is created, TensorFlow
+    sets malloc's trim threshold to 128 KiB.
     """
     library = _glibc()
     if _is_tuned and library is not None:

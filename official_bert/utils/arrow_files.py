@@ -1,4 +1,4 @@
-"""Parquet files, and streams of Arrow record batches, which Hugging Face's `save_to_disk` writes into a folder."""
+"""Reads Parquet files, and the Arrow stream files in folders that Hugging Face's `save_to_disk` wrote."""
 
 import contextlib
 import io
@@ -21,12 +21,12 @@ Rows = Iterator[tuple[str, dict[str, Any]]]
 
 
 def is_dataset(folder: str) -> bool:
-    """Returns whether Hugging Face's `save_to_disk` wrote a local folder."""
+    """Returns whether `folder` is a local folder that Hugging Face's `save_to_disk` wrote."""
     return any(os.path.isfile(os.path.join(folder, name)) for name in (_STATE, _SPLITS))
 
 
 def list_files(folder: str) -> list[str]:
-    """Returns the files of a folder that `save_to_disk` wrote, in order.
+    """Returns the data files of a folder that `save_to_disk` wrote, in order.
 
     Raises:
         UserError: If the folder has several splits or is corrupt.
@@ -53,14 +53,17 @@ def list_files(folder: str) -> list[str]:
 
 
 def parquet_ranges(path: str, size: int) -> list[Range]:
-    """Returns ranges of row groups of about `size` bytes each."""
+    """Splits a Parquet file into ranges of row groups of about `size` bytes each."""
     with _open_parquet(path) as parquet:
         groups = map(parquet.metadata.row_group, range(parquet.num_row_groups))
         return _make_ranges((group.total_byte_size for group in groups), size)
 
 
 def parquet_rows(path: str, columns: Sequence[str] | None, part: Range) -> Rows:
-    """Reads rows like row_files.read_rows, with texts as bytes."""
+    """Yields the position and the values of each row in a range of row groups. See row_files.read_rows.
+
+    Text values are bytes.
+    """
     with _open_parquet(path) as parquet:
         _check_columns(path, parquet.schema_arrow, columns)
         start, end = part[0], parquet.num_row_groups if part[1] is None else part[1]
@@ -70,13 +73,16 @@ def parquet_rows(path: str, columns: Sequence[str] | None, part: Range) -> Rows:
 
 
 def arrow_ranges(path: str, size: int) -> list[Range]:
-    """Returns ranges of record batches of about `size` bytes each."""
+    """Splits an Arrow stream file into ranges of record batches of about `size` bytes each."""
     with _open_stream(path) as batches:
         return _make_ranges((batch.get_total_buffer_size() for batch in batches), size)
 
 
 def arrow_rows(path: str, columns: Sequence[str] | None, part: Range) -> Rows:
-    """Reads rows like row_files.read_rows, with texts as bytes."""
+    """Yields the position and the values of each row in a range of record batches. See row_files.read_rows.
+
+    Text values are bytes.
+    """
     start, end = part
     with _open_stream(path) as batches:
         _check_columns(path, batches.schema, columns)
@@ -86,7 +92,12 @@ def arrow_rows(path: str, columns: Sequence[str] | None, part: Range) -> Rows:
 
 
 def _make_ranges(sizes: Iterable[int], range_size: int) -> list[Range]:
-    """Groups consecutive parts of a file, whose sizes are given, into ranges of about `range_size` bytes."""
+    """Groups consecutive parts of a file into ranges of about `range_size` bytes.
+
+    Args:
+        sizes: The size of each part (row group or record batch) in bytes.
+        range_size: The wanted size of a range in bytes.
+    """
     starts, length = [0], 0
     for index, size in enumerate(sizes):
         if length >= range_size:
@@ -98,7 +109,11 @@ def _make_ranges(sizes: Iterable[int], range_size: int) -> list[Range]:
 
 @contextlib.contextmanager
 def _open_stream(path: str) -> Iterator[Any]:
-    """Yields the record batches of a stream. Skipping batches of a local file reads only their positions."""
+    """Yields the record batches of an Arrow stream file. Skipping batches of a local file reads only their headers.
+
+    Raises:
+        UserError: If the file is truncated.
+    """
     import pyarrow as pa
 
     with _open(path, use_memory_map=True) as source:
@@ -114,9 +129,9 @@ def _open_stream(path: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _open(path: str, use_memory_map: bool) -> Iterator[Any]:
-    """Yields an Arrow file object. Errors within the context become UserErrors that name the file.
+    """Opens a file for Arrow. Errors within the context become UserErrors that name the file.
 
-    A memory map avoids reading the parts of a local file that are skipped.
+    With a memory map, skipped parts of a local file are not read.
     """
     import pyarrow as pa
 
@@ -136,7 +151,7 @@ def _open(path: str, use_memory_map: bool) -> Iterator[Any]:
 
 
 class _RemoteFile(io.RawIOBase):
-    """Adds the methods that Arrow needs to a remote file, since TensorFlow's file objects lack some."""
+    """A remote file with all methods that Arrow needs. TensorFlow's file objects lack some of them."""
 
     def __init__(self, reader: Any) -> None:
         super().__init__()

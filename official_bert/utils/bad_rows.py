@@ -15,21 +15,27 @@ _MAX_PROBLEM_LENGTH = 500  # characters
 
 
 def format_position(path: str, line: int | str) -> str:
-    """Returns the position of a row for messages. `line` is a line number, or a description in files without lines."""
+    """Returns the position of a row for messages, such as "train.csv, line 3".
+
+    Args:
+        path: The file.
+        line: The line number. For files without lines, a description such as "row 3".
+    """
     return f"{path}, line {line}" if isinstance(line, int) else f"{path}, {line}"
 
 
 class BadRows:
-    """Collects invalid rows.
+    """Handles invalid rows: raises an error for the first one, or counts them.
 
     Args:
-        policy: STOP raises a UserError for the first row. SKIP counts the rows and prints the first ones.
-        silent: Whether to print nothing.
+        policy: STOP raises a UserError for the first invalid row. SKIP counts invalid rows and prints the first few.
+        silent: Whether to print nothing about skipped rows.
 
     Attributes:
-        has_flags: Whether the command has finetune's flags that name columns and skip rows.
-        silent: As above.
-        counts: Number of skipped rows by file.
+        has_flags: Whether the command has flags such as --text_column and --on_bad_row, so that messages may suggest
+            them.
+        silent: The argument `silent`.
+        counts: Number of skipped rows, by file.
     """
 
     has_flags: ClassVar[bool] = True
@@ -45,8 +51,9 @@ class BadRows:
 
         Args:
             path: The file.
-            line: The number of the row's first line, counted from 1, or a description in files without lines.
-            problem: What was received and what is expected.
+            line: The number of the row's first line, counted from 1. For files without lines, a description such as
+                "row 3".
+            problem: Description of what was received and what is expected.
 
         Raises:
             UserError: If the policy is STOP.
@@ -62,18 +69,21 @@ class BadRows:
             print(f"skipped {where}: {problem}", file=sys.stderr)
 
     def first_reason(self, path: str) -> str:
-        """Returns the end of an error message: the number of invalid rows and the first problem, or "" if none."""
+        """Returns text in parentheses to append to an error message: the number of invalid rows and the first problem.
+
+        Returns "" if the file has no invalid rows.
+        """
         if path not in self._first_problems:
             return ""
         return f" ({pluralize(self.counts[path], 'bad row')}; the first: {self._first_problems[path]})"
 
     def summary(self) -> list[str]:
-        """Returns a line for each file with skipped rows."""
+        """Returns a message for each file that has skipped rows, with their number."""
         return [f"skipped {pluralize(count, 'bad row')} of {path}" for path, count in self.counts.items()]
 
 
 class NoBadRows(BadRows):
-    """Raises a UserError for every invalid row, in commands that cannot skip rows."""
+    """A BadRows for commands without --on_bad_row: raises a UserError for every invalid row."""
 
     has_flags = False
 

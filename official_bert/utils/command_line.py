@@ -51,12 +51,12 @@ _FLAGFILE = "flagfile"
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """The flags and defaults of one value of a command's chooser.
+    """The additional flags and the defaults that apply for one value of a command's chooser, such as --task=squad.
 
     Attributes:
         options: Dataclasses of the flags that exist only for this value, or for several values that list them.
-        shown_defaults: Defaults that --help shows for fields of the command's own options whose default is None, for
-            this value, by field name. The command itself replaces None.
+        shown_defaults: Defaults that --help shows in place of None, by field name, for fields of the command's own
+            options. The command replaces None with them itself.
     """
 
     options: tuple[type, ...] = ()
@@ -81,10 +81,12 @@ class Command:
         chooser: The flag whose value selects one of `variants`. It is a required field of the options.
         variants: Additional flags and defaults, by the value of the chooser.
         original_script: The file that runs the command under the name of google-research/bert's script.
-        script_flags: The defaults of that file that differ from the command's, as flags, to follow the original.
-        aliases: Alternative names of flags, from the original's script, and the flags that they set.
-        refused: Flags of the original's script that the command does not support, and the message for each.
-        tensorflow: Whether `main` imports TensorFlow. Its import then prints no messages.
+        script_flags: Flags that this script adds before the user's, where the original's defaults differ from the
+            command's.
+        aliases: The flag that each alternative name, taken from the original's script, stands for.
+        refused: For each flag of the original's script that the command does not support, the reason for the error
+            message.
+        tensorflow: Whether `main` uses TensorFlow. If true, TensorFlow is imported before `main`, without its messages.
     """
 
     program: str
@@ -106,19 +108,19 @@ class Command:
 
     @property
     def script_module(self) -> str | None:
-        """The module of the original's script, such as run_pretraining, or None."""
+        """The module name of `original_script`, such as run_pretraining, or None if there is none."""
         return self.original_script and self.original_script.removesuffix(".py").replace("/", ".")
 
     def run_as_script(self) -> NoReturn:
-        """Runs the command under the name of the original's script: `python -m run_pretraining`."""
+        """Runs the command like the original's script, as in `python -m run_pretraining`, with `script_flags`."""
         self.run([*self.script_flags, *sys.argv[1:]], f"python -m {self.script_module}")
 
     def run(self, arguments: Sequence[str] | None = None, program: str | None = None) -> NoReturn:
         """Runs the command and exits with its exit code.
 
         Args:
-            arguments: The arguments. Defaults to the arguments of the process.
-            program: The name of the program in --help. Defaults to the command's own.
+            arguments: The command-line arguments. Defaults to those of the process.
+            program: The name of the program in --help. Defaults to `self.program`.
         """
         with exit_codes(self.extra):
             arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -136,7 +138,7 @@ class Command:
             sys.exit(code)
 
     def parse(self, arguments: Sequence[str]) -> list[Any]:
-        """Returns the arguments of `main`.
+        """Parses command-line arguments into the arguments of `main`: instances of the option dataclasses and so on.
 
         Raises:
             UserError: If a flag is unknown, missing or not allowed for the variant, or has an invalid value.
@@ -164,7 +166,12 @@ class Command:
         return [*instances, positional] if self.positional else instances
 
     def flags(self, variant: str | None = None) -> list[Flag]:
-        """Returns the flags of the command and of a variant, with the variant's defaults."""
+        """Returns the flags of the command.
+
+        Args:
+            variant: A value of the chooser, to include its flags and show its defaults. None for the flags that all
+                variants share.
+        """
         chosen = self._chosen(variant)
         shown_defaults = chosen.shown_defaults if variant is not None else self._defaults_of_variants()
         own = [flag for options in self.options for flag in list_flags(options, shown_defaults)]
@@ -173,7 +180,10 @@ class Command:
         ]
 
     def _defaults_of_variants(self) -> dict[str, str]:
-        """Returns the defaults to show without a variant: the most common value, then others with their variants."""
+        """Returns the defaults that --help shows if no variant is chosen, by field name.
+
+        Each text has the most common default, then the other defaults and the variants that have them.
+        """
         names = dict.fromkeys(name for variant in self.variants.values() for name in variant.shown_defaults)
         shown = {}
         for name in names:
@@ -186,7 +196,7 @@ class Command:
         return shown
 
     def help(self, arguments: Sequence[str] = (), program: str | None = None) -> str:
-        """Returns the text of --help, with the flags of the variant if the arguments contain the chooser."""
+        """Returns the text of --help, including the flags of the variant that the arguments choose, if any."""
         program = program or self.program
         variant = self._variant([each for each in arguments if each not in _HELP], must_be_given=False)
         positional = f" [{self.positional}]" if self.positional else ""
@@ -214,7 +224,7 @@ class Command:
         return self.variants[variant] if variant is not None else Variant()
 
     def _variant(self, arguments: Sequence[str], must_be_given: bool = True) -> str | None:
-        """Returns the chooser's value in the arguments, or None if it is absent or the command has no chooser."""
+        """Returns the value of the chooser in the arguments. None if it is absent or the command has no chooser."""
         if self.chooser is None:
             return None
         values, _ = _parse_flags(self.flags(), self.aliases, arguments)
@@ -231,7 +241,12 @@ class Command:
         return str(chosen) if chosen is not None else None
 
     def _unknown(self, name: str, variant: str | None) -> str:
-        """Returns the error message for an unknown flag."""
+        """Returns the error message for an unknown flag, with a suggestion.
+
+        Args:
+            name: The flag without dashes.
+            variant: The chosen variant, or None.
+        """
         refusal = self.refused.get(name) or self.refused.get(name.removeprefix("no"))
         if refusal:
             return f"--{name} is not a flag of this command: {refusal}"
@@ -247,13 +262,13 @@ class Command:
 
 @contextlib.contextmanager
 def exit_codes(extra: str | None = None) -> Iterator[None]:
-    """Prints expected errors within the context as one line and exits: with code 1, or 130 after Ctrl-C.
+    """Prints an expected error within the context as one line and exits with code 1, or 130 after Ctrl-C.
 
-    Expected are UserErrors, missing packages, out-of-memory errors, and too many open files. If the reader of the
-    output closed the pipe, the exit code is 0.
+    Expected errors are UserErrors, missing packages, lack of memory, and too many open files. Other errors show a
+    traceback. If the reader of the output closed the pipe, the exit code is 0.
 
     Args:
-        extra: The extra of this package that the command needs.
+        extra: The pip extra that the command needs, such as "serve". The message about a missing package names it.
     """
     try:
         with handle_interrupts():
@@ -294,7 +309,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def _is_out_of_descriptors(error: BaseException | None) -> bool:
-    """Returns whether an error or one of its causes is the limit of open files."""
+    """Returns whether the cause of an error is that the process has too many open files."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             return True
@@ -317,13 +332,14 @@ def _parse_flags(
     arguments: Sequence[str],
     explain: Callable[[str], str] | None = None,
 ) -> tuple[flags.FlagValues, list[str]]:
-    """Parses arguments.
+    """Parses command-line arguments.
 
     Args:
-        known_flags: The flags.
-        aliases: Alternative names of flags.
+        known_flags: The flags that the arguments may contain.
+        aliases: Alternative names and the flags that they stand for.
         arguments: The arguments.
-        explain: Returns the error message for an unknown flag. None ignores unknown flags.
+        explain: Function that returns the error message for the name of an unknown flag. If it is None, unknown flags
+            are ignored.
 
     Returns:
         The flags with their values, and the positional arguments.
@@ -355,17 +371,17 @@ def _parse_flags(
 
 
 def _resolve_value(field: str, value: Any) -> Any:
-    """Returns the value of a field, with the full path of a packaged file in configs/."""
+    """Returns the value of a field. For fields that may name a file in configs/, returns the packaged file's path."""
     return find_config(value) if field in NAMING_CONFIGS and value is not None else value
 
 
 def _expand_flagfiles(arguments: Sequence[str], including: tuple[str, ...] = ()) -> list[str]:
-    """Returns the arguments with the lines of each flagfile in the flagfile's place.
+    """Replaces each --flagfile argument with the lines of the file.
 
     Args:
-        arguments: Arguments, or lines of a flagfile. Paths that start with configs/ also refer to the files of the
+        arguments: Arguments, or the lines of a flagfile. A path that starts with configs/ may also be a file of the
             installed package.
-        including: The flagfiles that these lines are from. A flagfile that includes itself is not read again.
+        including: The flagfiles that led to these lines, outermost first. They are not read again, so that cycles end.
 
     Raises:
         UserError: If a flagfile does not exist, is not a regular file, or is not UTF-8 text.

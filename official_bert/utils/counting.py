@@ -9,5 +9,5 @@ def pluralize(number: int, noun: str) -> str:
 
 
 def join_words(words: Sequence[str], conjunction: str = "and") -> str:
-    """Returns "a", "a and b" or "a, b and c"."""
+    """Joins words as in a sentence: "a", "a and b" or "a, b and c"."""
     return f" {conjunction} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -47,7 +47,10 @@ class DaskOptions(ValidatedOptions):
 
 @functools.cache
 def code_identity() -> str:
-    """Returns the version of this package, a digest of its code, and Python's version; workers must have the same."""
+    """Returns the version of this package, a digest of its code, and Python's version, as text.
+
+    A command and its workers must have the same.
+    """
     root = pathlib.Path(__file__).parents[2]
     digest = hashlib.sha256()
     for package in ("official_bert", "data_gen"):
@@ -58,7 +61,7 @@ def code_identity() -> str:
 
 
 class Cluster:
-    """The workers of a Dask scheduler. A context manager that connects on entry and disconnects on exit.
+    """The workers of a Dask cluster. A context manager that connects to the scheduler on entry and disconnects on exit.
 
     Args:
         address: The scheduler's address, such as tcp://HOST:8786.
@@ -127,7 +130,7 @@ class Cluster:
             what: Description of the work, for the progress line.
             function: A module-level function of this package. It may run more than once for the same task.
             tasks: The arguments of each task.
-            unit: Unit of `amounts`.
+            unit: Unit of `amounts` in the progress line, such as "MB".
             amounts: Amount of work in each task. Defaults to 1 per task.
 
         Raises:
@@ -191,7 +194,16 @@ class Cluster:
 
 
 def do_task(identity: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs a task on a worker, after checking that the worker has the command's `code_identity`."""
+    """Runs a task on a worker, after checking that the worker has the same code as the command.
+
+    Args:
+        identity: The command's `code_identity`.
+        function: The function to run.
+        *arguments: The arguments of the function.
+
+    Raises:
+        UserError: If the worker's code differs.
+    """
     _check_identity(code_identity(), identity, f"on {os.uname().nodename}")
     return function(*arguments)
 

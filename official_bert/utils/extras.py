@@ -1,4 +1,4 @@
-"""Optional dependencies: the extra of this package that installs each one. Their versions are in pyproject.toml."""
+"""Optional dependencies, and the extra of this package that installs each of them. pyproject.toml has the versions."""
 
 import json
 import os
@@ -26,10 +26,12 @@ EXTRAS = {
 
 
 def explain_missing_package(error: ModuleNotFoundError, extra: str | None = None) -> UserError | None:
-    """Returns an error that names the extra to install, or None if no extra installs the missing package.
+    """Returns an error that tells the user which extra of this package to install.
+
+    Returns None if no extra installs the missing package.
 
     Args:
-        error: The error of the import.
+        error: The error that the import raised.
         extra: The extra that the running command needs. It is preferred if several extras install the package.
     """
     package = (error.name or "").partition(".")[0]
@@ -41,7 +43,7 @@ def explain_missing_package(error: ModuleNotFoundError, extra: str | None = None
 
 
 def _requirement(extra: str) -> str:
-    """Returns the requirement to pass to pip: the checkout, or the place that this package was installed from."""
+    """Returns what to pass to pip to install the extra: the checkout's path, or the installed package's source."""
     checkout = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
     if os.path.exists(os.path.join(checkout, "pyproject.toml")):
         return f"{checkout}[{extra}]"

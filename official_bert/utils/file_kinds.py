@@ -22,15 +22,19 @@ _KINDS = {
 
 
 def describe(start: bytes) -> str | None:
-    """Returns the kind of a file that starts with these bytes, such as "a zip archive", or None if it is unknown."""
+    """Returns what a file is, such as "a zip archive", judging by its first bytes. None if they match no known kind."""
     return next((kind for kind, pattern in _KINDS.items() if re.match(pattern, start, re.DOTALL)), None)
 
 
 def check_text(path: str, start: bytes) -> None:
-    """Raises a UserError if a file that starts with these bytes is not UTF-8 text.
+    """Raises a UserError if the first bytes of a file show that it is not UTF-8 text.
 
-    UTF-16 is recognized by its byte order mark or by more than 25 % zero bytes. Without a mark, ASCII text in UTF-16 is
-    valid UTF-8 with zero characters, which tokenizers would drop.
+    UTF-16 is recognized by its byte order mark or by more than 25 % zero bytes. ASCII text in UTF-16 without a mark
+    needs this check, because it is valid UTF-8: the zero bytes are characters that tokenizers drop.
+
+    Args:
+        path: The file, for error messages.
+        start: Its first bytes.
     """
     start = start[:START]
     if kind := describe(start):

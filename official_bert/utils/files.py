@@ -53,16 +53,16 @@ def make_absolute(path: str) -> str:
 
 
 def normalize_path(path: str) -> str:
-    """Returns a local path in normal form, and a remote path unchanged."""
+    """Returns a local path without redundant parts (os.path.normpath), and a remote path unchanged."""
     return path if is_remote(path) else os.path.normpath(path)
 
 
 def refuse_overwriting(path: str, flag: str, inputs: Iterable[str]) -> None:
-    """Raises a UserError if an output file is also an input, under any spelling or link.
+    """Raises a UserError if an output file is also an input file, even if spelled differently or linked.
 
     Args:
         path: The output file.
-        flag: The flag of the output file, without dashes.
+        flag: The flag that named the output file, without dashes.
         inputs: The input files.
     """
     for input_file in inputs:
@@ -72,7 +72,7 @@ def refuse_overwriting(path: str, flag: str, inputs: Iterable[str]) -> None:
 
 
 def is_same_file(path: str, other: str) -> bool:
-    """Returns whether two paths are the same file, under any spelling or link. The file need not exist."""
+    """Returns whether two paths name the same file, even if spelled differently or linked. It need not exist."""
     if is_remote(path) or is_remote(other):
         (*scheme, name), (*other_scheme, other_name) = path.partition("://"), other.partition("://")
         return scheme == other_scheme and os.path.normpath(name) == os.path.normpath(other_name)
@@ -82,7 +82,10 @@ def is_same_file(path: str, other: str) -> bool:
 
 
 def work_path(path: str) -> str:
-    """Returns the prefix for names of working files: a local path, or for a remote one a name in the current folder."""
+    """Returns a local path that can serve as the prefix of temporary working files for an output file.
+
+    This is the path itself if it is local, or else a unique name in the current folder.
+    """
     if not is_remote(path):
         return path
     return f"{os.path.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
@@ -99,7 +102,7 @@ def open_bytes(path: str) -> Any:
 
 
 def check_regular(path: str) -> None:
-    """Raises a UserError if a local path exists and is not a regular file. Pipes and devices may never end."""
+    """Raises a UserError if a local path exists but is not a regular file. Reading pipes and devices may never end."""
     if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
         kind = "a folder" if os.path.isdir(path) else "a pipe, device or socket"
         raise UserError(f"{path} is {kind}; expected a regular file")
@@ -107,11 +110,11 @@ def check_regular(path: str) -> None:
 
 @contextlib.contextmanager
 def explain_read_errors(path: str, position: Callable[[], str] = lambda: "the start") -> Iterator[None]:
-    """Converts errors while a file is read or decompressed to UserErrors that name the file.
+    """Converts errors within the context, in which a file is read or decompressed, to UserErrors that name the file.
 
     Args:
         path: The file.
-        position: Returns the last position that was read, for messages.
+        position: Function that describes how far the file was read, for messages.
     """
     try:
         yield
@@ -141,11 +144,11 @@ def read_bytes(path: str) -> bytes:
 
 
 def sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
-    """Returns the SHA-256 hash of a file. Raises a UserError if it is missing or unreadable.
+    """Returns the SHA-256 of a file as hexadecimal digits. Raises a UserError if the file is missing or unreadable.
 
     Args:
         path: The file.
-        progress: Called with the number of bytes after each piece that is read.
+        progress: Function that is called with the number of bytes of each block that was read. None for no reports.
     """
     check_regular(path)
     with explain_read_errors(path), open_bytes(path) as reader:
@@ -158,15 +161,19 @@ def sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
 
 
 def read_text(path: str) -> str:
-    """Reads a UTF-8 file. See `decode`."""
+    """Returns the text of a UTF-8 file without its byte order mark. Raises a UserError like `decode`."""
     return decode(path, read_bytes(path))
 
 
 def decode(path: str, content: bytes) -> str:
-    """Returns the text of a UTF-8 file without its byte order mark.
+    """Decodes the content of a UTF-8 file and drops a byte order mark.
+
+    Args:
+        path: The file, for error messages.
+        content: The content of the file.
 
     Raises:
-        UserError: If the content is not UTF-8 text. The message has the file and the line.
+        UserError: If the content is not UTF-8 text. The message names the file and the line.
     """
     check_text(path, content)
     try:
@@ -177,7 +184,14 @@ def decode(path: str, content: bytes) -> str:
 
 
 def describe_invalid_utf8(path: str, line: int, error: UnicodeDecodeError, column: str = "") -> str:
-    """Returns the error message for a line that is not UTF-8, with a command that converts the file."""
+    """Returns the error message for a line that is not UTF-8. It suggests a command to convert the file.
+
+    Args:
+        path: The file.
+        line: The line's number, counted from 1.
+        error: The error that decoding raised.
+        column: The name of the table column with the invalid text, or "" if there is none.
+    """
     return (
         f"{path}, line {line}: byte 0x{error.object[error.start]:02x}{column} is not UTF-8; convert the file to UTF-8, "
         f"as from Latin-1 by: iconv -f LATIN1 -t UTF-8 {shlex.quote(path)} > NEW_FILE"
@@ -189,8 +203,8 @@ def parse_json(text: str, source: str = "", reject_nan: bool = False) -> Any:
 
     Args:
         text: The text.
-        source: The place that the text is from, for messages. Defaults to none.
-        reject_nan: Whether to reject NaN and Infinity, which Python reads although they are not valid JSON.
+        source: Where the text is from, to start error messages with. Defaults to nothing.
+        reject_nan: Whether to reject NaN and Infinity. Python's parser accepts them although they are not valid JSON.
 
     Raises:
         UserError: If the text is not valid JSON.
@@ -215,7 +229,7 @@ def read_json(path: str, max_bytes: int = MAX_JSON_BYTES) -> Any:
 
 
 def read_json_object(path: str, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """Returns the object in a JSON file, like `read_json`. Raises a UserError for any other value."""
+    """Returns the object in a JSON file as a dict. Raises a UserError like `read_json`, or if it is another value."""
     values = read_json(path, max_bytes)
     if not isinstance(values, dict):
         raise UserError(f"{path} contains {type(values).__name__}; expected a JSON object")
@@ -224,13 +238,13 @@ def read_json_object(path: str, max_bytes: int = MAX_JSON_BYTES) -> dict[str, An
 
 @contextlib.contextmanager
 def write_folder_atomically(path: str) -> Iterator[str]:
-    """Yields a local folder to write to, which becomes `path` on exit, or is removed after an exception.
+    """Yields a temporary local folder. On exit it is moved to `path`, or removed after an exception.
 
-    A local folder is renamed. The files of a remote one are uploaded one by one, and `is_unfinished` returns True until
-    the last one is uploaded.
+    If `path` is local, the folder is renamed. If it is remote, the files are uploaded one by one, and `is_unfinished`
+    returns True for `path` until all are uploaded.
 
     Raises:
-        UserError: If the path exists (empty and unfinished folders excepted) or cannot be written.
+        UserError: If `path` cannot be written or already exists, unless it is an empty or unfinished folder.
     """
     path = path.rstrip("/")
     if exists(path) and (not is_folder(path) or list_folder(path)) and not is_unfinished(path):
@@ -264,18 +278,18 @@ def _upload_folder(local: str, path: str) -> None:
 
 
 def is_unfinished(path: str) -> bool:
-    """Returns whether a remote folder is incomplete: the upload is still running, or it was interrupted."""
+    """Returns whether a remote folder is incomplete, because its upload is still running or was interrupted."""
     return is_remote(path) and exists(os.path.join(path, _UPLOADING))
 
 
 def local_copy(path: str) -> str:
-    """Returns a path that TensorFlow can read.
+    """Returns a path of a file or folder that TensorFlow can read.
 
-    This is the path itself if it is local or TensorFlow supports its scheme. Otherwise it is a temporary copy, which is
-    removed when the process ends.
+    This is the path itself if it is local or TensorFlow supports its scheme. Otherwise it is a downloaded copy, which
+    is removed when the process ends.
 
     Raises:
-        UserError: If the folder is incomplete.
+        UserError: If a remote folder is incomplete.
     """
     if not is_remote(path):
         return path
@@ -298,10 +312,11 @@ def check_holds_runs(path: str) -> None:
 
 @contextlib.contextmanager
 def write_atomically(path: str) -> Iterator[str]:
-    """Yields a local path to write to. The file becomes `path` on exit, or is removed after an exception.
+    """Yields a temporary local path to write to. On exit the file is moved to `path`, or removed after an exception.
 
-    The yielded path has the same file name in a temporary folder. Other files that are written to this folder are moved
-    too, before the file itself. An old file is removed first then, so that parts of two versions are never mixed.
+    The temporary path has the same file name, in a temporary folder. Other files that the caller writes into this
+    folder are moved as well, before the file itself. In this case an old file at `path` is removed first, so that files
+    of two versions are never mixed.
 
     Raises:
         UserError: If the folder cannot be created or the file cannot be written, such as on a full disk.
@@ -334,9 +349,9 @@ def _move_parts(source: str, name: str, path: str) -> None:
 
 @contextlib.contextmanager
 def create_temporary_folder(path: str) -> Iterator[str]:
-    """Yields a new folder in the same folder as a local `path`. It is removed on exit, unless it was renamed.
+    """Yields a new temporary folder next to a local `path`. It is removed on exit, unless the caller renamed it.
 
-    The folder is locked in the meantime. Other processes remove such folders if they are not locked.
+    The folder is locked within the context, because other processes remove temporary folders that are not locked.
     """
     folder, name = os.path.split(path)
     make_folder(folder or ".")
@@ -367,7 +382,8 @@ def remove_unfinished(folder: str, names: str = ".*") -> None:
 
     Args:
         folder: The folder. Remote folders never contain temporary files.
-        names: A regular expression for the names of the files that were written.
+        names: A regular expression for the final names of the files, to remove only their temporary files. Defaults to
+            all.
     """
     if is_remote(folder):
         return
@@ -399,7 +415,7 @@ def _list_temporary_names(folder: str) -> list[str]:
 
 @contextlib.contextmanager
 def explain_write_errors(path: str) -> Iterator[None]:
-    """Converts errors while a file is written to UserErrors that name the file."""
+    """Converts errors within the context, in which a file is written, to UserErrors that name the file."""
     try:
         yield
     except OSError as error:
@@ -430,7 +446,7 @@ def copy(source: str, target: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raises a UserError if a file cannot be written."""
+    """Raises a UserError if a file cannot be created or overwritten."""
     probe = f"{path}.probe"
     with contextlib.ExitStack() as stack, write_atomically(probe) as temporary, open(temporary, "wb"):
         stack.callback(remove, probe)
@@ -495,7 +511,7 @@ def size(path: str) -> int:
 
 
 def size_and_time(path: str) -> tuple[int, int]:
-    """Returns the size of a file in bytes, and the time of its last change in nanoseconds."""
+    """Returns the size of a file in bytes and the time of its last change in nanoseconds."""
     if is_remote(path):
         return size(path), file_system(path).modified(path)
     local = os.stat(path)
@@ -508,11 +524,11 @@ def glob(pattern: str) -> list[str]:
 
 
 def expand(patterns: list[str], flag: str) -> list[str]:
-    """Returns the files that match names and glob patterns, in the given order and sorted within a pattern.
+    """Returns the files that match the patterns, in the order of the patterns and sorted within each pattern.
 
     Args:
-        patterns: Names and patterns.
-        flag: The flag that they are from, without dashes, for messages.
+        patterns: File names and glob patterns.
+        flag: The flag that contains them, without dashes, for error messages.
 
     Raises:
         UserError: If the list is empty, or nothing matches a pattern.
@@ -537,13 +553,13 @@ def expand(patterns: list[str], flag: str) -> list[str]:
 
 
 def check_utf8(text: str, what: str) -> None:
-    """Raises a UserError if a text from the operating system, such as a file name, is not UTF-8.
+    """Raises a UserError if text from the operating system, such as a file name, is not valid UTF-8.
 
-    Python represents such bytes by surrogates, which TensorFlow, JSON and terminals reject.
+    Python represents invalid bytes in it by surrogates, which TensorFlow, JSON and terminals reject.
 
     Args:
         text: The text.
-        what: The start of the message, such as "the argument".
+        what: What the text is, to start the message with, such as "the argument".
     """
     try:
         text.encode()

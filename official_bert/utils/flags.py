@@ -5,8 +5,8 @@
         input_file: list[str] = option(dataclasses.MISSING, "TFRecord files.", group=DATA)
         learning_rate: float = option(5e-5, "Peak learning rate.", above=0, group=TRAINING)
 
-Modules that define options import nothing heavy, so that flags are parsed and --help is printed before TensorFlow is
-imported.
+Modules that define options must not import TensorFlow or other slow packages, so that flags are parsed and --help is
+printed without waiting for them.
 """
 
 import dataclasses
@@ -50,15 +50,15 @@ def option(
         default: Default value. None makes the flag optional and `dataclasses.MISSING` makes it required.
         help: One sentence for --help, which adds the default and the choices.
         choices: Allowed values of a string, or of each item of a list.
-        min: Smallest allowed value.
-        max: Largest allowed value.
-        above: Limit that the value must exceed.
-        below: Limit that the value must stay below.
-        repeated: For a list: whether the flag is repeated for each value, instead of separating values by commas.
-        items: For a list of texts: the type of number that each item must be. The limits apply to each of them.
+        min: Smallest allowed number.
+        max: Largest allowed number.
+        above: Number that the value must exceed.
+        below: Number that the value must be less than.
+        repeated: For a list: whether users repeat the flag for each item. If false, they separate items by commas.
+        items: For a list of strings that must be numbers: their type. The limits apply to each item.
         group: Heading in --help: DATA, MODEL, TRAINING, EVALUATION, HARDWARE, or another.
         resumable: Whether a run may be resumed with another value (see runs.run_file).
-        shown_default: Description of the default for --help, where the default itself (such as None) has no meaning.
+        shown_default: Description of the default for --help, in place of a default such as None.
     """
     limits = {"at least": min, "greater than": above, "at most": max, "less than": below}
     metadata = {
@@ -96,7 +96,12 @@ class ValidatedOptions:
 
 
 def _describe_violation(value: Any, metadata: Mapping[str, Any]) -> str | None:
-    """Returns what the value of an option must be, or None if it is allowed. `metadata` is from `option`."""
+    """Returns what the value of an option must be if it violates a limit, such as "at least 1". None if it is allowed.
+
+    Args:
+        value: The value, or one item of a list.
+        metadata: The metadata of the dataclass field, which `option` created.
+    """
     choices, limits, items = metadata.get("choices"), metadata.get("limits", {}), metadata.get("items")
     if items and value is not None:
         try:
@@ -114,7 +119,7 @@ def _describe_violation(value: Any, metadata: Mapping[str, Any]) -> str | None:
 
 
 class _ListParser(flags.ListParser):
-    """A parser that splits at commas. absl's parser reads a line of CSV, where names cannot contain line breaks."""
+    """A flag parser that splits the value at commas. Unlike absl's parser, it allows line breaks within items."""
 
     def parse(self, argument: str | list[str]) -> list[str]:
         if isinstance(argument, list) or not argument or re.search('(^|,)"', argument):
@@ -124,18 +129,18 @@ class _ListParser(flags.ListParser):
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """A flag of a command.
+    """A flag of a command, described by a dataclass field that `option` created.
 
     Attributes:
         name: The name without dashes, and without the underscore at the end of fields such as `from_`.
         field: The name of the field.
         kind: The type of the value, or of each item of a list: bool, int, float or str.
         is_list: Whether the flag takes several values.
-        required: Whether the flag has no default.
-        default: The default. None if the flag is required or optional without a default.
+        required: Whether the user must pass the flag.
+        default: The default. None if the flag is required, or optional without a default value.
         shown_default: The default that --help shows.
 
-    The other attributes are arguments of `option`.
+    The other attributes are the arguments of `option` with the same names.
     """
 
     name: str
@@ -151,7 +156,7 @@ class Flag:
     group: str
 
     def define(self, values: flags.FlagValues) -> None:
-        """Defines the flag in `values`."""
+        """Defines the flag in absl's `values`."""
         if self.repeated:
             flags.DEFINE_multi_string(self.name, self.default, self.help, flag_values=values)
         elif self.is_list:
@@ -163,7 +168,7 @@ class Flag:
             definers.get(self.kind, flags.DEFINE_string)(self.name, self.default, self.help, flag_values=values)
 
     def expected(self) -> str:
-        """Returns a description of valid values, for error messages."""
+        """Returns a description of valid values, such as "a whole number", for error messages."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         if self.is_list and not self.repeated:
@@ -171,7 +176,7 @@ class Flag:
         return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[self.kind]
 
     def describe(self) -> str:
-        """Returns the flag's paragraph of --help."""
+        """Returns the paragraph of --help about the flag."""
         value = "|".join(self.choices) if self.choices else {int: "N", float: "X"}.get(self.kind, "TEXT")
         if self.is_list and not self.repeated:
             value += ",..."
@@ -193,9 +198,9 @@ def list_flags(options: type, shown_defaults: Mapping[str, Any] | None = None, g
     """Returns the flags of a dataclass: one for each field that was created by `option`.
 
     Args:
-        options: The dataclass.
+        options: The dataclass with the options.
         shown_defaults: Defaults to show in --help in place of None, by field name.
-        group: The heading in --help for fields without a group.
+        group: The heading in --help for fields whose `option` has no group.
     """
     hints = typing.get_type_hints(options)
     flags = []
@@ -228,7 +233,7 @@ def list_flags(options: type, shown_defaults: Mapping[str, Any] | None = None, g
 
 
 def describe(flags: Sequence[Flag]) -> str:
-    """Returns the flags under the headings of their groups."""
+    """Returns the text of --help about the flags, under the headings of their groups."""
     groups = dict.fromkeys(flag.group for flag in flags)
     return "\n\n".join(
         "\n".join([f"{group}:", *(flag.describe() for flag in flags if flag.group == group)]) for group in groups

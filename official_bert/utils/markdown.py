@@ -10,19 +10,19 @@ Table = Sequence[Sequence[str]]  # rows of cells; the first row is the header
 
 
 def escape(text: str) -> str:
-    """Returns text on one line, with all markup characters escaped."""
+    """Puts text on one line and escapes all markup characters."""
     escaped = html.escape(" ".join(text.split()), quote=False)
     return re.sub(r"([\\`*\[\]#|]|\b_|_\b)", r"\\\1", escaped)  # _ within a word is not markup
 
 
 def code(text: str) -> str:
-    """Returns text as a code span, with more backticks around it than it contains in a row."""
+    """Formats text as a code span. It is enclosed in more backticks than the text contains in a row."""
     fence = next(fence for fence in ("`" * count for count in itertools.count(1)) if fence not in text)
     return f"{fence} {text} {fence}" if len(fence) > 1 else f"`{text}`"
 
 
 def table(rows: Table) -> str:
-    """Returns a table of escaped cells, or an empty string if it has only a header."""
+    """Formats rows, of which the first is the header, as a table of escaped cells. Returns "" for a header alone."""
     if len(rows) < 2:
         return ""
     lines = [f"| {' | '.join(map(escape, row))} |" for row in rows]
@@ -30,7 +30,7 @@ def table(rows: Table) -> str:
 
 
 def flag_table(flags: Mapping[str, Any]) -> list[list[str]]:
-    """Returns a table of the flags that have a value."""
+    """Returns the rows of a table with the name and value of each flag that has a value."""
     rows = [
         [f"--{name}", ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)]
         for name, value in flags.items()

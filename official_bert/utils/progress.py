@@ -11,7 +11,7 @@ _MIN_LOG_LINES = 20  # if the run has as many steps
 
 
 def get_log_interval(num_steps: int, max_interval: int) -> int:
-    """Returns the number of steps between log lines. It is reduced in short runs, which get about 20 lines."""
+    """Returns the number of steps between log lines. In short runs it is so small that they get about 20 lines."""
     return min(max_interval, max(1, num_steps // _MIN_LOG_LINES))
 
 
@@ -33,9 +33,9 @@ class Progress:
     """Prints a progress line to stderr every ten seconds. Shorter work prints nothing.
 
     Args:
-        what: Description of the work, which starts each line.
+        what: Description of the work, with which each line starts.
         total: Total amount of work.
-        unit: Unit of the amounts.
+        unit: Unit of `total` and of the amounts passed to `update`, such as "MB".
     """
 
     def __init__(self, what: str, total: float, unit: str) -> None:
@@ -44,7 +44,7 @@ class Progress:
         self._done_at_start = 0.0
 
     def begin(self, done: float) -> None:
-        """Restarts the clock, so that earlier work, such as compilation, does not affect the rate.
+        """Restarts the clock, so that the time spent before, for example on compilation, does not affect the rate.
 
         Args:
             done: The amount done so far.
@@ -52,11 +52,11 @@ class Progress:
         self._start, self._done_at_start = time.monotonic(), done
 
     def update(self, done: float, detail: str = "") -> None:
-        """Prints a line if the last one is old enough.
+        """Prints a progress line if ten seconds have passed since the last one.
 
         Args:
             done: The amount done so far.
-            detail: Text to add to the line.
+            detail: Text to append to the line.
         """
         now = time.monotonic()
         if now - self._last < _SECONDS_BETWEEN_LINES:
@@ -75,7 +75,7 @@ class Progress:
 
 @contextlib.contextmanager
 def report_elapsed_time(what: str) -> Iterator[None]:
-    """Prints the elapsed time to stderr every ten seconds within the context, for work of unknown length."""
+    """Prints the elapsed time to stderr every ten seconds within the context, for work of unknown duration."""
     start = time.monotonic()
 
     def report() -> None:
@@ -87,7 +87,7 @@ def report_elapsed_time(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def call_repeatedly(function: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Calls a function at an interval of `seconds`, in a separate thread, within the context."""
+    """Calls a function every `seconds` seconds in a separate thread, until the context ends."""
     done = threading.Event()
 
     def repeat() -> None:

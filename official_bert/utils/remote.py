@@ -1,7 +1,7 @@
-"""Remote file systems: TensorFlow's for schemes that it supports, such as gs://, and fsspec's for others, such as s3://.
+"""Access to remote files: through TensorFlow for schemes that it supports, such as gs://, and otherwise through fsspec.
 
-fsspec needs a package for each kind of storage. Files are uploaded when they are complete, because storage may keep the
-beginning of a file whose writer failed.
+fsspec needs an additional package for each kind of storage, such as s3fs for s3://. Files are uploaded only when they
+are complete, because a storage service may keep the beginning of a file whose writer failed.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def temporary_name(path: str) -> str:
 
 
 class TensorFlowFiles:
-    """The file systems that TensorFlow supports."""
+    """Operations on remote files whose scheme TensorFlow supports."""
 
     def __init__(self) -> None:
         import tensorflow as tf  # slow, and most files are local
@@ -70,7 +70,7 @@ class TensorFlowFiles:
 
 
 class FsspecFiles:
-    """The file system of a path that fsspec supports. Failed operations raise UserErrors."""
+    """Operations on remote files through fsspec. Failed operations raise UserErrors."""
 
     def __init__(self, path: str) -> None:
         import fsspec
@@ -164,7 +164,7 @@ class FsspecFiles:
 
 
 def file_system(path: str) -> TensorFlowFiles | FsspecFiles:
-    """Returns the file system of a remote path.
+    """Returns the object through which a remote path is read and written.
 
     Raises:
         UserError: If neither TensorFlow nor fsspec supports the scheme, or a package is missing.
@@ -193,7 +193,14 @@ def _download_folder() -> tempfile.TemporaryDirectory[str]:
 
 @functools.cache
 def _download(store: Any, root: str, versions: tuple[tuple[str, str], ...]) -> str:
-    """Downloads a file or a folder and returns the local path. `versions` has the names of all files."""
+    """Downloads a file or a folder once per process, and returns the local path.
+
+    Args:
+        store: The fsspec file system.
+        root: The remote file or folder.
+        versions: The path and the version of each remote file. If a version has changed, the files are downloaded
+            again.
+    """
     target = os.path.join(tempfile.mkdtemp(dir=_download_folder().name), posixpath.basename(root))
     names = [name for name, _ in versions]
     store.get(names, [target + name.removeprefix(root) for name in names])

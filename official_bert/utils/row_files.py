@@ -1,10 +1,12 @@
-"""Files of rows with named columns, and datasets that consist of these files.
+"""Files of rows with named columns, and datasets that consist of such files.
+
+The kinds of files are:
 
 parquet  Parquet. Row groups can be read separately.
 arrow    A stream of Arrow record batches, as Hugging Face's datasets writes it. Batches can be read separately.
-tfds     A file that TensorFlow Datasets prepared. It is read as a whole.
+tfds     A file that TensorFlow Datasets prepared. It can only be read as a whole.
 
-`expand` finds the files of Hugging Face's dataset folders, and of data sets of TensorFlow Datasets by name.
+`expand` finds the files of Hugging Face's dataset folders, and of TensorFlow Datasets' datasets by name.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +31,10 @@ _MAGIC_BYTES = 16  # enough to recognize each kind
 
 
 def detect_kind(path: str) -> str | None:
-    """Returns the kind of a file of rows, or None if it is another kind, such as text.
+    """Returns "parquet", "arrow" or "tfds", or None if the file is something else, such as text.
 
     Raises:
-        UserError: If the file is missing, unreadable, truncated, corrupt, or a compressed Parquet or Arrow file.
+        UserError: If the file is missing, unreadable or corrupt, or is a compressed Parquet or Arrow file.
     """
     if tfds_files.is_prepared_file(path):
         return TFDS
@@ -55,9 +57,9 @@ def detect_kind(path: str) -> str | None:
 
 
 def find_ranges(path: str, kind: str, size: int) -> list[Range]:
-    """Returns ranges of a file of about `size` bytes each, which together cover all rows in order.
+    """Splits a file into ranges of about `size` bytes each, which together cover all rows in order.
 
-    A file that cannot be split, such as a remote one, is a single range.
+    The ranges are for `read_rows`. A file that cannot be split, such as a remote one, is a single range.
 
     Raises:
         UserError: If the file is corrupt.
@@ -74,17 +76,17 @@ def read_rows(
     part: Range = WHOLE,
     drop_invalid_utf8: bool = False,
 ) -> Rows:
-    """Yields the position of each row in the file, such as "row 3", and its values by column.
+    """Yields each row of a file: its position, such as "row 3", and its values by column.
 
     Only a few rows are in memory at a time.
 
     Args:
         path: A local or remote file.
         kind: The result of `detect_kind`.
-        columns: The columns to read, whose values are texts or None. None reads all columns of any type; then values
-            that are not valid UTF-8 stay bytes.
+        columns: The columns to read. They must contain text or null. None reads all columns, of any type; text values
+            that are not valid UTF-8 then stay bytes.
         part: One of the ranges from `find_ranges`.
-        drop_invalid_utf8: Whether to drop invalid UTF-8 instead of raising an error.
+        drop_invalid_utf8: Whether to drop bytes that are not valid UTF-8 instead of raising an error.
 
     Raises:
         UserError: If a column is missing or its values are not UTF-8 text, or the file is corrupt.
@@ -106,14 +108,14 @@ def read_rows(
 
 
 def expand(patterns: Sequence[str], flag: str) -> list[str]:
-    """Returns the files that names and glob patterns refer to, in the given order. Extends `files.expand`.
+    """Returns the files of names and glob patterns, in the given order. Extends `files.expand` by datasets.
 
     A folder written by Hugging Face's `save_to_disk` is replaced by its files. `tfds:NAME` or `tfds:NAME#SPLIT` (train
-    by default) is replaced by the files of a dataset of TensorFlow Datasets.
+    by default) is replaced by the files of this dataset of TensorFlow Datasets.
 
     Args:
-        patterns: Names and patterns.
-        flag: The flag that they are from, without dashes, for messages.
+        patterns: File names, glob patterns and datasets.
+        flag: The flag that contains them, without dashes, for error messages.
 
     Raises:
         UserError: If nothing matches, a folder has several splits, or the data set cannot be loaded.
@@ -133,19 +135,24 @@ def expand(patterns: Sequence[str], flag: str) -> list[str]:
 
 
 def is_data_set(name: str) -> bool:
-    """Returns whether a name refers to a data set: one of TensorFlow Datasets, or a folder of Hugging Face's."""
+    """Returns whether a name is a dataset: `tfds:NAME`, or a folder that Hugging Face's `save_to_disk` wrote."""
     return name.startswith(tfds_files.PREFIX) or arrow_files.is_dataset(name)
 
 
 def fingerprint(paths: Sequence[str]) -> dict[str, str]:
-    """Returns the size and a checksum of each file, which a resumed run compares."""
+    """Returns a text with the size and a checksum of each file, by path. A resumed run compares them."""
     return {path: f"{files.size(path):,} bytes, sha256 {files.sha256(path)}" for path in paths}
 
 
 def check_unchanged(before: Mapping[str, str], patterns: Sequence[str], flag: str) -> None:
-    """Raises a UserError if the files of a flag, or their contents, differ from an earlier `fingerprint`.
+    """Raises a UserError if the input files of a run have changed since it was started.
 
-    If the files no longer exist, a note is printed, because the run uses what it has read from them.
+    If they no longer exist, only a note is printed, because the run has already read them.
+
+    Args:
+        before: The result of `fingerprint` at the start of the run.
+        patterns: The file names, glob patterns and datasets of the flag.
+        flag: The flag, without dashes, for error messages.
     """
     try:
         now = fingerprint(expand(patterns, flag))

@@ -1,4 +1,4 @@
-"""Ends processes after Ctrl-C, when memory runs out, and together with their parent process."""
+"""Ends the process cleanly: after Ctrl-C, when memory runs out, or when its parent process ends."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ _is_interrupted = False
 
 
 def interrupt(*_: object) -> NoReturn:
-    """Signal handler for Ctrl-C: raises KeyboardInterrupt like Python's own, and records that it did."""
+    """Signal handler for Ctrl-C. Raises KeyboardInterrupt, like Python's own handler, and records that it did."""
     global _is_interrupted
     _is_interrupted = True
     raise KeyboardInterrupt
@@ -24,10 +24,10 @@ def interrupt(*_: object) -> NoReturn:
 
 @contextlib.contextmanager
 def handle_interrupts() -> Iterator[None]:
-    """Makes sure that Ctrl-C ends the process, even if other code loses the KeyboardInterrupt. For the main thread.
+    """Makes sure that Ctrl-C ends the process, even if other code swallows the KeyboardInterrupt.
 
-    TensorFlow loses exceptions in Python code that it calls, and continues with wrong results, which may cause another
-    error or none. Python prints and ignores exceptions in destructors.
+    Use the context in the main thread. TensorFlow swallows exceptions in Python code that it calls and continues with
+    wrong results, which may or may not cause another error. Python prints and ignores exceptions in destructors.
     """
     global _is_interrupted
     is_main = threading.current_thread() is threading.main_thread()
@@ -54,14 +54,14 @@ def handle_interrupts() -> Iterator[None]:
 
 
 def check_interrupted() -> None:
-    """Raises KeyboardInterrupt if an earlier one was lost, because results since then may be wrong."""
+    """Raises KeyboardInterrupt if other code swallowed an earlier one, because results since then may be wrong."""
     if _is_interrupted:
         raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
 def exit_on_interrupt() -> Iterator[None]:
-    """Ends the process without a traceback after Ctrl-C, or if memory runs out during imports."""
+    """Ends the process without a traceback if Ctrl-C is pressed or memory runs out within the context."""
     try:
         with handle_interrupts():
             yield
@@ -110,7 +110,7 @@ def end_interrupted() -> NoReturn:
 
 
 def end_with_parent(parent: int) -> None:
-    """Makes Linux kill this process when its parent ends. `parent` is the parent's process id.
+    """Makes Linux kill this process when its parent process, whose id is `parent`, ends.
 
     On other systems, the process ends when it next reads from its parent.
     """
@@ -123,5 +123,5 @@ def end_with_parent(parent: int) -> None:
 
 
 def end_with_parent_statement() -> str:
-    """Returns Python code that a child process of this one can run to call `end_with_parent`."""
+    """Returns a Python statement that makes the child process that executes it end together with this process."""
     return f"from {__name__} import {end_with_parent.__name__}; {end_with_parent.__name__}({os.getpid()})"

@@ -1,6 +1,6 @@
 """Reads local and remote files as streams of bytes or lines, and decompresses gzip, bzip2, xz and Zstandard.
 
-Compression is recognized by a file's first bytes, whatever its name.
+Compression is recognized by a file's first bytes. Its name does not matter.
 """
 
 import bz2
@@ -28,16 +28,16 @@ _ZSTANDARD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # the sec
 
 
 def is_compressed(start: bytes) -> bool:
-    """Returns whether a file is compressed in a supported format. `start` is its first ten bytes, if it has as many."""
+    """Returns whether a file is compressed in a supported format, judging by its first ten bytes."""
     return any(format.match(start) for format in (_GZIP, _BZIP2, _XZ, _ZSTANDARD))
 
 
 @contextlib.contextmanager
 def open_decompressed(path: str) -> Iterator[io.BufferedReader]:
-    """Yields a file's decompressed content. Only local files that are not compressed support seeking.
+    """Opens a file and yields a reader of its decompressed content.
 
-    Reading a corrupt file raises EOFError (if it is truncated), OSError, zlib.error or lzma.LZMAError.
-    `files.explain_read_errors` converts them to UserErrors.
+    The reader supports seeking only if the file is local and not compressed. Reading a corrupt file raises EOFError (if
+    it is truncated), OSError, zlib.error or lzma.LZMAError. `files.explain_read_errors` converts them to UserErrors.
     """
     with contextlib.ExitStack() as stack:
         if files.is_remote(path):
@@ -49,9 +49,9 @@ def open_decompressed(path: str) -> Iterator[io.BufferedReader]:
 
 
 def read_start(path: str, size: int) -> tuple[bytes, bool]:
-    """Returns the first bytes of a file's decompressed content, and whether it is compressed.
+    """Returns the first `size` bytes of a file's decompressed content, and whether the file is compressed.
 
-    Returns no bytes for a pipe, because it can be read only once.
+    For a pipe, which can be read only once, it reads nothing and returns no bytes.
 
     Raises:
         UserError: If the file is missing, unreadable, truncated or corrupt.
@@ -66,12 +66,12 @@ def read_start(path: str, size: int) -> tuple[bytes, bool]:
 
 
 def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-    """Yields the lines of a file, decompressed.
+    """Yields the lines of a file, decompressed if necessary.
 
     Args:
         path: A local or remote file.
-        start: The position of the first line to read, in bytes. Must be 0 for remote and compressed files.
-        end: The position of the first line that is not read, in bytes. None reads to the end.
+        start: Byte offset of the first line to read. Must be 0 for remote and compressed files.
+        end: Byte offset of the first line that is not read. None reads to the end of the file.
     """
     number = 0
     with files.explain_read_errors(path, lambda: f"line {number}"), open_decompressed(path) as reader:
@@ -87,14 +87,15 @@ def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[by
 def decode_lines(
     path: str, lines: Iterable[bytes], drop_invalid_utf8: bool | None = None, at_start: bool = True
 ) -> Iterator[str]:
-    """Yields lines as text.
+    """Decodes the lines of a UTF-8 file.
 
     Args:
         path: The file that the lines are from, for messages.
         lines: The lines.
-        drop_invalid_utf8: Whether to drop invalid UTF-8 instead of raising an error. None if the command has no flag
-            for it, which the message would name.
-        at_start: Whether the first line is the file's first one, which may begin with a byte order mark.
+        drop_invalid_utf8: Whether to drop bytes that are not valid UTF-8. If it is False, they are an error that
+            suggests --drop_invalid_utf8. If it is None, they are an error without this suggestion, for commands without
+            the flag.
+        at_start: Whether `lines` starts with the first line of the file, which may begin with a byte order mark.
 
     Raises:
         UserError: If a line is not UTF-8, or the file is UTF-16 or not a text file.
@@ -149,7 +150,7 @@ def _zstandard_blocks(reader: io.BufferedReader) -> Iterator[bytes]:
 
 
 class _BlockReader(io.RawIOBase):
-    """A file object that reads from an iterator of blocks."""
+    """A file object that reads from an iterator of blocks of bytes."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Reads tables: the rows of CSV, TSV, JSON lines, plain text and files such as Parquet, with their positions."""
+"""Reads the rows of tables, with their positions: CSV, TSV, JSON lines, plain text, and files such as Parquet."""
 
 import collections
 import csv
@@ -38,21 +38,19 @@ def read_rows(
     has_longer_rows: bool = False,
     as_text: bool = False,
 ) -> Iterator[tuple[int | str, dict[str, Any]]]:
-    """Yields the first line's number and the values of each row, by column.
+    """Yields each row of a table: the number of its first line, and its values by column.
 
     Args:
         path: A file with one of these endings, compressed (.gz, .bz2, .xz, .zst) or not; or a file or data set that
-            row_files.py reads. Rows without a line number have a position such as "row 3".
-            .csv: Separated by commas. Quoted values may contain commas and line ends.
-            .tsv: Separated by tabs. Quotes have no meaning.
-            .jsonl or .json: An object on each line, or an array of objects.
-            .txt: A text on each line, in the column TEXT.
-        bad_rows: Collects invalid rows and rows with a text of more than MAX_CHARACTERS.
+            row_files.py reads. Rows without a line number have a position such as "row 3". .csv: Separated by commas.
+            Quoted values may contain commas and line ends. .tsv: Separated by tabs. Quotes have no meaning. .jsonl or
+            .json: An object on each line, or an array of objects. .txt: A text on each line, in the column TEXT.
+        bad_rows: Handles invalid rows, including those with a text of more than MAX_CHARACTERS.
         columns: Column names for .csv and .tsv files without a header. None reads them from the first line. A first
             line with exactly these names is skipped, with a note.
-        wanted: Columns that a header must have.
+        wanted: Column names that the header must contain.
         has_longer_rows: Whether to ignore additional values at the end of a row instead of treating it as invalid.
-        as_text: Whether to read the file as .txt, whatever its name. It may be a pipe then.
+        as_text: Whether to read the file like a .txt file, even if its name ends differently. It may then be a pipe.
 
     Raises:
         UserError: If the file is missing, corrupt or not a table, or has no header.
@@ -84,14 +82,16 @@ def check_columns(
     advice: str = RENAMING_ADVICE,
     has_header: bool = True,
 ) -> None:
-    """Raises a UserError if a table lacks some columns. JSON files are not checked, because their rows may differ.
+    """Raises a UserError if a table lacks a required column.
+
+    JSON files are not checked, because their rows need not have the same columns.
 
     Args:
-        path: The table.
+        path: The file of the table.
         wanted: The required columns.
         columns: The table's columns.
         advice: The end of the error message.
-        has_header: Whether the first line of the file has the column names.
+        has_header: Whether the first line of the file contains the column names.
     """
     absent, extension = [name for name in wanted if name not in columns], _extension(path)
     if not absent or extension in _JSON:
@@ -109,9 +109,9 @@ def check_columns(
 
 
 def find_text_problem(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """Returns why the values of some columns are not text, or "" if they are.
+    """Checks that the values of some columns of a row are text. Returns a description of the problem, or "".
 
-    If several columns are joined, some of their values may be null.
+    If there are several columns, which the caller joins, some but not all of their values may be null.
     """
     absent = [name for name in columns if name not in row]
     if absent:
@@ -126,12 +126,12 @@ def find_text_problem(row: Mapping[str, Any], columns: Sequence[str]) -> str:
 
 
 def join_texts(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """Joins the texts in some columns of a row by spaces, without empty ones."""
+    """Joins the texts in some columns of a row with spaces. Empty texts and nulls are left out."""
     return " ".join(row[name] for name in columns if row[name])
 
 
 def is_table(path: str) -> bool:
-    """Returns whether `read_rows` reads a file with columns, and not one with a text on each line."""
+    """Returns whether `read_rows` reads a file as a table with columns. If not, each line is a text."""
     extension = _extension(path)
     return extension in (*_TABLES, *_JSON) or (
         extension != ".txt" and any(map(row_files.detect_kind, list_files(path)))
@@ -248,12 +248,12 @@ def format_names(names: Sequence[str]) -> str:
 
 
 def parse_json_lines(path: str, lines: Iterable[str], bad_rows: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the number, counted from 1, and the object of each line that is not empty.
+    """Yields the line number, counted from 1, and the JSON object of each line that is not empty.
 
     Args:
         path: The file that the lines are from, for messages.
         lines: The lines.
-        bad_rows: Collects the lines that are not JSON objects.
+        bad_rows: Handles lines that are not JSON objects.
     """
     for number, line in enumerate(lines, 1):
         if not line.strip():

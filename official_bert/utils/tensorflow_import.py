@@ -1,4 +1,4 @@
-"""Imports TensorFlow quietly and without packages that no command uses."""
+"""Imports TensorFlow without its log messages, and without optional packages that no command uses."""
 
 import contextlib
 import gc
@@ -19,7 +19,7 @@ OPTIONAL_PACKAGES = ("sklearn", "matplotlib", "IPython")
 
 
 def quiet_logging() -> None:
-    """Limits absl's log, which TensorFlow and Keras write to, to warnings and errors."""
+    """Limits absl's log to warnings and errors. TensorFlow and Keras write to this log."""
     from absl import logging as absl_logging
 
     absl_logging.use_absl_handler()
@@ -39,7 +39,7 @@ def show_warnings_only() -> Iterator[None]:
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow and Keras quietly and without packages that no command uses."""
+    """Imports TensorFlow and Keras without log messages, and without optional packages that no command uses."""
     import numpy  # noqa: F401  # before messages are hidden, since it reports a lack of memory on standard error
 
     with _hide_packages(OPTIONAL_PACKAGES), _exit_on_ctrl_c(), hide_startup_messages(), _pause_garbage_collection():
@@ -49,7 +49,7 @@ def import_tensorflow() -> None:
 
 @contextlib.contextmanager
 def _hide_packages(packages: Sequence[str]) -> Iterator[None]:
-    """Makes imports of these packages fail within the context."""
+    """Makes importing these packages fail within the context, as if they were not installed."""
     hidden = [name for name in packages if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes an import fail
     try:
@@ -61,7 +61,7 @@ def _hide_packages(packages: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _exit_on_ctrl_c() -> Iterator[None]:
-    """Ends the process on Ctrl-C within the context, because C++ code would lose an exception."""
+    """Makes Ctrl-C end the process at once within the context, because C++ code would swallow a KeyboardInterrupt."""
     stderr_copy = os.dup(2)
 
     def end(*_: object) -> None:
@@ -81,7 +81,7 @@ def _exit_on_ctrl_c() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _pause_garbage_collection() -> Iterator[None]:
-    """Disables garbage collection within the context, and excludes all objects that exist at its end from it.
+    """Disables garbage collection within the context. Objects that exist at its end are never collected later.
 
     Imported modules are never freed, so scanning them repeatedly only makes the import slower.
     """
@@ -97,7 +97,7 @@ def _pause_garbage_collection() -> Iterator[None]:
 
 @contextlib.contextmanager
 def hide_startup_messages() -> Iterator[None]:
-    """Hides TensorFlow's messages about processors and GPUs if TensorFlow is first imported within the context.
+    """Hides the messages about processors and GPUs that TensorFlow prints when it is imported within the context.
 
     TensorFlow writes them to file descriptor 2 before it can be configured. They are shown if the import fails, or if
     the user has set TF_CPP_MIN_LOG_LEVEL.

@@ -1,4 +1,4 @@
-"""Datasets of TensorFlow Datasets by name (`tfds:NAME#SPLIT`), and the rows of the files they are stored in."""
+"""Finds the files of a TensorFlow Datasets dataset by name (`tfds:NAME#SPLIT`), and reads their rows."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,12 @@ _FEATURES = "features.json"  # written into the folder of every prepared data se
 
 
 def list_files(name: str) -> list[str]:
-    """Returns the files of a dataset's split that have rows, in order. Downloads and prepares the dataset if needed.
+    """Returns the files of a dataset's split in order, without empty ones. Downloads and prepares it if needed.
 
     TensorFlow Datasets stores its files in the folder TFDS_DATA_DIR, or in ~/tensorflow_datasets by default.
 
     Args:
-        name: `tfds:NAME`, for the split train, or `tfds:NAME#SPLIT`.
+        name: `tfds:NAME#SPLIT`, or `tfds:NAME` for the split train.
 
     Raises:
         UserError: If the dataset cannot be loaded or the split does not exist.
@@ -41,7 +41,7 @@ def list_files(name: str) -> list[str]:
 
 
 def is_prepared_file(path: str) -> bool:
-    """Returns whether TensorFlow Datasets wrote a file: a shard in the folder of a prepared data set."""
+    """Returns whether a file belongs to a dataset that TensorFlow Datasets prepared in the file's folder."""
     folder, name = os.path.split(path)
     return "-of-" in name and files.exists(os.path.join(folder, _FEATURES))
 
@@ -49,9 +49,14 @@ def is_prepared_file(path: str) -> bool:
 def read_rows(
     path: str, columns: Sequence[str] | None, part: tuple[int, int | None]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Reads rows like row_files.read_rows, with texts as bytes. The file is always one part.
+    """Yields the position and the values of each row of a file. See row_files.read_rows.
 
-    Class labels become their names, or None if the example is unlabeled (-1).
+    Text values are bytes. Class labels become their names, or None if the example is unlabeled (-1).
+
+    Args:
+        path: The file.
+        columns: The columns to read. None reads all.
+        part: Always WHOLE, because these files cannot be split.
     """
     import tensorflow as tf
     import tensorflow_datasets as tfds
@@ -71,7 +76,7 @@ def read_rows(
 
 
 def _open_file(path: str) -> tuple[Any, str]:
-    """Returns the builder of a file's data set, and the split that consists of only this file."""
+    """Returns the dataset builder for the folder of a file, and the name of a split that consists of only this file."""
     import tensorflow_datasets as tfds
 
     folder, name = os.path.split(path)
@@ -97,12 +102,12 @@ def _check_columns(path: str, features: Any, columns: Sequence[str] | None) -> N
 
 
 def _to_python(value: Any, feature: Any, is_nested: bool = False) -> Any:
-    """Converts a value to Python types, except for texts outside of lists and dicts, which stay bytes.
+    """Converts a value to Python types. Texts become bytes, except within lists and dicts, where they become strings.
 
     Args:
         value: A value as TensorFlow Datasets returns it.
-        feature: Its description in TensorFlow Datasets.
-        is_nested: Whether the value is part of a list or a dict.
+        feature: The value's feature connector in TensorFlow Datasets, such as ClassLabel.
+        is_nested: Whether the value is an item of a list or a dict.
     """
     if isinstance(value, dict):
         # A sequence of dicts comes as a dict of sequences.

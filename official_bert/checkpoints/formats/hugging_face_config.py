@@ -81,7 +81,9 @@ def read_kind(values: dict[str, Any], folder: str) -> str | None:
 
 
 def read_labels(values: dict[str, Any], classes: int, folder: str) -> tuple[str, ...] | None:
-    """Returns the classes' names from a config.json's id2label, or None if it is missing or only has LABEL_0, LABEL_1, ...
+    """Returns the classes' names from a config.json's id2label, or None if it is missing or only contains placeholders.
+
+    The placeholders are LABEL_0, LABEL_1, ...
 
     Args:
         values: The contents of config.json.

@@ -121,7 +121,7 @@ def rename_variables(source: Source) -> Source:
 
 
 def _rename_head(keys: dict[str, str]) -> None:
-    """Renames variables in `keys`, in place: the old next-sentence head, and a head's own pooler to the encoder's pooler.
+    """Renames keys of a dict in place: the old next-sentence head, and a head's own pooler to the encoder's pooler.
 
     Args:
         keys: The key in the checkpoint, by variable name.
