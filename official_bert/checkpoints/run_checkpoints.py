@@ -36,7 +36,7 @@ class RunCheckpoints:
         self._checkpoint = tf.train.Checkpoint(**self._named)
 
     def save(self, step: int) -> str:
-        """Writes ckpt-<step> and returns its path. Removes the oldest checkpoints beyond `keep` and those of later steps.
+        """Writes ckpt-<step>, removes the oldest checkpoints beyond `keep` and those of later steps. Returns the path.
 
         If saving fails, the earlier checkpoints stay intact.
 
