@@ -1,4 +1,4 @@
-"""The commands that make and check data. The implementation of a command is imported after its flags are parsed."""
+"""The commands that make and check data. A command imports its implementation after it has parsed its flags."""
 
 import sys
 

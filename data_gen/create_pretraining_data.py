@@ -1,6 +1,6 @@
-"""Text to TFRecords, as `official-bert make-records` makes them: `python -m data_gen.create_pretraining_data --help`.
+"""Runs `official-bert make-records` under the original's name: `python -m data_gen.create_pretraining_data --help`.
 
-As the original's script it may also be run as a file: `python data_gen/create_pretraining_data.py`.
+Like the original's script, it can also be run as a file: `python data_gen/create_pretraining_data.py`.
 """
 
 import os

@@ -62,7 +62,7 @@ class TextOptions(ValidatedOptions):
 
 @dataclasses.dataclass(frozen=True)
 class RecordOptions(TextOptions):
-    """The flags of make-records: the flags of the original, with their defaults, and more."""
+    """The flags of make-records: the flags of the original's script with the same defaults, and additional ones."""
 
     detects_paragraphs: ClassVar[bool] = False  # As in the original, a line of plain text is a sentence.
 
@@ -170,19 +170,22 @@ class RecordOptions(TextOptions):
 
     @property
     def casing(self) -> Casing:
-        """The casing and the added tokens of the text before tokenization."""
+        """The tokenizer's settings from the flags: lower-casing, stripping of accents, and added tokens."""
         path = self.added_tokens_file
         added = files.read_json_object(path).get(ADDED_TOKENS, []) if path else []
         return make_casing(self.do_lower_case, self.strip_accents, map(parse_added_token, added))
 
     @property
     def stem(self) -> str:
-        """The first output without its extension: the prefix of manifest, working folder and numbered shards."""
+        """The first output path without its extension.
+
+        The names of the manifest, the working folder and numbered shards start with it.
+        """
         return os.path.splitext(self.output_file[0])[0]
 
     @property
     def work_folder(self) -> str:
-        """The folder of unfinished work: next to the records, or in the current folder for remote records."""
+        """The folder for unfinished work: next to the records, or in the current folder if the records are remote."""
         return f"{files.work_path(self.stem)}.work"
 
 
@@ -227,7 +230,7 @@ class VocabularyOptions(TextOptions):
 
     @property
     def casing(self) -> Casing:
-        """The casing of the text before tokenization."""
+        """The tokenizer's settings from the flags: lower-casing and stripping of accents."""
         return make_casing(self.do_lower_case, self.strip_accents)
 
     def __post_init__(self) -> None:

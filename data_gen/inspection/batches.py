@@ -26,9 +26,15 @@ def infer_schema(
     max_seq_length: int | None = None,
     max_predictions_per_seq: int | None = None,
 ) -> record_schema.Schema:
-    """Returns the schema of the pre-training records in some files, inferred from the first readable record.
+    """Infers the schema (features and shapes) of pre-training records from the first readable record in some files.
 
-    Records for dynamic masking have no predictions. Arguments that are None are inferred too.
+    Records for dynamic masking have no features for predictions.
+
+    Args:
+        paths: TFRecord files.
+        vocab_size: Number of tokens in the vocabulary. If None, any id is valid.
+        max_seq_length: Length of the records. If None, it is inferred.
+        max_predictions_per_seq: Number of prediction slots of the records. If None, it is inferred.
 
     Raises:
         UserError: If the files contain no readable record.
@@ -53,7 +59,7 @@ def _read_first_record(paths: Sequence[str]) -> bytes:
 
 
 def _count_values(record: bytes) -> dict[str, int]:
-    """Returns the number of integers in each feature, or an empty dict if it is not a tf.train.Example."""
+    """Returns the number of integers in each feature of a serialized record, or {} if it is not a tf.train.Example."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except Exception:  # The module of protobuf's DecodeError differs between releases.
@@ -62,12 +68,12 @@ def _count_values(record: bytes) -> dict[str, int]:
 
 
 def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int], None]) -> Iterator[Batch]:
-    """Yields the records of a file in order: features by name, [B, *shape].
+    """Yields the records of a file in order, as batches: the features by name, each [B, *shape].
 
     Args:
         path: A TFRecord file.
-        schema: Schema of the records.
-        advance: Called with the number of bytes of the file read since the last call.
+        schema: Names and shapes of the features.
+        advance: Function that is called with the number of bytes that were read from the file since its last call.
 
     Raises:
         UserError: If a record is damaged or differs from the schema. All records before it are yielded first.
@@ -98,11 +104,15 @@ def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int
 
 
 def read_together(paths: Sequence[str], schema: record_schema.Schema) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Yields the records of several files in order: the index of each record's file in `paths`, [B], and features.
+    """Yields the records of several files in order, as batches.
+
+    Yields:
+        For each record, the index of its file in `paths` [B], and the features by name.
 
     Raises:
         UserError: If a file is missing, or only some of the files are compressed.
-        tensorflow.errors.OpError: If a record is damaged or differs from the schema. `read_batches` names the record.
+        tensorflow.errors.OpError: If a record is damaged or differs from the schema. Call `read_batches` to learn
+            which.
     """
     kind = record_reader.get_compression(paths)
 
@@ -120,24 +130,24 @@ def _parse(serialized: Sequence[bytes], schema: record_schema.Schema) -> Batch:
 
 
 def count_tokens(batch: Batch) -> np.ndarray:
-    """Returns the number of tokens of each record, including [CLS] and [SEP]: [B]."""
+    """Returns the number of tokens in each record, including [CLS] and [SEP], without padding [B]."""
     return batch["input_mask"].sum(axis=1)
 
 
 def count_first_segment_tokens(batch: Batch) -> np.ndarray:
-    """Returns the number of tokens of [CLS] a [SEP] in each record: [B]."""
+    """Returns the number of tokens in each record's first segment, [CLS] a [SEP] [B]."""
     return ((batch["input_mask"] == 1) & (batch["segment_ids"] == 0)).sum(axis=1)
 
 
 def is_text(batch: Batch) -> np.ndarray:
-    """Returns which positions hold text, so neither [CLS], [SEP] nor padding: [B, L] bool."""
+    """Returns which positions contain text, that is, neither [CLS], [SEP] nor padding [B, L] bool."""
     position = np.arange(batch["input_ids"].shape[1])
     length, first = count_tokens(batch)[:, None], count_first_segment_tokens(batch)[:, None]
     return (position > 0) & (position < length - 1) & (position != first - 1)
 
 
 def restore_masked_ids(batch: Batch) -> np.ndarray:
-    """Returns the ids before masking: [B, L]."""
+    """Returns the token ids as they were before masking [B, L]."""
     ids = batch["input_ids"].copy()
     if "masked_lm_positions" in batch:
         row, slot = np.nonzero(batch["masked_lm_weights"])
@@ -146,5 +156,10 @@ def restore_masked_ids(batch: Batch) -> np.ndarray:
 
 
 def get_token_name(tokens: Mapping[int, str], number: int) -> str:
-    """Returns the token of an id, or a placeholder for the id of a repeated vocabulary line."""
+    """Returns the token of an id, or a placeholder for an id that no token has (the line repeats an earlier token).
+
+    Args:
+        tokens: The token of each id.
+        number: The id.
+    """
     return tokens.get(int(number), f"<id {number}>")

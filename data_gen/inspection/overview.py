@@ -1,4 +1,4 @@
-"""Prints the records and statistics of TFRecord files."""
+"""Prints the first records of TFRecord files, and statistics of all records."""
 
 import textwrap
 
@@ -18,7 +18,7 @@ _MOST_PREDICTED = 20
 
 
 def inspect(options: InspectionOptions) -> None:
-    """Prints the first records and statistics of all records, and writes the report.
+    """Runs inspect-records: prints the first records and statistics of all records, and writes the HTML report.
 
     Raises:
         UserError: If a record is damaged, or was made with a different vocabulary.

@@ -31,7 +31,14 @@ _SPECIAL = ("[CLS]", "[SEP]")
 
 
 def make_page(title: str, samples: list[Sample], statistics: Statistics, most_predicted: int) -> str:
-    """Returns the HTML text: some records, statistics of all, and the `most_predicted` most predicted tokens."""
+    """Returns the text of an HTML page about records.
+
+    Args:
+        title: Title of the page.
+        samples: The records to show.
+        statistics: Statistics of all records.
+        most_predicted: Number of most frequently predicted tokens to list.
+    """
     summary = "".join(
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>\n"
         for name, value in statistics.summarize()

@@ -18,12 +18,12 @@ _LABEL_NAMES = {NEXT_SENTENCE: "next sentence", NONE: "label of the segments"}
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A record as text.
+    """A pre-training record converted to readable text.
 
     Attributes:
-        name: The file and the number of the record.
+        name: The name of the file and the number of the record in it.
         properties: Lines that describe the label, the length and the predictions.
-        segments: The tokens of segment "a" and segment "b", including [CLS] and [SEP].
+        segments: The tokens by segment, "a" and "b", including [CLS] and [SEP].
     """
 
     name: str
@@ -32,7 +32,15 @@ class Sample:
 
 
 def read_sample(batch: Batch, row: int, vocab: Mapping[str, int], name: str, objective: str = NEXT_SENTENCE) -> Sample:
-    """Converts a row of a batch to text. The sentence objective determines the meaning of the label."""
+    """Converts one record to readable text.
+
+    Args:
+        batch: A batch of records.
+        row: Index of the record in the batch.
+        vocab: The id of each token.
+        name: The name to show for the record.
+        objective: The sentence objective of the records, which determines the meaning of their label.
+    """
     one = {feature: values[row : row + 1] for feature, values in batch.items()}
     tokens = {number: token for token, number in vocab.items()}
     length, first = int(batches.count_tokens(one)[0]), int(batches.count_first_segment_tokens(one)[0])

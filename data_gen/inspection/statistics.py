@@ -19,13 +19,13 @@ _MAX_BAR_CHARACTERS = 40
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """A histogram of integers.
+    """Counts of the integers 0, 1, 2, ... Converting a histogram to a string draws it with one line per bar.
 
     Attributes:
-        title: The counted objects.
-        numbers: The meaning of the integers.
-        counts: Number of occurrences of each integer, from 0.
-        totals: Maximum number of occurrences of each integer, to show shares instead of counts; or None.
+        title: What is counted, such as "Length".
+        numbers: What the integers mean, such as "number of tokens".
+        counts: Number of occurrences of each integer.
+        totals: Possible number of occurrences of each integer, to show count / total in percent. None to show counts.
     """
 
     title: str
@@ -34,7 +34,10 @@ class Histogram:
     totals: np.ndarray | None = None
 
     def find_range(self) -> range:
-        """Returns the range of integers with a count or total above 0."""
+        """Returns the range of integers that occur, from the smallest to the largest.
+
+        With totals, these are the integers whose total is above 0.
+        """
         occurring = np.flatnonzero(self.counts if self.totals is None else self.totals)
         return range(int(occurring[0]), int(occurring[-1]) + 1) if len(occurring) else range(0)
 
@@ -58,7 +61,7 @@ class Histogram:
 
 
 class Statistics:
-    """Counts over records. The memory does not depend on the number of records."""
+    """Statistics of pre-training records, which are added in batches. Memory use does not grow with their number."""
 
     def __init__(self, schema: record_schema.Schema, vocab: Mapping[str, int]) -> None:
         (self.max_seq_length,) = schema["input_ids"].shape
@@ -76,7 +79,7 @@ class Statistics:
         self._predicted_ids = np.zeros(max(self._tokens) + 1, np.int64)
 
     def add(self, batch: Batch) -> None:
-        """Adds a batch of records, whose values are within the schema's limits."""
+        """Adds the records of a batch. Their values must be within the limits of the schema."""
         length, first = batches.count_tokens(batch), batches.count_first_segment_tokens(batch)
         text = batches.is_text(batch)
         self.records += len(length)
@@ -105,11 +108,11 @@ class Statistics:
 
     @property
     def predictions(self) -> int:
-        """The number of predicted tokens."""
+        """The number of predicted tokens in all records."""
         return self.hidden + self.kept + self.replaced
 
     def summarize(self) -> list[tuple[str, str]]:
-        """Returns names and values as text."""
+        """Returns the lines of a summary, each as a name and a text."""
         tokens = int((np.arange(len(self._lengths)) * self._lengths).sum())
         positions = self.records * self.max_seq_length
         lines = [
@@ -131,7 +134,10 @@ class Statistics:
         ]
 
     def list_most_predicted(self, count: int) -> list[tuple[str, int]]:
-        """Returns the most frequently predicted tokens with their counts, ties in vocabulary order."""
+        """Returns the `count` most frequently predicted tokens with their numbers of predictions.
+
+        Tokens with equal numbers are in vocabulary order.
+        """
         order = np.argsort(-self._predicted_ids, kind="stable")[:count]
         return [
             (batches.get_token_name(self._tokens, number), int(self._predicted_ids[number]))
@@ -140,7 +146,7 @@ class Statistics:
         ]
 
     def make_histograms(self) -> list[Histogram]:
-        """Returns the histograms of lengths and predictions."""
+        """Returns histograms of the lengths of records and segments, and of the predictions."""
         histograms = [
             Histogram("Length", "number of tokens", self._lengths),
             Histogram("Length of a", "number of tokens", self._a_lengths),

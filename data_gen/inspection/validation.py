@@ -16,7 +16,11 @@ _Check = tuple[np.ndarray, np.ndarray, str]
 
 
 class WordPieces:
-    """A vocabulary that detects impossible pairs of pieces: WordPiece always takes the longest matching piece."""
+    """A vocabulary that can tell which pairs of adjacent tokens the WordPiece algorithm never produces.
+
+    WordPiece always takes the longest matching piece, so two pieces cannot follow each other within a word if the
+    vocabulary contains a longer first piece.
+    """
 
     def __init__(self, vocab: Mapping[str, int]) -> None:
         self.vocab = vocab
@@ -29,7 +33,15 @@ class WordPieces:
         self._possible: dict[int, bool] = {}  # The key contains both ids: first << 32 | second.
 
     def find_impossible_pairs(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Returns where no text yields id `second` directly after id `first`: arrays of the same shape."""
+        """Returns where no text is tokenized into id `second` directly after id `first`.
+
+        Args:
+            first: Token ids, of any shape.
+            second: The ids of the tokens that follow them, of the same shape.
+
+        Returns:
+            A bool array of the same shape.
+        """
         wrong = np.zeros(first.shape, bool)
         rows = np.nonzero(self._is_continuation[second])
         pairs, which = np.unique((first[rows].astype(np.int64) << 32) | second[rows], return_inverse=True)
@@ -48,12 +60,15 @@ class WordPieces:
 def find_first_violation(
     batch: Batch, word_pieces: WordPieces | None, one_segment: bool = False
 ) -> tuple[int, str] | None:
-    """Returns the row of the first record that violates a rule and an error message, or None.
+    """Checks the records of a batch against all rules.
 
     Args:
-        batch: Records whose values are within the schema's limits.
-        word_pieces: The vocabulary; None skips the checks of [CLS], [SEP] and words.
-        one_segment: Whether the records have one segment, with a [SEP] between documents, instead of two.
+        batch: Records whose values are within the limits of the schema.
+        word_pieces: The vocabulary. If None, the positions of [CLS] and [SEP] and the tokens of words are not checked.
+        one_segment: Whether each record has one segment, with a [SEP] between documents. Otherwise it has two.
+
+    Returns:
+        The index in the batch of the first record that violates a rule, and an error message. None if there is none.
     """
     first: tuple[int, str] | None = None
     for wrong, values, message in _check_rules(batch, word_pieces, one_segment):

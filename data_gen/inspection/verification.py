@@ -1,4 +1,4 @@
-"""Checks record files against their manifest, vocabulary and model configuration, and each record against the rules."""
+"""Checks record files against their manifest, vocabulary and model configuration, and each record against all rules."""
 
 import concurrent.futures
 import dataclasses
@@ -36,9 +36,9 @@ class Findings:
     Attributes:
         files: Number of record files read.
         records: Number of records that could be read.
-        problems: Error messages, each with the name of the file.
+        problems: Error messages, each with the name of a file.
         checked: Descriptions of the checks that were made.
-        notes: Checks that were skipped, and how to enable them.
+        notes: Descriptions of the checks that were skipped, and how to enable them.
     """
 
     files: int = 0
@@ -50,7 +50,13 @@ class Findings:
 
 @dataclasses.dataclass(frozen=True)
 class _FileSet:
-    """The files of one run with their manifest entries, or files without a manifest."""
+    """The record files that one manifest lists, or record files without a manifest.
+
+    Attributes:
+        manifest_file: Path of the manifest, or None.
+        source: Contents of the manifest, or None.
+        entries: The manifest's entry for each file, by path. None for files without a manifest.
+    """
 
     manifest_file: str | None
     source: Manifest | None
@@ -58,7 +64,7 @@ class _FileSet:
 
 
 def verify(options: VerificationOptions) -> Findings:
-    """Reads all files and describes the first damaged record of each.
+    """Runs verify-records: reads all files and checks them. For each file, it reports the first damaged record.
 
     Raises:
         UserError: If no file matches, or a manifest, the vocabulary or the configuration cannot be read.
@@ -124,7 +130,13 @@ def _find_file_sets(paths: list[str], findings: Findings) -> list[_FileSet]:
 
 
 def _find_manifest_sets(folder: str, unlisted: dict[str, None], findings: Findings) -> list[_FileSet]:
-    """Returns the files of `unlisted` that the folder's manifests list, and removes them from `unlisted`."""
+    """Returns the files in a folder that its manifests list, one file set for each manifest.
+
+    Args:
+        folder: The folder.
+        unlisted: The paths of the files to check in this folder, as keys. Those that a manifest lists are removed.
+        findings: Problems are added to it.
+    """
     file_sets = []
     for manifest_file in manifest.list_manifests(folder):
         contents = Manifest.read(manifest_file)
@@ -235,7 +247,7 @@ def _check_file_set(
 
 
 def _read_lengths(file_set: _FileSet) -> tuple[int | None, int | None]:
-    """Returns max_seq_length and max_predictions_per_seq of the manifest, or None for both without a manifest."""
+    """Returns the manifest's flags max_seq_length and max_predictions_per_seq, or (None, None) without a manifest."""
     if file_set.source is None:
         return None, None
     try:
@@ -249,7 +261,7 @@ def _read_lengths(file_set: _FileSet) -> tuple[int | None, int | None]:
 
 
 def _group_files(entries: Mapping[str, Shard | None]) -> Iterator[list[_Entry]]:
-    """Yields the files in order, with small files grouped."""
+    """Yields the files and their manifest entries in order, in groups. Small files share a group."""
     group: list[_Entry] = []
     size = 0
     for path, shard in entries.items():
@@ -265,7 +277,17 @@ def _group_files(entries: Mapping[str, Shard | None]) -> Iterator[list[_Entry]]:
 def _check_group(
     group: list[_Entry], schema: record_schema.Schema, check: _Check, advance: Callable[[int], None]
 ) -> list[tuple[int, str | None]]:
-    """Returns the number of readable records and the error message, if any, of each file."""
+    """Checks the files of a group together, and one by one if there is a problem.
+
+    Args:
+        group: Paths of files and their manifest entries.
+        schema: Schema of the records.
+        check: Function that returns the first violation in a batch, or None.
+        advance: Function that is called with numbers of bytes that were read.
+
+    Returns:
+        For each file, the number of readable records, and an error message or None.
+    """
     if len(group) == 1:
         return [_check_file(*group[0], schema, check, advance)]
     counts = _count_valid_records(group, schema, check)
@@ -277,7 +299,7 @@ def _check_group(
 
 
 def _count_valid_records(group: list[_Entry], schema: record_schema.Schema, check: _Check) -> list[int] | None:
-    """Returns the number of records in each file, or None if any file is damaged."""
+    """Returns the number of records in each file of a group, or None if there is a problem with any of the files."""
     counts = np.zeros(len(group), np.int64)
     try:
         for numbers, batch in batches.read_together([path for path, _ in group], schema):
@@ -299,7 +321,10 @@ def _count_valid_records(group: list[_Entry], schema: record_schema.Schema, chec
 def _check_file(
     path: str, shard: Shard | None, schema: record_schema.Schema, check: _Check, advance: Callable[[int], None]
 ) -> tuple[int, str | None]:
-    """Returns the number of readable records and the error message, if any."""
+    """Checks a file. Returns the number of readable records, and an error message or None.
+
+    The arguments are the same as for `_check_group`.
+    """
     count, problem = _check_records(path, schema, check, advance)
     if shard is None:
         return count, problem

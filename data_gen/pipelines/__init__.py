@@ -1,6 +1,6 @@
-"""Pipelines from text files to record files: on one machine (`one_machine`) or on a Dask cluster (`on_dask`).
+"""Makes record files from text files, on one machine (`one_machine`) or on a Dask cluster (`on_dask`).
 
-`fast` uses all processor cores in little memory and can be resumed. On a Dask cluster the same tasks run on the
-cluster's workers. `reference` is the original's algorithm, record by record. The package imports `rules` and `text`;
-only the commands import it.
+There are two algorithms. `fast` uses all processor cores and little memory, and can be resumed. On a Dask cluster, the
+cluster's workers run the tasks of this algorithm. `reference` is the original script's algorithm, record by record. The
+package imports `rules` and `text`. Only `commands` imports this package.
 """

@@ -1,7 +1,8 @@
 """The fast algorithm from text to records: uses little memory and all cores, and can be resumed at any time.
 
 1. Tokenize: each part of an input file becomes a part of a corpus on disk. The parts are then joined.
-2. Make instances: each block of documents becomes instances, once for each pass, sorted by a random key.
+2. Make instances (training examples): each block of documents becomes instances, once for each of the --dupe_factor
+   passes, sorted by a random key.
 3. Write shards: each shard collects the instances of its range of keys from all blocks. Several workers write a shard
    together, unless it is compressed.
 
@@ -51,16 +52,17 @@ def create_records(
     excluded: ExcludedTexts | None,
     pool: Callable[[str], Pool],
 ) -> manifest.Manifest:
-    """Makes the records and their manifest.
+    """Makes the record files and their manifest.
 
     Args:
         options: The flags.
-        source: Everything that determines the records' bytes, for the manifest.
-        states: The text files and their states at the start.
+        source: Description of everything that determines the records' bytes, for the manifest (see
+            manifest.describe_source).
+        states: For each text file, its size and modification time at the start of the run.
         vocab_text: The vocabulary. It is passed as text because its file may change during the run.
-        boundaries: The boundaries of the words that are masked together.
-        excluded: Documents that contain one of these texts are left out.
-        pool: Creates the pool of workers for a working folder.
+        boundaries: Finds the words whose tokens are masked together. None if WordPiece's words are used.
+        excluded: Texts whose documents are left out, or None.
+        pool: Function that creates the pool of workers for a working folder.
 
     Raises:
         UserError: If the text is empty, cannot be read or changes during the run, the disk is full, or the working
@@ -129,10 +131,10 @@ def _explain_write_errors(folder: str) -> Iterator[None]:
 
 
 def _open_run_folder(work_folder: str, source: dict[str, Any]) -> str:
-    """Returns the path of the run's folder in the working folder, which may exist from an interrupted run.
+    """Creates the run's own folder in the working folder, or reopens the one of an interrupted run. Returns its path.
 
-    The name is a hash of everything that determines the records. So files that a process of a different, removed run
-    still writes are never mistaken for files of this run.
+    The name is a hash of `source`, which describes everything that determines the records. Therefore, files that a
+    process of a removed, different run still writes are never mistaken for files of this run.
     """
     name = hashlib.sha256(json.dumps(source).encode()).hexdigest()[:16]
     present = os.listdir(work_folder) if os.path.exists(work_folder) else []
@@ -151,7 +153,17 @@ def _open_run_folder(work_folder: str, source: dict[str, Any]) -> str:
 
 
 def _tokenize(folder: str, options: RecordOptions, states: dict[str, FileState], workers: Pool) -> dict[str, int]:
-    """Tokenizes the text into a corpus in the run's folder. Returns its numbers of tokens, documents, ..."""
+    """Tokenizes the text into a corpus in the run's folder.
+
+    Args:
+        folder: The run's folder.
+        options: The flags.
+        states: For each text file, its size and modification time at the start of the run.
+        workers: The workers.
+
+    Returns:
+        Counts of the corpus: tokens, sentences, documents, and tokens that are [UNK].
+    """
     corpus = os.path.join(folder, worker.CORPUS)
     parts: list[tuple[int, int]] = []
     if not os.path.exists(os.path.join(corpus, token_store.COMPLETE)):

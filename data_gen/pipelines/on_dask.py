@@ -22,10 +22,10 @@ _one_task = threading.Lock()
 
 
 def create_pretraining_data(options: RecordOptions, address: str) -> RecordSummary:
-    """Does what one_machine.create_pretraining_data does, on a Dask cluster.
+    """Makes record files like one_machine.create_pretraining_data, with the workers of a Dask cluster.
 
     Args:
-        options: The flags. --num_workers must have its default.
+        options: The flags. --num_workers must have its default, because the cluster determines the number of workers.
         address: The scheduler's address, such as tcp://HOST:8786.
 
     Raises:
@@ -41,7 +41,7 @@ def create_pretraining_data(options: RecordOptions, address: str) -> RecordSumma
 
 
 class DaskPool:
-    """A pool of workers (see worker_pool.py) that runs the tasks of a working folder on a Dask cluster."""
+    """Runs the tasks of a working folder on a Dask cluster. Implements worker_pool.Pool."""
 
     def __init__(self, cluster: dask_cluster.Cluster, folder: str) -> None:
         self._cluster, self._folder = cluster, files.make_absolute(folder)
@@ -54,12 +54,12 @@ class DaskPool:
         pass
 
     def grow(self, count: int) -> None:
-        """Does nothing: the user decides how many workers the cluster has."""
+        """Does nothing, because the user decides how many workers the cluster has."""
 
     def do_all(
         self, what: str, tasks: list[dict[str, Any]], unit: str, amounts: list[float] | None = None
     ) -> list[dict[str, Any]]:
-        """Does what WorkerPool.do_all does, on the cluster's workers."""
+        """Runs tasks on the cluster's workers and returns their results in order (see WorkerPool.do_all)."""
         arguments = [(self._folder, self._run, task) for task in tasks]
         try:
             return self._cluster.do_all(what, _do, arguments, unit, amounts)
@@ -73,7 +73,13 @@ class DaskPool:
 
 
 def _do(folder: str, run: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Runs a task on a worker, one at a time per process."""
+    """Runs a task in a worker process of the cluster. A lock ensures that each process runs one task at a time.
+
+    Args:
+        folder: The working folder.
+        run: Unique id of the run.
+        task: The task (see worker.py).
+    """
     if not os.path.isdir(folder):
         raise UserError(
             f"The worker on {os.uname().nodename} cannot reach {folder}. Set --output_file to a path in a folder that "

@@ -12,15 +12,16 @@ from official_bert.data import manifest
 
 
 def create_pretraining_data(options: RecordOptions, pool: Callable[[str], Pool] = WorkerPool) -> RecordSummary:
-    """Reads the text, makes the instances, and writes the records and their manifest.
+    """Makes record files and their manifest from text files.
 
-    The records of the fast algorithm depend only on text, vocabulary, flags and seed, not on the number of workers or
-    on interruptions. The reference algorithm holds everything in memory, like the original script. For the same text,
-    flags and seed it writes the same records as the original.
+    With the fast algorithm, the records depend only on text, vocabulary, flags and seed, not on the number of workers
+    or on interruptions. The reference algorithm holds everything in memory, like the original script. For the same
+    text, flags and seed it writes the same records as the original.
 
     Args:
         options: The flags.
-        pool: Creates the pool of workers of the fast algorithm. Defaults to processes on this machine.
+        pool: Function that creates the fast algorithm's pool of workers for a working folder. Defaults to processes on
+            this machine.
 
     Raises:
         UserError: If the input, the vocabulary or the output cannot be used.

@@ -1,4 +1,4 @@
-"""The output files of a run: names, manifests, locks, and checks that no input is overwritten."""
+"""The output files of make-records: their names, manifests and locks, and checks that no input is overwritten."""
 
 import contextlib
 import glob
@@ -16,7 +16,12 @@ from official_bert.utils import files
 
 
 def make_shard_names(options: RecordOptions, size: float) -> list[str]:
-    """Returns the names of the record files for records of about `size` bytes in total."""
+    """Returns the paths of the record files to write. With --shard_size_mb, their number depends on `size`.
+
+    Args:
+        options: The flags.
+        size: Estimated size of all records in bytes.
+    """
     count = options.num_shards
     if options.shard_size_mb:
         count = max(1, round(size / (options.shard_size_mb * 1e6)))
@@ -26,13 +31,13 @@ def make_shard_names(options: RecordOptions, size: float) -> list[str]:
 
 
 def list_manifests(options: RecordOptions) -> list[str]:
-    """Returns the manifests of the run, one in each folder that records are written to."""
+    """Returns the paths of the run's manifests, one in each folder that records are written to."""
     return list(manifest.plan_manifests(options.output_file, options.stem))
 
 
 @contextlib.contextmanager
 def lock_outputs(options: RecordOptions) -> Iterator[None]:
-    """Prevents other processes from writing the same records within this context."""
+    """Locks the outputs within this context, so that no other process writes the same record files."""
     others = options.output_file if len(options.output_file) > 1 else []
     with contextlib.ExitStack() as stack:
         for path in [*list_manifests(options), *others]:
@@ -41,14 +46,14 @@ def lock_outputs(options: RecordOptions) -> Iterator[None]:
 
 
 def read_completed(options: RecordOptions, source: dict[str, Any]) -> manifest.Manifest | None:
-    """Returns a manifest of the run if its records are complete, else None.
+    """Returns the manifest of an earlier, identical run if its record files are complete, or else None.
 
     Args:
         options: The flags.
-        source: Everything that determines the records' bytes (see manifest.describe_source).
+        source: Description of everything that determines the records' bytes (see manifest.describe_source).
 
     Raises:
-        UserError: If the manifests describe a different run, whose shards would be mixed with this run's.
+        UserError: If a manifest exists that describes a different run, whose shards would be mixed with this run's.
     """
     paths = list_manifests(options)
     existing = {path: manifest.Manifest.read(path) for path in paths if files.exists(path)}
@@ -76,9 +81,11 @@ def describe_outputs(options: RecordOptions) -> str:
 
 
 def check_outputs(options: RecordOptions, inputs: list[str]) -> None:
-    """Raises a UserError if two outputs are the same file, or an output is one of the inputs.
+    """Raises a UserError if two outputs are the same file, or writing an output would overwrite or delete an input.
 
-    The inputs include the vocabulary and all other files that are read.
+    Args:
+        options: The flags.
+        inputs: All files that are read: the text, the vocabulary and so on.
     """
     spellings: dict[str, str] = {}
     for path in options.output_file:
@@ -99,7 +106,7 @@ def check_outputs(options: RecordOptions, inputs: list[str]) -> None:
 
 
 def _check_shards(options: RecordOptions, inputs: list[str]) -> None:
-    """Raises a UserError if an input has the name of a shard. --shard_size_mb can lead to any number of shards."""
+    """Raises a UserError if an input has a name that a shard may get. Its number is unknown with --shard_size_mb."""
     folder, name = os.path.split(options.stem)
     ending = os.path.splitext(options.output_file[0])[1]
     number = r"\d{5,}" if options.shard_size_mb else f"(?:{options.num_shards:05})"

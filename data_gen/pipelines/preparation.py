@@ -1,4 +1,4 @@
-"""Checks the options of make-records and derives the instance settings and the flags stored in the manifest."""
+"""Checks the flags of make-records, reads small inputs, and derives settings that both algorithms use."""
 
 import dataclasses
 import os
@@ -21,15 +21,15 @@ from official_bert.utils import files, row_files
 
 
 class Prepared(NamedTuple):
-    """The inputs of a run.
+    """The inputs of a make-records run, checked.
 
     Attributes:
         paths: The text files.
-        vocab: The vocabulary's text.
+        vocab: The text of the vocab.txt.
         tokenizer: The tokenizer.
-        boundaries: The boundaries of the words that are masked together.
-        excluded: Documents that contain one of these texts are left out.
-        flags: Flags for the manifest: the flags that determine the records' bytes, and the file names.
+        boundaries: Finds the words whose tokens are masked together. None if WordPiece's words are used.
+        excluded: Texts whose documents are left out, or None.
+        flags: The flags to store in the manifest: those that determine the records' bytes, and the file names.
     """
 
     paths: list[str]
@@ -41,7 +41,7 @@ class Prepared(NamedTuple):
 
 
 def check_options(options: RecordOptions) -> Prepared:
-    """Checks the options and returns the inputs of the run.
+    """Checks the flags and returns the inputs of the run.
 
     Raises:
         UserError: If the input, the vocabulary, the word boundaries, the excluded texts or the output cannot be used.
@@ -63,7 +63,7 @@ def check_options(options: RecordOptions) -> Prepared:
 
 
 def make_encoder(tokenizer: FastTokenizer, boundaries: WordBoundaries | None) -> FastTokenizer | MarkingTokenizer:
-    """Returns the tokenizer, wrapped to mark words if there are word boundaries."""
+    """Returns the tokenizer, wrapped in a MarkingTokenizer if there are word boundaries."""
     return MarkingTokenizer(tokenizer, boundaries) if boundaries else tokenizer
 
 
@@ -73,7 +73,14 @@ def write_part(
     tokenizer: FastTokenizer | MarkingTokenizer,
     excluded: ExcludedTexts | None,
 ) -> None:
-    """Tokenizes the documents without excluded texts into a part of the corpus (see token_store.write_part)."""
+    """Tokenizes documents into a part of the corpus (see token_store.write_part).
+
+    Args:
+        folder: Folder of the part.
+        documents: Documents, each a list of sentences.
+        tokenizer: The tokenizer.
+        excluded: Texts whose documents are left out, or None.
+    """
     kept = DocumentFilter(excluded)
     vocab, marked = tokenizer.vocab, isinstance(tokenizer, MarkingTokenizer)
     unknown = [vocab[exact.UNK] + mark for mark in (0, word_boundaries.get_continuation_mark(vocab))]
@@ -82,7 +89,7 @@ def write_part(
 
 
 def make_instance_config(options: RecordOptions, vocab: dict[str, int]) -> InstanceConfig:
-    """Returns the settings for making instances from the flags and the vocabulary."""
+    """Derives the settings for making instances from the flags and the ids of the vocabulary's tokens."""
     return InstanceConfig(
         max_seq_length=options.max_seq_length,
         max_predictions_per_seq=options.max_predictions_per_seq if options.masking == "static" else 0,

@@ -35,7 +35,9 @@ def create_records(
     tokenizer: FastTokenizer | MarkingTokenizer,
     excluded: ExcludedTexts | None,
 ) -> RecordSummary:
-    """Makes the records and their manifest. The arguments are those of fast.create_records, with the tokenizer.
+    """Makes the record files and their manifest.
+
+    The arguments are the same as for fast.create_records, except for the tokenizer.
 
     Raises:
         UserError: If the text is empty or cannot be read, or a file cannot be written.

@@ -1,4 +1,4 @@
-"""The plan of a run of the fast algorithm: its blocks, shards and buckets."""
+"""Plans a run of the fast algorithm: blocks of documents, and the shards and buckets of the records."""
 
 import dataclasses
 
@@ -18,11 +18,11 @@ _SAMPLE_RECORDS = 1000  # Number of records for the estimate of the total size.
 
 @dataclasses.dataclass(frozen=True)
 class RunPlan:
-    """The division of the corpus into blocks, and of the records into shards and buckets.
+    """How a run divides the corpus into blocks, and records into shards (files) and buckets (parts that fit in memory).
 
     Attributes:
-        blocks: First document and end of each block.
-        outputs: Paths of the shards.
+        blocks: The documents of each block, as [first, end) indices.
+        outputs: Absolute paths of the shards.
         buckets_per_shard: Number of buckets of each shard.
     """
 
@@ -32,7 +32,7 @@ class RunPlan:
 
 
 def plan_run(options: RecordOptions, config: InstanceConfig, store: TokenStore) -> RunPlan:
-    """Plans a run over a tokenized corpus."""
+    """Plans a run over a tokenized corpus. See `RunPlan`."""
     blocks = store.blocks(options.block_tokens)
     count, size = _estimate(store, blocks, config, options.dupe_factor)
     outputs = make_shard_names(options, size)
@@ -44,7 +44,14 @@ def plan_run(options: RecordOptions, config: InstanceConfig, store: TokenStore) 
 def _estimate(
     store: TokenStore, blocks: list[tuple[int, int]], config: InstanceConfig, dupe_factor: int
 ) -> tuple[float, float]:
-    """Estimates the number of instances and the bytes of all records, from the instances of one block."""
+    """Estimates the number of instances and the total bytes of the records, from the instances of the middle block.
+
+    Args:
+        store: The corpus.
+        blocks: The [first, end) document indices of each block.
+        config: Settings for making instances.
+        dupe_factor: Number of times that instances are made from each block.
+    """
     first, last = blocks[len(blocks) // 2]
     instances = vectorized_instances.make_instances(store, first, last, config, Random("estimate"))
     if not len(instances.length):

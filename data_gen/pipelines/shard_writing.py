@@ -1,7 +1,8 @@
 """Writes record files with several workers at the same time, so that even a single file uses all of them.
 
-A worker encodes the records of a bucket (see shuffle.py). Their position in the file is known when all previous buckets
-are encoded. Then the worker writes them there. Meanwhile this process hashes the written part of the file.
+A worker encodes the records of a bucket (see shuffle.py). Their position in the file is known as soon as all previous
+buckets are encoded. The worker then writes them at this position. In the meantime, a thread of the main process
+computes the hash of the part of the file that is already written.
 """
 
 import concurrent.futures
@@ -22,13 +23,13 @@ _HASH_CHUNK_BYTES = 1 << 20
 
 
 def write_shards(plan: RunPlan, folder: str, workers: WorkerPool, num_threads: int) -> list[dict[str, Any]]:
-    """Writes all shards, uncompressed. Returns their manifest entries.
+    """Writes all shards, uncompressed, and returns their entries for the manifest.
 
     Args:
         plan: The plan of the run.
-        folder: The working folder. A shard is complete if the folder contains its entry.
+        folder: The working folder. It contains the entries of shards that are complete, which are not written again.
         workers: The worker processes.
-        num_threads: Number of shards that are hashed at the same time.
+        num_threads: Number of shards that are written and hashed at the same time.
 
     Raises:
         UserError: If a worker has ended, or a file became shorter while it was written.
@@ -74,7 +75,7 @@ def write_shards(plan: RunPlan, folder: str, workers: WorkerPool, num_threads: i
 
 
 class _Waits:
-    """A condition variable for several threads. An error in one thread is raised in all waiting threads."""
+    """A condition variable for several threads. If one thread raises an error, all waiting threads raise it."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -82,9 +83,10 @@ class _Waits:
 
     @contextlib.contextmanager
     def stop_on_error(self) -> Iterator[None]:
-        """Ends all waits if the context raises an error.
+        """Makes all waiting threads raise an error that occurs within the context.
 
-        Raises the first error of all threads, because later errors are its consequences.
+        At its end, the context raises the first error of any thread, because later errors are consequences of the
+        first.
         """
         try:
             yield
@@ -96,13 +98,14 @@ class _Waits:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[None]:
-        """A context for changes that other threads may be waiting for."""
+        """A context for changing values that waiting threads depend on. At its end, they check their conditions again.
+        """
         with self._condition:
             yield
             self._condition.notify_all()
 
     def wait_until(self, met: Callable[[], bool]) -> None:
-        """Waits until a condition is met."""
+        """Waits until `met` returns True. Raises the error if another thread fails."""
         with self._condition:
             self._condition.wait_for(lambda: self._error is not None or met())
             if self._error is not None:
@@ -110,7 +113,7 @@ class _Waits:
 
 
 class _Shard:
-    """A record file that several threads write together."""
+    """A record file that several threads write together, one bucket each."""
 
     def __init__(self, path: str, waits: _Waits) -> None:
         self._path, self._waits = path, waits
@@ -119,7 +122,14 @@ class _Shard:
         self._records: dict[int, int] = {}  # Number of records of each written bucket.
 
     def reserve(self, bucket: int, size: int) -> tuple[str, int]:
-        """Returns the file and the position in it for an encoded bucket of `size` bytes."""
+        """Returns the path of the file, and the position in it at which to write a bucket.
+
+        Waits until all previous buckets have been reserved.
+
+        Args:
+            bucket: Index of the bucket in the file.
+            size: Number of bytes of the encoded bucket.
+        """
         with self._waits.change():
             self._sizes[bucket] = size
             while (known := len(self._starts) - 1) in self._sizes:
@@ -128,12 +138,12 @@ class _Shard:
         return self._path, self._starts[bucket]
 
     def note_written(self, bucket: int, records: int) -> None:
-        """Records that a bucket has been written."""
+        """Notes that a bucket with this number of records has been written to the file."""
         with self._waits.change():
             self._records[bucket] = records
 
     def compute_digest(self, num_buckets: int) -> str:
-        """Waits until all buckets are written and returns the SHA-256 of the file."""
+        """Returns the SHA-256 of the file, which it reads while the buckets are being written."""
         digest = hashlib.sha256()
         with open(self._path, "rb", buffering=0) as reader:  # A buffer would read parts that are not written yet.
             for bucket in range(num_buckets):
@@ -148,5 +158,5 @@ class _Shard:
         return digest.hexdigest()
 
     def get_sizes(self) -> dict[str, int]:
-        """Returns the numbers of records and bytes of the complete file."""
+        """Returns the number of records and of bytes of the complete file, as in a manifest entry."""
         return {"records": sum(self._records.values()), "bytes": self._starts[-1]}

@@ -2,7 +2,9 @@
 
 Each instance gets a random key of 64 bits. Each block of instances is sorted by key and written to disk. The range of
 keys is divided into buckets that fit into memory. Each bucket is collected from all blocks, sorted and written out. The
-result is a uniform shuffle, the instances in the order of their keys, regardless of which process made which block.
+result is a uniform shuffle: the instances are in the order of their keys, whichever process made which block.
+
+On disk, an instance with its key is a row, an element of a NumPy structured array (see `Layout.row`).
 """
 
 import dataclasses
@@ -19,13 +21,13 @@ from official_bert.utils import files
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The layout of instances on disk.
+    """The sizes that determine the format of instances on disk.
 
     Attributes:
-        max_seq_length: Positions of an instance.
+        max_seq_length: Number of positions of an instance.
         max_predictions_per_seq: Maximum number of predictions of an instance.
-        ids: Data type of the ids.
-        buckets: Number of buckets.
+        ids: Data type of the token ids.
+        buckets: Number of buckets of all shards.
     """
 
     max_seq_length: int
@@ -35,20 +37,20 @@ class Layout:
 
     @property
     def row(self) -> np.dtype:
-        """The data type of an instance with its key."""
+        """The structured data type of one instance with its key."""
         positions, limit = (self.max_seq_length,), (self.max_predictions_per_seq,)
         arrays = [("ids", self.ids, positions), ("labels", self.ids, limit), ("positions", "<u2", limit)]
         numbers = [("length", "<u2"), ("first_length", "<u2"), ("predictions", "<u2"), ("is_random_next", "u1")]
         return np.dtype([("key", "<u8"), *arrays, *numbers])
 
     def find_bucket_starts(self, keys: np.ndarray) -> np.ndarray:
-        """Returns the index of the first key of each bucket in sorted keys, and the end: [buckets + 1]."""
+        """Returns where each bucket starts in an array of sorted keys, followed by the number of keys [buckets + 1]."""
         firsts = [(2**64 * bucket) // self.buckets for bucket in range(self.buckets)]
         return np.append(np.searchsorted(keys, np.array(firsts, np.uint64)), len(keys)).astype("<i8")
 
 
 def sort_by_random_keys(instances: Instances, random: Random) -> np.ndarray:
-    """Converts a block's instances to the on-disk layout, sorted by random keys."""
+    """Draws a random key for each instance of a block. Returns the instances as rows, sorted by key."""
     keys = random.raw(len(instances.length))
     order = np.argsort(keys, kind="stable")
     rows = select_rows(instances, order)
@@ -57,7 +59,13 @@ def sort_by_random_keys(instances: Instances, random: Random) -> np.ndarray:
 
 
 def spool(path: str, rows: np.ndarray, layout: Layout) -> None:
-    """Writes a block's rows, sorted by key, atomically."""
+    """Writes a block's rows to a file, atomically. Before the rows, the file has the index at which each bucket starts.
+
+    Args:
+        path: The file.
+        rows: Rows sorted by key.
+        layout: The format of the rows and the number of buckets.
+    """
     starts = layout.find_bucket_starts(rows["key"])
     with files.write_atomically(path) as temporary, open(temporary, "wb") as writer:
         writer.write(starts.data)
@@ -65,7 +73,7 @@ def spool(path: str, rows: np.ndarray, layout: Layout) -> None:
 
 
 def select_rows(instances: Instances, which: np.ndarray | slice) -> np.ndarray:
-    """Converts some of the instances to the on-disk layout, with keys of 0."""
+    """Converts the instances with the indices `which` to rows. Their keys are 0."""
     layout = Layout(instances.ids.shape[1], instances.labels.shape[1], instances.ids.dtype, 1)
     rows = np.zeros(len(instances.length[which]), layout.row)
     for name in layout.row.names or ():
@@ -75,7 +83,10 @@ def select_rows(instances: Instances, which: np.ndarray | slice) -> np.ndarray:
 
 
 def collect_bucket(paths: list[str], bucket: int, layout: Layout) -> np.ndarray:
-    """Returns a bucket's rows from all blocks, sorted by key. Equal keys keep the order of the blocks."""
+    """Reads the rows of a bucket from the files of all blocks and sorts them by key.
+
+    Rows with equal keys are in the order of the blocks.
+    """
     parts = []
     header = 8 * (layout.buckets + 1)
     for path in paths:
@@ -88,14 +99,14 @@ def collect_bucket(paths: list[str], bucket: int, layout: Layout) -> np.ndarray:
 
 
 def make_schema(config: InstanceConfig) -> dict[str, record_schema.Feature]:
-    """Returns the schema of the records."""
+    """Returns the schema of the records: the shape and type of each feature, by name."""
     if not config.max_predictions_per_seq:
         return record_schema.unmasked_schema(config.max_seq_length)
     return record_schema.pretraining_schema(config.max_seq_length, config.max_predictions_per_seq)
 
 
 def make_features(rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Converts rows to the features of records. Without predictions, those features have size 0."""
+    """Converts rows to the features of records, by name. In unmasked records, features of predictions have size 0."""
     position = np.arange(rows["ids"].shape[1])[None, :]
     mask = position < rows["length"][:, None]
     slots = np.arange(rows["labels"].shape[1])[None, :]
@@ -111,7 +122,7 @@ def make_features(rows: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def count_statistics(instances: Instances) -> dict[str, int]:
-    """Returns the counts of RecordSummary for some instances."""
+    """Returns counts over instances, under the names of `RecordSummary`."""
     return {
         "instances": len(instances.length),
         "positions": instances.ids.size,

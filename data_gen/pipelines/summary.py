@@ -1,4 +1,4 @@
-"""The counts of a make-records run, for the summary and the manifest."""
+"""The counts of a make-records run, for its printed summary and for the manifest."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ _MAX_RANDOM_SHARE = 0.75  # Half of the pairs are random if the documents have e
 
 
 def explain_empty_text(counts: dict[str, int]) -> str:
-    """Returns the error message for a text without tokens."""
+    """Returns the error message for a corpus without tokens, given its counts."""
     excluded = counts.get("excluded")
     if excluded:
         return f"all documents ({excluded:,}) contain a text of --exclude_texts"
@@ -18,19 +18,19 @@ def explain_empty_text(counts: dict[str, int]) -> str:
 
 @dataclasses.dataclass
 class RecordSummary:
-    """Counts over the text and the records. Manifests contain them under the same names.
+    """Counts of the text and the records. Manifests contain them under the same names.
 
     Attributes:
         text_documents: Number of documents.
-        text_tokens: Number of word pieces in the text.
-        text_unknown: Number of these that are [UNK].
+        text_tokens: Number of WordPiece tokens in the text.
+        text_unknown: Number of these tokens that are [UNK].
         instances: Number of records.
-        positions: Number of records times their length.
+        positions: Number of records times max_seq_length.
         tokens: Number of positions that are not padding.
         maskable: Number of tokens other than [CLS] and [SEP].
         predictions: Number of predicted tokens.
         random_next: Number of records whose second segment is random (label 1).
-        text_excluded: Number of documents left out because of --exclude_texts; None without that flag.
+        text_excluded: Number of documents left out because of --exclude_texts. None without this flag.
     """
 
     text_documents: int
@@ -45,7 +45,7 @@ class RecordSummary:
     text_excluded: int | None = None
 
     def add(self, instance: Instance, max_seq_length: int) -> None:
-        """Adds one instance to the counts."""
+        """Adds the counts of one instance."""
         self.instances += 1
         self.positions += max_seq_length
         self.tokens += len(instance.input_ids)
@@ -55,13 +55,13 @@ class RecordSummary:
 
     @classmethod
     def from_statistics(cls, statistics: dict[str, int]) -> "RecordSummary":
-        """Returns the summary for the statistics of a manifest."""
+        """Returns the summary that the statistics in a manifest describe."""
         names = {field.name for field in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in statistics.items() if name in names})
 
     @property
     def counts(self) -> dict[str, int]:
-        """The statistics for the manifest."""
+        """The counts as a dict, to store in the manifest. Counts that are None are left out."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     def __str__(self) -> str:

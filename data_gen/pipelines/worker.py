@@ -1,16 +1,16 @@
 """The worker process: tokenizes text, makes blocks of instances and writes shards, without importing TensorFlow.
 
-It reads one JSON task per line from standard input and writes one line with the result. Tasks are
+It reads one task per line from standard input, in JSON, and writes one line with the result. The tasks are
 
 - `{"file": [file]}`: detect the format of an input file and split it into parts,
 - `{"part": [file, part]}`: tokenize a part of an input file,
 - `{"block": [pass, block]}`: make the instances of a block of documents,
 - `{"shard": [shard]}`: write a shard.
 
-Results are written to files atomically. A task whose result file exists is not run again.
+The results of these tasks are written to files atomically. A task whose result file exists is not run again.
 
-Several workers can write a shard together (see shard_writing.py): `{"bucket": [bucket]}` encodes the records of a
-bucket and holds them in memory, `{"write": [path, position]}` writes them into a file.
+Several workers can write a shard together (see shard_writing.py). `{"bucket": [bucket]}` encodes the records of a
+bucket and holds them in memory. `{"write": [path, position]}` writes them into a file.
 """
 
 import collections
@@ -54,18 +54,18 @@ _Steps = dict[str, Callable[..., dict[str, Any]]]
 
 
 class TextError(UserError):
-    """The text cannot be read with these flags."""
+    """The text cannot be read with these flags. Unlike after other errors, running the command again does not help."""
 
 
 class Worker:
-    """Runs the tasks of a run, with the flags, the plan and the results in its working folder."""
+    """Runs tasks. It reads the flags and the plan from the run's working folder, and stores results there."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._frames: list[bytes] = []  # The encoded records of a bucket, until they are written.
 
     def do(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Runs a task and returns its result, or returns the stored result of a completed task."""
+        """Runs a task and returns its result. If the result of the task is stored, it is returned instead."""
         stored: _Steps = {
             "file": self._describe_file,
             "part": self._tokenize_part,
@@ -119,14 +119,23 @@ class Worker:
         return TokenStore(os.path.join(self._folder, CORPUS), self._layout.ids)
 
     def _describe_file(self, number: int) -> dict[str, Any]:
-        """Returns the format of an input file and the byte ranges of its parts."""
+        """Returns the format of an input file and the byte ranges of the parts that it is split into.
+
+        Args:
+            number: Index of the file in --input_file.
+        """
         path, options = self._options.input_file[number], self._options
         with _convert_text_errors():
             format = formats.resolve_format(path, options)
             return {"format": format, "ranges": formats.find_ranges(path, format, _PART_BYTES)}
 
     def _tokenize_part(self, number: int, part: int) -> dict[str, Any]:
-        """Tokenizes a range of an input file."""
+        """Tokenizes a part of an input file and stores the token ids in the working folder.
+
+        Args:
+            number: Index of the file in --input_file.
+            part: Index of the part.
+        """
         file = self.do({"file": [number]})
         start, end = file["ranges"][part]
         path, options = self._options.input_file[number], self._options
@@ -149,7 +158,15 @@ class Worker:
         return os.path.join(self._folder, f"spooled-{number_of_pass}-{block}")
 
     def _make_block(self, number_of_pass: int, block: int) -> dict[str, int]:
-        """Writes a block's instances to disk, sorted by key. Returns their statistics."""
+        """Makes the instances of a block of documents and writes them to disk, sorted by random keys.
+
+        Args:
+            number_of_pass: Which of the --dupe_factor passes over the corpus this is.
+            block: Index of the block.
+
+        Returns:
+            Counts of the instances.
+        """
         random = Random(self._options.random_seed, number_of_pass, block)
         first, last = self._plan.blocks[block]
         instances = vectorized_instances.make_instances(self._store, first, last, self._config, random)
@@ -160,7 +177,7 @@ class Worker:
         return shuffle.count_statistics(instances)
 
     def _write_shard(self, number: int) -> dict[str, Any]:
-        """Writes a shard. Returns its entry for the manifest."""
+        """Writes a shard completely, and returns its entry for the manifest."""
         path = self._plan.outputs[number]
         count = 0
         with writer.open_shard(path, self._options.gzip) as shard:
@@ -177,7 +194,7 @@ class Worker:
         }
 
     def _encode_frames(self, rows: np.ndarray) -> Iterator[bytes]:
-        """Yields batches of rows, encoded as TFRecord frames."""
+        """Yields rows (see shuffle.py), encoded as records with the framing of the TFRecord format."""
         schema = shuffle.make_schema(self._config)
         for start in range(0, len(rows), _RECORDS_AT_ONCE):
             batch = shuffle.make_features(rows[start : start + _RECORDS_AT_ONCE])
@@ -199,7 +216,7 @@ class Worker:
         return {}
 
     def _collect(self, bucket: int) -> np.ndarray:
-        """Returns a bucket's rows from all blocks."""
+        """Returns a bucket's rows from all blocks and passes, sorted by key."""
         spooled = [
             self._get_spool_path(p, b) for p in range(self._options.dupe_factor) for b in range(len(self._plan.blocks))
         ]
@@ -208,7 +225,7 @@ class Worker:
 
 @contextlib.contextmanager
 def _convert_text_errors() -> Iterator[None]:
-    """Converts each UserError to a TextError."""
+    """Converts UserErrors within the context to TextErrors."""
     try:
         yield
     except UserError as error:
@@ -216,12 +233,21 @@ def _convert_text_errors() -> Iterator[None]:
 
 
 def get_part_folder(folder: str, number: int, part: int) -> str:
-    """Returns the path of a tokenized part of an input file in the working folder."""
+    """Returns the path in the working folder for a tokenized part of an input file.
+
+    Args:
+        folder: The working folder.
+        number: Index of the file in --input_file.
+        part: Index of the part.
+    """
     return os.path.join(folder, f"part-{number:05}-{part:05}")
 
 
 def main() -> None:
-    """Runs a worker process: reads tasks from standard input and writes their results to standard output."""
+    """Runs a worker process: reads tasks from standard input and writes their results to standard output.
+
+    The command-line arguments are the working folder and the id of the parent process.
+    """
     end_with_parent(int(sys.argv[2]))
     worker = Worker(sys.argv[1])
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""The pool of worker processes of a run."""
+"""The pool of worker processes that run the tasks of the fast algorithm."""
 
 import contextlib
 import json
@@ -18,14 +18,14 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]  # Sends a task to a worker and
 
 
 class Pool(Protocol):
-    """A pool of workers: processes on this machine, or on a cluster (on_dask.py)."""
+    """A pool of workers: processes on this machine (`WorkerPool`) or on a cluster (on_dask.py)."""
 
     def __enter__(self) -> "Pool": ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def grow(self, count: int) -> None:
-        """Starts processes until there are `count`, unless the user starts them."""
+        """Starts worker processes until there are `count`. Does nothing on a cluster."""
 
     def do_all(
         self, what: str, tasks: list[dict[str, Any]], unit: str, amounts: list[float] | None = None
@@ -34,7 +34,7 @@ class Pool(Protocol):
 
 
 class WorkerPool:
-    """Worker processes (see worker.py) on this machine for a working folder. A thread drives each process."""
+    """Worker processes (see worker.py) on this machine that share a working folder. A thread controls each process."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -71,18 +71,18 @@ class WorkerPool:
         amounts: list[float] | None = None,
         do: Callable[[dict[str, Any], Ask], dict[str, Any]] | None = None,
     ) -> list[dict[str, Any]]:
-        """Runs tasks, starting them in order, and returns their results in the same order.
+        """Runs tasks on the worker processes and returns their results in the order of the tasks.
 
         Args:
             what: Title of the progress lines.
             tasks: The tasks (see worker.py).
-            unit: Unit of the amounts.
+            unit: Unit of the amounts, for the progress lines.
             amounts: Amount of work of each task. Defaults to 1 each.
-            do: Runs a task, possibly with several requests to a worker, and returns the result. Defaults to a single
-                request.
+            do: Function (task, ask) that runs a task on a worker and returns the result. `ask` sends a task to this
+                worker and returns the answer. Defaults to a single call of `ask`.
 
         Raises:
-            Exception: The first error of a task (see `ask`). No more tasks are started then.
+            Exception: The first error of a task (see `ask`). After it, no more tasks are started.
         """
         amounts = amounts or [1] * len(tasks)
         pending = iter(range(len(tasks)))  # Shared by the threads; each number is taken once.
@@ -121,11 +121,16 @@ class WorkerPool:
 
 
 def ask(process: subprocess.Popen[str], task: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Sends a task to a worker process and returns the result.
+    """Sends a task to a worker process, waits, and returns the result.
+
+    Args:
+        process: The worker process.
+        task: The task (see worker.py).
+        folder: The working folder, for error messages.
 
     Raises:
-        UserError: If the worker reports one, or has ended.
-        OSError: If the worker could not write.
+        UserError: If the worker reports a UserError, or has ended.
+        OSError: If the worker could not read or write a file.
         RuntimeError: If the worker reports any other exception.
     """
     assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""Writes TFRecord files."""
+"""Writes TFRecord files without TensorFlow."""
 
 import contextlib
 import functools
@@ -21,7 +21,7 @@ _RECORDS_AT_ONCE = 1000
 
 
 def frame_records(records: Sequence[bytes]) -> bytes:
-    """Returns records in the TFRecord format: length, checksum of the length, content, checksum of the content.
+    """Concatenates serialized records in the TFRecord format: length, checksum of the length, content, its checksum.
 
     The checksums are masked CRC-32C: rotated by 15 bits, plus a constant.
     """
@@ -41,7 +41,7 @@ def _frame_length(length: int) -> bytes:
 
 @contextlib.contextmanager
 def open_shard(path: str, gzip: bool) -> Iterator[Any]:
-    """Yields a writer of bytes. The file gets its name when the context ends without an error."""
+    """Yields a writer of bytes for a record file. The file appears under `path` when the context ends without error."""
     with files.write_atomically(path) as temporary, open(temporary, "wb") as raw:
         # The header contains no name and no time, so that equal records give equal bytes.
         zipped = GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) if gzip else None
@@ -50,7 +50,7 @@ def open_shard(path: str, gzip: bool) -> Iterator[Any]:
 
 
 def _make_rows(instances: Sequence[Instance], layout: shuffle.Layout) -> np.ndarray:
-    """Converts the instances to the on-disk format of the fast algorithm."""
+    """Converts instances to rows, the on-disk format of the fast algorithm (see shuffle.py)."""
     rows = np.zeros(len(instances), layout.row)
     for row, each in zip(rows, instances, strict=True):
         row["ids"][: len(each.input_ids)] = each.input_ids
@@ -62,7 +62,7 @@ def _make_rows(instances: Sequence[Instance], layout: shuffle.Layout) -> np.ndar
 
 
 def write(instances: Sequence[Instance], paths: list[str], max_seq_length: int, max_predictions_per_seq: int) -> None:
-    """Writes the instances to the files in turn. The files get their names at the end, together.
+    """Writes instances to record files, one instance to each file in turn. All files appear when all are complete.
 
     Raises:
         UserError: If a file cannot be written.

@@ -1,7 +1,9 @@
-"""Instances from documents (paper, section 3.1, task 2, and appendix A.2): pairs of segments, or one segment.
+"""Makes instances (training examples) from documents: pairs of segments, or single segments.
 
-Pairs use random numbers in the same order as the original. vectorized_instances.py makes instances with the same
-distributions.
+See the paper, section 3.1, task 2, and appendix A.2. For pairs, random numbers are drawn in the same order as in the
+original. vectorized_instances.py makes instances with the same distributions.
+
+A document is a list of sentences, and a sentence is a list of token ids.
 """
 
 import dataclasses
@@ -18,15 +20,15 @@ from official_bert.tokenization import pairs, truncation
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """A training example, before padding.
+    """A training example without padding.
 
     Attributes:
-        input_ids: [CLS] a [SEP] b [SEP], or [CLS] text [SEP], after masking.
+        input_ids: Token ids of [CLS] a [SEP] b [SEP], or of [CLS] text [SEP], after masking.
         segment_ids: 0 for the first segment, 1 for the second.
         special: Number of [CLS] and [SEP] tokens.
         masked_lm_positions: Positions of the predicted tokens, ascending.
-        masked_lm_ids: Ids of the predicted tokens.
-        is_random_next: Whether b is random.
+        masked_lm_ids: Ids of the predicted tokens before masking.
+        is_random_next: Whether b comes from a random document instead of following a.
     """
 
     input_ids: list[int]
@@ -39,7 +41,7 @@ class Instance:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InstanceConfig:
-    """The settings for making instances: the flags of the same names, and the vocabulary.
+    """The settings for making instances: the flags of the same names, the ids of [CLS] and [SEP], and the vocabulary.
 
     If max_predictions_per_seq is 0, nothing is masked.
     """
@@ -57,12 +59,12 @@ class InstanceConfig:
 
     @functools.cached_property
     def rates(self) -> MaskingRates:
-        """The replacement rates of predicted tokens."""
+        """The rates at which predicted tokens are replaced by [MASK], kept, or replaced by a random token."""
         return MaskingRates.parse(self.masking_rates)
 
 
 def make_instances(documents: list[Document], config: InstanceConfig, rng: random.Random) -> Iterator[list[Instance]]:
-    """Yields the instances of each document, or all instances at once for one segment across documents."""
+    """Yields lists of instances: one list per document, or one for the corpus if instances have a single segment."""
     if config.sentence_objective == NONE:
         yield list(full_sentences(documents, config, rng))
         return
@@ -73,16 +75,22 @@ def make_instances(documents: list[Document], config: InstanceConfig, rng: rando
 def instances_of_document(
     documents: list[Document], index: int, config: InstanceConfig, rng: random.Random
 ) -> Iterator[Instance]:
-    """Yields the instances of one document.
+    """Yields the instances of one document: pairs of segments a and b.
 
-    Sentences are added to a chunk until it has the target length, which is drawn once per document: the full length, or
-    a random shorter one with probability `short_seq_prob`. The first sentences of the chunk, up to a random boundary,
-    are segment a. Half the time the rest of the chunk is segment b (label 0). Otherwise b starts at a random sentence
-    of another document (label 1), and the next chunk starts with the unused rest.
+    Sentences are added to a chunk until it has the target length. This length is drawn once per document: it is the
+    full length or, with probability `short_seq_prob`, a random shorter one. The first sentences of the chunk, up to a
+    random boundary, are segment a. Half the time, the rest of the chunk is segment b (label 0). Otherwise b starts at a
+    random sentence of another document (label 1), and the next chunk starts with the unused rest.
 
-    A chunk of one sentence has no rest, so its b is always random. Therefore more than half of the labels are 1 where
-    documents are short or sentences long. The "other" document is the same one if it was drawn ten times in a row, and
-    always if there is only one document.
+    A chunk of one sentence has no rest, so its b is always random. Therefore more than half of the labels are 1 if
+    documents are short or sentences long. The "other" document is the same document if this is drawn ten times in a
+    row, which always happens if there is only one.
+
+    Args:
+        documents: All documents.
+        index: Index of the document.
+        config: The settings.
+        rng: The random generator.
     """
     document = documents[index]
     max_tokens = config.max_seq_length - 3  # [CLS], [SEP], [SEP]
@@ -109,10 +117,10 @@ def instances_of_document(
 
 
 def full_sentences(documents: Sequence[Document], config: InstanceConfig, rng: random.Random) -> Iterator[Instance]:
-    """Yields instances of one segment: as many consecutive complete sentences as fit, across documents.
+    """Yields instances of one segment: as many consecutive complete sentences as fit, also from several documents.
 
-    A [SEP] separates the documents of an instance. A sentence that is longer than an instance is truncated at both
-    ends. The number of tokens is drawn for each instance: fewer than the maximum with probability `short_seq_prob`.
+    [SEP] separates the documents of an instance. A sentence that is longer than an instance is truncated at both ends.
+    The target length is drawn for each instance: it is the maximum or, with probability `short_seq_prob`, less.
     """
     max_tokens = config.max_seq_length - 2  # [CLS], [SEP]
     target = _target(max_tokens, config, rng)
@@ -130,7 +138,7 @@ def full_sentences(documents: Sequence[Document], config: InstanceConfig, rng: r
 
 
 def _target(max_tokens: int, config: InstanceConfig, rng: random.Random) -> int:
-    """Draws the target number of tokens."""
+    """Draws the number of tokens to aim for: `max_tokens` or, with probability `short_seq_prob`, a smaller number."""
     return rng.randint(2, max_tokens) if rng.random() < config.short_seq_prob else max_tokens
 
 

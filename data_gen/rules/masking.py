@@ -1,6 +1,6 @@
 """Masking for masked-LM predictions (paper, section 3.1, task 1).
 
-vectorized_masking.py and official_bert/data/dynamic_masking.py do the same with other random numbers.
+vectorized_masking.py and official_bert/data/dynamic_masking.py follow the same rule with other random generators.
 tests/data_gen/rules/test_masking_parity.py compares them.
 """
 
@@ -16,11 +16,11 @@ from official_bert.tokenization import exact
 
 @dataclasses.dataclass(frozen=True)
 class MaskingVocabulary:
-    """The ids of a vocabulary that masking needs.
+    """The token ids of a vocabulary that masking needs.
 
     Attributes:
         words: The candidates for random replacements: all ids, including special tokens, in vocabulary order.
-        continuations: The pieces that start with "##".
+        continuations: The ids of tokens that start with "##".
         unmaskable: The ids of [CLS] and [SEP], which are never masked.
         mask: The id of [MASK].
     """
@@ -32,7 +32,7 @@ class MaskingVocabulary:
 
     @functools.cached_property
     def words_array(self) -> np.ndarray:
-        """`words` as an array."""
+        """The attribute `words` as an array."""
         return np.array(self.words)
 
     @functools.cached_property
@@ -42,7 +42,7 @@ class MaskingVocabulary:
 
     @classmethod
     def of(cls, vocab: dict[str, int]) -> "MaskingVocabulary":
-        """Creates it from the ids by token."""
+        """Creates an instance from a vocabulary: the id of each token."""
         return cls(
             words=list(vocab.values()),
             continuations=frozenset(i for token, i in vocab.items() if token.startswith(exact.CONTINUATION)),
@@ -52,9 +52,14 @@ class MaskingVocabulary:
 
 
 def number_to_predict(tokens: int, masked_lm_prob: float, max_predictions_per_seq: int) -> int:
-    """Returns the number of predictions for an instance with this many tokens, including [CLS] and [SEP].
+    """Returns how many tokens of an instance to predict.
 
-    The product is rounded half to even.
+    It is at least 1. The product of `tokens` and `masked_lm_prob` is rounded half to even.
+
+    Args:
+        tokens: Number of tokens of the instance, including [CLS] and [SEP].
+        masked_lm_prob: Share of the tokens to predict.
+        max_predictions_per_seq: Maximum number of predictions.
     """
     return min(max_predictions_per_seq, max(1, round(tokens * masked_lm_prob)))
 
@@ -67,20 +72,27 @@ def mask(
     rng: random.Random,
     rates: MaskingRates = BERT_RATES,
 ) -> tuple[list[int], list[int], list[int]]:
-    """Masks tokens of an instance.
+    """Chooses tokens of an instance to predict, and masks them.
 
     By default, 80 % of the chosen tokens are replaced by [MASK], 10 % are kept and 10 % are replaced by a random token.
-    This is decided for each token, even within a word. With `whole_words`, the pieces of a word are chosen together,
+    This is decided for each token, even within a word. With `whole_words`, the tokens of a word are chosen together,
     and a word that would exceed the budget is skipped.
 
-    As in the original, a piece that starts with "##", or is marked as the continuation of a word, belongs to the
+    As in the original, a token that starts with "##", or is marked as the continuation of a word, belongs to the
     previous word even across [SEP]. This happens if truncation has split a word at the start of the second segment.
+    Random numbers are drawn in the original's order.
 
-    The instance has [CLS] and [SEP], no padding; marks of ids are taken off; the budget is the most tokens to choose;
-    the order of the random draws is the original's.
+    Args:
+        ids: Token ids of the instance, including [CLS] and [SEP], without padding. They may contain the marks of
+            word_boundaries.py, which are removed.
+        budget: Maximum number of tokens to choose.
+        vocabulary: The ids of special tokens and so on.
+        whole_words: Whether the tokens of a word are chosen together.
+        rng: The random generator.
+        rates: The rates at which chosen tokens are replaced by [MASK], kept, or replaced by a random token.
 
     Returns:
-        The ids after masking, the chosen positions in ascending order, and their original ids.
+        The ids after masking, the chosen positions in ascending order, and the original ids at these positions.
     """
     candidates: list[list[int]] = []
     for position, token in enumerate(ids):

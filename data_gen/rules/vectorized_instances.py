@@ -1,7 +1,7 @@
 """Makes the instances of many documents at once: the algorithm of instances.py on arrays.
 
-The distributions are the same, but the random numbers come from a counter-based generator with seed, pass and block of
-documents as its key. So the instances of a block do not depend on other blocks or on the process.
+The distributions are the same, but the random numbers come from a counter-based generator whose key consists of the
+seed, the pass and the block of documents. So the instances of a block do not depend on other blocks or on the process.
 tests/data_gen/pipelines/test_fast.py compares the distributions with the reference's.
 
 N instances, L sequence length, P predictions
@@ -21,7 +21,7 @@ from official_bert.data.sentence_objectives import NONE
 
 @dataclasses.dataclass
 class Pairs:
-    """Pairs of segments as ranges of the tokens of the corpus, [N] each."""
+    """Pairs of segments a and b. Each segment is a range of tokens of the corpus: start and length [N]."""
 
     a_start: np.ndarray
     a_length: np.ndarray
@@ -32,17 +32,17 @@ class Pairs:
 
 @dataclasses.dataclass
 class Instances:
-    """Masked instances. Arrays are padded with 0.
+    """Instances after masking, as arrays that are padded with 0.
 
     Attributes:
-        ids: The ids after masking, [N, L].
-        positions: The predicted positions, ascending, [N, P].
-        labels: The original ids at these positions, [N, P].
-        predictions: Number of predictions, [N].
-        length: Number of tokens without padding, [N].
-        first_length: Number of tokens of the first segment with [CLS] and [SEP], [N].
-        special: Number of [CLS] and [SEP] tokens, [N].
-        is_random_next: Whether the second segment is random, [N].
+        ids: Token ids after masking [N, L].
+        positions: Predicted positions, ascending [N, P].
+        labels: Original ids at these positions [N, P].
+        predictions: Number of predictions [N].
+        length: Number of tokens without padding [N].
+        first_length: Number of tokens of the first segment, including [CLS] and [SEP] [N].
+        special: Number of [CLS] and [SEP] tokens [N].
+        is_random_next: Whether the second segment comes from a random document [N].
     """
 
     ids: np.ndarray
@@ -56,7 +56,15 @@ class Instances:
 
 
 def make_instances(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Instances:
-    """Returns the instances of the documents from `first` (inclusive) to `last` (exclusive)."""
+    """Makes the instances of a range of documents.
+
+    Args:
+        store: The corpus.
+        first: Index of the first document.
+        last: Index after the last document.
+        config: The settings.
+        random: The random generator.
+    """
     if config.sentence_objective == NONE:
         ids, length, special = _make_full_sentences(store, first, last, config, random)
         first_length, label = length, np.zeros(len(length), bool)
@@ -72,7 +80,10 @@ def make_instances(store: TokenStore, first: int, last: int, config: InstanceCon
 
 
 def _make_pairs(store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random) -> Pairs:
-    """Splits documents into chunks and chunks into pairs, like instances.instances_of_document."""
+    """Splits a range of documents into chunks and each chunk into a pair, like instances.instances_of_document.
+
+    The arguments are the same as for `make_instances`.
+    """
     documents = store.documents[first : last + 1]
     sentences = store.sentences[documents[0] : documents[-1] + 1]
     targets = _draw_targets(len(documents) - 1, config.max_seq_length - 3, config, random)
@@ -101,7 +112,7 @@ def _make_pairs(store: TokenStore, first: int, last: int, config: InstanceConfig
 
 
 def _draw_targets(count: int, max_tokens: int, config: InstanceConfig, random: Random) -> list[int]:
-    """Draws the target numbers of tokens for `count` documents or instances."""
+    """Draws the numbers of tokens to aim for, `count` in total, like instances._target."""
     shortened = random.uniform(count) < config.short_seq_prob
     return list(np.where(shortened, 2 + random.below(np.full(count, max_tokens - 1)), max_tokens).tolist())
 
@@ -109,10 +120,12 @@ def _draw_targets(count: int, max_tokens: int, config: InstanceConfig, random: R
 def _make_full_sentences(
     store: TokenStore, first: int, last: int, config: InstanceConfig, random: Random
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Splits documents into [CLS] text [SEP], like instances.full_sentences.
+    """Splits a range of documents into instances [CLS] text [SEP], like instances.full_sentences.
+
+    The arguments are the same as for `make_instances`.
 
     Returns:
-        The ids, padded with 0, [N, L], their lengths, [N], and their numbers of [CLS] and [SEP] tokens, [N].
+        Token ids padded with 0 [N, L], numbers of tokens [N], and numbers of [CLS] and [SEP] tokens [N].
     """
     documents = store.documents[first : last + 1]
     sentences = store.sentences[documents[0] : documents[-1] + 1]
@@ -158,7 +171,16 @@ def _make_full_sentences(
 def _draw_random_segments(
     store: TokenStore, pairs: Pairs, which: np.ndarray, owner: np.ndarray, target: np.ndarray, random: Random
 ) -> None:
-    """Sets b of the instances `which` to text from a random sentence of another document up to the target length."""
+    """Sets segment b of some pairs to text from another document, starting at a random sentence.
+
+    Args:
+        store: The corpus.
+        pairs: The pairs, which are changed in place.
+        which: Indices of the pairs to change.
+        owner: Index of the document of each of these pairs.
+        target: Number of tokens of a and b to aim for in each of these pairs.
+        random: The random generator.
+    """
     total = store.num_documents
     others = random.below(np.full(len(which), max(total - 1, 1)))
     others += (others >= owner) & (total > 1)  # Any other document, unless there is only one.
@@ -173,12 +195,12 @@ def _draw_random_segments(
 
 
 def _truncate_pairs(pairs: Pairs, max_tokens: int, random: Random) -> Pairs:
-    """Truncates pairs like truncation.truncate_pair_at_random_ends, without a loop over single tokens.
+    """Truncates pairs to `max_tokens` tokens like truncation.truncate_pair_at_random_ends, without a loop over tokens.
 
-    That loop removes a token of the longer segment, or of b if both are equally long. So the longer segment first
-    shrinks to the length of the other one, and then b and a lose a token in turn: the final lengths can be computed.
-    Each token is removed from the front or from the back with probability 1/2, so the number removed from the front is
-    binomial.
+    That function removes one token at a time from the longer segment, or from b if both are equally long. So the longer
+    segment first shrinks to the length of the shorter one, and then b and a lose tokens in turn, from which the final
+    lengths follow. Each token is removed from the front or from the back with probability 1/2, so the number of tokens
+    removed from the front has a binomial distribution.
     """
     a, b = pairs.a_length, pairs.b_length
     excess = np.maximum(a + b - max_tokens, 0)
@@ -191,7 +213,7 @@ def _truncate_pairs(pairs: Pairs, max_tokens: int, random: Random) -> Pairs:
 
 
 def _join_pairs(store: TokenStore, pairs: Pairs, config: InstanceConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Returns [CLS] a [SEP] b [SEP], padded with 0, [N, L], and the lengths, [N]."""
+    """Returns token ids of [CLS] a [SEP] b [SEP], padded with 0 [N, L], and the numbers of tokens [N]."""
     length = pairs.a_length + pairs.b_length + 3
     width = config.max_seq_length
     position = np.arange(width, dtype=np.int32)[None, :]
@@ -207,7 +229,13 @@ def _join_pairs(store: TokenStore, pairs: Pairs, config: InstanceConfig) -> tupl
 
 
 def _read_ranges(store: TokenStore, starts: np.ndarray, width: int) -> np.ndarray:
-    """Returns `width` tokens of the corpus from each start, [N, width]. Positions outside the corpus have any value."""
+    """Reads ranges of `width` tokens of the corpus [N, width]. Values at positions outside of the corpus are undefined.
+
+    Args:
+        store: The corpus.
+        starts: Index of the first token of each range, which may be negative [N].
+        width: Number of tokens of each range.
+    """
     last = len(store.ids) - width
     inside = (starts >= 0) & (starts <= last)
     if inside.all() and len(starts):

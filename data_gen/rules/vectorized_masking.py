@@ -14,7 +14,18 @@ Masked = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # ids, positions
 
 
 def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Random) -> Masked:
-    """Masks tokens of padded instances, [N, L], of these lengths, [N], like masking.mask."""
+    """Chooses tokens to predict in many instances, and masks them, like masking.mask.
+
+    Args:
+        ids: Token ids, padded with 0 [N, L]. They may contain the marks of word_boundaries.py, which are removed.
+        length: Number of tokens of each instance [N].
+        config: The settings.
+        random: The random generator.
+
+    Returns:
+        Ids after masking [N, L], predicted positions [N, P], original ids at these positions [N, P], and numbers of
+        predictions [N].
+    """
     count, width = ids.shape
     limit = config.max_predictions_per_seq
     budget = np.minimum(limit, np.maximum(1, np.rint(length * config.masked_lm_prob).astype(np.int64)))
@@ -60,7 +71,18 @@ def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Ra
 def _whole_words(
     ids: np.ndarray, candidate: np.ndarray, budget: np.ndarray, keys: np.ndarray, config: InstanceConfig
 ) -> np.ndarray:
-    """Chooses words in random order and skips words that exceed the budget. Returns the positions, [N, L] bool."""
+    """Chooses words in random order, skipping those that exceed the remaining budget.
+
+    Args:
+        ids: Token ids [N, L].
+        candidate: Which positions may be chosen [N, L].
+        budget: Maximum number of tokens to choose in each instance [N].
+        keys: Random sort keys [N, L]. A word has the key of its first token.
+        config: The settings.
+
+    Returns:
+        Which positions are chosen, [N, L] bool.
+    """
     continues = np.arange(2 * config.vocabulary.mark) >= config.vocabulary.mark
     continues[list(config.vocabulary.continuations)] = True
     begins = candidate & ~continues[ids]

@@ -1,4 +1,4 @@
-"""Reads text: lines of compressed files, documents of all formats, sentences, and the tokenized corpus on disk.
+"""Reads text: lines of files, documents in several formats, sentences. Also stores the tokenized corpus on disk.
 
-Imports only `options` of data_gen. All packages except `inspection` import it.
+From data_gen, this package imports only `options`. All other packages except `inspection` import it.
 """

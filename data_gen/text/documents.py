@@ -1,4 +1,4 @@
-"""Reads text files like the original script: one sentence per line, empty lines between documents."""
+"""Reads text files like the original script: one sentence per line, with empty lines between documents."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -17,8 +17,10 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
     """Yields the stripped lines of UTF-8 files.
 
     Args:
-        paths: Files, read in this order like one file. As in the original, the end of a file does not end a document.
-        drop_invalid_utf8: Whether to drop bytes that are not UTF-8, as in the original, instead of raising an error.
+        paths: Files, which are read in this order like a single file. As in the original, the end of a file does not
+            end a document.
+        drop_invalid_utf8: Whether to drop bytes that are not valid UTF-8, as the original does, instead of raising an
+            error.
 
     Raises:
         UserError: If a file is compressed, or a line is not UTF-8.
@@ -46,7 +48,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
 
 
 def group_lines(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Groups stripped lines into documents. An empty line ends a document."""
+    """Groups stripped lines into documents, which are lists of lines. An empty line ends a document."""
     for has_text, group in itertools.groupby(lines, bool):
         if has_text:
             yield list(group)
@@ -55,6 +57,11 @@ def group_lines(lines: Iterator[str]) -> Iterator[list[str]]:
 def read_corpus(
     documents: Iterator[list[str]], encode: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 ) -> list[Document]:
-    """Tokenizes documents with a tokenizer's `encode` method, and drops those without tokens."""
+    """Tokenizes documents into lists of sentences, each a list of token ids. Documents without tokens are dropped.
+
+    Args:
+        documents: Documents, each a list of sentences.
+        encode: The `encode` method of a tokenizer, which returns token ids and row splits.
+    """
     tokenized = [[ids for line in each if (ids := encode([line])[0].tolist())] for each in documents]
     return list(filter(None, tokenized))

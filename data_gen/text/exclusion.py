@@ -1,7 +1,6 @@
 """Leaves out documents that contain a text of an evaluation file, so that training and evaluation data do not overlap.
 
-Texts are compared without white space, so line breaks and sentence boundaries do not matter. The comparison is
-case-sensitive and accent-sensitive.
+Texts are compared without white space, so line breaks and sentence boundaries do not matter. Case and accents matter.
 """
 
 import collections
@@ -32,8 +31,8 @@ class ExcludedTexts:
         texts: The texts. White space is ignored.
 
     Attributes:
-        texts: Sorted texts of at least MIN_CHARACTERS characters, without white space.
-        too_short: Number of shorter texts, which are ignored.
+        texts: The texts of at least MIN_CHARACTERS characters, without white space, sorted.
+        too_short: Number of shorter texts. They are ignored.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -50,14 +49,18 @@ class ExcludedTexts:
 
     @functools.cached_property
     def _hash_table(self) -> np.ndarray:
-        """A table of the hashes, reduced to _TABLE_BITS, of the starts of the texts."""
+        """A bool table [2 ** _TABLE_BITS] that is True at the hashes of the texts' first MIN_CHARACTERS characters."""
         table = np.zeros(1 << _TABLE_BITS, bool)
         for start in self._texts_by_start:
             table[_hash_windows(start)] = True
         return table
 
     def is_in(self, document: Sequence[str]) -> bool:
-        """Returns whether a document, a list of lines or sentences, contains one of the texts."""
+        """Returns whether a document contains one of the texts.
+
+        Args:
+            document: Lines or sentences.
+        """
         text = _remove_white_space("".join(document))
         if len(text) < MIN_CHARACTERS:
             return False
@@ -69,7 +72,10 @@ class ExcludedTexts:
 
 
 class DocumentFilter:
-    """Removes documents that contain an excluded text.
+    """Removes documents that contain an excluded text, and counts them.
+
+    Args:
+        excluded: The excluded texts. None to remove nothing.
 
     Attributes:
         left_out: Number of documents removed so far.
@@ -80,7 +86,7 @@ class DocumentFilter:
         self.left_out = 0
 
     def __call__(self, documents: Iterable[list[str]]) -> Iterator[list[str]]:
-        """Yields the documents without excluded texts, each a list of lines or sentences."""
+        """Yields the documents, each a list of lines or sentences, that contain no excluded text."""
         for document in documents:
             if self._excluded and self._excluded.is_in(document):
                 self.left_out += 1
@@ -89,15 +95,15 @@ class DocumentFilter:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of removed documents under its name in manifests; empty if no texts are excluded."""
+        """The number of removed documents, under the name that manifests use. Empty if no texts are excluded."""
         return {"excluded": self.left_out} if self._excluded else {}
 
 
 def load(paths: list[str]) -> ExcludedTexts | None:
-    """Returns the texts of the files of --exclude_texts, or None without files.
+    """Reads the texts in the files of --exclude_texts. Returns None if `paths` is empty.
 
-    In tables, each value is a text, and each column name, because a file may have no header. In other files, each line
-    is a text.
+    In a table, each value is a text. So is each column name, because the file may have no header. In other files, each
+    line is a text.
 
     Raises:
         UserError: If a file is missing or cannot be read.
@@ -106,7 +112,13 @@ def load(paths: list[str]) -> ExcludedTexts | None:
 
 
 def load_described(patterns: list[str]) -> tuple[list[str], ExcludedTexts | None]:
-    """Returns the files of --exclude_texts and their texts (see `load`), and prints the number of texts.
+    """Reads the texts of --exclude_texts like `load`, and prints their number.
+
+    Args:
+        patterns: File names, glob patterns and datasets. May be empty.
+
+    Returns:
+        The paths of the files, and their texts.
 
     Raises:
         UserError: If a file is missing or cannot be read, or no text is long enough.
@@ -127,7 +139,7 @@ def load_described(patterns: list[str]) -> tuple[list[str], ExcludedTexts | None
 
 
 def describe_files(paths: list[str]) -> list[dict[str, str]]:
-    """Returns the names and hashes of the files for the manifest."""
+    """Returns the names and SHA-256 hashes of files, to store in a manifest."""
     return [{"file": os.path.basename(path), "sha256": files.sha256(path)} for path in paths]
 
 
@@ -152,7 +164,7 @@ def _remove_white_space(text: str) -> str:
 
 
 def _hash_windows(text: str) -> np.ndarray:
-    """Returns the hashes of all windows of MIN_CHARACTERS characters of a text."""
+    """Returns the hashes of all substrings of MIN_CHARACTERS characters of a text, reduced to _TABLE_BITS bits."""
     values = np.frombuffer(text.encode("utf-32-le"), "<u4").astype(np.uint64)
     hashes_of_4 = values
     for length in (1, 2, 4, 8):  # Doubles the number of characters per hash.

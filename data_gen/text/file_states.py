@@ -18,7 +18,7 @@ def get_file_state(path: str) -> FileState:
 
 
 def check_unchanged(states: dict[str, FileState]) -> None:
-    """Raises a UserError if the state of a file has changed."""
+    """Raises a UserError if a file's present state differs from its state in `states`."""
     for path, before in states.items():
         if get_file_state(path) != before:
             raise UserError(f"{path} changed while it was read; run the same command again")

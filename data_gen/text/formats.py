@@ -47,7 +47,7 @@ def read_documents(
     start: int = 0,
     end: int | None = None,
 ) -> Iterator[Document]:
-    """Yields the documents of a file, each a list of sentences, with one document in memory at a time.
+    """Yields the documents of a file, each a list of sentences. Only one document is in memory at a time.
 
     Documents and sentences are never empty. Sentences contain no line breaks.
 
@@ -57,13 +57,14 @@ def read_documents(
         language: ISO 639 code of the language whose rules split paragraphs into sentences. Languages without rules use
             general ones.
         text_field: The field or column of the text, for "jsonl" and files of rows.
-        drop_invalid_utf8: Whether to drop bytes that are not UTF-8 instead of raising an error.
-        start: Start of a range from `find_ranges`.
-        end: End of a range from `find_ranges`. Defaults to the end of the file.
+        drop_invalid_utf8: Whether to drop bytes that are not valid UTF-8 instead of raising an error.
+        start: Start of one of the ranges from `find_ranges`, to read only this part. Defaults to the start of the file.
+        end: End of the range. Defaults to the end of the file.
 
     Raises:
-        UserError: If the format or language code is invalid (immediately). While reading, with file and line or row: if
-            the text is not UTF-8 or does not match the format, or the file is missing, unreadable or damaged.
+        UserError: If the format or language code is invalid (before anything is read). While reading, if the text is
+            not UTF-8 or does not match the format, or the file is missing, unreadable or damaged. The message names the
+            file and the line or row.
     """
     if format not in (*TEXT_FORMATS, *row_files.KINDS):
         raise UserError(f"unknown text format {format!r}; expected one of {', '.join(TEXT_FORMATS)}")
@@ -74,14 +75,22 @@ def read_documents(
 def read_with_options(
     path: str, format: str, options: TextOptions, start: int = 0, end: int | None = None
 ) -> Iterator[Document]:
-    """Calls `read_documents` with arguments from the flags and a format from `resolve_format`."""
+    """Calls `read_documents` with the language and other settings from the flags.
+
+    Args:
+        path: The file.
+        format: The result of `resolve_format`.
+        options: The flags.
+        start: Start of a range from `find_ranges`.
+        end: End of the range. Defaults to the end of the file.
+    """
     if _keeps_lines(format, options):
         format = "sentences"
     return read_documents(path, format, options.language, options.text_field, options.drop_invalid_utf8, start, end)
 
 
 def read_files(what: str, paths: list[str], options: TextOptions) -> Iterator[Document]:
-    """Yields the documents of several files, and prints detected formats and progress lines with the title `what`.
+    """Yields the documents of several files. Prints the detected formats, and progress lines that start with `what`.
 
     Raises:
         UserError: See `read_documents`.
@@ -101,7 +110,7 @@ def read_files(what: str, paths: list[str], options: TextOptions) -> Iterator[Do
 
 
 def resolve_format(path: str, options: TextOptions) -> str:
-    """Returns --input_format, or the detected format for "auto".
+    """Returns the value of --input_format or, if it is "auto", the detected format of the file.
 
     Raises:
         UserError: If --input_format names a text format for a file of rows. See also `detect_format`.
@@ -114,7 +123,7 @@ def resolve_format(path: str, options: TextOptions) -> str:
 
 
 def detect_format(path: str, language: str = "en") -> str:
-    """Detects the format of a file, from its first megabyte (decompressed).
+    """Detects the format of a file from its first megabyte, decompressed.
 
     Files of rows are detected first. If the first non-empty line starts with "<doc ", the format is "wikiextractor". If
     it starts like a JSON object, it is "jsonl". It is "paragraphs" if more than half of the text is on lines with
@@ -131,8 +140,16 @@ def detect_format(path: str, language: str = "en") -> str:
 def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None]]:
     """Splits a file into ranges of about `size` bytes that contain complete documents.
 
-    A range counts bytes, or the units that a file of rows is split by. Compressed and remote files are a single range.
-    A range is longer than `size` if it contains a long document. The format must not be "auto".
+    A range is longer than `size` if it contains a long document. Compressed and remote files are a single range.
+
+    Args:
+        path: The file.
+        format: The format of the file, not "auto".
+        size: Wanted size of a range in bytes.
+
+    Returns:
+        Start and end of each range, for `read_documents`: byte offsets or, for files of rows, see
+        row_files.find_ranges.
 
     Raises:
         UserError: If the file is missing, unreadable or damaged.
@@ -159,7 +176,10 @@ def find_ranges(path: str, format: str, size: int) -> list[tuple[int, int | None
 
 
 def describe_formats(formats: list[str], options: TextOptions) -> str:
-    """Returns lines with the detected formats, their numbers of files, and a note about lines of several sentences."""
+    """Returns lines that list the detected formats with their numbers of files.
+
+    A note is added if files with one sentence per line seem to contain lines of several sentences.
+    """
     kept = [_keeps_lines(format, options) for format in formats]
     counts = collections.Counter("sentences" if keeps else name for name, keeps in zip(formats, kept, strict=True))
     line = "format of the text: " + ", ".join(f"{name} ({pluralize(count, 'file')})" for name, count in counts.items())
@@ -172,7 +192,7 @@ def describe_formats(formats: list[str], options: TextOptions) -> str:
 
 
 def _keeps_lines(format: str, options: TextOptions) -> bool:
-    """Returns whether lines detected as paragraphs are read as one sentence each."""
+    """Returns whether the lines of a file that was detected as paragraphs are each treated as one sentence."""
     return format == "paragraphs" and options.input_format == "auto" and not options.detects_paragraphs
 
 
@@ -205,7 +225,7 @@ def _read_documents(
 
 
 def _read_head(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields the first lines, up to a megabyte or the end of the line that passes it."""
+    """Yields the first lines of a file, until they have a megabyte or more in total."""
     size = 0
     for line in lines:
         yield line
@@ -294,7 +314,7 @@ def _read_jsonl(
 
 
 def _unescape(text: str) -> str:
-    """Reverses the escapes of newer versions of WikiExtractor, and no others."""
+    """Reverses the HTML escapes that newer versions of WikiExtractor write, and no others."""
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 

@@ -1,6 +1,6 @@
 """Extracts English prose from the Python installation: the language reference and the standard library's docstrings.
 
-The docstrings are read from the source files. The modules are not imported.
+The docstrings are read from source files. The modules are not imported.
 """
 
 import ast
@@ -29,14 +29,14 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def reference_documents() -> Iterator[tuple[str, str]]:
-    """Yields the name and text of each topic of the language reference."""
+    """Yields the name and the text of each topic of Python's language reference."""
     from pydoc_data import topics
 
     yield from sorted(topics.topics.items())
 
 
 def docstring_documents() -> Iterator[tuple[str, str]]:
-    """Yields the name and the joined docstrings of each module of the standard library."""
+    """Yields the name of each standard-library module and its docstrings, joined into one text."""
     library = os.path.dirname(os.__file__)
     for folder, folders, names in os.walk(library):
         folders[:] = sorted(set(folders) - _LEFT_OUT)
@@ -54,7 +54,10 @@ def docstring_documents() -> Iterator[tuple[str, str]]:
 
 
 def _find_documented_nodes(module: ast.Module) -> Iterator[_Documented]:
-    """Yields the nodes that can have a docstring, in the order of ast.walk, without visiting expressions."""
+    """Yields the nodes of a module's syntax tree that can have a docstring, in the order of ast.walk.
+
+    Expressions are not visited.
+    """
     statements: collections.deque[ast.AST] = collections.deque([module])
     while statements:
         node = statements.popleft()
@@ -65,7 +68,7 @@ def _find_documented_nodes(module: ast.Module) -> Iterator[_Documented]:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yields the sentences of prose paragraphs, without code, tables, signatures and headings."""
+    """Yields the sentences in the prose paragraphs of a text. Code, tables, signatures and headings are left out."""
     for paragraph in re.split(r"\n\s*\n", text):
         lines = paragraph.splitlines()
         # Paragraphs with more levels of indentation are code, tables or lists of values.
@@ -85,7 +88,7 @@ def _is_prose(sentence: str) -> bool:
 
 
 def gather() -> tuple[list[list[str]], list[list[str]]]:
-    """Returns documents of sentences for training and held-out documents. No sentence occurs twice."""
+    """Returns training documents and held-out documents, each a list of sentences. No sentence occurs twice."""
     seen: set[str] = set()
     parts: tuple[list[list[str]], list[list[str]]] = ([], [])
     for name, text in [*reference_documents(), *docstring_documents()]:
@@ -101,7 +104,7 @@ def gather() -> tuple[list[list[str]], list[list[str]]]:
 
 
 def write(options: ProseOptions) -> None:
-    """Writes the prose to two files, and prints their sizes.
+    """Writes training and held-out prose to two files, and prints their sizes.
 
     Raises:
         UserError: If both files are the same.

@@ -18,13 +18,16 @@ _WIDE_SPACE = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 
 
 def check_language(language: str) -> None:
-    """Raises a UserError if this is not a language code. The splitter accepts any string and uses general rules."""
+    """Raises a UserError if `language` is not a known language code.
+
+    The sentence splitter itself accepts any string, and falls back to general rules.
+    """
     if not _LANGUAGE.fullmatch(language):
         raise UserError(f"{language!r} is not a language code; expected one in lower case such as en, de or zh")
 
 
 def split_sentences(text: str, language: str) -> list[str]:
-    """Returns the sentences of paragraphs that are separated by line breaks."""
+    """Splits text into sentences. Line breaks separate paragraphs, and a sentence never spans paragraphs."""
     sentences = []
     for paragraph in text.splitlines():
         if not paragraph.isascii():
@@ -47,7 +50,7 @@ def _split_in_windows(paragraph: str, language: str) -> Iterator[str]:
 
 
 def _segment(text: str, language: str) -> list[str]:
-    """Splits text into sentences."""
+    """Splits one text into sentences with the splitter of a language."""
     try:
         return sentencex.segment(language, text)
     except BaseException as error:

@@ -1,8 +1,9 @@
-"""A tokenized corpus on disk, read at any position without holding it in memory.
+"""Stores a tokenized corpus on disk, and reads it at any position without loading it into memory.
 
-Three files contain little-endian integers: `ids` (uint16 or uint32, all tokens), `sentences` (int64, the index of the
-first token of each sentence, and the end) and `documents` (int64, the index of the first sentence of each document, and
-the end). The tokens of a document are adjacent, so a segment is a range of tokens.
+A corpus is a folder with three files of little-endian integers: `ids` (uint16 or uint32, the ids of all tokens),
+`sentences` (int64, the index of the first token of each sentence, followed by the number of tokens) and `documents`
+(int64, the index of the first sentence of each document, followed by the number of sentences). The tokens of a document
+are adjacent, so a segment is a range of tokens.
 """
 
 import contextlib
@@ -25,7 +26,12 @@ Encode = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 
 
 def choose_id_dtype(vocab: dict[str, int], marked: bool = False) -> np.dtype:
-    """Returns the smallest data type for all ids, with or without the marks of word_boundaries.py."""
+    """Returns uint16 if all token ids fit into it, or else uint32, as little-endian data type.
+
+    Args:
+        vocab: The id of each token.
+        marked: Whether ids may contain the marks of word_boundaries.py, which double the range.
+    """
     return np.dtype("<u2" if (1 + marked) * (max(vocab.values()) + 1) <= 2**16 else "<u4")
 
 
@@ -37,17 +43,20 @@ def write_part(
     unk_ids: Sequence[int],
     other_counts: Callable[[], dict[str, int]] = dict,
 ) -> None:
-    """Tokenizes the documents of one input and writes them to a folder atomically.
+    """Tokenizes documents and writes them to a folder, atomically.
 
-    Sentences without tokens and documents without sentences are left out.
+    Sentences without tokens and documents without sentences are left out. The folder is part of a corpus, to be merged
+    by `join_parts`.
 
     Args:
         folder: The folder to write. If it exists, nothing is done.
-        documents: Lists of sentences.
-        encode: Returns the ids of some sentences, the index of the first id of each sentence, and the end.
+        documents: Documents, each a list of sentences.
+        encode: Function that tokenizes a list of sentences. It returns the ids of all tokens, and row splits: the index
+            of the first id of each sentence, followed by the number of ids.
         dtype: Data type of the ids in the file.
-        unk_ids: The ids to count as unknown.
-        other_counts: Returns additional counts after all documents have been read.
+        unk_ids: The ids of [UNK], with and without a mark, to count unknown tokens.
+        other_counts: Function that is called after all documents have been read, and returns additional counts to
+            store.
     """
     if os.path.exists(folder):
         return
@@ -88,7 +97,11 @@ def _write_documents(
 
 
 def _batches(documents: Iterable[list[str]]) -> Iterator[tuple[list[str], np.ndarray]]:
-    """Yields batches of sentences of complete documents, with the index of each sentence's document in the batch."""
+    """Groups documents into batches of about _SENTENCES_AT_ONCE sentences.
+
+    Yields:
+        The sentences of a batch, and for each sentence the index of its document within the batch.
+    """
     batch: list[str] = []
     numbers: list[int] = []
     count = 0
@@ -104,7 +117,15 @@ def _batches(documents: Iterable[list[str]]) -> Iterator[tuple[list[str], np.nda
 
 
 def join_parts(folder: str, parts: list[str]) -> dict[str, int]:
-    """Concatenates parts into one corpus and keeps the parts. Returns the numbers of tokens, documents, ..."""
+    """Merges the folders that `write_part` wrote into one corpus. The parts are kept.
+
+    Args:
+        folder: Folder of the corpus. If it is already complete, nothing is done.
+        parts: The folders of the parts.
+
+    Returns:
+        Counts by name: tokens, sentences, documents, unknown, and the additional counts of the parts.
+    """
     totals = {"tokens": 0, "sentences": 0, "documents": 0, "unknown": 0}
     complete = os.path.join(folder, COMPLETE)
     if os.path.exists(complete):
@@ -140,12 +161,12 @@ def _read_chunks(path: str, dtype: str) -> Iterator[np.ndarray]:
 
 
 class TokenStore:
-    """A corpus whose files are mapped into memory.
+    """A tokenized corpus on disk whose files are memory-mapped.
 
     Attributes:
-        ids: All tokens.
-        sentences: Index of the first token of each sentence, and the end.
-        documents: Index of the first sentence of each document, and the end.
+        ids: The ids of all tokens.
+        sentences: Index of the first token of each sentence, followed by the number of tokens.
+        documents: Index of the first sentence of each document, followed by the number of sentences.
     """
 
     def __init__(self, folder: str, dtype: np.dtype) -> None:
@@ -161,16 +182,18 @@ class TokenStore:
 
     @property
     def num_documents(self) -> int:
-        """The number of documents."""
         return len(self.documents) - 1
 
     def release(self) -> None:
-        """Releases the mapped memory. Otherwise random reads would gradually map all of the files."""
+        """Releases the memory of the mapped files, which random reads would otherwise gradually bring into memory."""
         for each in self._maps:
             each.madvise(mmap.MADV_DONTNEED)
 
     def blocks(self, tokens: int) -> list[tuple[int, int]]:
-        """Splits the corpus into ranges of documents of about `tokens` tokens, at least one document each."""
+        """Splits the corpus into ranges of documents, [first, end), of about `tokens` tokens each.
+
+        A range contains at least one document.
+        """
         ranges = []
         first = begin = 0
         for start in range(0, self.num_documents, 1 << 16):

@@ -1,7 +1,8 @@
 """Word boundaries for whole-word masking in text that BERT's tokenizer splits into smaller units, such as Chinese.
 
-A segmenter or a list of words finds the words of a text. All tokens of a word are masked together. The ids of tokens
-that continue a word are marked by adding the number of ids of the vocabulary (`get_continuation_mark`).
+A segmenter or a list of words finds the words of a text. All tokens of a word are masked together. To tell which tokens
+belong together, the id of each token that continues a word is marked: an offset (`get_continuation_mark`) is added to
+it, which is larger than all ids of the vocabulary.
 """
 
 import collections
@@ -28,11 +29,11 @@ _SURROGATE = re.compile("[\ud800-\udfff]")  # The segmenter rejects surrogates.
 
 @dataclasses.dataclass(frozen=True)
 class WordBoundaries:
-    """A segmenter or a list of words that splits text into words.
+    """Splits text into words with a segmenter or a list of words.
 
     Attributes:
-        segmenter: Name of the segmenter; None for a list of words.
-        words: The list of words, one per line.
+        segmenter: Name of the segmenter, or None if a list of words is used.
+        words: The text of the list of words, one per line.
     """
 
     segmenter: str | None
@@ -40,13 +41,13 @@ class WordBoundaries:
 
     @property
     def identity(self) -> str:
-        """A line for the manifest that identifies the segmenter's version or the list of words."""
+        """Text for the manifest that identifies the version of the segmenter or the contents of the list of words."""
         if self.segmenter:
             return f"{self.segmenter}: rjieba {importlib.metadata.version('rjieba')}"
         return f"sha256: {hashlib.sha256(self.words.encode()).hexdigest()}"
 
     def find_spans(self, text: str) -> Iterator[tuple[int, int, bool]]:
-        """Yields the start and end of each part of a text, and whether the part is a word."""
+        """Splits a text into parts that cover it. Yields the start and end of each part, and whether it is a word."""
         if self.segmenter:
             import rjieba
 
@@ -75,7 +76,7 @@ class WordBoundaries:
 
     @functools.cached_property
     def _lengths(self) -> Mapping[str, list[int]]:
-        """The lengths of the words with each first character, in descending order."""
+        """For each character that begins words, the lengths of these words in descending order."""
         lengths = collections.defaultdict(set)
         for word in self._words:
             lengths[word[0]].add(len(word))
@@ -83,7 +84,7 @@ class WordBoundaries:
 
 
 def load(name: str | None) -> WordBoundaries | None:
-    """Returns the word boundaries for a value of --word_boundaries, or None if the flag is not set.
+    """Returns the word boundaries for the value of --word_boundaries, or None if the value is None.
 
     Raises:
         UserError: If the value is neither a segmenter nor a file, the segmenter's package is not installed, or the file
@@ -119,18 +120,18 @@ def _split_words(text: str) -> list[str]:
 
 
 def get_continuation_mark(vocab: Mapping[str, int]) -> int:
-    """Returns the offset that is added to the ids of tokens that continue the previous word."""
+    """Returns the offset that is added to the ids of tokens that continue the previous word: the largest id plus 1."""
     return max(vocab.values()) + 1
 
 
 class MarkingTokenizer:
-    """Encodes texts with marks on the tokens that continue the previous word.
+    """A tokenizer that marks the ids of tokens that continue the previous word.
 
-    Pieces that begin with "##" have no marks, because they always continue the previous word.
+    Tokens that begin with "##" are not marked, because they always continue the previous word.
 
     Attributes:
         tokenizer: The tokenizer that computes the ids.
-        vocab: Its vocabulary.
+        vocab: The vocabulary: the id of each token.
     """
 
     def __init__(self, tokenizer: FastTokenizer, boundaries: WordBoundaries) -> None:
@@ -140,7 +141,7 @@ class MarkingTokenizer:
         self._continues[[i for token, i in self.vocab.items() if token.startswith(CONTINUATION)]] = True
 
     def encode(self, texts: list[str]) -> tuple[Ids, Splits]:
-        """Returns ids and row splits like FastTokenizer.encode, with marks added to the ids."""
+        """Returns token ids and row splits of texts, like FastTokenizer.encode, with marks added to the ids."""
         ids, splits = self.tokenizer.encode(texts)
         ids = ids.copy()
         spans = [list(self._boundaries.find_spans(text)) for text in texts]
@@ -162,7 +163,12 @@ class MarkingTokenizer:
         return ids, splits
 
     def _find_continuations(self, text: str, spans: list[tuple[int, int, bool]]) -> list[int]:
-        """Returns the indices of the tokens that continue the previous word, from their positions in the text."""
+        """Returns the indices of the tokens of a text that continue the previous word.
+
+        Args:
+            text: The text.
+            spans: The parts of the text from `WordBoundaries.find_spans`.
+        """
         owner = np.full(len(text), -1)
         for number, (start, end, is_word) in enumerate(spans):
             owner[start:end] = number if is_word else -1

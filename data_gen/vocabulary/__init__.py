@@ -1,4 +1,4 @@
-"""Learns a WordPiece vocabulary: counts words, learns pieces, and measures the result on held-out text.
+"""Learns a WordPiece vocabulary: counts words, learns pieces (tokens), and measures the result on held-out text.
 
-Imports `text`. Only the commands import it.
+This package imports `text`. Only `commands` imports this package.
 """

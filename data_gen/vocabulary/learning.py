@@ -16,15 +16,15 @@ _HELDOUT_EVERY = 50  # Without --heldout_file, one of this many documents is hel
 
 @dataclasses.dataclass(frozen=True)
 class Learned:
-    """A learned vocabulary.
+    """A learned vocabulary, and figures about it for the report.
 
     Attributes:
         pieces: The pieces in the order of their ids.
-        text: The counted words.
-        heldout: The words of the held-out text.
-        letters: Number of different letters of the text.
-        covered: Number of different letters with a piece.
-        coverage: Share of the text's letters, weighted by frequency, with a piece.
+        text: The word counts that the vocabulary was learned from.
+        heldout: The word counts of the held-out text.
+        letters: Number of different letters (characters) in the text.
+        covered: Number of different letters for which the vocabulary has a piece.
+        coverage: Share of all occurrences of letters in the text for which the vocabulary has a piece.
     """
 
     pieces: list[str]
@@ -36,9 +36,9 @@ class Learned:
 
 
 def learn(options: VocabularyOptions) -> Learned:
-    """Learns a vocabulary: the special tokens, then letters, then pieces by frequency.
+    """Learns a vocabulary: special tokens, then letters, then longer pieces in the order in which they were learned.
 
-    The exact tokenizer splits the text into words, as it does when the vocabulary is used.
+    Text is split into words by the exact tokenizer, the one with which the vocabulary will be used.
 
     Raises:
         UserError: If the text is missing or empty, or the size is too small for its letters.
@@ -61,7 +61,7 @@ def learn(options: VocabularyOptions) -> Learned:
 
 
 def _count(options: VocabularyOptions) -> tuple[WordCounts, WordCounts]:
-    """Counts the words to learn from and the words of the held-out text."""
+    """Counts the words of the text, and separately of the held-out text."""
     paths = row_files.expand(options.input_file, "input_file")
     heldout_paths = row_files.expand(options.heldout_file, "heldout_file") if options.heldout_file else []
     both = sorted(set(paths) & set(heldout_paths))

@@ -1,4 +1,4 @@
-"""Measures how vocabularies split held-out text."""
+"""Measures how vocabularies split held-out text into pieces."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from official_bert.tokenization.exact import UNK, WordpieceTokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """Measurements of a vocabulary on some words.
+    """Measurements of how a vocabulary splits some words. Shares are from 0 to 1 and count each occurrence of a word.
 
     Attributes:
         size: Number of pieces of the vocabulary.
@@ -25,7 +25,12 @@ class Figures:
 
 
 def measure(vocab: dict[str, int], counts: dict[str, int]) -> Figures:
-    """Measures a vocabulary on the counts of at least one word, with the exact tokenizer."""
+    """Measures how a vocabulary splits words with the exact tokenizer.
+
+    Args:
+        vocab: The id of each piece.
+        counts: The number of occurrences of each word, of at least one word.
+    """
     tokenizer = WordpieceTokenizer(vocab)
     words = pieces = whole = unknown = shattered = 0
     for word, count in counts.items():
@@ -39,7 +44,11 @@ def measure(vocab: dict[str, int], counts: dict[str, int]) -> Figures:
 
 
 def format_table(figures: dict[str, Figures]) -> str:
-    """Returns a line for the figures of each vocabulary, by its name, under a heading."""
+    """Returns a table as text, with a heading and a line for each vocabulary.
+
+    Args:
+        figures: The measurements, by the name of the vocabulary.
+    """
     width = max(map(len, figures))
     lines = [f"{'':{width}}  {'pieces':>8}  {'pieces per word':>15}  {'whole words':>11}  {'[UNK]':>8}"]
     for name, each in figures.items():

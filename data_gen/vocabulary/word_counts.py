@@ -15,20 +15,20 @@ _MAX_OCCURRENCES = 100_000_000
 
 
 class WordCounts:
-    """Counts of words as the exact tokenizer separates them, in all sentences or an even sample of them.
+    """Counts of words, as the exact tokenizer separates them, in all sentences or in a random sample of the sentences.
 
-    When there are too many words, all counts are halved, and from then on only a random half of the sentences is
-    counted. Odd counts are rounded up or down at random, so that rare words keep their share. Words with a count of 0
-    are removed. The result equals a sample of the whole text at this rate. The random generator is seeded, so the same
-    sentences in the same order always give the same counts.
+    When there are more than `max_words` different words, all counts are halved, and from then on only a random half of
+    the sentences is counted. This can happen repeatedly. Odd counts are rounded up or down at random, so that rare
+    words keep their share. Words with a count of 0 are removed. The result is like counting a random sample of all
+    sentences. The random generator is seeded, so the same sentences in the same order always give the same counts.
 
     Args:
-        casing: The casing of the words.
+        casing: The tokenizer's settings for lower-casing and accents.
         max_words: Maximum number of different words.
 
     Attributes:
         documents: Number of documents added.
-        halvings: One in 2 ** halvings sentences is counted.
+        halvings: How often the counts were halved: one in 2 ** halvings sentences is counted.
     """
 
     def __init__(self, casing: Casing, max_words: int) -> None:
@@ -44,12 +44,15 @@ class WordCounts:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counts by word. Words of more than 200 characters are truncated to 201, because they become [UNK]."""
+        """The number of occurrences of each word. Words of more than 200 characters are truncated to 201.
+
+        The tokenizer converts such long words to [UNK].
+        """
         self._count_waiting()
         return self._counts
 
     def add(self, document: Iterable[str]) -> None:
-        """Counts the words of a document's sentences."""
+        """Counts the words in the sentences of a document."""
         self.documents += 1
         for sentence in document:
             if self.halvings and self._random.random() >= 0.5**self.halvings:

@@ -1,4 +1,4 @@
-"""Learns the pieces of a vocabulary from word counts."""
+"""Learns the pieces (tokens) of a WordPiece vocabulary from word counts."""
 
 import collections
 from collections.abc import Iterator
@@ -17,12 +17,13 @@ _WORDS_AT_ONCE = 10_000
 
 
 def list_special_pieces(layout: str, do_lower_case: bool) -> list[str]:
-    """Returns the first pieces of a vocabulary: special tokens and, in the layout of the releases, unused pieces.
+    """Returns the first pieces of a vocabulary: special tokens and, in the "release" layout, [unused...] pieces.
 
     Args:
-        layout: One of `VOCABULARY_LAYOUTS`. The ids of [PAD], [UNK], [CLS], [SEP] and [MASK] are 0 to 4 in "compact",
-            0 and 100 to 103 in "release".
-        do_lower_case: Whether to use the 994 unused pieces of the uncased release, or the 101 of the cased one.
+        layout: "compact" or "release". The ids of [PAD], [UNK], [CLS], [SEP] and [MASK] are 0 to 4 in "compact", and 0
+            and 100 to 103 in "release".
+        do_lower_case: For "release": whether to follow the uncased release with its 994 [unused...] pieces, or the
+            cased release with 101.
     """
     if layout == "compact":
         return list(exact.SPECIAL_TOKENS)
@@ -34,7 +35,7 @@ def list_special_pieces(layout: str, do_lower_case: bool) -> list[str]:
 
 
 def count_letters(counts: dict[str, int]) -> collections.Counter[str]:
-    """Counts the characters of words, weighted by the counts of the words."""
+    """Counts the characters of words. Each word counts as often as it occurs."""
     frequencies: collections.Counter[str] = collections.Counter()
     for word, count in counts.items():
         for letter in word:
@@ -43,7 +44,10 @@ def count_letters(counts: dict[str, int]) -> collections.Counter[str]:
 
 
 def select_common_letters(frequencies: collections.Counter[str], coverage: float) -> set[str]:
-    """Returns the smallest set of letters that covers this share of the text, ties in alphabetical order."""
+    """Returns the most frequent letters that together make up the share `coverage` of the text.
+
+    If letters are equally frequent, the alphabetically first ones are taken.
+    """
     letters: set[str] = set()
     wanted = coverage * frequencies.total()
     reached = 0
@@ -59,16 +63,16 @@ def learn_pieces(counts: dict[str, int], special: list[str], vocab_size: int, mi
     """Learns the pieces of a vocabulary.
 
     Args:
-        counts: Counts by word. The order does not matter.
+        counts: The number of occurrences of each word. The order does not matter.
         special: The first pieces of the vocabulary.
-        vocab_size: Number of pieces to return. There are fewer if no more pieces are frequent enough.
-        min_frequency: How often a pair of pieces must occur to be merged.
+        vocab_size: Number of pieces to return. Fewer are returned if no more pieces are frequent enough.
+        min_frequency: How often two adjacent pieces must occur to be merged into one.
 
     Returns:
         `special`, then letters at the start of words, then letters inside words, then the learned pieces.
 
     Raises:
-        UserError: If the size is too small for the letters.
+        UserError: If `vocab_size` is too small for the special pieces and the letters.
     """
     words = sorted(counts)
     # All letters are initial pieces. Otherwise the trainer would number them in the order of a hash table and break
@@ -97,7 +101,7 @@ def learn_pieces(counts: dict[str, int], special: list[str], vocab_size: int, mi
 
 
 def _repeated(words: list[str], counts: dict[str, int]) -> Iterator[str]:
-    """Yields text with each word repeated by its count, because the trainer does not accept counts."""
+    """Yields text in which each word occurs as often as its count, because the trainer does not accept counts."""
     progress = Progress("training", sum(counts.values()), "words")
     done = 0
     for word in words:
