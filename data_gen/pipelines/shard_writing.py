@@ -98,8 +98,7 @@ class _Waits:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[None]:
-        """A context for changing values that waiting threads depend on. At its end, they check their conditions again.
-        """
+        """A context for changing values that waiting threads depend on. At its end, the threads check them again."""
         with self._condition:
             yield
             self._condition.notify_all()

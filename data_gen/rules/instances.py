@@ -94,7 +94,7 @@ def instances_of_document(
     """
     document = documents[index]
     max_tokens = config.max_seq_length - 3  # [CLS], [SEP], [SEP]
-    target = _target(max_tokens, config, rng)
+    target = _draw_target(max_tokens, config, rng)
     chunk: list[list[int]] = []
     chunk_tokens = 0
     position = 0
@@ -123,21 +123,21 @@ def full_sentences(documents: Sequence[Document], config: InstanceConfig, rng: r
     The target length is drawn for each instance: it is the maximum or, with probability `short_seq_prob`, less.
     """
     max_tokens = config.max_seq_length - 2  # [CLS], [SEP]
-    target = _target(max_tokens, config, rng)
+    target = _draw_target(max_tokens, config, rng)
     chunk: list[int] = []
     for document in documents:
         for number, sentence in enumerate(document):
             separator = [config.sep] if chunk and number == 0 else []
             if chunk and len(chunk) + len(separator) + len(sentence) > target:
                 yield _finish(chunk, None, False, max_tokens, config, rng)
-                target = _target(max_tokens, config, rng)
+                target = _draw_target(max_tokens, config, rng)
                 chunk, separator = [], []
             chunk = [*chunk, *separator, *sentence]
     if chunk:
         yield _finish(chunk, None, False, max_tokens, config, rng)
 
 
-def _target(max_tokens: int, config: InstanceConfig, rng: random.Random) -> int:
+def _draw_target(max_tokens: int, config: InstanceConfig, rng: random.Random) -> int:
     """Draws the number of tokens to aim for: `max_tokens` or, with probability `short_seq_prob`, a smaller number."""
     return rng.randint(2, max_tokens) if rng.random() < config.short_seq_prob else max_tokens
 

@@ -112,7 +112,7 @@ def _make_pairs(store: TokenStore, first: int, last: int, config: InstanceConfig
 
 
 def _draw_targets(count: int, max_tokens: int, config: InstanceConfig, random: Random) -> list[int]:
-    """Draws the numbers of tokens to aim for, `count` in total, like instances._target."""
+    """Draws the numbers of tokens to aim for, `count` in total, like instances._draw_target."""
     shortened = random.uniform(count) < config.short_seq_prob
     return list(np.where(shortened, 2 + random.below(np.full(count, max_tokens - 1)), max_tokens).tolist())
 

@@ -33,7 +33,7 @@ def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Ra
     candidate = (position > 0) & (position < length[:, None] - 1) & (ids != config.sep)
     keys = random.keys(count, width)
     if config.do_whole_word_mask:
-        row, column = np.nonzero(_whole_words(ids, candidate, budget, keys, config))
+        row, column = np.nonzero(_choose_whole_words(ids, candidate, budget, keys, config))
         marked = ids >= config.vocabulary.mark
         if marked.any():
             ids = ids.copy()
@@ -68,7 +68,7 @@ def mask(ids: np.ndarray, length: np.ndarray, config: InstanceConfig, random: Ra
     return masked_ids, positions, labels, predictions
 
 
-def _whole_words(
+def _choose_whole_words(
     ids: np.ndarray, candidate: np.ndarray, budget: np.ndarray, keys: np.ndarray, config: InstanceConfig
 ) -> np.ndarray:
     """Chooses words in random order, skipping those that exceed the remaining budget.

@@ -29,7 +29,7 @@ def test_reference_and_fast_masking_agree_on_whole_words(corpus: Corpus):
         position = np.arange(LENGTH)[None, :]
         candidate = (position < len(original)) & ~np.isin(ids, (2, 3))
         keys = Random(1).keys(1, LENGTH)
-        chosen = vectorized_masking._whole_words(ids, candidate, np.array([LENGTH]), keys, config)
+        chosen = vectorized_masking._choose_whole_words(ids, candidate, np.array([LENGTH]), keys, config)
         assert np.flatnonzero(chosen[0]).tolist() == np.flatnonzero(candidate[0]).tolist()
 
 
