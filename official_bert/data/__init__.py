@@ -1,1 +1,1 @@
-"""Records for pre-training: schema, codec, reader, manifest, input pipeline, and masking while reading."""
+"""The records for pre-training: their schema, encoding, reading, manifests, batches, and masking during reading."""

@@ -1,4 +1,4 @@
-"""The options of every tf.data.Dataset of the project."""
+"""The options that every tf.data.Dataset of this project has."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ def make_dataset_options(shard_policy: "tf.data.experimental.AutoShardPolicy | N
     processors, up to 16.
 
     Args:
-        shard_policy: How several workers share the dataset.
+        shard_policy: How several workers share the dataset. None for TensorFlow's default.
     """
     import tensorflow as tf
 

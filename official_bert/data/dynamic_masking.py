@@ -24,14 +24,14 @@ _ORDER, _KIND, _WORD = range(3)  # Purposes of a position's random numbers.
 
 @dataclasses.dataclass(frozen=True)
 class DynamicMasking:
-    """Masks the tokens of batches.
+    """Masks tokens of batches of unmasked records.
 
     Attributes:
         vocab: Token to id.
-        max_predictions_per_seq: P.
+        max_predictions_per_seq: Maximum number of tokens to predict per record, P.
         masked_lm_prob: Share of the tokens to predict.
         do_whole_word_mask: Whether to mask all pieces of a word together.
-        rates: How often a token to predict becomes [MASK], a random token or itself.
+        rates: How often a token to predict is replaced by [MASK], replaced by a random token, or kept.
     """
 
     vocab: dict[str, int]
@@ -41,11 +41,11 @@ class DynamicMasking:
     rates: MaskingRates = BERT_RATES
 
     def mask(self, features: dict[str, tf.Tensor], keys: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the features of masked records (see record_schema.pretraining_schema).
+        """Masks a batch. Returns the features of masked records (see record_schema.pretraining_schema).
 
         Args:
             features: Features of unmasked records (see record_schema.unmasked_schema).
-            keys: [B] int64, the seeds of each record's random numbers (see `make_record_keys`).
+            keys: Seed of each record's random numbers [B] int64 (see `make_record_keys`).
         """
         ids = features["input_ids"]  # [B, S]
         width, limit = ids.shape[1], self.max_predictions_per_seq
@@ -81,7 +81,17 @@ class DynamicMasking:
         }
 
     def _choose_words(self, ids: tf.Tensor, candidate: tf.Tensor, order: tf.Tensor, budget: tf.Tensor) -> tf.Tensor:
-        """Chooses words in random order and skips words that exceed the budget. Returns the positions, [B, S] bool."""
+        """Chooses words in random order, skipping those that exceed the remaining budget.
+
+        Args:
+            ids: Token ids [B, S].
+            candidate: Which positions may be chosen [B, S] bool.
+            order: Random numbers [B, S]. Words are ordered by the number of their first token.
+            budget: Maximum number of tokens to choose [B].
+
+        Returns:
+            Which positions are chosen [B, S] bool.
+        """
         continues = tf.constant(
             sorted(i for token, i in self.vocab.items() if token.startswith(exact.CONTINUATION)), tf.int32
         )
@@ -108,25 +118,31 @@ class DynamicMasking:
 
 
 def make_record_keys(seed: int, epoch: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """Returns a key for each record, [B] int64.
+    """Returns a seed for the random numbers of each record [B] int64.
 
     Args:
         seed: Random seed of the run.
-        epoch: Epoch of each record, [B] int64.
-        number: Id of each record, [B] int64.
+        epoch: Epoch in which each record is read [B] int64.
+        number: Id of each record [B] int64.
     """
     key = _mix_bits(tf.bitwise.bitwise_xor(_mix_bits(tf.constant(seed, tf.int64)), epoch))
     return _mix_bits(tf.bitwise.bitwise_xor(key, number))
 
 
 def _draw_bits(keys: tf.Tensor, width: int, purpose: int) -> tf.Tensor:
-    """Draws 63 random bits for each position of each record, [B, width] int64."""
+    """Draws 63 random bits for each position of each record [B, width] int64.
+
+    Args:
+        keys: Seed of each record [B] int64.
+        width: Number of positions.
+        purpose: A number from 0 to 3. Different purposes get independent random numbers.
+    """
     counters = tf.range(width, dtype=tf.int64) * 4 + purpose
     return _shift_right(_mix_bits(keys[:, None] + counters * _GOLDEN), 1)
 
 
 def _draw_uniform(keys: tf.Tensor, width: int, purpose: int) -> tf.Tensor:
-    """Draws numbers in [0, 1), multiples of 2 ** -53: [B, width] float64."""
+    """Draws numbers from 0 (inclusive) to 1 (exclusive), in steps of 2 ** -53 [B, width] float64. See `_draw_bits`."""
     return tf.cast(_shift_right(_draw_bits(keys, width, purpose), 10), tf.float64) * 2.0**-53
 
 
@@ -137,13 +153,13 @@ def _mix_bits(value: tf.Tensor) -> tf.Tensor:
 
 
 def _shift_right(value: tf.Tensor, bits: int) -> tf.Tensor:
-    """Shifts to the right and fills with zeros. TensorFlow's shift of signed numbers would copy the sign."""
+    """Shifts bits to the right and fills with zeros. TensorFlow's shift of signed numbers fills with the sign."""
     shifted = tf.bitwise.right_shift(value, tf.constant(bits, tf.int64))
     return tf.bitwise.bitwise_and(shifted, 2 ** (64 - bits) - 1)
 
 
 def _is_in(ids: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
-    """Returns whether each id is in `wanted`, which is sorted."""
+    """Returns which ids are contained in `wanted`, a sorted vector [...] bool."""
     if not wanted.shape[0]:
         return tf.zeros_like(ids, tf.bool)
     flat = tf.reshape(ids, [-1])

@@ -36,18 +36,19 @@ def training_batches(
 
     Each epoch reads every record once. The order depends only on the seed and the epoch: files are read in random
     order, four at a time with one record of each in turn, and each window of 10,000 records is shuffled. A resumed run
-    therefore continues exactly, with `skipped_records`. Skipping reads only the lengths of the records in at most four
-    files and the records of one window. Compressed files are decompressed up to that point.
+    can therefore continue exactly, by passing `skipped_records`. Skipping is fast: it reads only the lengths of the
+    records in at most four files, and the records of one window. Compressed files are decompressed up to that point.
 
     Args:
         paths: TFRecord files.
-        batch_size: B, over all replicas.
+        batch_size: Number of records per batch over all replicas, B.
         schema: Schema of the records in the files.
         seed: Random seed of the order.
         skipped_records: Number of records to skip at the start of the endless sequence.
         record_ranges: Records to read of each file. None for all records, which are counted if some are skipped.
-        masking: Masks the tokens of unmasked records, differently in each epoch, or adds next-token targets.
-        packing: Shapes of packed batches. None for one record per row.
+        masking: Masks the tokens of unmasked records, differently in each epoch, or adds next-token targets. None for
+            masked records.
+        packing: Shapes of packed batches, in which several records share a row. None for one record per row.
         compression: Compression of all files (see `record_reader.get_compression`). None to detect it.
     """
     batches = _training_batches(paths, batch_size, schema, seed, skipped_records, record_ranges, masking, compression)
@@ -72,9 +73,8 @@ def estimate_packing(
 ) -> Packing:
     """Chooses the shapes of packed batches by packing the first 10,000 records of the first epoch.
 
-    Args are as for `training_batches`, and:
-        replicas: Number of replicas that share a batch.
-        micro_batches: Gradient accumulation steps.
+    `replicas` share a batch, and `micro_batches` is the number of gradient accumulation steps. The other arguments are
+    the same as for `training_batches`.
     """
     size = get_group_size(batch_size)
     groups = _training_batches(paths, size, schema, seed, 0, record_ranges, masking, compression)
@@ -91,7 +91,13 @@ def record_locations(
     record_ranges: RecordRanges | None = None,
     compression: str | None = None,
 ) -> list[tuple[str, int]]:
-    """Returns the file of the `number` records after the skipped ones, and their index in the file, from 0."""
+    """Returns where the first `number` records are that `training_batches` reads after the skipped ones.
+
+    The other arguments are the same as for `training_batches`.
+
+    Returns:
+        The file of each record and its index in the file, counted from 0.
+    """
     locations: list[tuple[str, int]] = []
     records = _shuffled_records(paths, seed, skipped_records, record_ranges, compression)
     for _, record_ids, _ in records.with_options(make_dataset_options()):
@@ -110,10 +116,10 @@ def evaluation_batches(
     masking: DynamicMasking | NextTokenTargets | None = None,
     compression: str | None = None,
 ) -> tf.data.Dataset:
-    """Returns each record once, in the order of the files. The last batch is padded with records of zeros.
+    """Returns a dataset of batches with each record once, in order. The last batch is padded with records of zeros.
 
     The original instead repeats the records endlessly and drops an incomplete batch. The arguments are the same as for
-    `training_batches`, but tokens are masked the same way each time.
+    `training_batches`, but `masking` chooses the same tokens each time.
     """
 
     def parse(serialized: tf.Tensor, record_id: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -143,7 +149,7 @@ def _training_batches(
     masking: DynamicMasking | NextTokenTargets | None,
     compression: str | None,
 ) -> tf.data.Dataset:
-    """Returns the batches of `training_batches` before packing and distribution."""
+    """Returns the batches of `training_batches` before they are packed and distributed to replicas."""
 
     def parse(serialized: tf.Tensor, record_id: tf.Tensor, epoch: tf.Tensor) -> dict[str, tf.Tensor]:
         parsed = record_codec.parse(serialized, schema)
@@ -161,7 +167,11 @@ def _shuffled_records(
     record_ranges: RecordRanges | None,
     compression: str | None,
 ) -> tf.data.Dataset:
-    """Returns endless windows of shuffled records: serialized [W], record id [W] int64 and epoch [W] int64."""
+    """Returns an endless dataset of windows of shuffled records.
+
+    An element has serialized records [W], their ids [W] int64 and their epochs [W] int64. The arguments are the same as
+    for `training_batches`.
+    """
     compression = record_reader.get_compression(paths) if compression is None else compression
 
     def order(epoch: tf.Tensor) -> tf.Tensor:
@@ -203,7 +213,15 @@ def _count(ranges: list[tuple[int, int]]) -> int:
 def _skip_records(
     paths: list[str], compression: str, order: list[int], record_ranges: RecordRanges, skipped: int
 ) -> tf.data.Dataset:
-    """Returns the records of the files in this order, without the first `skipped` ones."""
+    """Returns a dataset of the records of some files, without the first ones.
+
+    Args:
+        paths: TFRecord files.
+        compression: Compression of all files.
+        order: Indices of the files to read, in order.
+        record_ranges: Records to read of each file.
+        skipped: Number of records to leave out.
+    """
     counts = list(map(_count, record_ranges))
     start = 0
     while skipped >= (group_count := sum(counts[file] for file in order[start : start + _CYCLE_LENGTH])):
@@ -228,7 +246,7 @@ def _skip_records(
 
 
 def _drop_records(ranges: list[tuple[int, int]], number: int) -> list[tuple[int, int]]:
-    """Removes the first `number` records from the ranges."""
+    """Removes the first `number` records from ranges, which are pairs of first record and number of records."""
     remaining = []
     for first, count in ranges:
         dropped = min(number, count)
@@ -241,7 +259,9 @@ def _drop_records(ranges: list[tuple[int, int]], number: int) -> list[tuple[int,
 def _read_files(
     paths: list[str], compression: str, order: tf.Tensor, record_ranges: RecordRanges | None, cycle_length: int
 ) -> tf.data.Dataset:
-    """Returns records and their ids. Groups of files are read one after the other, one record of each file in turn.
+    """Returns a dataset of serialized records and their ids.
+
+    Groups of files are read one after the other. The files of a group contribute one record each in turn.
 
     Args:
         paths: TFRecord files.

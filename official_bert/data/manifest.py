@@ -1,4 +1,4 @@
-"""The manifest: a file that describes the shards in its folder and their sources."""
+"""Reads and writes manifests, which are files that describe record files (shards) and what they were made from."""
 
 import collections
 import dataclasses
@@ -20,13 +20,13 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of records.
+    """The description of one record file in a manifest.
 
     Attributes:
-        file: Name, without the folder.
+        file: Name of the file, without its folder.
         records: Number of records.
         bytes: Size in bytes.
-        sha256: Hash of the content.
+        sha256: SHA-256 of the contents.
     """
 
     file: str
@@ -37,12 +37,12 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """A description of a set of shards.
+    """A description of a set of record files that were made together.
 
     Attributes:
-        source: Everything that determines the bytes of the shards (see `describe_source`).
-        shards: The shards, in order.
-        statistics: Counts over all records.
+        source: Description of everything that determines the bytes of the files (see `describe_source`).
+        shards: The record files, in order.
+        statistics: Counts over all records, by name.
     """
 
     source: dict[str, Any]
@@ -50,11 +50,11 @@ class Manifest:
     statistics: dict[str, int]
 
     def to_json(self) -> str:
-        """Returns the content of the file."""
+        """Returns the text of the manifest file."""
         return json.dumps(self.to_values(), indent=1)
 
     def to_values(self) -> dict[str, Any]:
-        """Returns the JSON object of the file. It shares its values with the manifest."""
+        """Returns the JSON object in the manifest file as a dict, whose values are shared with this instance."""
         # dataclasses.asdict copies each value, which takes seconds for many shards.
         shards = [vars(shard) for shard in self.shards]
         made_by = f"official_bert {__version__}"
@@ -81,7 +81,7 @@ class Manifest:
         return manifest
 
     def _find_problem(self) -> str | None:
-        """Returns what is missing or has the wrong type, or None if the manifest is valid."""
+        """Returns a description of what is missing or has the wrong type, or None if the manifest is valid."""
         if not isinstance(self.source, dict) or not isinstance(self.source.get("flags"), dict):
             return "it has no flags in its source"
         if not isinstance(self.source.get("vocabulary"), str):
@@ -96,7 +96,7 @@ class Manifest:
 
 
 def read_manifests(paths: list[str]) -> dict[str, Manifest]:
-    """Returns the manifests in the folders of record files, by path.
+    """Reads all manifests in the folders of some record files. Returns them by path.
 
     Raises:
         UserError: If a manifest is invalid.
@@ -106,14 +106,14 @@ def read_manifests(paths: list[str]) -> dict[str, Manifest]:
 
 
 def find_shards(paths: list[str], manifests: dict[str, Manifest] | None = None) -> dict[str, tuple[Manifest, Shard]]:
-    """Returns the manifest and the shard of each record file that a manifest in its folder lists.
+    """Finds the manifest and the manifest's entry for each record file. Files that no manifest lists are left out.
 
     Args:
-        paths: The record files. They are the keys of the result.
-        manifests: Result of `read_manifests`. None to read them.
+        paths: The record files, which are the keys of the result.
+        manifests: Result of `read_manifests`. None to read the manifests.
 
     Raises:
-        UserError: If a manifest is invalid, or the size of a file differs from its manifest.
+        UserError: If a manifest is invalid, or the size of a file differs from the size in its manifest.
     """
     spellings: dict[str, list[str]] = {}  # Normalized path to the paths that were passed.
     for path in paths:
@@ -138,11 +138,11 @@ def list_manifests(folder: str) -> list[str]:
 
 
 def plan_manifests(paths: list[str], stem: str) -> dict[str, list[int]]:
-    """Returns one manifest path for each folder of the record files, with the indices of the folder's files.
+    """Returns the path of a manifest for each folder with record files, and the indices of the folder's files.
 
     Args:
         paths: The record files, in order.
-        stem: Path without an extension, after which the manifest in the first folder is named. In other folders it is
+        stem: Path without extension that names the manifest in the first folder. In other folders, the manifest is
             named after the folder's first file.
     """
     folders: dict[str, list[int]] = {}
@@ -154,26 +154,38 @@ def plan_manifests(paths: list[str], stem: str) -> dict[str, list[int]]:
 
 
 def write_manifests(paths: list[str], stem: str, manifest: Manifest) -> None:
-    """Writes the manifest of each folder of the record files, which are in the order of the manifest's shards."""
+    """Writes a manifest into each folder with record files.
+
+    Args:
+        paths: The record files, in the order of the manifest's shards.
+        stem: See `plan_manifests`.
+        manifest: The description of all record files.
+    """
     for path, indices in plan_manifests(paths, stem).items():
         shards = [manifest.shards[index] for index in indices]
         files.write_text(path, dataclasses.replace(manifest, shards=shards).to_json())
 
 
 def get_manifest_path(stem: str) -> str:
-    """Returns the path of the manifest for shards named after `stem`, a path without an extension."""
+    """Returns the path of the manifest for record files whose names start with `stem`, a path without extension."""
     return f"{stem}.manifest.json"
 
 
 def describe_source(flags: dict[str, Any], vocabulary: str, inputs: list[str]) -> dict[str, Any]:
-    """Returns everything that determines the bytes of the records: the flags and the hashes of vocabulary and text."""
+    """Returns a description of everything that determines the bytes of records.
+
+    Args:
+        flags: The flags that influence the records.
+        vocabulary: The text of the vocabulary. Its hash is included.
+        inputs: The text files. Their names and hashes are included.
+    """
     progress = track_reading("hashing the text", inputs)
     described = [{"file": os.path.basename(path), "sha256": files.sha256(path, progress)} for path in inputs]
     return {"format": FORMAT, "flags": flags, "vocabulary": vocabulary, "inputs": described}
 
 
 def sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Adds up the counts of each name."""
+    """Adds up dicts of counts, name by name."""
     sums: collections.Counter[str] = collections.Counter()
     for each in counts:
         sums.update(each)
@@ -181,7 +193,9 @@ def sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def find_missing_files(patterns: list[str], paths: list[str], manifests: dict[str, Manifest]) -> dict[str, str]:
-    """Returns the missing record files: those that a manifest lists and a pattern matches. Each maps to its manifest.
+    """Finds record files that do not exist, although a manifest lists them and a pattern matches them.
+
+    The result maps each of these files to the path of its manifest.
 
     Args:
         patterns: Glob patterns that the user passed.

@@ -1,4 +1,4 @@
-"""Masking rates: how often a token to predict becomes [MASK], stays, or becomes a random token.
+"""Masking rates: how often a token to predict is replaced by [MASK], kept, or replaced by a random token.
 
 Three implementations use these rates: the original's algorithm and its vectorized form in data_gen/rules, and
 dynamic_masking.py. tests/data_gen/rules/test_masking_parity.py compares the three.
@@ -43,17 +43,17 @@ class MaskingRates:
 
     @property
     def mask_probability(self) -> float:
-        """Probability of [MASK]."""
+        """The probability that a token is replaced by [MASK]."""
         return self.mask / 100
 
     @property
     def mask_or_same_probability(self) -> float:
-        """Probability of [MASK] or the unchanged token."""
+        """The probability that a token is replaced by [MASK] or kept."""
         return (self.mask + self.same) / 100
 
     @property
     def same_probability_of_rest(self) -> float:
-        """Probability of the unchanged token, given that [MASK] was not drawn."""
+        """The probability that a token is kept, given that it is not replaced by [MASK]."""
         rest = self.same + self.random
         return self.same / rest if rest else 1.0
 

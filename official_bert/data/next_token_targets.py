@@ -10,18 +10,20 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class NextTokenTargets:
-    """Adds next-token targets to batches. It takes the place of DynamicMasking in left-to-right models.
+    """Adds next-token targets to batches. Left-to-right models use it in place of DynamicMasking.
 
-    Each position predicts the next token, except the [SEP] at the end of a segment, which masked models never predict
-    either. Records may be masked or not; masks are removed.
+    Each position predicts the next token. The [SEP] at the end of a segment is not predicted, as in masked models.
+    Records may be masked or not, since masks are removed.
     """
 
     def mask(self, features: dict[str, tf.Tensor], keys: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns the features of masked records, with S - 1 predictions and the unmasked text.
+        """Returns the features of a batch with unmasked text and next-token targets, as S - 1 predictions per record.
+
+        The features have the same names as in masked records.
 
         Args:
             features: Features of masked or unmasked records (see record_schema).
-            keys: Unused: nothing is random.
+            keys: Not used, because nothing is random.
         """
         ids = _remove_masks(features)  # [B, S]
         mask, segments = features["input_mask"], features["segment_ids"]
@@ -40,7 +42,7 @@ class NextTokenTargets:
 
 
 def _remove_masks(features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the ids before masking, [B, S]."""
+    """Returns the token ids as they were before masking [B, S]."""
     ids = features["input_ids"]
     if "masked_lm_ids" not in features:
         return ids

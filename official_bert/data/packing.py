@@ -1,8 +1,8 @@
-"""Sequence packing: several short records share a row, so that batches contain little padding.
+"""Sequence packing: several short records share a row of the batch, so that it contains little padding.
 
 Packing moves the records of a batch into fewer rows of the same length. In a packed model (see
-modeling.encoder.build_encoder) records do not attend to each other, so losses and gradients equal the unpacked
-batch's, up to rounding. Shapes are static: unused rows are empty.
+modeling.encoder.build_encoder), records do not attend to each other, so losses and gradients equal those of the
+unpacked batch, up to rounding. Shapes are static: unused rows are empty.
 
 N records per batch, S sequence, P predictions per row, R records per row. A batch consists of G groups of M records.
 """
@@ -23,15 +23,15 @@ _DRAWS = 1000  # Simulated batches for the estimate of the number of rows.
 class Packing:
     """The shapes of packed batches.
 
-    Each replica computes its share of a batch in parts and skips parts without records. A batch that needs more rows
-    than usual takes longer, but has the same shape.
+    Each replica computes its share of a batch in parts, and skips parts without records. A batch that needs more rows
+    than usual has the same shape, but takes longer, because fewer parts are skipped.
 
     Attributes:
         batch_size: N, the number of records per batch over all replicas.
         replicas: Number of replicas that share a batch.
-        parts: Parts of a replica's share, enough for the worst batch.
-        usual_parts: Parts that a typical batch needs.
-        rows: Rows per part.
+        parts: Number of parts of a replica's share, enough for the longest records.
+        usual_parts: Number of parts that contain records in a typical batch.
+        rows: Number of rows per part.
     """
 
     batch_size: int
@@ -42,18 +42,19 @@ class Packing:
 
     @property
     def usual_rows(self) -> int:
-        """Number of rows that a typical step computes, over all replicas."""
+        """Number of rows that a typical step computes over all replicas."""
         return self.replicas * self.usual_parts * self.rows
 
 
 def choose_packing(rows_of_groups: Sequence[int], batch_size: int, replicas: int, micro_batches: int) -> Packing:
-    """Chooses the shapes that minimize the rows computed per step.
+    """Chooses the shapes of packed batches for which a step computes the fewest rows.
 
     Args:
-        rows_of_groups: Number of rows that some groups of `get_group_size(batch_size)` records need.
+        rows_of_groups: A sample: the number of rows that each of some groups of `get_group_size(batch_size)` records
+            needs.
         batch_size: Number of records per batch.
         replicas: Number of replicas that share a batch.
-        micro_batches: Gradient accumulation steps: the parts that a typical batch needs.
+        micro_batches: Number of gradient accumulation steps. It becomes the number of parts that a typical batch needs.
     """
     # RandomState draws the same numbers in every release of NumPy: a resumed run must have the same shapes.
     groups = math.ceil(batch_size / _GROUP)
@@ -68,19 +69,19 @@ def choose_packing(rows_of_groups: Sequence[int], batch_size: int, replicas: int
 
 
 def get_group_size(batch_size: int) -> int:
-    """Returns M, the number of records that are packed together."""
+    """Returns the number of records that are packed together, M."""
     return math.ceil(batch_size / math.ceil(batch_size / _GROUP))
 
 
 def count_rows(features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the number of rows that the records of a batch need, [] int32."""
+    """Returns the number of rows that the records of a batch need when packed, as int32 scalar."""
     return tf.reduce_max(_assign(features)[0]) + 1
 
 
 def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tensor]:
-    """Packs several records into each row.
+    """Packs the records of a batch, several into each row.
 
-    The result has the shape [replicas * parts, rows, ...]:
+    The result has these features, [replicas * parts, rows, ...] each:
 
     - input_ids, input_mask, segment_ids: [..., S] int32.
     - record_ids: [..., S] int32, the number of a token's record in its row, from 1. 0 for padding.
@@ -92,7 +93,7 @@ def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tenso
 
     Args:
         features: Features of N records (see record_schema.pretraining_schema).
-        packing: The shapes.
+        packing: The shapes of the packed batch.
     """
     ids, weights = features["input_ids"], features["masked_lm_weights"]
     length, predictions = ids.shape[1], weights.shape[1]
@@ -104,7 +105,17 @@ def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tenso
     row = tf.where(row < 0, -1, replica_and_part * packing.rows + rest // packing.replicas)
 
     def move_to_rows(values: tf.Tensor, position: tf.Tensor, exists: tf.Tensor, width: int) -> tf.Tensor:
-        """Moves the existing values, [N, any], to a position of their record's row: [replicas * parts, rows, width]."""
+        """Moves values to positions in the rows of their records.
+
+        Args:
+            values: Values of each record [N, any].
+            position: The position in the row for each value [N, any].
+            exists: Which values to move [N, any].
+            width: Length of a row of the result.
+
+        Returns:
+            The values, with 0 at other positions [replicas * parts, rows, width].
+        """
         blocks = (packing.replicas * packing.parts, packing.rows)
         size = math.prod(blocks) * width
         target = tf.where(exists & (row >= 0)[:, None], row[:, None] * width + position, size)
@@ -137,7 +148,7 @@ def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tenso
 
 
 def spread_over_rows(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Adds the inputs of a packed model to an unpacked batch, in which every record has its own row."""
+    """Adds the features that a packed model needs to an unpacked batch, in which each record has its own row."""
     input_mask, labels = features["input_mask"], features["next_sentence_labels"]
     return {
         **features,
@@ -149,16 +160,16 @@ def spread_over_rows(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def _get_max_records(length: int) -> int:
-    """Returns R."""
+    """Returns the maximum number of records per row, R, for a sequence length."""
     return max(1, length // _SHORTEST)
 
 
 def _assign(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Assigns records to rows by best fit: longest records first, each into the fullest row with enough room.
+    """Assigns records to rows by best fit: longest records first, each to the fullest row that has enough room.
 
     Returns:
-        Four tensors, [N] int32 each: the row of each record (numbered without gaps, -1 for a record without tokens),
-        its first position in the row, its first prediction in the row, and its index among the records of the row.
+        Four tensors [N] int32. For each record: its row (numbered without gaps, -1 for a record without tokens), its
+        first position in the row, the index of its first prediction in the row, and its index among the row's records.
     """
     count = features["input_ids"].shape[0]
     length, predictions = features["input_ids"].shape[1], features["masked_lm_weights"].shape[1]

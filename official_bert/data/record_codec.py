@@ -1,6 +1,6 @@
 """Encodes records as serialized tf.train.Examples and parses them.
 
-Encoding needs only NumPy. TensorFlow is imported by `parse`, so that processes that only write start quickly.
+Encoding needs only NumPy. Only `parse` imports TensorFlow, so that processes that only write records start quickly.
 """
 
 import functools
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def encode(values: Mapping[str, np.ndarray], schema: Schema) -> list[bytes]:
-    """Returns a batch of records as serialized tf.train.Examples.
+    """Encodes a batch of records as serialized tf.train.Examples.
 
     Args:
-        values: Features by name, [B, *shape].
-        schema: The features and their types.
+        values: Features by name, each [B, *shape].
+        schema: Shape and type of each feature.
 
     Raises:
         ValueError: If the shape of a feature differs from the schema.
@@ -53,9 +53,15 @@ def _split_rows(array: np.ndarray) -> list[bytes]:
 
 
 def _encode_integers(values: np.ndarray) -> np.ndarray | list[bytes]:
-    """Encodes each row of [B, numbers] as varints: seven bits per byte, lowest first, the eighth bit marks "more".
+    """Encodes each row of numbers as varints, the format of integers in protocol buffers.
 
-    Returns an array, [B, bytes], if every number needs only one byte.
+    A varint has seven bits per byte, lowest first, and the eighth bit of a byte tells that more bytes follow.
+
+    Args:
+        values: Integers [B, numbers].
+
+    Returns:
+        The bytes of each row: a list, or an array [B, numbers] if every number needs only one byte.
     """
     if values.dtype.kind != "u":
         values = values.astype(np.int64).view(np.uint64)
@@ -78,7 +84,11 @@ def _encode_integers(values: np.ndarray) -> np.ndarray | list[bytes]:
 
 
 def _encode_varints(values: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns `groups` bytes for each number, and which of these bytes belong to its varint: [..., groups] each."""
+    """Encodes numbers as varints of at most `groups` bytes.
+
+    Returns:
+        `groups` bytes for each number, and which of these bytes belong to its varint, each [..., groups].
+    """
     bits = np.empty((*values.shape, groups), np.uint8)
     present = np.empty((*values.shape, groups), bool)
     for group in range(groups):
@@ -90,14 +100,20 @@ def _encode_varints(values: np.ndarray, groups: int) -> tuple[np.ndarray, np.nda
 
 @functools.cache
 def _make_varint_table() -> tuple[np.ndarray, np.ndarray]:
-    """Returns `_encode_varints` of all numbers below 65,536, with the four bytes of each as one integer."""
+    """Returns the results of `_encode_varints` for all numbers below 65,536. The four bytes of each are one integer."""
     bits, present = _encode_varints(np.arange(1 << 16, dtype=np.uint64), 4)
     return bits.view("<u4")[:, 0], present.view("<u4")[:, 0]
 
 
 @functools.cache
 def _encode_field_start(name: str, dtype: str, length: int) -> bytes:
-    """Returns the bytes before the numbers of a feature: tags and lengths of the nested messages, and the name."""
+    """Returns the bytes that precede the values of a feature: the tags and lengths of nested messages, and its name.
+
+    Args:
+        name: Name of the feature.
+        dtype: INT64 or FLOAT.
+        length: Number of bytes of the encoded values.
+    """
     # Features.feature is a map: each entry holds the name (1) and a Feature (2); that holds a FloatList (2) or an
     # Int64List (3), and the list its packed values (1).
     values = _encode_tag(1, length)
@@ -109,7 +125,7 @@ def _encode_field_start(name: str, dtype: str, length: int) -> bytes:
 
 @functools.cache
 def _encode_tag(number: int, length: int) -> bytes:
-    """Returns the start of a length-delimited field of a protocol buffer."""
+    """Returns the bytes that precede a length-delimited field of a protocol buffer: tag and length."""
     tag = bytes([number << 3 | 2])
     while length > 0x7F:
         tag += bytes([length & 0x7F | 0x80])
@@ -118,7 +134,10 @@ def _encode_tag(number: int, length: int) -> bytes:
 
 
 def parse(serialized: "tf.Tensor", schema: Schema) -> dict[str, "tf.Tensor"]:
-    """Returns the features of a batch of serialized records, [B, *shape]. Integers are int32: TPUs have no int64."""
+    """Parses a batch of serialized records. Returns features by name, each [B, *shape].
+
+    Integers are int32, because TPUs have no int64.
+    """
     import tensorflow as tf
 
     spec = {name: tf.io.FixedLenFeature(feature.shape, feature.dtype) for name, feature in schema.items()}

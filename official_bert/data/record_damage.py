@@ -17,10 +17,13 @@ RecordRanges = list[list[tuple[int, int]]]
 
 
 def find_readable_ranges(paths: Sequence[str], schema: Schema) -> tuple[RecordRanges, int]:
-    """Reads all files. Returns the ranges of intact records of each file, and the number of corrupted records.
+    """Reads all files to find the records that are intact.
 
-    A warning lists the records that are skipped. If the length of a record is corrupted, the rest of its file cannot be
-    read.
+    Prints a warning that lists the corrupted records. If the length of a record is corrupted, the rest of its file
+    cannot be read.
+
+    Returns:
+        The ranges of intact records of each file, and the number of corrupted records.
     """
     ranges: RecordRanges = []
     number = 0
@@ -39,7 +42,12 @@ def find_readable_ranges(paths: Sequence[str], schema: Schema) -> tuple[RecordRa
 
 
 def _find_damaged_records(path: str, schema: Schema) -> tuple[list[int], int]:
-    """Returns the indices of corrupted records, ascending, and the first index that is missing or unreachable."""
+    """Finds the corrupted records in a file.
+
+    Returns:
+        The indices of corrupted records in ascending order, and the index at which reading ended: the number of
+        records, or a record after which nothing can be read.
+    """
     import tensorflow as tf
 
     record_reader.check_is_tfrecord(path)
@@ -84,7 +92,7 @@ def _find_mismatches(batch: Sequence[bytes], schema: Schema, start: int) -> list
 
 
 def describe_first_damage(paths: Sequence[str], schema: Schema) -> str | None:
-    """Reads all records. Returns a description of the first bad record, or None if all are valid."""
+    """Reads all records. Returns a description of the first that is corrupted or differs from the schema, or None."""
     for path in paths:
         try:
             for number, record in enumerate(record_reader.read_file(path)):
@@ -96,7 +104,7 @@ def describe_first_damage(paths: Sequence[str], schema: Schema) -> str | None:
 
 
 def describe_mismatch(serialized: bytes, schema: Schema) -> str | None:
-    """Returns how a serialized record differs from the schema, or None if it matches."""
+    """Returns a description of how a serialized record differs from the schema, or None if it matches."""
     import tensorflow as tf
 
     example = tf.train.Example()

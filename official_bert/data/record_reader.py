@@ -20,9 +20,13 @@ REPAIR_HINT = "remove it and rerun the command that made it, or restore it from 
 
 
 def track_reading(description: str, paths: Iterable[str]) -> Callable[[int], None]:
-    """Returns a callback that shows progress through files. Call it with the number of bytes of each piece read.
+    """Returns a function that prints progress lines about reading files.
 
-    The callback is thread-safe.
+    Call it with the number of bytes of each piece that was read. It is thread-safe.
+
+    Args:
+        description: Description of the work, with which each line starts.
+        paths: The files that will be read.
     """
     progress, read, lock = Progress(description, sum(map(files.size, paths)) / 1e6, "MB"), 0, threading.Lock()
 
@@ -36,7 +40,7 @@ def track_reading(description: str, paths: Iterable[str]) -> Callable[[int], Non
 
 
 def get_compression(paths: Sequence[str]) -> str:
-    """Returns the compression of all files under TensorFlow's name: "GZIP", or "" for none.
+    """Returns the compression of files as TensorFlow names it: "GZIP", or "" for none.
 
     Raises:
         UserError: If a file is missing, or only some of the files are compressed.
@@ -92,7 +96,7 @@ def read_file(path: str) -> Iterator[bytes]:
 
 
 def check_is_tfrecord(path: str) -> None:
-    """Raises a UserError if the first bytes of a file show that it never was a TFRecord file."""
+    """Raises a UserError if the first bytes of a file show that it is no TFRecord file, not even a damaged one."""
     with files.explain_read_errors(path), files.open_bytes(path) as reader:
         start = next(_decompress(path), b"") if get_compression([path]) else reader.read(file_kinds.START)
     kind = file_kinds.describe(start)
@@ -104,7 +108,7 @@ def check_is_tfrecord(path: str) -> None:
 
 
 def _decompress(path: str) -> Iterator[bytes]:
-    """Yields the content of a gzip file, up to its end or its first corrupted byte."""
+    """Yields the decompressed content of a gzip file in blocks, up to its end or its first corrupted byte."""
     reading = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     with files.open_bytes(path) as reader:
         while piece := reader.read(_CHUNK):
@@ -121,7 +125,7 @@ def _decompress(path: str) -> Iterator[bytes]:
 
 
 def count_records(path: str) -> int:
-    """Returns the number of records in a TFRecord file. Reads only the lengths of records if it is not compressed.
+    """Returns the number of records in a TFRecord file. In an uncompressed file, only the records' lengths are read.
 
     Raises:
         UserError: If the file ends within a record.

@@ -1,4 +1,4 @@
-"""The schema of the TFRecord files: the name, shape, type and range of each feature."""
+"""The schema of pre-training records in TFRecord files: the name, shape, type and range of each feature."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ Schema = Mapping[str, Feature]
 def pretraining_schema(
     max_seq_length: int, max_predictions_per_seq: int, vocab_size: int | None = None, type_vocab_size: int | None = None
 ) -> dict[str, Feature]:
-    """Returns the features of a pre-training record, which are the original's.
+    """Returns the features of a pre-training record, by name. They are the same as in the original.
 
     - input_ids: Token ids after masking, padded with 0.
     - input_mask: 1 for a token, 0 for padding.
@@ -41,8 +41,8 @@ def pretraining_schema(
     Args:
         max_seq_length: Number of positions per record.
         max_predictions_per_seq: Maximum number of predictions per record.
-        vocab_size: Number of token ids, if known.
-        type_vocab_size: Number of segment ids, if known.
+        vocab_size: Number of token ids. None if unknown.
+        type_vocab_size: Number of segment ids. None if unknown.
     """
     sequence, predictions = (max_seq_length,), (max_predictions_per_seq,)
     return {
@@ -59,6 +59,6 @@ def pretraining_schema(
 def unmasked_schema(
     max_seq_length: int, vocab_size: int | None = None, type_vocab_size: int | None = None
 ) -> dict[str, Feature]:
-    """Returns the features of an unmasked record, for dynamic masking: all except masked_lm_*."""
+    """Returns the features of a record for dynamic masking: those of `pretraining_schema` without masked_lm_*."""
     masked = pretraining_schema(max_seq_length, 0, vocab_size, type_vocab_size)
     return {name: feature for name, feature in masked.items() if not name.startswith("masked_lm_")}

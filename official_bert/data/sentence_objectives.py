@@ -1,8 +1,9 @@
-"""Sentence objectives: --sentence_objective of make-records.
+"""Sentence objectives: the values of --sentence_objective of make-records.
 
 - next_sentence: Predict whether b follows a in the text (0) or comes from elsewhere (1), as the original does (paper,
   section 3.1).
-- none: One segment of full sentences and no prediction, RoBERTa's FULL-SENTENCES (arXiv:1907.11692, section 4.2).
+- none: One segment of full sentences, without such a prediction, like RoBERTa's FULL-SENTENCES (arXiv:1907.11692,
+  section 4.2).
 """
 
 from collections.abc import Mapping
@@ -18,5 +19,5 @@ LABELS = {
 
 
 def get_objective(flags: Mapping[str, Any]) -> str:
-    """Returns the objective in a manifest's flags. Records without a manifest have next-sentence labels."""
+    """Returns the sentence objective of records from the flags in their manifest. Defaults to next_sentence."""
     return str(flags.get("sentence_objective", NEXT_SENTENCE))

@@ -1,4 +1,4 @@
 """Pre-training: options, set-up, the training step, the loop around it, evaluation, and a model card at the end.
 
-Needs no packages but TensorFlow, Keras and absl.
+The only packages that it needs are TensorFlow, Keras and absl.
 """

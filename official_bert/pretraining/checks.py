@@ -1,4 +1,4 @@
-"""Checks of the flags, records and folder of a run before its first step."""
+"""Checks the flags, the records and the output folder of a run before its first step."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ from official_bert.utils import files
 
 
 def read_config(options: Options) -> BertConfig:
-    """Returns the model configuration, with the size of --vocab_file if --vocab_size_from_vocab is set."""
+    """Returns the model configuration from --bert_config_file, changed by flags such as --vocab_size_from_vocab."""
     config = BertConfig.from_json_file(options.bert_config_file)
     config = options.apply_to(config)
     if options.vocab_size_from_vocab:
@@ -35,10 +35,10 @@ def read_config(options: Options) -> BertConfig:
 
 
 def find_checkpoint(options: Options) -> str | None:
-    """Returns the checkpoint to resume or evaluate. A new run has none.
+    """Returns the path of the run's newest complete checkpoint, to resume or evaluate. None for a new run.
 
     Raises:
-        UserError: If the run has lost its checkpoints, or no checkpoint can be read, and --begin_anew is not set.
+        UserError: If the checkpoints of an earlier start are missing or unreadable, and --begin_anew is not set.
     """
     folder = options.output_dir
     try:
@@ -69,21 +69,21 @@ def check_run(
     resumed_from: str | None,
     initial: LoadedModel | None,
 ) -> tuple[Options, dict[str, str], Changes]:
-    """Checks the options against the records, the model and the earlier run, and reports all mistakes together.
+    """Checks the options against the records, the model and an earlier start of the run. Reports all mistakes together.
 
-    Errors in single flags come before differences from the earlier run.
+    Mistakes in single flags are listed before differences from the earlier start.
 
     Args:
         options: The options.
         config: The model's configuration.
         records: The run's records.
-        phases: The phases with steps left.
-        resumed_from: The checkpoint to resume, if any.
-        initial: The opened --init_checkpoint, if it is used.
+        phases: The phases that have steps left to train.
+        resumed_from: Path of the checkpoint to resume, or None.
+        initial: The model of --init_checkpoint, or None if it is not used.
 
     Returns:
-        The options with the casing of the records; the contents of the model's small files by name; and the changes
-        that --allow_changes permits.
+        The options, with the casing of the records filled in. The texts of the files next to the checkpoints
+        (configuration, vocabulary and so on), by file name. The changed options that --allow_changes permits.
 
     Raises:
         UserError: If anything is wrong.
@@ -126,7 +126,7 @@ def check_run(
 
 
 def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) -> Casing | None:
-    """Returns the casing from the manifests, the flags or the run's folder, in this order, or None."""
+    """Returns the casing that the manifests, the flags or the run's folder state, in this order, or else None."""
     for each in manifests:
         if recorded := read_recorded_casing(each):
             return recorded
@@ -137,7 +137,15 @@ def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) ->
 
 
 def _check_model_files(options: Options, contents: dict[str, str], manifests: Sequence[manifest.Manifest]) -> None:
-    """Raises a UserError if the folder contains another model. Corrects a casing that the manifests contradict."""
+    """Raises a UserError if the folder contains files of another model.
+
+    A stored casing that the records' manifest contradicts is no error. A note says that it will be replaced.
+
+    Args:
+        options: The options of the run.
+        contents: The texts of the model's small files, by file name.
+        manifests: The manifests of the records.
+    """
     path = os.path.join(options.output_dir, TOKENIZER_FILE)
     if options.do_train and manifests and TOKENIZER_FILE in contents and files.exists(path):
         if files.read_text(path) != contents[TOKENIZER_FILE]:
@@ -147,14 +155,14 @@ def _check_model_files(options: Options, contents: dict[str, str], manifests: Se
 
 
 def _check_vocabulary_size(options: Options, config: BertConfig) -> None:
-    """Raises a UserError if the vocabulary has more tokens than the model; warns if it has fewer."""
+    """Raises a UserError if the vocabulary has more tokens than the model. Prints a warning if it has fewer."""
     if options.vocab_file:
         for note in check_vocabulary(files.read_text(options.vocab_file), config, options.vocab_file):
             print(f"warning: {note}; --vocab_size_from_vocab sets vocab_size to the size of the vocabulary", flush=True)
 
 
 def _check_vocabulary_casing(options: Options, casing: Casing | None, has_manifest: bool) -> Casing | None:
-    """Returns the casing of the run's texts, which defaults to the casing of the vocabulary.
+    """Returns `casing`, the casing of the run's text, or if it is None the casing that the vocabulary suggests.
 
     Raises:
         UserError: If the vocabulary contradicts the casing.
@@ -173,7 +181,7 @@ def _check_vocabulary_casing(options: Options, casing: Casing | None, has_manife
 
 
 def _check_lengths(options: Options, config: BertConfig) -> None:
-    """Raises a UserError if a phase has longer records than the model supports."""
+    """Raises a UserError if a phase has longer records than the model has positions."""
     for phase in options.phases:
         if phase.max_seq_length > config.max_position_embeddings:
             raise UserError(
@@ -183,7 +191,11 @@ def _check_lengths(options: Options, config: BertConfig) -> None:
 
 
 def _check_objectives(options: Options, training: Iterable[RecordFiles], evaluated: Iterable[RecordFiles]) -> None:
-    """Raises a UserError if the records differ in objective or masking rates, or contradict the run's objective."""
+    """Raises a UserError if sentence objectives or masking rates of the records do not fit together.
+
+    All records must have the same sentence objective, one that the run's flags allow, and all training records the same
+    masking rates.
+    """
     training = list(training)
     objectives = sorted({each.sentence_objective for each in (*training, *evaluated)})
     if len(objectives) > 1:
@@ -213,7 +225,7 @@ def _check_packing(options: Options, config: BertConfig) -> None:
 
 
 def check_replicas(options: Options, replicas: int) -> None:
-    """Raises a UserError if batches cannot be split evenly among the replicas, or their number is unexpected."""
+    """Raises a UserError if batch sizes are not multiples of the number of replicas, or a flag does not suit them."""
     on_tpu = options.strategy == "tpu"
     if options.num_tpu_cores is not None and on_tpu and options.num_tpu_cores != replicas:
         raise UserError(f"--num_tpu_cores is {options.num_tpu_cores}, but the TPU has {replicas}")

@@ -1,15 +1,17 @@
-"""Initial weights from token counts of the records, where the original's are all random.
+"""Computes initial weights from token counts of the records. In the original, all initial weights are random.
 
-From random weights, a model first learns how frequent pieces are, then which pieces occur next to each other, and only
-then where to attend. Short trainings end before that. All three can be computed from the text in advance:
+Starting from random weights, a model first learns how frequent pieces (tokens) are, then which pieces occur next to
+each other, and only then where to attend. Short trainings end before that. All three can be computed from the text in
+advance:
 
 - Bias of the masked-LM output: the logarithm of the frequency of each piece.
 - Word embeddings: a singular value decomposition of how much more often than by chance a piece occurs directly before
   or after each of the most frequent pieces (positive pointwise mutual information; Levy and Goldberg 2014, "Neural Word
   Embedding as Implicit Matrix Factorization").
 - Position embeddings: sines and cosines (Vaswani et al. 2017, section 3.5) in dimensions that word embeddings leave
-  free. Queries and keys of the first block compare them, so that each head attends to one neighbour.
-- In models of two blocks with next-sentence prediction, the last heads: [CLS] sees how many pieces both segments share.
+  free. Queries and keys of the first block compare them, so that each head attends to one neighboring position.
+- The last attention heads of models with two blocks and next-sentence prediction: they let [CLS] see how many pieces
+  both segments share.
 
 The network and the losses do not change, so other tools can read the weights.
 
@@ -55,12 +57,12 @@ _SECOND_SEGMENT = 2.0  # attention score of the second segment's tokens for the 
 
 @dataclasses.dataclass(frozen=True)
 class TokenCounts:
-    """Token counts of records.
+    """Token counts of records, from which weights are computed.
 
     Attributes:
         tokens: Number of tokens.
-        pieces: Number of occurrences of each piece, [V] int64.
-        contexts: Number of times that each of the most frequent pieces occurs at each offset from each piece, [V, C]
+        pieces: Number of occurrences of each piece [V] int64.
+        contexts: For each piece, how often each of the most frequent pieces occurs at each offset from it [V, C]
             float32.
     """
 
@@ -72,9 +74,9 @@ class TokenCounts:
 def initialize_from_records(
     model: keras.Model, config: BertConfig, records: RecordFiles, seed: int, next_sentence_prediction: bool
 ) -> str:
-    """Counts the records and initializes the model from the counts. Returns a line for the log.
+    """Counts the tokens of records and initializes a model from the counts. Returns a line for the terminal.
 
-    See `initialize` for the arguments.
+    `records` are the training records. See `initialize` for the other arguments.
 
     Raises:
         UserError: If a record is damaged.
@@ -120,7 +122,7 @@ def count(batches: Iterable[Mapping[str, Any]], vocab_size: int) -> TokenCounts:
 
 
 def _restore_tokens(batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the tokens of the records before masking, [B, S], with -1 for padding."""
+    """Returns the token ids of records as they were before masking [B, S], with -1 for padding."""
     ids = batch["input_ids"].astype(np.int64)
     record, prediction = np.nonzero(batch["masked_lm_weights"] > 0)
     ids[record, batch["masked_lm_positions"][record, prediction]] = batch["masked_lm_ids"][record, prediction]
@@ -130,14 +132,14 @@ def _restore_tokens(batch: Mapping[str, np.ndarray]) -> np.ndarray:
 def initialize(
     model: keras.Model, config: BertConfig, counts: TokenCounts, seed: int, next_sentence: bool = False
 ) -> int:
-    """Initializes a pre-training model from counts. Returns the number of pieces whose vectors come from them.
+    """Initializes a pre-training model from counts. Returns the number of pieces whose embeddings come from the counts.
 
     Args:
         model: The model from `build_pretraining_model`, with random weights.
         config: Configuration of the model.
         counts: Counts of the training records.
         seed: Random seed.
-        next_sentence: Whether the records are pairs of segments and the model learns next sentences.
+        next_sentence: Whether the records are pairs of segments and the model is trained to predict next sentences.
     """
     shares = (counts.pieces + 1.0) / (counts.pieces.sum() + len(counts.pieces))
     model.get_layer("masked_lm_output").bias.assign(np.log(shares).astype(np.float32))
@@ -164,7 +166,7 @@ def initialize(
 
 @contextlib.contextmanager
 def _edit(*variables: keras.Variable) -> Iterator[list[np.ndarray]]:
-    """A context that yields the values of variables as arrays and assigns the changed arrays at the end."""
+    """A context for changing variables: yields their values as arrays, and finally assigns the changed arrays."""
     values = [np.array(variable) for variable in variables]
     yield values
     for variable, value in zip(variables, values, strict=True):
@@ -172,15 +174,21 @@ def _edit(*variables: keras.Variable) -> Iterator[list[np.ndarray]]:
 
 
 def _attention_kernels(model: keras.Model, block: int) -> list[keras.Variable]:
-    """Returns the kernels of queries, keys, values and output, each [H, H]."""
+    """Returns the kernels of the query, key, value and output layers of a block, each [H, H]."""
     parts = ("query", "key", "value", "output")
     return [model.get_layer(f"{layer_names.block(block)}_attention_{part}").kernel for part in parts]
 
 
 def _word_vectors(contexts: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """Returns vectors of the pieces, [V, size], with a mean square of 1, or 0 for pieces without context.
+    """Computes vectors of pieces by a singular value decomposition of their contexts.
 
-    Overwrites `contexts`, [V, C].
+    Args:
+        contexts: Counts as in `TokenCounts` [V, C]. The array is overwritten.
+        size: Size of a vector.
+        seed: Random seed.
+
+    Returns:
+        Vectors with a mean square of 1, or zeros for pieces without context [V, size].
     """
     rows, columns = contexts.sum(axis=1, keepdims=True), contexts.sum(axis=0, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -211,11 +219,16 @@ def _word_vectors(contexts: np.ndarray, size: int, seed: int) -> np.ndarray:
 
 
 def _attend_to_neighbours(model: keras.Model, config: BertConfig, free: int) -> None:
-    """Makes the heads of the first block attend to the previous position, the next one, the second previous and so on.
+    """Makes the heads of the first block attend to neighboring positions, at offsets of -1, 1, -2, 2 and so on.
 
-    A position is encoded by its angles at F frequencies. The keys of a head are the sines and cosines of a position,
-    and its queries are the sines and cosines of the position at some offset. Their product is the sum of the cosines of
-    the differences, which is largest if key and query agree. See `initialize` for the arguments.
+    A position is encoded by angles at F frequencies. The key of a position consists of the cosines and sines of its
+    angles. The query consists of the cosines and sines of the position to attend to. Their product is the sum of the
+    cosines of the angles' differences, which is largest if both are the same position.
+
+    Args:
+        model: The model.
+        config: Configuration of the model.
+        free: Number of dimensions that word embeddings leave free for positions.
     """
     frequencies = _FASTEST * _RATIO ** np.arange(free // 2)  # [F]
     word_square = (config.hidden_size - free) * config.initializer_range**2  # squared length
@@ -247,11 +260,17 @@ def _attend_to_neighbours(model: keras.Model, config: BertConfig, free: int) -> 
 def _compare_segments(model: keras.Model, config: BertConfig, free: int, known: np.ndarray, seed: int) -> None:
     """Makes the first position see which pieces both segments share, to predict whether they belong together.
 
-    In the last head of the first block, a token attends to the same piece in the other segment, or to itself if that
-    segment lacks the piece. The segment that it attends to determines its mark. In the last head of the second block,
-    the first position attends to the second segment, and thus to the mean of its marks. Masked tokens attend as before.
+    In the last head of the first block, a token attends to the same piece in the other segment, or to itself if the
+    other segment lacks the piece. The segment that it attends to determines the token's mark, a dimension of its
+    output. In the last head of the second block, the first position attends to the second segment, and thus sees the
+    mean of its marks. Masked tokens attend as before.
 
-    `known` marks the pieces with vectors from counts, [V] bool. See `initialize` for the other arguments.
+    Args:
+        model: The model.
+        config: Configuration of the model.
+        free: Number of dimensions that word embeddings leave free for positions.
+        known: Which pieces have vectors from counts [V] bool.
+        seed: Random seed.
     """
     head_size = config.hidden_size // config.num_attention_heads
     segment, mark, first = free, free + 1, free + 2  # dimensions of segment and mark, and the first one of words

@@ -1,4 +1,4 @@
-"""The cost of training: floating-point operations, the rate of the machine, and memory.
+"""Computes the cost of training: floating-point operations and memory. Also measures the speed of the machine.
 
 B batch of one device, S sequence, P predictions, L blocks, H hidden size, F intermediate size, N heads, V vocabulary
 """
@@ -27,8 +27,13 @@ def count_training_flop(config: BertConfig, batch: int, length: int, predictions
         + P (H^2 + H V)                    masked-LM transform and scores
 
     A multiply-add is 2 operations, and the backward pass takes twice as many as the forward pass. Padding positions are
-    included. Embedding look-ups and the recomputation of rematerialization are not. `batch` is the number of rows over
-    all devices.
+    included. Embedding look-ups, and what rematerialization computes again, are not.
+
+    Args:
+        config: Configuration of the model.
+        batch: Number of rows in a step over all devices.
+        length: Sequence length.
+        predictions: Predictions per row.
     """
     width, wide = config.hidden_size, config.intermediate_size
     block = 4 * length * width**2 + 2 * length**2 * width + 2 * length * width * wide
@@ -37,10 +42,10 @@ def count_training_flop(config: BertConfig, batch: int, length: int, predictions
 
 
 def measure_matmul_rate(strategy: tf.distribute.Strategy, dtype: str = "float32", repeats: int = 5) -> float:
-    """Measures the operations per second of large matrix products on all replicas together, in about a second.
+    """Measures the floating-point operations per second of large matrix products, on all replicas together.
 
-    A call computes eight products of square matrices, with 1,024 rows on a CPU and 8,192 elsewhere. The fastest of
-    `repeats` calls counts.
+    This takes about a second. A call computes eight products of square matrices, with 1,024 rows on a CPU and 8,192 on
+    other devices. The fastest of `repeats` calls counts.
     """
     size = 1024 if "CPU" in strategy.extended.worker_devices[0] else 8192
     products = 8
@@ -90,7 +95,7 @@ class Memory:
 def estimate_memory(
     config: BertConfig, batch: int, length: int, predictions: int, dtype: str = "float32", rematerialize: bool = False
 ) -> Memory:
-    """Estimates the memory that pre-training needs on each device, without the program itself.
+    """Estimates the bytes that pre-training needs on each device, without those of the program itself.
 
     Activations are counted tensor by tensor, as TensorFlow keeps them without XLA, with dropout. Each block keeps, with
     c bytes per number (4, or 2 in half precision):
@@ -105,7 +110,7 @@ def estimate_memory(
 
     Args:
         config: Configuration of the model.
-        batch: Rows of one device in a step, or in a micro-batch.
+        batch: Rows that one device processes at a time: in a step, or in a micro-batch.
         length: Sequence length.
         predictions: Predictions per row.
         dtype: "float32", or any other name for half precision.
@@ -138,7 +143,15 @@ def estimate_memory(
 
 
 def print_memory_estimate(options: Options, config: BertConfig, replicas: int, phase: Phase, rows: int) -> None:
-    """Prints the estimated memory of each device in a phase with `rows` rows per step over all replicas."""
+    """Prints the estimated memory of each device in a phase of training.
+
+    Args:
+        options: The options of the run.
+        config: Configuration of the model.
+        replicas: Number of replicas.
+        phase: The phase.
+        rows: Number of rows per step over all replicas.
+    """
     if options.pack_sequences:
         print(f"phase {phase.number}: {phase.train_batch_size} records are packed into {rows} rows", flush=True)
     needed = estimate_memory(

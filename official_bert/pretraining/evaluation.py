@@ -1,4 +1,4 @@
-"""Evaluation on held-out records during and after training, and the best weights."""
+"""Evaluates held-out records during and after training, and keeps the best weights."""
 
 import math
 import os
@@ -25,7 +25,7 @@ RESULTS_FILE = "eval_results.txt"
 
 
 class HeldOutEvaluation:
-    """Evaluates a run on its held-out records, and on general records if it has some. Writes the scores to the log."""
+    """Evaluates a run on its held-out records, and on records of general text if --general_eval_file is set."""
 
     def __init__(
         self,
@@ -43,7 +43,14 @@ class HeldOutEvaluation:
         self._folder = os.path.join(options.output_dir, "best")
 
     def evaluate_checkpoint(self, is_stopping: Callable[[], bool]) -> bool:
-        """Evaluates during training and keeps the best weights. Returns False if a stop was requested first."""
+        """Evaluates the current weights during training, and saves them if they are the best so far.
+
+        Args:
+            is_stopping: Function that returns whether a stop was requested.
+
+        Returns:
+            False if the evaluation was ended by a stop request, or else True.
+        """
         results = self._evaluate(is_stopping)
         if results is None:
             return False
@@ -60,7 +67,7 @@ class HeldOutEvaluation:
         return True
 
     def evaluate_final_weights(self) -> None:
-        """Evaluates the final weights, or the newest checkpoint's, and writes the scores to a file."""
+        """Evaluates the current weights at the end of a run (--do_eval), and writes the scores to eval_results.txt."""
         evaluated = self._evaluate(lambda: False)
         assert evaluated is not None
         metrics, totals = evaluated[EVAL]
@@ -77,7 +84,14 @@ class HeldOutEvaluation:
         print(f"unigram baseline, always the commonest token: masked_lm_accuracy = {baseline}", flush=True)
 
     def _evaluate(self, is_stopping: Callable[[], bool]) -> dict[str, tuple[dict[str, float], dict[str, float]]] | None:
-        """Evaluates and logs. Returns the results by kind of log, or None if a stop was requested first."""
+        """Evaluates all held-out records and logs the scores.
+
+        Args:
+            is_stopping: Function that returns whether a stop was requested.
+
+        Returns:
+            Metrics and sums (see `evaluate`) for each log, EVAL and possibly GENERAL. None if a stop was requested.
+        """
         options, general = self._options, self._records.general
         # The log of the held-out records is written last, so that a step in it is in the other log too.
         results = {}
@@ -105,9 +119,18 @@ class HeldOutEvaluation:
 def evaluate(
     pretrainer: Pretrainer, records: RecordFiles, batch_size: int, most_batches: int, is_stopping: Callable[[], bool]
 ) -> tuple[dict[str, float], dict[str, float]] | None:
-    """Returns the metrics of the current weights and their sums, or None if a stop was requested first.
+    """Evaluates the current weights of a model.
 
-    A batch has `batch_size` records over all devices. `is_stopping` is called before each of `most_batches` batches.
+    Args:
+        pretrainer: The model.
+        records: The records to evaluate.
+        batch_size: Number of records per batch, over all devices.
+        most_batches: Maximum number of batches.
+        is_stopping: Function that returns whether a stop was requested. It is called before each batch.
+
+    Returns:
+        The metrics by name (see compute_pretraining_metrics), and the sums that they come from. None if a stop was
+        requested.
     """
     data = records.evaluation(batch_size).take(most_batches)
     totals = dict.fromkeys(SUMS, 0.0)
@@ -120,9 +143,16 @@ def evaluate(
 
 
 class BestWeights:
-    """The weights with the lowest loss on the held-out records so far, in their own folder.
+    """Saves the weights with the lowest held-out loss so far in a folder of their own.
 
-    Their loss and the fingerprint of the records, `data`, are saved with them, so that only equal data are compared.
+    The loss and the fingerprint of the held-out records are saved with the weights, so that losses on different records
+    are not compared.
+
+    Args:
+        folder: The folder.
+        model: The model.
+        model_files: Texts of the model's small files, by file name.
+        data: Fingerprint of the held-out records.
     """
 
     def __init__(self, folder: str, model: keras.Model, model_files: dict[str, str], data: int) -> None:
@@ -133,7 +163,7 @@ class BestWeights:
         self._saved = run_checkpoints.RunCheckpoints(folder, saved, keep=1)
 
     def keep_if_better(self, step: int, loss: float) -> bool:
-        """Saves the weights if their loss is finite and lower than the saved one. Returns whether it did."""
+        """Saves the current weights if their loss is finite and lower than the saved one. Returns whether it did."""
         if not (math.isfinite(loss) and loss < self._lowest(step)):
             return False
         write_model_files(self._folder, self._model_files)

@@ -1,4 +1,4 @@
-"""The model of --init_checkpoint: checks against the run, and the assignment of its weights."""
+"""Opens --init_checkpoint, compares it with the run, and assigns its weights."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from official_bert.utils import files
 
 
 def open_initial_checkpoint(options: Options, config: BertConfig) -> LoadedModel:
-    """Opens --init_checkpoint. A checkpoint without a configuration is read with the run's.
+    """Reads --init_checkpoint. If the checkpoint has no configuration, the run's is used.
 
     Raises:
         UserError: If the checkpoint is missing or damaged, or has tensors that --init_allow does not name.
@@ -36,17 +36,19 @@ def check_initial_checkpoint(
     manifests: Iterable[manifest.Manifest],
     casing: Casing | None,
 ) -> Casing | None:
-    """Compares --init_checkpoint with the run. A different activation or epsilon is a warning.
+    """Compares --init_checkpoint with the run.
+
+    A different activation or LayerNorm epsilon only causes a warning.
 
     Args:
         initial: The opened checkpoint.
         options: The options of the run.
         config: The run's configuration.
         manifests: The manifests of the run's records.
-        casing: The casing of the run's vocabulary, if known.
+        casing: The casing of the run's vocabulary, or None if unknown.
 
     Returns:
-        The casing of the run's vocabulary, taken from the checkpoint if nothing else states it.
+        `casing`, or the checkpoint's casing if `casing` is None.
 
     Raises:
         UserError: If the checkpoint has other attention heads, another vocabulary or another casing.
@@ -91,18 +93,18 @@ def check_initial_checkpoint(
 def assign_initial_weights(model: keras.Model, initial: LoadedModel, allow: Sequence[str] = ()) -> list[str]:
     """Assigns the weights of a checkpoint to a pre-training model.
 
-    Heads that the checkpoint lacks keep their initial weights, and heads for tasks are not used.
+    Pre-training heads that the checkpoint lacks keep their initial weights. Task heads in the checkpoint are ignored.
 
     Args:
         model: The pre-training model.
         initial: The checkpoint.
-        allow: Regular expressions of other weights that may be missing, unused or have another shape.
+        allow: Regular expressions for names of other weights that may be missing, unused or have another shape.
 
     Returns:
-        Lines for each tensor, a summary, and the heads that the checkpoint lacks.
+        Lines for the terminal: one for each tensor, a summary, and a list of the heads that the checkpoint lacks.
 
     Raises:
-        UserError: If other weights are missing, unused or have another shape. Nothing is assigned then.
+        UserError: If other weights are missing, unused or have another shape. In this case nothing is assigned.
     """
     result = compare_weights(model, initial.weights)
     new_heads = [part for part in PARTS if part in PRETRAINING - {ENCODER} and part not in initial.parts]

@@ -1,4 +1,4 @@
-"""The pre-training losses as sums and counts, from which the means over a batch on several devices are computed.
+"""Computes the pre-training losses as sums and counts, from which means over a batch on several devices follow.
 
 B batch, P predictions, V vocabulary, R records of a packed row
 """
@@ -19,21 +19,20 @@ MASKED_LM_EPSILON = 1e-5
 def compute_pretraining_sums(
     outputs: dict[str, Any], features: dict[str, Any], compute_masked_lm: Callable[..., tuple[Any, Any]] | None = None
 ) -> dict[str, Any]:
-    """Returns the sums and counts from which losses and accuracies are computed, as float32 scalars.
+    """Computes the sums and counts from which losses and accuracies are computed.
 
-    A record whose input_mask is all zero is padding of the batch and is not counted. If several records share a row
-    (see data.packing), each is counted.
+    A record whose input_mask is all zero pads the batch and is not counted. If several records share a row (see
+    data.packing), each is counted.
 
     Args:
-        outputs: Outputs of the pre-training model.
-        features: The batch.
-        compute_masked_lm: Function that returns losses and hits for logits and labels. Defaults to `masked_lm_losses`.
+        outputs: Outputs of the pre-training model, by name.
+        features: The batch: features by name.
+        compute_masked_lm: Function (logits, labels) that returns losses and hits. Defaults to `masked_lm_losses`.
 
     Returns:
-        The sums by name:
-        - masked_lm_loss, masked_lm_correct, masked_lm_count: Cross-entropy (in nats), hits and number of predictions.
-        - next_sentence_loss, next_sentence_correct, next_sentence_count: The same for the labels of the records.
-        - tokens: Number of positions that are not padding.
+        float32 scalars by name: - masked_lm_loss, masked_lm_correct, masked_lm_count: Cross-entropy (in nats), hits and
+        number of predictions. - next_sentence_loss, next_sentence_correct, next_sentence_count: The same for the labels
+        of the records. - tokens: Number of positions that are not padding.
     """
     labels, weights = features["masked_lm_ids"], features["masked_lm_weights"]  # [B, P]
     masked_lm_loss, masked_lm_hits = (compute_masked_lm or masked_lm_losses)(outputs["masked_lm_logits"], labels)
@@ -55,23 +54,24 @@ def compute_pretraining_sums(
 
 
 def record_weights(features: dict[str, Any]) -> Any:
-    """Returns 1.0 for each record and 0.0 for padding of the batch: [B, 1], packed [B, R]."""
+    """Returns 1.0 for each record and 0.0 for padding of the batch [B, 1], or [B, R] for packed batches."""
     if "next_sentence_weights" in features:
         return features["next_sentence_weights"]
     return ops.cast(features["input_mask"][:, :1], "float32")  # [CLS] is never padding
 
 
 def masked_lm_losses(logits: Any, labels: Any, compiled: bool = False) -> tuple[Any, Any]:
-    """Returns cross-entropy and hits, each [B, P] float32, in few passes over the logits.
+    """Returns the cross-entropy, and whether the prediction is right (1.0 or 0.0), of each masked token [B, P] float32.
 
-    The logits are by far the largest tensor of a small model: 78 MB for 640 predictions of 30,522 pieces. A prediction
-    is a hit if argmax returns the label. The gradient is softmax minus one-hot.
+    The code makes few passes over the logits, because they are by far the largest tensor of a small model: 78 MB for
+    640 predictions over 30,522 tokens. A prediction is right if argmax returns the label. The gradient is softmax minus
+    one-hot.
 
     Args:
         logits: [B, P, V] float32.
         labels: [B, P] int32, at least 0 and less than V. The loss of other labels is NaN.
-        compiled: Whether XLA compiles these passes, for steps that are not compiled as a whole. XLA fuses several
-            passes into one, and matrix products keep TensorFlow's kernels.
+        compiled: Whether XLA compiles this function. Use it if the step is not compiled as a whole: XLA fuses several
+            passes into one, while matrix products keep TensorFlow's kernels.
     """
     forward: Any = _compiled(_forward) if compiled else _forward
     backward: Any = _compiled(_backward) if compiled else _backward
@@ -92,10 +92,14 @@ def masked_lm_losses(logits: Any, labels: Any, compiled: bool = False) -> tuple[
 
 
 def factored_masked_lm_losses(logits: FactoredLogits, labels: Any) -> tuple[Any, Any]:
-    """Returns the results of `masked_lm_losses` from the factors of the logits, for steps on a CPU.
+    """Returns the same as `masked_lm_losses`, from the factors of the logits. It is faster on a CPU.
 
-    The gradient with respect to the logits is (softmax - one-hot) times a number for each prediction. Only the first
-    factor, [B * P, V], is computed. The number is multiplied with the much smaller vectors instead.
+    The gradient with respect to the logits is (softmax - one-hot) [B * P, V], multiplied by one number per prediction.
+    To save a pass over the large matrix, the number is multiplied with the much smaller vectors instead.
+
+    Args:
+        logits: The vectors, the embedding table and the bias whose product are the logits.
+        labels: Token ids [B, P] int32.
     """
 
     @tf.custom_gradient
@@ -128,10 +132,16 @@ def factored_masked_lm_losses(logits: FactoredLogits, labels: Any) -> tuple[Any,
 
 
 def _forward_and_errors(products: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """Returns loss and hits, [N], and the factors of the gradient, from matrix products [N, V] and a bias.
+    """Computes losses and hits, and the two factors of their gradient.
 
-    The factors are softmax minus one-hot, multiplied by the sum of exponentials, [N, V], and the inverse of that sum,
-    [N].
+    Args:
+        products: Matrix products, which are the logits without the bias [N, V].
+        bias: The bias [V].
+        labels: Token ids [N].
+
+    Returns:
+        Losses [N], hits [N], softmax minus one-hot multiplied by the sum of exponentials [N, V], and the inverse of
+        this sum [N].
     """
     logits = tf.cast(products, tf.float32) + bias
     pieces = tf.range(logits.shape[-1])
@@ -149,7 +159,7 @@ def _forward_and_errors(products: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor)
 
 
 def _forward(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns loss, hits and the logarithm of the summed exponentials, each [N], from [N, V] and [N]."""
+    """Returns losses, hits and logarithms of the summed exponentials, each [N], from logits [N, V] and labels [N]."""
     pieces = tf.range(logits.shape[-1])
     is_piece = (labels >= 0) & (labels < logits.shape[-1])
     label_logits = tf.gather(logits, tf.where(is_piece, labels, 0), batch_dims=1)
@@ -161,7 +171,7 @@ def _forward(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
 
 def _backward(logits: tf.Tensor, labels: tf.Tensor, log_sums: tf.Tensor, loss_gradient: tf.Tensor) -> tf.Tensor:
-    """Returns the gradient of the loss with respect to the logits, [N, V]."""
+    """Returns the gradient of the losses with respect to the logits [N, V]."""
     expected = tf.one_hot(labels, logits.shape[-1])
     return (tf.exp(logits - log_sums[:, None]) - expected) * loss_gradient[:, None]
 
@@ -172,20 +182,22 @@ def _compiled(function: Any) -> Any:
 
 
 def compute_mean_losses(sums: dict[str, Any], masked_lm_count: Any, next_sentence_count: Any) -> tuple[Any, Any]:
-    """Returns the masked-LM loss, sum / (count + 1e-5), and the next-sentence loss, sum / count.
+    """Divides sums of losses by counts: masked-LM loss / (count + 1e-5), and next-sentence loss / count.
 
-    The sums are from one device. The counts are from the whole batch on all devices.
+    Args:
+        sums: Sums of one device.
+        masked_lm_count: Number of predictions in the whole batch, on all devices.
+        next_sentence_count: Number of records in the whole batch, on all devices.
     """
     masked_lm = sums["masked_lm_loss"] / (masked_lm_count + MASKED_LM_EPSILON)
     return masked_lm, sums["next_sentence_loss"] / ops.maximum(next_sentence_count, 1.0)
 
 
 def compute_pretraining_metrics(sums: Mapping[str, float]) -> dict[str, float]:
-    """Returns losses and accuracies from the sums of `compute_pretraining_sums`.
+    """Computes losses and accuracies from the sums of `compute_pretraining_sums`.
 
-    The names are from the original's eval_results.txt. Losses are in nats and accuracies from 0 to 1. The loss is the
-    sum of both losses. Means without a summand are 0. Without sentence labels, the metrics of next sentences are
-    missing.
+    The names are those in the original's eval_results.txt. Losses are in nats and accuracies from 0 to 1. "loss" is the
+    sum of both losses. Means over nothing are 0. Without sentence labels, the next-sentence metrics are left out.
     """
     predictions = max(sums["masked_lm_count"], 1.0)
     records = max(sums["next_sentence_count"], 1.0)

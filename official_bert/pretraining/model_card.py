@@ -1,4 +1,4 @@
-"""The model card: a description of a pre-trained model and its training, in Markdown."""
+"""Writes the model card: a description of a pre-trained model and its training, in Markdown."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -26,17 +26,13 @@ def write_model_card(
 
     Args:
         folder: Folder of the run, whose log has the scores.
-        metadata: The content of run.json. Any key may be missing:
-            - command: The command line, as one string.
-            - flags: All flags, by name.
-            - config: The configuration of the model, with the keys of bert_config.json.
-            - parameters: The number of weights.
-            - data: The manifests of the training records, each as the JSON object of its file.
-            - evaluation_data: The manifests of the evaluation records.
-            - versions: Versions of official_bert, tensorflow, keras and python, by name.
-            - devices: Short names of the devices, such as CPU:0.
-            - changes: Options that were changed when the run was resumed: step, option, before and now of each.
-        sections: Tables for the start of the card, by title.
+        metadata: The contents of run.json. Any key may be missing: - command: The command line, as one string. - flags:
+            All flags, by name. - config: The configuration of the model, with the keys of bert_config.json. -
+            parameters: The number of weights. - data: The manifests of the training records, each as the JSON object of
+            its file. - evaluation_data: The manifests of the evaluation records. - versions: Versions of official_bert,
+            tensorflow, keras and python, by name. - devices: Short names of the devices, such as CPU:0. - changes:
+            Options that were changed when the run was resumed: step, option, before and now of each.
+        sections: Additional tables for the start of the card, by title.
 
     Raises:
         UserError: If the log is damaged or the file cannot be written.
@@ -53,7 +49,14 @@ def model_card(
     notices: Sequence[Mapping[str, Any]],
     sections: Mapping[str, markdown.Table],
 ) -> str:
-    """Returns the text of the card. See `write_model_card` for the arguments."""
+    """Returns the text of the card.
+
+    Args:
+        run: The log of the run.
+        metadata: The contents of run.json. See `write_model_card`.
+        notices: Unusual events of the run, each with a step and a sentence.
+        sections: Additional tables for the start of the card, by title.
+    """
     flags = metadata.get("flags", {})
     parts = [f"# {markdown.escape(run.name)}", _introduction(metadata)]
     for title, rows in sections.items():

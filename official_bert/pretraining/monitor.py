@@ -1,4 +1,4 @@
-"""Monitoring of a run: measurements for the log, checks for non-finite steps, and the profiler."""
+"""Monitors a run: logs measurements, checks for non-finite steps, and runs the profiler."""
 
 import os
 from collections.abc import Mapping
@@ -22,7 +22,10 @@ _MOST_SKIPPED = 100  # non-finite steps in a row after which a run stops
 
 
 class Monitor:
-    """Writes the lines of the log, each over the steps since the previous one, and stops a run that is not finite."""
+    """Logs measurements of the training steps, and stops a run whose loss or gradient is not finite.
+
+    Each line of the log has the means over an interval: the steps since the previous line.
+    """
 
     def __init__(
         self,
@@ -43,18 +46,24 @@ class Monitor:
         self.start_interval(pretrainer.step)
 
     def start_interval(self, step: int) -> None:
-        """Starts the next line of the log after a step."""
+        """Starts the interval of the next line, after `step` steps."""
         self._first_step, self._seconds, self._processor_seconds = step, 0.0, 0.0
         self._sums: dict[str, float] = {}
 
     def add(self, sums: dict[str, float], seconds: float, processor_seconds: float) -> None:
-        """Adds the sums of a call (see Pretrainer.train), its duration and the processor time of this process."""
+        """Adds measurements of some steps to the interval.
+
+        Args:
+            sums: The result of Pretrainer.train.
+            seconds: Duration of the steps.
+            processor_seconds: Processor time of this process during the steps.
+        """
         self._seconds += seconds
         self._processor_seconds += processor_seconds
         self._sums = {name: self._sums.get(name, 0.0) + value for name, value in sums.items()}
 
     def write(self, step: int, phase: Phase) -> None:
-        """Writes the means over the steps since the previous line, up to `step`, to the log and the terminal."""
+        """Ends the interval after `step` steps, and writes its means to the log and the terminal."""
         if self._sums["nonfinite_steps"] < step - self._first_step:  # Skipped steps are only in the notices.
             values = self._measurements(step, phase)
             self._log.write(TRAIN, step, values)
@@ -90,18 +99,19 @@ class Monitor:
     def check_finite(
         self, sums: dict[str, float], first: int, last: int, position: int, phase: Phase, records: RecordFiles
     ) -> None:
-        """Logs steps that were skipped because they were not finite, or stops the run.
+        """If some steps were not finite, notes in the log that they were skipped, or stops the run.
 
         Args:
-            sums: The sums of a call (see Pretrainer.train).
+            sums: The result of a call of Pretrainer.train.
             first: Number of steps before the call.
             last: Number of steps after the call.
-            position: Number of records of the phase used before the call.
+            position: Number of the phase's records that were read before the call.
             phase: The phase.
             records: The phase's records.
 
         Raises:
-            UserError: If a step was not finite and must not be skipped, or too many were skipped in a row.
+            UserError: If a step was not finite and the options do not allow to skip it, or too many were skipped in a
+                row.
         """
         if sums["nonfinite_steps"] < last - first:
             self.skipped_in_a_row = 0
@@ -137,7 +147,12 @@ class Monitor:
 
 
 class Profile:
-    """Runs TensorFlow's profiler over some steps of a run."""
+    """Runs TensorFlow's profiler over a range of steps.
+
+    Args:
+        steps: The steps after which to start and stop, as strings. Empty for no profile.
+        folder: Folder of the run.
+    """
 
     def __init__(self, steps: list[str], folder: str) -> None:
         self.steps = [int(step) for step in steps]
@@ -145,7 +160,7 @@ class Profile:
         self._running = False
 
     def at(self, step: int) -> None:
-        """Starts or stops the profiler after step `step`, if it is due."""
+        """Starts or stops the profiler if this is due after `step` steps."""
         if self.steps and not self._running and self.steps[0] <= step < self.steps[1]:
             tf.profiler.experimental.start(self._folder)
             self._running = True
@@ -162,7 +177,14 @@ class Profile:
 
 
 def format_losses(values: Mapping[str, float], config: BertConfig, separator: str, noun: str = "") -> str:
-    """Formats the loss and accuracy of masked or next tokens and, if it is trained, of next sentences."""
+    """Formats losses and accuracies as text.
+
+    Args:
+        values: Metrics by name.
+        config: Configuration of the model, which determines the name of the token objective.
+        separator: Text between the metrics.
+        noun: Text after the name of each objective.
+    """
     accuracy = 100 * values["masked_lm_accuracy"]
     text = f"{config.token_objective}{noun} {values['masked_lm_loss']:.4f} ({accuracy:.1f} % right)"
     if "next_sentence_loss" not in values:
@@ -172,7 +194,14 @@ def format_losses(values: Mapping[str, float], config: BertConfig, separator: st
 
 
 def format_progress(step: int, total_steps: int, values: Mapping[str, float], config: BertConfig) -> str:
-    """Formats the logged measurements of the steps up to `step` for the terminal."""
+    """Formats measurements for the terminal.
+
+    Args:
+        step: Number of steps done.
+        total_steps: Number of steps of the run.
+        values: The measurements that were logged.
+        config: Configuration of the model.
+    """
     remaining_time = format_duration((total_steps - step) / values["steps_per_second"])
     return (
         f"step {step:,} of {total_steps:,}"

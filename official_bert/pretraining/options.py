@@ -29,7 +29,10 @@ _LOG_STEPS = 100  # default of --log_steps, except for short runs
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A part of the training on records of one length. Fields after `last_step` are flags with the phase's prefix."""
+    """A part of the training whose records have the same length.
+
+    The fields after `last_step` are set by flags, whose names start with `prefix`.
+    """
 
     number: int  # 1 or 2
     prefix: str  # prefix of the phase's flags
@@ -43,7 +46,13 @@ class Phase:
     num_warmup_steps: int
 
     def create_next(self, options: "Options", prefix: str, num_steps: int) -> "Phase":
-        """Returns the next phase. Flags without a value take the values of this phase."""
+        """Returns the phase that follows this one. Flags that are not set take the values of this phase.
+
+        Args:
+            options: The options of the run.
+            prefix: Prefix of the next phase's flags.
+            num_steps: Number of steps of the next phase.
+        """
         values = {field.name: getattr(options, prefix + field.name, None) for field in dataclasses.fields(self)}
         return dataclasses.replace(
             self,
@@ -55,11 +64,11 @@ class Phase:
         )
 
     def predictions(self, config: BertConfig) -> int:
-        """Returns the number of predictions per record. A left-to-right model predicts all tokens except the first."""
+        """Returns the number of predictions per record. A left-to-right model predicts every token except the first."""
         return self.max_predictions_per_seq if config.predicts_masked_tokens else self.max_seq_length - 1
 
     def flag(self, name: str) -> str:
-        """Returns the flag that sets a field."""
+        """Returns the flag that sets the field `name` of this phase, with dashes."""
         return f"--{self.prefix}{name}"
 
 
@@ -278,17 +287,17 @@ class Options(ValidatedOptions, choices.AdamOptions):
             )
 
     def apply_to(self, config: BertConfig) -> BertConfig:
-        """Returns the model configuration with the changes from flags."""
+        """Returns the model configuration with the changes that flags make."""
         return dataclasses.replace(config, causal_attention=True) if self.left_to_right else config
 
     @property
     def strategy(self) -> str:
-        """Name of the distribution strategy."""
+        """The name of the distribution strategy that the flags choose."""
         return choices.TPU if self.use_tpu else self.distribution_strategy
 
     @property
     def phases(self) -> list[Phase]:
-        """Phases of the training, in order."""
+        """The phases of the training, in order: one or two."""
         first = Phase(
             number=1,
             prefix="",

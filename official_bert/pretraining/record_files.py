@@ -1,4 +1,4 @@
-"""The record files of a run: checks against manifest, vocabulary and model, and the batches made from them."""
+"""The record files of a run: finds them, checks them against manifest, vocabulary and model, and reads batches."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ _MAX_FILES_SHOWN = 10
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordFiles:
-    """Record files that fit together and the model."""
+    """Record files that were checked to fit each other and the model."""
 
     paths: list[str]
     schema: record_schema.Schema
@@ -59,7 +59,7 @@ class RecordFiles:
         strip_accents: bool | None = None,
         skip_damaged: bool = False,
     ) -> "RecordFiles":
-        """Finds and checks the files that match.
+        """Finds the record files that match some patterns, and checks them.
 
         Args:
             patterns: File names or glob patterns.
@@ -69,11 +69,11 @@ class RecordFiles:
             config: Configuration of the model.
             vocab_file: The vocabulary, if known. Required for records that are masked during training.
             do_lower_case: Whether the vocabulary is uncased. Defaults to the manifests' value.
-            strip_accents: Whether accents were removed. Defaults to the manifests' value.
+            strip_accents: Whether accents are deleted. Defaults to the manifests' value.
             skip_damaged: Whether to skip damaged records. All files are then read to find them.
 
         Raises:
-            UserError: If no file matches, or a file does not fit the other arguments.
+            UserError: If no file matches, or the files contradict each other or the other arguments.
         """
         all_paths = files.expand(patterns, flag)
         read = manifest.read_manifests(all_paths)
@@ -124,25 +124,31 @@ class RecordFiles:
     def training(
         self, batch_size: int, seed: int, skipped_records: int, packing: Packing | None = None
     ) -> tf.data.Dataset:
-        """Returns endless batches: see input_pipeline.training_batches."""
+        """Returns an endless dataset of shuffled batches (see input_pipeline.training_batches)."""
         ranges = self._record_ranges(skipped_records)
         return training_batches(
             self.paths, batch_size, self.schema, seed, skipped_records, ranges, self.masking, packing, self.compression
         )
 
     def packing(self, batch_size: int, seed: int, replicas: int, micro_batches: int) -> Packing:
-        """Returns how `training` packs batches: see input_pipeline.estimate_packing."""
+        """Chooses how `training` packs records into rows (see input_pipeline.estimate_packing)."""
         return estimate_packing(
             self.paths, batch_size, self.schema, seed, self.readable, self.masking, self.compression,
             replicas=replicas, micro_batches=micro_batches,
         )  # fmt: skip
 
     def evaluation(self, batch_size: int) -> tf.data.Dataset:
-        """Returns each record once: see input_pipeline.evaluation_batches."""
+        """Returns a dataset with each record once, in order (see input_pipeline.evaluation_batches)."""
         return evaluation_batches(self.paths, batch_size, self.schema, self.readable, self.masking, self.compression)
 
     def record_locations(self, seed: int, skipped_records: int, number: int) -> str:
-        """Returns the files and numbers of the records that `training` yields after the skipped ones, as text."""
+        """Describes where some records of the training data are, as text: their files and indices.
+
+        Args:
+            seed: Random seed of the order.
+            skipped_records: Number of records that are read before them.
+            number: Number of records to describe.
+        """
         numbers: dict[str, list[int]] = {}
         ranges = self._record_ranges(skipped_records)
         found = record_locations(self.paths, seed, skipped_records, number, ranges, self.compression)
@@ -156,7 +162,7 @@ class RecordFiles:
 
     @contextlib.contextmanager
     def explain_damage(self) -> Iterator[None]:
-        """A context that converts TensorFlow's error for a damaged record to a UserError with file and record."""
+        """A context that converts TensorFlow's error about a damaged record to a UserError with file and record."""
         try:
             yield
         except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
@@ -168,7 +174,7 @@ class RecordFiles:
             ) from error
 
     def identity(self) -> list[dict[str, Any]]:
-        """Returns the name and size of each file, and its checksum if a manifest has it."""
+        """Returns the name, the size and, if the manifest states it, the SHA-256 of each file, for comparisons."""
         return [
             {
                 "file": os.path.basename(path),
@@ -185,12 +191,12 @@ class RecordFiles:
 
     @property
     def masking_rates(self) -> str:
-        """Rates of the replacements of predicted tokens (see MaskingRates.parse)."""
+        """How often predicted tokens were replaced by [MASK] and so on, in the format of MaskingRates.parse."""
         return _masking_rates(self.manifests[0].source["flags"] if self.manifests else {})
 
     @property
     def fingerprint(self) -> int:
-        """Checksum of `identity`, to detect other files."""
+        """A checksum of `identity`, to detect whether the files have changed."""
         return zlib.crc32(json.dumps(self.identity(), sort_keys=True).encode())
 
     def _record_ranges(self, skipped_records: int) -> RecordRanges | None:
@@ -202,7 +208,6 @@ class RecordFiles:
 
 
 def _size(path: str, shard: manifest.Shard | None) -> int:
-    """Returns the size of a file in bytes. The manifest's size was compared with the file."""
     return shard.bytes if shard else files.size(path)
 
 
@@ -219,7 +224,7 @@ def _remove_empty_files(paths: list[str], shards: Mapping[str, manifest.Shard]) 
 
 
 def _compression(paths: list[str], described: Mapping[str, tuple[manifest.Manifest, manifest.Shard]]) -> str:
-    """Returns the compression of all files. Opens one file of each manifest, and all files without a manifest."""
+    """Returns the compression of all files, without opening more files of each manifest than one."""
     opened: dict[int | str, str] = {}
     for path in paths:
         opened.setdefault(id(described[path][0]) if path in described else path, path)
@@ -246,7 +251,7 @@ def _check_manifest(
 
 
 def read_recorded_casing(described: manifest.Manifest) -> Casing | None:
-    """Returns the casing of the records' text, or None if the manifest does not contain it."""
+    """Returns the casing of the text that records were made from, or None if the manifest does not state it."""
     flags = described.source["flags"]
     return None if flags.get("do_lower_case") is None else Casing.from_settings(flags)
 

@@ -1,6 +1,6 @@
 """Pre-training from the options to the report, in the order of execution. Read this file first.
 
-set_up      checks the options, the records and the folder's earlier run; builds the model, its optimizer and its step
+set_up      checks the options, the records and an earlier start of the run; builds the model, optimizer and step
 restore     loads the weights: the run's checkpoint, --init_checkpoint, counts of the records, or random weights
 train       repeats for each phase: K steps on the devices, then log, evaluation, checkpoint and stop request
 evaluation  evaluates held-out records, during training and at the end
@@ -40,13 +40,13 @@ _MAX_CALL_SECONDS = 10.0  # Longest call to the devices, so that a stop request 
 
 
 def pretrain(options: Options) -> int:
-    """Trains, evaluates or both, as the options specify. Returns the process's exit code.
+    """Runs pre-training: trains, evaluates or both, as the options specify. Returns the process's exit code.
 
-    The code is 0 if everything is done. If SIGTERM or Ctrl-C stopped training, which saves first, it is 128 plus the
-    number of the signal.
+    The code is 0 if everything is done. If SIGTERM or Ctrl-C stopped the training (after it saved a checkpoint), the
+    code is 128 plus the number of the signal.
 
     Raises:
-        UserError: If an option, a file or the output folder is wrong. Saved checkpoints stay intact.
+        UserError: If an option, a file or the output folder cannot be used. Saved checkpoints stay intact.
     """
     with open_training_run(options) as strategy:
         parts = set_up(options, strategy)
@@ -75,7 +75,7 @@ def pretrain(options: Options) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunParts:
-    """Everything that a run consists of."""
+    """The objects that a run consists of."""
 
     options: Options
     strategy: Any
@@ -92,15 +92,15 @@ class RunParts:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes the run's files. One of several workers does."""
+        """Whether this process writes the run's files. Only one of several workers, the chief, does."""
         return bool(self.strategy.extended.should_checkpoint)
 
 
 def set_up(options: Options, strategy: Any) -> RunParts:
-    """Checks the options and files first, so that mistakes are reported in seconds. Then builds the model.
+    """Checks the options and files, then builds the model. Mistakes are thus reported within seconds.
 
     Raises:
-        UserError: If options or files are inconsistent, or do not fit the run in the folder.
+        UserError: If options or files contradict each other, or the earlier start of the run in the output folder.
     """
     replicas = strategy.num_replicas_in_sync
     checks.check_replicas(options, replicas)
@@ -170,10 +170,10 @@ def make_schedule(options: Options) -> PhasedSchedule:
 
 
 def restore(parts: RunParts) -> None:
-    """Loads the weights of the model.
+    """Loads the weights into the model, from the first available of several places (see the comment below).
 
     Raises:
-        UserError: If a checkpoint does not fit, or no weights are available for an evaluation.
+        UserError: If a checkpoint does not fit the model, or there are no weights to evaluate.
     """
     # The order of restoring:
     # 1. The run's own checkpoint comes first, so that the same command starts a run and resumes it.
@@ -207,7 +207,7 @@ def restore(parts: RunParts) -> None:
 
 
 def _restore_checkpoint(parts: RunParts, checkpoint: str) -> None:
-    """Restores the run's checkpoint, except for variables that changed options make invalid."""
+    """Restores the run's checkpoint, without variables that an evaluation or changed options do not need."""
     unwanted: set[str] = set()
     if not parts.options.do_train:
         unwanted = {"optimizer", "loss_scale", "place"}
@@ -222,7 +222,7 @@ def _restore_checkpoint(parts: RunParts, checkpoint: str) -> None:
 
 
 def train(parts: RunParts, log: TrainingLog, evaluation: HeldOutEvaluation) -> int:
-    """Trains until the last step. Returns the exit code, which is not 0 if a signal stopped training."""
+    """Trains up to the last step. Returns 0, or the process's exit code if a signal stopped the training."""
     options, pretrainer = parts.options, parts.pretrainer
     if parts.resumed_from:
         changes = describe_changes(parts.changes, run_metadata.CHANGE_DESCRIPTIONS)
@@ -320,7 +320,18 @@ def _train_phase(
 
 
 def _end_of_call(options: Options, phase: Phase, profile: Profile, step: int, seconds_per_step: float | None) -> int:
-    """Returns the step at which to return from the devices to log, evaluate, save or look for a stop request."""
+    """Chooses how far to train in one call. Returns the step at which the call ends.
+
+    It ends at the next step at which to log, evaluate, save or profile. So that stop requests are noticed, it also ends
+    after --iterations_per_loop steps or a few seconds.
+
+    Args:
+        options: The options of the run.
+        phase: The present phase.
+        profile: The profiler.
+        step: Number of steps done.
+        seconds_per_step: Measured duration of a step, or None if it is unknown.
+    """
     intervals = (options.log_interval, options.save_checkpoints_steps, options.eval_steps)
     due = [(step // interval + 1) * interval for interval in intervals if interval]
     due += [end for end in profile.steps if end > step]
@@ -331,7 +342,7 @@ def _end_of_call(options: Options, phase: Phase, profile: Profile, step: int, se
 
 
 def _is_evaluated(options: Options, step: int) -> bool:
-    """Returns whether the weights of a step are evaluated during training. Random weights are not."""
+    """Returns whether the weights after `step` steps are to be evaluated during training. Random weights never are."""
     if not options.eval_steps or not (step or options.init_checkpoint):
         return False
     return step % options.eval_steps == 0 or step in {phase.last_step for phase in options.phases}
@@ -348,7 +359,7 @@ def _save(parts: RunParts, step: int, data_position: tuple[int, int, int]) -> No
 
 
 def write_report(options: Options, metadata: dict[str, Any]) -> None:
-    """Writes the model card, and run.json with the evaluation records."""
+    """Writes the model card and run.json at the end of a run. `metadata` is the contents of run.json."""
     if not options.do_train:  # An evaluation keeps the description of the training.
         before = run_metadata.read_run_metadata(options.output_dir)
         metadata = {**metadata, **before, "evaluation_data": metadata["evaluation_data"]}

@@ -1,4 +1,4 @@
-"""run.json, which describes a run: command, flags, data and versions. A resumed run is compared with it."""
+"""Reads and writes run.json: command, flags, data and versions of a run. A resumed run is compared with it."""
 
 import dataclasses
 import os
@@ -30,7 +30,7 @@ _MICRO_BATCHES = "gradient_accumulation_steps"
 
 
 def read_run_metadata(folder: str) -> dict[str, Any]:
-    """Returns the content of run.json in the folder of a run, or {} if the file is missing."""
+    """Returns the contents of run.json in the folder of a run, or {} if the file is missing."""
     path = os.path.join(folder, RUN_FILE)
     if not files.exists(path):
         return {}
@@ -58,14 +58,15 @@ def collect_run_metadata(
     changes: run_file.Changes,
     steps_done: int,
 ) -> dict[str, Any]:
-    """Returns the content of run.json (see model_card.write_model_card).
+    """Returns the contents of run.json (see model_card.write_model_card).
 
     Args:
         options: The options of the run.
         config: The model configuration.
         strategy: The distribution strategy.
         records: The records of the run.
-        phases: The phases with steps left. The description of earlier phases is kept from the run's earlier start.
+        phases: The phases that have steps left to train. The description of completed phases is taken from the present
+            run.json.
         changes: The options that --allow_changes changed at this start.
         steps_done: Number of steps before this start.
     """
@@ -100,7 +101,7 @@ def collect_run_metadata(
 
 
 def command_line() -> str:
-    """Returns this process's command line, without the folder of the program."""
+    """Returns the command line of this process as text. The program is named without its folder."""
     program, *arguments = sys.argv
     name = os.path.basename(program)
     script = name.removesuffix(".py")
@@ -111,15 +112,21 @@ def command_line() -> str:
 def check_resume_compatibility(
     options: Options, config: BertConfig, records: Mapping[int, RecordFiles]
 ) -> run_file.Changes:
-    """Compares the locked options and the records with run.json of the folder's earlier run.
+    """Compares the options that must not change, and the records, with run.json of the run's earlier start.
+
+    Args:
+        options: The options of the run.
+        config: Configuration of the model.
+        records: The records by number of the phase.
 
     Returns:
-        The changes that are permitted: the ones named in --allow_changes, and another number of micro-batches if the
-        model has no dropout, because then the step computes the same sums. The values of options.RECORDS are the
-        records' names, sizes and hashes.
+        The old and new values of the options that have changed, all of which are permitted. A change is permitted if
+        --allow_changes names the option. The number of micro-batches may also change if the model has no dropout,
+        because then the step computes the same sums. Under the name options.RECORDS, the values are the records' names,
+        sizes and hashes.
 
     Raises:
-        UserError: If anything else differs.
+        UserError: If something else has changed.
     """
     before = read_run_metadata(options.output_dir)
     if not before:

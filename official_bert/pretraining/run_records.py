@@ -1,4 +1,4 @@
-"""The records that a run reads in each phase, and their packing."""
+"""The records that a run reads for each phase and for evaluation, and their packing."""
 
 import functools
 
@@ -9,7 +9,7 @@ from official_bert.pretraining.record_files import RecordFiles
 
 
 class RunRecords:
-    """The records of a run, which are found and checked when they are first needed."""
+    """The records of a run. Files are found and checked when they are first needed."""
 
     def __init__(self, options: Options, config: BertConfig, replicas: int) -> None:
         self._options, self._config, self._replicas = options, config, replicas
@@ -24,7 +24,7 @@ class RunRecords:
         return self._by_phase[phase.number]
 
     def packing(self, phase: Phase) -> Packing | None:
-        """Returns the packing of a phase's batches, or None without packing."""
+        """Returns how the batches of a phase are packed, or None if --pack_sequences is not set."""
         options = self._options
         if options.pack_sequences and phase.number not in self._packing:
             records = self.training(phase)
@@ -35,13 +35,13 @@ class RunRecords:
         return self._packing.get(phase.number)
 
     def rows(self, phase: Phase) -> int:
-        """Returns the number of rows that a step computes over all replicas. For packed records, the usual number."""
+        """Returns the number of rows that a step computes over all replicas. For packed batches, it is approximate."""
         packing = self.packing(phase)
         return packing.usual_rows if packing else phase.train_batch_size
 
     @functools.cached_property
     def held_out(self) -> RecordFiles | None:
-        """The records to evaluate on: --eval_input_file, or the first phase's records for --do_eval, or None."""
+        """The records to evaluate: --eval_input_file or, for --do_eval without it, the first phase's. None for none."""
         first_phase = self._options.phases[0]
         if self._options.eval_input_file:
             return self._find(self._options.eval_input_file, "eval_input_file", first_phase)
@@ -49,7 +49,7 @@ class RunRecords:
 
     @functools.cached_property
     def general(self) -> RecordFiles | None:
-        """The records of --general_eval_file, or None without the flag."""
+        """The records of general text, --general_eval_file, to evaluate. None if the flag is not set."""
         patterns = self._options.general_eval_file
         return self._find(patterns, "general_eval_file", self._options.phases[0]) if patterns else None
 

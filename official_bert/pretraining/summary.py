@@ -1,4 +1,4 @@
-"""The log of a run, and the tables of its model card: scores, amounts and data."""
+"""Reads the log of a run, and makes the tables of its model card: scores, amounts and data."""
 
 import collections
 import dataclasses
@@ -20,7 +20,7 @@ MISSING = "–"
 
 @dataclasses.dataclass(frozen=True)
 class LoggedRun:
-    """The measurements of a run. Each list has one line per logged step, in ascending order."""
+    """The logged measurements of a run. Each list has one line (a dict) for each logged step, in ascending order."""
 
     name: str
     train: list[dict[str, Any]]  # means over the steps since the previous line; `step` is the last of them
@@ -29,7 +29,7 @@ class LoggedRun:
 
 
 def read_logged_run(folder: str) -> LoggedRun:
-    """Reads the log in the folder of a run. A new run has an empty log."""
+    """Reads the log in the folder of a run. Without a log, the lists are empty."""
     name = os.path.basename(os.path.normpath(folder))
     train, evaluations, general = (_sort_by_step(read_log(folder, kind)) for kind in (TRAIN, EVAL, GENERAL))
     return LoggedRun(name, train, evaluations, general)
@@ -42,13 +42,17 @@ def _sort_by_step(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def column(lines: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-    """Returns a measurement of each line, or NaN if it is missing."""
+    """Returns the measurement `name` of each line, with NaN where it is missing."""
     values = [line.get(name) for line in lines]
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def split_phases(lines: Sequence[dict[str, Any]]) -> list[tuple[int | None, list[dict[str, Any]]]]:
-    """Splits the lines into phases with records of one length. Returns the length (None if unknown) and the lines."""
+    """Splits the lines of a log into phases, in which all records have the same length.
+
+    Returns:
+        The length (None if unknown) and the lines of each phase.
+    """
     length = next((line[LENGTH] for line in lines if LENGTH in line), None)
     by_phase: list[tuple[int | None, list[dict[str, Any]]]] = []
     for line in lines:
@@ -94,9 +98,11 @@ _SHARES = (
 
 
 def make_score_table(run: LoggedRun, objective: str) -> Table:
-    """Returns the last and the best scores with their steps, or only a header if nothing was measured.
+    """Returns a table of the last and the best scores with their steps, or only its header if nothing was measured.
 
-    `objective` names the objective that predicts tokens (see BertConfig.token_objective).
+    Args:
+        run: The log of the run.
+        objective: Name of the objective that predicts tokens (see BertConfig.token_objective).
     """
     columns = []
     if run.train:
@@ -124,7 +130,7 @@ def _format_score(lines: list[dict[str, Any]], name: str, shows_step: bool) -> s
 
 
 def amounts(run: LoggedRun) -> dict[str, float]:
-    """Returns the numbers of steps, examples and tokens (without padding), and the seconds spent in steps."""
+    """Returns the number of steps, examples, tokens (without padding) and seconds of training, by name."""
     steps = column(run.train, "step")
     steps_per_line = np.diff(steps, prepend=0)
     seconds = steps_per_line / column(run.train, "steps_per_second")
@@ -137,7 +143,7 @@ def amounts(run: LoggedRun) -> dict[str, float]:
 
 
 def make_amount_table(run: LoggedRun) -> Table:
-    """Returns the amounts of training, or only a header if nothing was trained."""
+    """Returns a table of the amounts of training, or only its header if nothing was trained."""
     table = [["amount", "value"]]
     if run.train:
         done = amounts(run)
@@ -154,13 +160,13 @@ def make_amount_table(run: LoggedRun) -> Table:
 
 
 def make_model_table(metadata: Mapping[str, Any]) -> Table:
-    """Returns the model's configuration and its number of parameters."""
+    """Returns a table of the model's configuration and number of parameters. `metadata` is the contents of run.json."""
     rows = [["parameters", _count(metadata["parameters"])]] if "parameters" in metadata else []
     return [["setting", "value"], *rows, *([name, str(value)] for name, value in metadata.get("config", {}).items())]
 
 
 def make_environment_table(metadata: Mapping[str, Any]) -> Table:
-    """Returns versions and devices."""
+    """Returns a table of versions and devices. `metadata` is the contents of run.json."""
     kinds = collections.Counter(str(device).split(":")[0] for device in metadata.get("devices", ()))
     devices = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     rows = [[name, str(version)] for name, version in metadata.get("versions", {}).items()]
@@ -168,7 +174,7 @@ def make_environment_table(metadata: Mapping[str, Any]) -> Table:
 
 
 def make_data_table(manifest: Mapping[str, Any]) -> Table:
-    """Returns a manifest's files, counts, vocabulary, texts and flags."""
+    """Returns a table of the files, counts, vocabulary, texts and flags in a manifest."""
     shards, source = manifest.get("shards", ()), manifest.get("source", {})
     counts, inputs = manifest.get("statistics", {}), source.get("inputs", ())
     rows = [
@@ -195,7 +201,7 @@ def _names(names: Sequence[str]) -> str:
 def find_shared_shards(
     manifests: Iterable[Mapping[str, Any]], other_manifests: Iterable[Mapping[str, Any]]
 ) -> set[str]:
-    """Returns the names of the files in `other_manifests` whose contents are also in `manifests`."""
+    """Returns the names of record files in `other_manifests` whose contents also occur in `manifests`."""
     hashes = {shard.get("sha256") for manifest in manifests for shard in manifest.get("shards", ())}
     shards = (shard for manifest in other_manifests for shard in manifest.get("shards", ()))
     return {str(shard.get("file")) for shard in shards if shard.get("sha256") in hashes}

@@ -1,8 +1,8 @@
 """A model in training, and the step that trains it on all replicas.
 
-One tf.function runs K steps. In a step, each replica processes its share of the batch, whole or in micro-batches. The
-step is explicit code instead of Keras' fit, because sums over replicas, clipping and random seeds must be visible here,
-and fit does not support several such steps per call.
+One tf.function runs K steps. In a step, each replica processes its share of the batch, at once or in micro-batches.
+This is explicit code instead of Keras' fit, which does not support several such steps per call. It also shows where
+sums over replicas are formed, gradients are clipped, and random seeds are derived.
 
 B batch of one replica, R records of a packed row
 """
@@ -44,21 +44,21 @@ class Pretrainer:
     Args:
         config: Configuration of the model.
         strategy: The distribution strategy.
-        schedule: The learning rate by step.
+        schedule: The learning-rate schedule, a function of the step.
         seed: Random seed of initial weights and dropout.
         dtype: A Keras dtype policy. With mixed_float16, the loss is scaled and steps that overflow are skipped.
         jit_compile: Whether XLA compiles the whole step.
-        compile_parts: Whether XLA compiles everything except matrix products if `jit_compile` is False. For a single
-            CPU (see distribution.compiles_parts and compile_blocks).
+        compile_parts: Whether XLA compiles everything except matrix products. Has an effect if `jit_compile` is False.
+            For a single CPU (see distribution.compiles_parts and compile_blocks).
         optimizer: One of choices.OPTIMIZERS.
-        optimizer_settings: Other arguments of get_optimizer.
-        next_sentence: Whether to train the loss of the sentence labels. Otherwise, the pooler and its head are frozen
-            and the sums of that loss are 0.
-        frozen: Regular expressions of layer names to freeze.
+        optimizer_settings: Additional arguments of get_optimizer.
+        next_sentence: Whether to train next-sentence prediction. If not, the pooler and its head are frozen, and the
+            sums of this loss are 0.
+        frozen: Regular expressions for the names of layers to freeze.
         micro_batches: Number of micro-batches per replica. Their gradients are summed.
         rematerialize: Whether the backward pass computes encoder blocks again.
         skip_nonfinite: Whether to skip a step whose loss or gradient is not finite.
-        packed: Whether several records share a row. Batches are then split as by data.packing.pack, and
+        packed: Whether several records share a row. If so, data.packing.pack has already split batches into parts, and
             `micro_batches` has no effect.
         times_input: Whether to measure how long each step waits for its batch. Must be False for deterministic runs:
             TensorFlow has no deterministic operation that reads the clock.
@@ -121,26 +121,29 @@ class Pretrainer:
 
     @property
     def variables(self) -> dict[str, list[Any]]:
-        """The variables that a checkpoint needs, so that a resumed run computes the same steps."""
+        """The variables to save in a checkpoint, by owner, so that a resumed run computes the same steps."""
         scale = {"loss_scale": self._loss_scale.variables} if self._loss_scale else {}
         return {"model": self.model.variables, "optimizer": self.optimizer.variables, **scale}
 
     @property
     def step(self) -> int:
-        """Number of steps taken."""
+        """Number of steps done."""
         return int(self.optimizer.iterations.numpy())
 
     def train(self, batches: Iterator[Any], steps: int) -> dict[str, float]:
-        """Takes steps and returns sums over them, by name.
+        """Runs training steps, and returns sums over these steps by name.
+
+        Args:
+            batches: Iterator over a distributed dataset of batches.
+            steps: Number of steps to run.
 
         Returns:
-            The sums of compute_pretraining_sums and gradient_norm over the finite steps, and:
-            - nonfinite_steps: Number of steps whose loss or gradient was not finite.
-            - nonfinite_losses: Number of steps whose loss was not finite.
-            - nonfinite_at_end: Number of non-finite steps after the last finite one.
-            - nonfinite_step, nonfinite_loss, nonfinite_norm: Number (from 1), loss and gradient norm of the first step
-              with a non-finite loss, or else of the first non-finite step. 0 if all steps were finite.
-            - input_wait: Seconds for which the devices waited for batches (0 on a TPU, or without times_input).
+            The sums of compute_pretraining_sums and gradient_norm over the finite steps, and: - nonfinite_steps: Number
+            of steps whose loss or gradient was not finite. - nonfinite_losses: Number of steps whose loss was not
+            finite. - nonfinite_at_end: Number of non-finite steps after the last finite one. - nonfinite_step,
+            nonfinite_loss, nonfinite_norm: Number (from 1), loss and gradient norm of the first step with a non-finite
+            loss, or else of the first non-finite step. 0 if all steps were finite. - input_wait: Seconds for which the
+            devices waited for batches (0 on a TPU, or without times_input).
         """
         return {name: float(value) for name, value in self._train(batches, tf.constant(steps)).items()}
 
@@ -150,7 +153,10 @@ class Pretrainer:
 
     @tf.autograph.experimental.do_not_convert  # also in the graphs of callers
     def replica_step(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Takes one step on a replica, given its features [B, ...] (packed [parts, B, ...]).
+        """Runs one training step on a replica.
+
+        Args:
+            features: The replica's features [B, ...], or [parts, B, ...] for packed batches.
 
         Returns:
             The sums over all replicas, gradient_norm, finite_loss (whether the losses are finite) and finite (whether
@@ -171,7 +177,17 @@ class Pretrainer:
     def _accumulate(
         self, features: dict[str, tf.Tensor], predictions: tf.Tensor, examples: tf.Tensor, replica: Any
     ) -> tuple[dict[str, tf.Tensor], list[Any]]:
-        """Returns the sums and gradients of a replica's batch, accumulated over its micro-batches."""
+        """Computes the sums and gradients of a replica's share of the batch, accumulated over its micro-batches.
+
+        Args:
+            features: The replica's features [B, ...], or [parts, B, ...] for packed batches.
+            predictions: Number of predictions in the whole batch, on all replicas.
+            examples: Number of records in the whole batch, on all replicas.
+            replica: Index of the replica.
+
+        Returns:
+            The sums by name, and the gradients of the trainable variables.
+        """
         variables = self.model.trainable_variables
 
         def micro_batch_gradients(number: Any, part: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], list[Any]]:
@@ -237,7 +253,12 @@ class Pretrainer:
         return {**totals, **bad, "nonfinite_at_end": nonfinite_at_end, "input_wait": waited}
 
     def _next(self, batches: Any, after: tf.Tensor) -> tuple[Any, tf.Tensor]:
-        """Returns a batch, and the seconds from the end of the previous step until the batch was available."""
+        """Returns the next batch, and the seconds that the step waited for it.
+
+        Args:
+            batches: Iterator over a distributed dataset.
+            after: A result of the previous step. The clock starts when it is available.
+        """
         if not self._times_input:
             return next(batches), tf.constant(0.0, tf.float64)
         with tf.control_dependencies([after]):
@@ -254,12 +275,12 @@ class Pretrainer:
         return self._run_on_replicas(replica_step, batch)
 
     def _run_on_replicas(self, step: Any, batch: Any) -> dict[str, tf.Tensor]:
-        """Runs a step on all replicas. Returns the results of one, because they are the same on each."""
+        """Runs a function on all replicas. Returns the results of one replica, because they are the same on each."""
         results = self.strategy.run(step, args=(batch,))
         return {name: self.strategy.experimental_local_results(value)[0] for name, value in results.items()}
 
 
 def _sum_over_replicas(sums: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Sums values over replicas in one exchange."""
+    """Sums each value over all replicas, in a single all-reduce."""
     stacked = all_reduce_sum(tf.stack([sums[name] for name in SUMS]))
     return dict(zip(SUMS, tf.unstack(stacked), strict=True))

@@ -1,4 +1,4 @@
-"""The unigram level, which is the loss of guessing tokens by frequency, and a check for runs that do not beat it."""
+"""Computes the unigram level, the loss of guessing tokens by frequency, and warns about runs that do not beat it."""
 
 import collections
 
@@ -18,7 +18,16 @@ _MAX_BATCHES, _BATCH_SIZE = 200, 64  # sample of the records in which predicted 
 def warn_at_unigram_level(
     folder: str, records: RecordFiles, log: TrainingLog, step: int, phase: Phase, config: BertConfig
 ) -> None:
-    """Prints and logs a warning if no loss of tokens logged in `folder` up to `step` is below the unigram level."""
+    """Prints and logs a warning if none of the masked-LM losses logged so far is below the unigram level.
+
+    Args:
+        folder: Folder of the run.
+        records: The training records.
+        log: Log that the warning is written to.
+        step: Number of steps done. Later lines of the log are ignored.
+        phase: The present phase.
+        config: Configuration of the model.
+    """
     lowest = min(line["masked_lm_loss"] for line in read_log(folder, TRAIN) if line["step"] <= step)
     entropy = compute_unigram_entropy(records)
     if lowest < _UNIGRAM_LEVEL * entropy:
@@ -34,9 +43,9 @@ def warn_at_unigram_level(
 
 
 def compute_unigram_entropy(records: RecordFiles) -> float:
-    """Returns the entropy of the tokens to predict, in nats: the loss of guessing each by its frequency.
+    """Returns the entropy of the tokens to predict, in nats. This is the loss of guessing each token by its frequency.
 
-    The tokens of a sample of the records are counted. The Miller-Madow term corrects the bias of a small sample.
+    The tokens in a sample of the records are counted. The Miller-Madow term corrects the bias of a small sample.
     """
     counts = _count_predicted_tokens(records, _BATCH_SIZE, _MAX_BATCHES)
     total = max(counts.total(), 1)
@@ -45,7 +54,10 @@ def compute_unigram_entropy(records: RecordFiles) -> float:
 
 
 def compute_unigram_accuracy(records: RecordFiles, batch_size: int, max_batches: int) -> float:
-    """Returns the share of the most frequent token among those to predict: the accuracy of the best constant answer."""
+    """Returns the share of the most frequent token among the tokens to predict.
+
+    This is the accuracy of always predicting this token.
+    """
     counts = _count_predicted_tokens(records, batch_size, max_batches)
     return max(counts.values(), default=0) / max(counts.total(), 1)
 

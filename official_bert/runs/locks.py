@@ -1,8 +1,9 @@
 """Locks on outputs: only one process at a time may write or resume a run.
 
-On a local file system the lock is the kernel's (flock) on a small file, which is removed at the end. It is released
-when the process ends for any reason. Other file systems, such as remote ones, hold a lock file with the owner's host,
-process and time, which the owner renews. It counts until it is old, or until its process on this host has ended.
+On a local file system, the lock is the kernel's (flock) on a small file, which is removed at the end. The kernel
+releases the lock when the process ends for any reason. On other file systems, such as remote ones, a lock file states
+the host, process and time of its owner, who renews it regularly. The lock is valid until it has not been renewed for
+ten minutes, or until its process, if it ran on this host, has ended.
 """
 
 import contextlib
@@ -26,13 +27,13 @@ _STALE_SECONDS = 600.0  # Without renewal. The clocks of two machines may differ
 
 @contextlib.contextmanager
 def lock_folder(folder: str, flag: str) -> Iterator[None]:
-    """Locks a folder within this context. Creates the folder if it is missing.
+    """Locks a folder within this context. Creates the folder if it does not exist.
 
-    Removes the temporary files that killed processes left in it.
+    Also removes temporary files that killed processes have left in the folder.
 
     Args:
         folder: The folder.
-        flag: Name of the flag that names the folder, without dashes, for error messages.
+        flag: The flag whose value is the folder, without dashes, for error messages.
 
     Raises:
         UserError: If another process holds the lock, or the folder cannot be written or cannot hold a run.
@@ -55,7 +56,7 @@ def lock_folder(folder: str, flag: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_file(path: str, flag: str) -> Iterator[None]:
-    """Locks a file within this context through a hidden file next to it. See `lock_folder`."""
+    """Locks an output file within this context, with a hidden file next to it. See `lock_folder`."""
     path = files.resolve_links(path)
     folder, name = os.path.split(path)
     files.make_folder(folder or ".")
@@ -80,7 +81,16 @@ def _lock(path: str, output: str, flag: str) -> Iterator[None]:
 
 
 def _flock(path: str, output: str, flag: str) -> int | None:
-    """Locks a file and returns its descriptor, or None if the file system does not support locks."""
+    """Locks a local lock file and returns its file descriptor, or None if the file system does not support locks.
+
+    Args:
+        path: The lock file.
+        output: The output that it protects, for error messages.
+        flag: The flag whose value is the output, without dashes.
+
+    Raises:
+        UserError: If another process holds the lock, or the file cannot be written.
+    """
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -124,12 +134,12 @@ def _hold_lock_file(path: str, output: str, flag: str) -> Iterator[None]:
 
 
 def _describe_owner(token: str) -> str:
-    """Returns the content of a lock file of this process."""
+    """Returns the contents of a lock file of this process. `token` makes them unique."""
     return json.dumps({"host": platform.node(), "process": os.getpid(), "time": time.time(), "token": token})
 
 
 def _is_held(content: str) -> bool:
-    """Returns whether the process that holds the lock may still be running."""
+    """Returns whether the process that wrote `content` into a lock file may still be running."""
     try:
         owner = files.parse_json(content, "the lock file")
         if owner["host"] == platform.node():

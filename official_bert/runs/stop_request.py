@@ -9,10 +9,10 @@ from official_bert.optimization import distribution
 
 
 class StopRequest:
-    """A context in which SIGTERM and the first Ctrl-C request a stop instead of forcing one.
+    """A context in which SIGTERM and the first Ctrl-C do not end the process, but are recorded as a request to stop.
 
     Attributes:
-        signal: Number of the signal that this process received, or None.
+        signal: Number of the signal that this process received, or None if it received none.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
@@ -28,12 +28,12 @@ class StopRequest:
             signal.signal(number, handler)
 
     def is_pending(self) -> bool:
-        """Returns whether any worker received a signal. All workers must call this together."""
+        """Returns whether any worker has received a signal. All workers must call it at the same step."""
         return distribution.mean_over_workers(self._strategy, float(self.signal is not None)) > 0
 
     @property
     def exit_code(self) -> int:
-        """Exit code of a process that stopped on request: 128 plus the number of the signal."""
+        """The exit code for a process that stopped on request: 128 plus the number of the signal."""
         return 128 + (self.signal or signal.SIGTERM)
 
     def _note(self, number: int, _: object) -> None:

@@ -1,4 +1,4 @@
-"""The log of a training run: a line on the terminal, TensorBoard events, JSON lines."""
+"""Writes the log of a training run: lines on the terminal, TensorBoard events, and JSON lines."""
 
 import importlib.util
 import json
@@ -18,16 +18,16 @@ _CHECKSUM = "crc32"  # The last key of each line, computed from the line without
 
 
 class TrainingLog:
-    """A writer of measurements by step, into a run's folder.
+    """Writes measurements of steps to log files in the folder of a run.
 
     `train.jsonl`, `eval.jsonl` and `general.jsonl` (evaluations on general text) contain one JSON object per line. The
-    folders of these names contain TensorBoard events. `notices.jsonl` contains unusual events, with a step and a
-    sentence per line. Each line ends with its checksum.
+    folders `train`, `eval` and `general` contain the same as TensorBoard events. `notices.jsonl` contains unusual
+    events, with a step and a sentence per line. Each line ends with its checksum.
 
     Args:
-        folder: The run's output folder. None writes nothing, which is for all workers except the chief.
-        first_step: The step that training starts from. Measurements and notices of later steps are removed, because
-            these steps are repeated. None if nothing is trained.
+        folder: The run's output folder. If None, nothing is written. Pass None on all workers except the chief.
+        first_step: The step that training starts from. Lines of later steps, from an earlier start of the run, are
+            removed, because these steps are repeated. None if nothing is trained; all lines are then kept.
     """
 
     def __init__(self, folder: str | None, first_step: int | None) -> None:
@@ -45,7 +45,13 @@ class TrainingLog:
             self._writers = dict.fromkeys((TRAIN, EVAL, GENERAL))
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Writes the measurements of a step as a JSON line and TensorBoard events."""
+        """Writes the measurements of a step as a JSON line and TensorBoard events.
+
+        Args:
+            kind: TRAIN, EVAL or GENERAL, which determines the file.
+            step: Number of steps done.
+            values: The measurements, by name.
+        """
         if self._folder is None:
             return
         try:
@@ -65,12 +71,12 @@ class TrainingLog:
             ) from error
 
     def note(self, step: int, notice: str) -> None:
-        """Records an unusual event, such as a skipped step, for the model card."""
+        """Writes an unusual event, such as a skipped step, to notices.jsonl, which the model card includes."""
         self.write(NOTICES, step, {"notice": notice})
 
 
 def format_line(values: Mapping[str, Any]) -> str:
-    """Returns a line of the log with a checksum, since most corrupted digits are still valid JSON."""
+    """Returns a line of the log with a checksum, which is needed because most corrupted digits are still valid JSON."""
     text = json.dumps(values)
     return f'{text[:-1]}, "{_CHECKSUM}": "{_checksum(text)}"}}\n'
 
@@ -80,7 +86,11 @@ def _checksum(text: str) -> str:
 
 
 def read_log(folder: str, kind: str) -> list[dict[str, Any]]:
-    """Returns the lines of a run's log in the order written, without an incomplete last line.
+    """Returns the lines of a run's log in the order in which they were written. An incomplete last line is left out.
+
+    Args:
+        folder: Folder of the run.
+        kind: TRAIN, EVAL, GENERAL or NOTICES, which determines the file.
 
     Raises:
         UserError: If a line was changed after it was written.

@@ -1,4 +1,4 @@
-"""Shared by the commands that train: devices, the lock, lost checkpoints and non-finite losses."""
+"""What commands that train share: devices, the lock, missing checkpoints, and non-finite losses."""
 
 import contextlib
 import os
@@ -25,9 +25,9 @@ def make_strategy(options: Any) -> tf.distribute.Strategy:
 
 @contextlib.contextmanager
 def open_training_run(options: Any) -> Iterator[tf.distribute.Strategy]:
-    """Yields the distribution strategy of a training command whose output folder is locked within this context.
+    """Yields the distribution strategy of a training command, and locks its output folder within this context.
 
-    One of several workers, the chief, holds the lock and writes the files.
+    If there are several workers, only one of them, the chief, holds the lock and writes files.
 
     Raises:
         UserError: If the devices cannot be used, another process holds the lock, or another worker is lost.
@@ -43,7 +43,9 @@ def open_training_run(options: Any) -> Iterator[tf.distribute.Strategy]:
 
 
 def has_lost_checkpoints(folder: str, checkpoint_folder: str, save_steps: float) -> bool:
-    """Returns whether a run without checkpoints had some. A run that was killed before its first save had none.
+    """Returns whether a run that has no checkpoints now had some before.
+
+    If the run was killed before its first save, it never had any.
 
     Args:
         folder: The run's folder, which contains its log.
@@ -56,13 +58,13 @@ def has_lost_checkpoints(folder: str, checkpoint_folder: str, save_steps: float)
 
 
 def refuse_nonfinite_loss(problem: str, checkpoint_folder: str, step: int, remedy: str) -> NoReturn:
-    """Raises the UserError for a loss or gradient that is not finite.
+    """Raises a UserError about a loss or gradient that is not finite.
 
     Args:
         problem: The first part of the message.
         checkpoint_folder: The folder of the run's checkpoints.
         step: The first step that was not finite, counted from 1. Checkpoints from this step on are unusable.
-        remedy: What the user can do, as an imperative.
+        remedy: What the user can do, in the imperative.
     """
     earlier: list[str] = []
     later: list[str] = []
