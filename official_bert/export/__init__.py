@@ -1,1 +1,1 @@
-"""Trained models for elsewhere: SavedModels that take text, LiteRT and ONNX."""
+"""Exports trained models as SavedModels that take text, and to LiteRT and ONNX."""

@@ -19,23 +19,23 @@ _WRITERS = {SAVED_MODEL: saved_model.write, ONNX: onnx_export.write, LITERT: lit
 
 
 def export(options: ExportOptions) -> dict[str, str]:
-    """Reads the model of the options and exports it: see `write`."""
+    """Reads the model that the options name and exports it (see `write`)."""
     return write(read_source(options.model_dir, options.encoder, options.max_seq_length), options)
 
 
 def write(source: Source, options: ExportOptions) -> dict[str, str]:
-    """Exports a model.
+    """Exports a model in one or more formats.
 
     Args:
         source: The model.
-        options: The formats, where to write them, and how. `model_dir` is used in messages only.
+        options: The formats, the folder, and so on. Its `model_dir` is used only in messages.
 
     Returns:
         The folder of each format, by the format's name.
 
     Raises:
-        UserError: If a format does not support the model, a folder exists already, or an export answers differently
-            from predict.
+        UserError: If a format does not support the model, a folder exists already, or the answers of an export differ
+            from those of predict.
     """
     for name in options.format:
         if name in _CHECKS:
@@ -49,7 +49,7 @@ def write(source: Source, options: ExportOptions) -> dict[str, str]:
 
 
 def _folder(options: ExportOptions, name: str) -> str:
-    """Returns the folder that a format is written to."""
+    """Returns the path of the folder that the format `name` is written to."""
     parent = os.path.join(options.export_dir, name) if len({*options.format}) > 1 else options.export_dir
     if name == LITERT:
         return parent
@@ -57,5 +57,5 @@ def _folder(options: ExportOptions, name: str) -> str:
 
 
 def next_version(export_dir: str) -> int:
-    """Returns the highest version number in an export folder plus 1, or 1 if the folder has no versions."""
+    """Returns the number of the next version in an export folder: the highest present number plus 1, or else 1."""
     return 1 + max(exports.list_versions(export_dir), default=0)

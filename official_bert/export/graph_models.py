@@ -1,4 +1,4 @@
-"""Builds models as TensorFlow functions from strings to answers: all kinds, encoders and masked-LM models.
+"""Builds TensorFlow functions from strings to answers, for fine-tuned models of all kinds, encoders and masked LMs.
 
 B texts, M masks of a text, K candidates, V vocabulary
 """
@@ -19,14 +19,14 @@ TOP_K = 5  # Number of candidates for each mask.
 
 
 class EncoderGraph(TextGraph):
-    """The vectors of the tokens and of the text, without a head."""
+    """The graph of an encoder without a head: returns the vectors of the tokens and of the text."""
 
     def answer_rows(self, rows: Rows, texts: Mapping[str, Any]) -> dict[str, Any]:
         return {**super().answer_rows(rows, texts), "input_mask": rows.features["input_mask"]}
 
 
 class FillMaskGraph(TextGraph):
-    """The most probable tokens for each [MASK]."""
+    """The graph of a masked LM: returns the most probable tokens for each [MASK]."""
 
     reads_special_tokens = True
 
@@ -40,13 +40,15 @@ class FillMaskGraph(TextGraph):
 
 
 def choose_candidates(logits: Any, counts: Any, vocab: dict[str, int], top_k: int) -> dict[str, Any]:
-    """Returns tokens [B, M, K], best first, and their probabilities, as inference/fill_mask.py does in Python.
+    """Returns the most probable tokens for each mask, best first, and their probabilities, each [B, M, K].
+
+    inference/fill_mask.py does the same in Python.
 
     Args:
-        logits: [B, M, V], the logits at each mask.
-        counts: int32 [B], the number of masks of each text. The padding after them gets "" and 0.
-        vocab: Ids by token. Rows of the embedding table without a token are left out.
-        top_k: K.
+        logits: The logits at each mask [B, M, V].
+        counts: Number of masks of each text [B] int32. Positions after them are padding and get "" and 0.
+        vocab: The id of each token. Ids without a token are never returned.
+        top_k: Number of tokens to return for each mask, K.
     """
     ids = sorted(vocab.values())
     token_by_id = {index: token for token, index in vocab.items()}
@@ -64,13 +66,13 @@ _GRAPHS: dict[str, type[GraphModel]] = {ENCODER: EncoderGraph, FILL_MASK: FillMa
 def build_graph_model(
     model: keras.Model, tokenizer: FullTokenizer, kind: str, task_spec: Mapping[str, Any]
 ) -> GraphModel:
-    """Returns the functions of a model.
+    """Builds the TensorFlow functions of a model.
 
     Args:
-        model: See GraphModel, also for the tokenizer and the task_spec.
-        tokenizer: See above.
-        kind: A kind of head, whose `Graph` is in kinds/<kind>/graph.py, or ENCODER or FILL_MASK.
-        task_spec: See above.
+        model: The model. See GraphModel for this and the next argument.
+        tokenizer: The model's tokenizer.
+        kind: The kind of task of a fine-tuned model (its `Graph` is in kinds/<kind>/graph.py), or ENCODER or FILL_MASK.
+        task_spec: The contents of task.json.
     """
     graph = _GRAPHS.get(kind) or importlib.import_module(f"official_bert.kinds.{kind}.graph").Graph
     return graph(model, tokenizer, task_spec)

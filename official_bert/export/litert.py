@@ -1,7 +1,7 @@
 """Writes a fine-tuned model for LiteRT (phones), with a report of what the conversion costs.
 
-Only the part from ids to logits is converted, because LiteRT has no tokenizer. Nothing is written if the converted
-model loses more of the task's score than allowed or, in float32, if it answers texts differently from predict.
+Only the part from token ids to logits is converted, because LiteRT has no tokenizer. The export fails if the converted
+model loses more of the task's score than allowed or, in float32, if its answers differ from those of predict.
 
 N choices, S sequence
 """
@@ -33,7 +33,7 @@ Run = Callable[[dict[str, npt.NDArray[Any]]], dict[str, npt.NDArray[Any]]]
 
 
 def check(source: Source, options: ExportOptions) -> None:
-    """Checks that the model can be converted and measured.
+    """Checks that the model can be converted to LiteRT, and that there are examples to score it on.
 
     Raises:
         UserError: If the model has no head or one that LiteRT does not support, or --eval_file is missing.
@@ -52,11 +52,11 @@ def check(source: Source, options: ExportOptions) -> None:
 
 
 def write(source: Source, folder: str, options: ExportOptions) -> None:
-    """Writes the model and its report to a folder.
+    """Converts a model to LiteRT, checks it, and writes it with a report to a folder.
 
     Raises:
-        UserError: If a package is missing, the converted model loses more than allowed, or it answers texts
-            differently from predict.
+        UserError: If a package is missing, the converted model's score is worse than allowed, or its answers differ
+            from those of predict.
     """
     path = os.path.join(folder, MODEL_FILE)
     files.write_bytes(path, convert(source, options.quantization == DYNAMIC_INT8))
@@ -81,7 +81,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
 
 
 def _make_predictor(source: Source, run: Run) -> KerasPredictor:
-    """Returns a predictor that answers texts with a converted model, one row at a time."""
+    """Returns a predictor that answers texts one at a time with a converted model, which `run` computes."""
     assert source.spec
     max_seq_length = source.task_spec["max_seq_length"]
 
@@ -96,7 +96,9 @@ def _make_predictor(source: Source, run: Run) -> KerasPredictor:
 
 
 def convert(source: Source, quantized: bool) -> bytes:
-    """Returns the model as a LiteRT file, from input_ids, input_mask and segment_ids to logits, by name.
+    """Converts a model to LiteRT and returns the content of the file.
+
+    Its inputs are input_ids, input_mask and segment_ids, and its output is named logits.
 
     Args:
         source: The model.
@@ -120,7 +122,9 @@ def convert(source: Source, quantized: bool) -> bytes:
 
 
 def load(path: str) -> Run:
-    """Returns the model of a LiteRT file: a function of one row's features, int32 [1, S] or [1, N, S].
+    """Loads a LiteRT file. Returns a function from the features of one example to the model's outputs, both by name.
+
+    The features are int32 [1, S], or [1, N, S] in multiple choice.
 
     Raises:
         UserError: If LiteRT is not installed.

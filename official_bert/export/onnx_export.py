@@ -1,7 +1,7 @@
-"""Writes a trained model for ONNX Runtime, in the same layout as a SavedModel (see inference/exports.py).
+"""Writes a trained model for ONNX Runtime, in the same folder layout as a SavedModel (see inference/exports.py).
 
-The graph computes logits from ids. inference/onnx_model.py computes everything else. For programs without this package,
-the folder also has a tokenizer.json of Hugging Face's tokenizers.
+The ONNX graph computes logits from token ids. inference/onnx_model.py does everything else. For programs that do not
+use this package, the folder also has a tokenizer.json for Hugging Face's tokenizers.
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ _INT8_TOLERANCE = 0.1
 
 
 def check(source: Source, options: ExportOptions) -> None:
-    """Checks that the model can be exported and, if it is quantized, measured.
+    """Checks that the model can be exported to ONNX, and that there are examples to score it on if it is quantized.
 
     Raises:
-        UserError: If the model has no head, or there is nothing to measure the quantized model with.
+        UserError: If the model has no head, or is to be quantized without --eval_file.
     """
     if source.spec is None:
         raise UserError(
@@ -42,11 +42,11 @@ def check(source: Source, options: ExportOptions) -> None:
 
 
 def write(source: Source, folder: str, options: ExportOptions) -> None:
-    """Writes a version's folder.
+    """Writes the folder of one version of an ONNX export.
 
     Raises:
-        UserError: If a package is missing, the export answers differently from predict, or a quantized model loses more
-            of the score than allowed.
+        UserError: If a package is missing, the answers differ from those of predict, or the score of the quantized
+            model is worse than allowed.
     """
     try:
         from official_bert.export import onnx_graph

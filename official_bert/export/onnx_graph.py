@@ -45,15 +45,16 @@ _NO_SPAN = -1e9  # The logit that SpanLogits gives to padding.
 def onnx_model(
     model: keras.Model, pooling: str | None = None, layers: Sequence[int] = (-1,), normalize: bool = False
 ) -> onnx.ModelProto:
-    """Converts a model to ONNX, with int64 inputs of any batch size and length, and float32 outputs.
+    """Converts a Keras model to ONNX, with int64 inputs of any batch size and length, and float32 outputs.
 
-    A single output is named logits. Several outputs keep their names.
+    A single output is named logits. If there are several, they keep their names.
 
     Args:
         model: A model with a head, or an encoder.
-        pooling: For an encoder: pooling of its outputs to the output `vector`, like `build_vector_model`.
-        layers: With pooling: numbers of the blocks.
-        normalize: With pooling: whether to divide each vector by its length.
+        pooling: For an encoder: how its outputs are pooled into the only output `vector` (see `build_vector_model`).
+            None for no pooling.
+        layers: If pooling is set: numbers of the blocks whose outputs are pooled.
+        normalize: If pooling is set: whether to divide each vector by its Euclidean length.
 
     Raises:
         UserError: If the model has a layer that cannot be converted.
@@ -91,13 +92,13 @@ def onnx_model(
 
 
 def write(model: onnx.ModelProto, path: str, quantized: bool) -> None:
-    """Writes a model to a file.
+    """Writes an ONNX model to a file.
 
     Args:
         model: The model.
         path: The file.
-        quantized: Whether to store matrices and embedding tables as 8-bit integers. Their inputs are then quantized by
-            their range in each call.
+        quantized: Whether to store matrices and embedding tables as 8-bit integers. Inputs of matrix products are then
+            also quantized, by their range in each call.
     """
     if not quantized:
         files.write_bytes(path, model.SerializeToString())
@@ -114,7 +115,7 @@ def write(model: onnx.ModelProto, path: str, quantized: bool) -> None:
 
 @contextlib.contextmanager
 def _hide_advice() -> Iterator[None]:
-    """Disables logging, because the quantizer recommends steps that are already done."""
+    """Disables logging within the context, because the quantizer recommends steps that have already been done."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -124,7 +125,7 @@ def _hide_advice() -> Iterator[None]:
 
 
 class _Graph:
-    """Collects nodes and constants. Methods return the name of a node's output."""
+    """Collects the nodes and constants of an ONNX graph. Methods that add one return the name of its output."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
@@ -133,7 +134,7 @@ class _Graph:
         self._names: set[str] = set()
 
     def constant(self, name: str, value: Any, dtype: Any = np.float32) -> str:
-        """Adds a constant, unless its name exists already."""
+        """Adds a constant, unless a constant of this name exists. Returns the name."""
         if name not in self._names:
             self._names.add(name)
             array = keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value
@@ -141,20 +142,29 @@ class _Graph:
         return name
 
     def numbers(self, *values: int) -> str:
-        """Adds an int64 vector, for shapes and axes."""
+        """Adds an int64 vector, such as a shape or axes, and returns its name."""
         return self.constant(f"numbers/{','.join(map(str, values))}", values, np.int64)
 
     def node(
         self, operation: str, inputs: Sequence[str], name: str, domain: str = "", output: str = "", **attributes: Any
     ) -> str:
-        """Adds a node. Its output gets the name `output`, or a name derived from the node's."""
+        """Adds a node and returns the name of its output.
+
+        Args:
+            operation: The ONNX operation.
+            inputs: Names of the inputs.
+            name: Name of the node. A number is appended if it is taken.
+            domain: Domain of the operation. "" is ONNX's own.
+            output: Name of the output. Defaults to a name derived from the node's.
+            **attributes: Attributes of the node.
+        """
         name = self._free(name)
         output = output or f"{name}:0"
         self.nodes.append(helper.make_node(operation, inputs, [output], name=name, domain=domain, **attributes))
         return output
 
     def fused(self, operation: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        """Adds a node of an ONNX Runtime operation."""
+        """Adds a node with an operation of ONNX Runtime's own domain, and returns the name of its output."""
         return self.node(operation, inputs, name, _FUSED, **attributes)
 
     def _free(self, name: str) -> str:
@@ -166,7 +176,7 @@ class _Graph:
 
 
 class _ModelWriter:
-    """Converts a functional model, from its outputs back to its inputs."""
+    """Converts a functional Keras model. It starts at the outputs and converts the layers that they depend on."""
 
     def __init__(self, graph: _Graph, model: keras.Model, values: dict[int, str]) -> None:
         self._graph, self._model = graph, model
@@ -187,7 +197,7 @@ class _ModelWriter:
             self._embedded = layers[layer_names.EMBEDDINGS_DROPOUT].output
 
     def value(self, tensor: Any) -> str:
-        """Returns the name of a symbolic tensor's value, and converts the layers that compute it if necessary."""
+        """Returns the name of a symbolic tensor in the ONNX graph. Converts the layers that compute it if necessary."""
         key = id(tensor)
         if key not in self._values:
             if tensor is self._embedded:
@@ -199,7 +209,7 @@ class _ModelWriter:
         return self._values[key]
 
     def vectors(self, pooling: str, chosen: Sequence[int], normalize: bool = False) -> str:
-        """Adds the vectors of texts, [B, L * H] (see modeling/pooling.py)."""
+        """Adds the pooling of token vectors into text vectors [B, L * H] (see modeling/pooling.py)."""
         vector = self._pooled(pooling, chosen)
         return self._graph.node("LpNormalization", [vector], "normalized", axis=-1, p=2) if normalize else vector
 
@@ -244,7 +254,12 @@ class _ModelWriter:
         return f"{name}:0"
 
     def _block(self, number: int, only_first: bool = False) -> str:
-        """Adds a block, from [B, S, H] to [B, S, H], or to [B, 1, H] with `only_first`."""
+        """Adds an encoder block, from [B, S, H] to [B, S, H]. Returns the name of its output.
+
+        Args:
+            number: Index of the block.
+            only_first: Whether to compute only the output of the first position [B, 1, H].
+        """
         block, graph, name = self._block_layers[number], self._graph, layer_names.block(number)
         x = self.value(self._block_layers[number - 1].encoded if number else self._embedded)
         if only_first:
@@ -260,7 +275,10 @@ class _ModelWriter:
         return self._normalized_sum(hidden, x, block.output, block.output_layer_norm)
 
     def _attention(self, block: BlockLayers, x: str, name: str) -> str:
-        """Adds self-attention, from [B, S, H] to [B, S, H], with one product for queries, keys and values."""
+        """Adds self-attention of all positions, from [B, S, H] to [B, S, H].
+
+        Queries, keys and values are computed by one matrix product.
+        """
         graph, attention = self._graph, block.attention_probabilities
         projections = (block.attention_query, block.attention_key, block.attention_value)
         kernel = graph.constant(
@@ -273,7 +291,7 @@ class _ModelWriter:
         )  # fmt: skip
 
     def _write_attention(self, block: BlockLayers, queries: str, x: str, name: str) -> str:
-        """Adds the attention of some positions, from queries [B, 1, H] and x [B, S, H] to [B, 1, H]."""
+        """Adds attention of the first position to all, from queries [B, 1, H] and x [B, S, H] to [B, 1, H]."""
         graph = self._graph
 
         def projected(source: str, dense: Any) -> str:
@@ -306,7 +324,7 @@ class _ModelWriter:
         return [self._graph.constant(f"{norm.name}/{part}", getattr(norm, part)) for part in ("gamma", "beta")]
 
     def _activated(self, product: str, dense: Any) -> str:
-        """Adds the bias and the activation of a dense layer."""
+        """Adds the bias and the activation of a dense layer to its matrix product."""
         graph, bias, name = self._graph, self._bias(dense), f"{dense.name}_activated"
         if dense.activation is gelu_tanh:
             return graph.fused("FastGelu", [product, bias], name)
@@ -321,7 +339,7 @@ class _ModelWriter:
     # Other layers.
 
     def _write_layer(self, layer: Any) -> None:
-        """Converts a layer outside of the encoder, and records its outputs."""
+        """Converts a layer outside of the encoder and records the names of its outputs."""
         write = next((write for kind, write in _WRITERS.items() if isinstance(layer, kind)), None)
         if write is None:
             raise UserError(f"The layer {layer.name} ({type(layer).__name__}) cannot be converted to ONNX.")
@@ -330,7 +348,7 @@ class _ModelWriter:
             self._values[id(tensor)] = value
 
     def _write_inner_model(self, inner: keras.Model) -> None:
-        """Converts the inner model of a multiple-choice model."""
+        """Converts the encoder that a multiple-choice model applies to each choice."""
         inputs = {id(inner.input[name]): self.value(self._model.get_layer(f"fold_{name}").output)
                   for name in self._model.input}  # fmt: skip
         scored = self._model.get_layer(layer_names.MULTIPLE_CHOICE).input
@@ -431,6 +449,6 @@ _WRITERS: dict[type, Callable[[_ModelWriter, Any], list[str]]] = {
 
 
 def _reorder_gates(weights: Any) -> Array:
-    """Converts LSTM weights from [..., 4 U], in Keras' order (input, forget, cell, output), to ONNX's [4 U, ...]."""
+    """Converts LSTM weights [..., 4 U] in Keras' gate order (input, forget, cell, output) to ONNX's [4 U, ...]."""
     gates = np.split(keras.ops.convert_to_numpy(weights), 4, axis=-1)
     return np.ascontiguousarray(np.concatenate([gates[0], gates[3], gates[1], gates[2]], axis=-1).T)

@@ -1,4 +1,4 @@
-"""Compares the operations of a SavedModel with the operations that each TensorFlow Serving release supports."""
+"""Compares the operations in a SavedModel with the operations that each TensorFlow Serving release supports."""
 
 import functools
 import json
@@ -17,8 +17,8 @@ _LIST = "configs/serving_operations.json"  # made by tests/golden/make_serving_o
 
 
 @functools.cache
-def _operations() -> dict[str, dict[str, frozenset[str]]]:
-    """Returns the attributes by operation by release, including the operations of tensorflow-text."""
+def _load_operations() -> dict[str, dict[str, frozenset[str]]]:
+    """Returns the attributes of each operation, by release and operation, including those of tensorflow-text."""
     releases: dict[str, dict[str, frozenset[str]]] = {}
     operations: dict[str, frozenset[str]] = {}
     for release, changes in json.loads(files.read_text(find_config(_LIST))).items():
@@ -30,11 +30,11 @@ def _operations() -> dict[str, dict[str, frozenset[str]]]:
 
 def releases() -> list[str]:
     """Returns the TensorFlow releases whose operations are known, oldest first."""
-    return list(_operations())
+    return list(_load_operations())
 
 
 def find_used(folder: str) -> dict[str, set[str]]:
-    """Returns the attributes by operation in a SavedModel's graph and functions."""
+    """Returns the attributes of each operation that occurs in a SavedModel's graph and functions."""
     model = saved_model_pb2.SavedModel()
     model.ParseFromString(files.read_bytes(os.path.join(folder, exports.GRAPH_FILE)))
     operations: dict[str, set[str]] = {}
@@ -55,20 +55,20 @@ def find_used(folder: str) -> dict[str, set[str]]:
 
 
 def compatible_releases(folder: str) -> list[str]:
-    """Returns the releases whose servers have all operations of a SavedModel, oldest first."""
+    """Returns the releases of TensorFlow Serving that support all operations in a SavedModel, oldest first."""
     used = find_used(folder)
-    return [release for release, known in _operations().items() if not _compare(used, known)]
+    return [release for release, known in _load_operations().items() if not _compare(used, known)]
 
 
 def find_missing(folder: str, release: str) -> list[str]:
-    """Returns the operations and attributes of a SavedModel that a release's servers lack, as text.
+    """Returns descriptions of the operations and attributes in a SavedModel that a release of TensorFlow Serving lacks.
 
     Raises:
         UserError: If the release is unknown.
     """
     if release not in releases():
         raise UserError(f"the operations of TensorFlow {release} are not known; choose from {', '.join(releases())}")
-    return _compare(find_used(folder), _operations()[release])
+    return _compare(find_used(folder), _load_operations()[release])
 
 
 def _compare(used: dict[str, set[str]], known: dict[str, frozenset[str]]) -> list[str]:

@@ -1,6 +1,6 @@
 """Answers texts with a SavedModel in a process that can import TensorFlow and tensorflow-text, but not this package.
 
-`answer_without_package` starts the process, which runs this file.
+This proves that an export works without the package. `answer_without_package` starts the process, which runs this file.
 """
 
 import json
@@ -17,7 +17,7 @@ _BLOCKED_PACKAGES = ("official_bert", "data_gen")
 
 
 def answer_without_package(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Calls `ask` in a separate process.
+    """Calls `ask` in a separate process, in which this package cannot be imported.
 
     Raises:
         UserError: If the process fails. The message contains the end of its output.
@@ -29,7 +29,7 @@ def answer_without_package(folder: str, rows: list[dict[str, Any]]) -> tuple[Ans
 
 
 def run_process(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Calls `ask` in a separate process. TensorFlow must not take the folder's name for a pattern."""
+    """Does the same as `answer_without_package`, for a folder whose name TensorFlow does not take for a pattern."""
     from official_bert.errors import UserError
 
     with tempfile.TemporaryDirectory() as local:
@@ -53,11 +53,15 @@ def run_process(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answe
 
 
 def ask(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Returns the answers of serving_default, without padding, to each row and to the first rows in one batch.
+    """Asks the SavedModel's serving_default signature for answers.
 
     Args:
         folder: The folder of the SavedModel.
-        rows: The texts by input, for each row.
+        rows: The texts of each request, by name of the input.
+
+    Returns:
+        The answers to each request in a batch of its own, and the answers to the first requests in one batch. Padding
+        is removed.
     """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the operations of the exported tokenizer)

@@ -1,6 +1,6 @@
-"""Proves an export when it is written: compares its answers, and the score of a quantized model, with the model's own.
+"""Checks an export while it is written: compares its answers, and a quantized model's score, with the original model's.
 
-The reference inputs and the model's answers to them are stored with the export (see inference/replays.py).
+The texts and the model's answers are stored with the export as a reference (see inference/replays.py).
 """
 
 import itertools
@@ -39,14 +39,14 @@ Answers = tuple[dict[str, list[Any]], list[float]]
 
 
 def record_answers(source: Source, eval_file: str | None = None) -> Replay:
-    """Returns the model's answers to synthetic texts, and to some texts of an evaluation file.
+    """Returns synthetic texts, and some texts of an evaluation file, with the model's answers to them.
 
     Args:
         source: The model.
-        eval_file: Labelled examples, whose labels are not used.
+        eval_file: A file with labeled examples, or None. The labels are not used.
 
     Raises:
-        UserError: If the file cannot be read, or the model was not fine-tuned.
+        UserError: If the file cannot be read, or is given for a model that was not fine-tuned.
     """
     texts = synthetic_texts(source)
     if eval_file:
@@ -70,7 +70,7 @@ def record_answers(source: Source, eval_file: str | None = None) -> Replay:
 
 
 def synthetic_texts(source: Source) -> dict[str, list[Any]]:
-    """Returns the same texts on every call, in a column for each input of the model."""
+    """Returns texts for each text input of the model, by name of the input. They are the same in every call."""
     synthetic, max_seq_length = SyntheticTexts(source.tokenizer), int(source.task_spec["max_seq_length"])
     if source.spec is not None:
         return source.spec.synthetic_texts(synthetic, max_seq_length)
@@ -80,7 +80,7 @@ def synthetic_texts(source: Source) -> dict[str, list[Any]]:
 
 
 def _write_masked_texts(synthetic: SyntheticTexts, tokenizer: FullTokenizer, room: int) -> list[str]:
-    """Returns texts with masks of at most `room` tokens."""
+    """Returns texts that contain [MASK], of at most `room` tokens each."""
     texts = [MASK, f"{MASK}{MASK} , {MASK} .", *(f"{odd} {MASK}" for odd in ODD_TEXTS)]
     for tokens in (SHORT, room - 1, room):
         words = synthetic.text(tokens).split(" ")
@@ -119,15 +119,15 @@ def _make_predictor(source: Source) -> KerasPredictor:
 
 
 def compare(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]]) -> None:
-    """Compares the answers of an export with the model's.
+    """Checks that the answers of an export equal the model's.
 
     Args:
-        replay: The texts and the model's answers.
+        replay: The texts and the model's answers to them.
         alone: The export's answers to each text in a batch of one.
         together: The export's answers to the first texts in one batch.
 
     Raises:
-        UserError: If an answer differs by more than rounding.
+        UserError: If an answer differs by more than rounding errors.
     """
     different = [
         *replay.differences(alone, "the export"),
@@ -148,15 +148,15 @@ def compare_scores(
 
     Args:
         source: The model before the conversion.
-        options: The options of the export, with the evaluation file and the largest loss allowed.
-        compute_outputs: The converted model, from features to outputs.
+        options: The options of the export, which name the evaluation file and how much worse the score may become.
+        compute_outputs: Function from features to outputs that runs the converted model.
         format_name: The format of the converted model, for messages.
 
     Returns:
-        The metric's name, its value `before` and `after`, and the number of examples.
+        The name of the metric, its values "before" and "after" the conversion, and the number of examples.
 
     Raises:
-        UserError: If the evaluation file cannot be read, or the converted model loses more than allowed.
+        UserError: If the evaluation file cannot be read, or the score becomes worse than allowed.
     """
     assert options.eval_file
     task, examples = read_evaluation_file(source.task_spec, options.eval_file)

@@ -23,10 +23,10 @@ from official_bert.utils.tensorflow_import import show_warnings_only
 
 
 def write(source: Source, folder: str, options: ExportOptions) -> None:
-    """Writes a version's folder.
+    """Writes the folder of one version of a SavedModel export.
 
     Raises:
-        UserError: If the export answers differently from predict, or uses an operation that the requested release of
+        UserError: If its answers differ from those of predict, or it uses an operation that the requested release of
             TensorFlow Serving lacks.
     """
     functions = build_graph_model(source.model, source.tokenizer, source.kind, source.task_spec)
@@ -58,11 +58,14 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
 
 
 def write_metadata(folder: str, metadata: dict[str, Any]) -> None:
-    """Writes the metadata of an export."""
+    """Writes the metadata of an export (see Source.metadata) into its folder."""
     text = json.dumps(metadata, indent=1, ensure_ascii=False) + "\n"
     files.write_text(os.path.join(folder, exports.METADATA_FILE), text)
 
 
 def write_checksums(folder: str) -> None:
-    """Writes the checksums that show whether an export is complete. Call this last."""
+    """Writes the checksums of an export's files into its folder.
+
+    Call it last, because the checksums show that the export is complete.
+    """
     checksums.write(folder, [os.path.relpath(path, folder) for path in exports.list_model_files(folder)], {})

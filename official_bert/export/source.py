@@ -1,4 +1,4 @@
-"""The trained model that an export is made from."""
+"""Reads the trained model that an export is made from."""
 
 import dataclasses
 import functools
@@ -25,15 +25,16 @@ _MIN_LENGTH = 8
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A trained model and its outputs.
+    """A trained model to export, and what describes it.
 
     Attributes:
-        model: A model that GraphModel takes.
+        model: The Keras model: fine-tuned with a head, an encoder, or a masked LM (see GraphModel).
         config: The encoder's configuration.
         tokenizer: The model's tokenizer.
-        vocab: The content of vocab.txt.
-        kind: The kind of the model's head, or ENCODER or FILL_MASK.
-        task_spec: The content of task.json. Without a head: task, labels and max_seq_length.
+        vocab: The text of the vocab.txt.
+        kind: The kind of task of a fine-tuned model, or ENCODER or FILL_MASK.
+        task_spec: The contents of task.json. For a model without a head, only task (None), labels (None) and
+            max_seq_length.
     """
 
     model: keras.Model
@@ -45,11 +46,11 @@ class Source:
 
     @functools.cached_property
     def spec(self) -> KindSpec | None:
-        """The spec of the model's kind, or None if it was not fine-tuned."""
+        """The specification of the kind of task, which decodes answers. None if the model was not fine-tuned."""
         return create_spec({**self.task_spec, "kind": self.kind}) if self.kind in SPECS else None
 
     def metadata(self, inputs: Iterable[str]) -> dict[str, Any]:
-        """Returns the metadata of an export that takes these text inputs."""
+        """Returns the metadata to store with an export, whose text inputs have the names `inputs`."""
         labels = self.task_spec["labels"]
         return {
             # The columns that the model was trained on, which predict looks for too.
@@ -65,15 +66,16 @@ class Source:
 
 
 def read_source(folder: str, encoder: bool = False, max_seq_length: int | None = None) -> Source:
-    """Reads a fine-tuned model, a masked-LM model or an encoder.
+    """Reads a fine-tuned model, a masked LM or an encoder, to be exported.
 
     Args:
-        folder: A path or name that `open_model` takes.
-        encoder: Whether to return the encoder without its head.
-        max_seq_length: The maximum sequence length. Defaults to the length used in fine-tuning, or the model's maximum.
+        folder: A path or name for `open_model`.
+        encoder: Whether to export only the encoder, without the head.
+        max_seq_length: The maximum sequence length. Defaults to the length used in fine-tuning, or else the model's
+            maximum.
 
     Raises:
-        UserError: If the model does not exist or lacks a vocabulary, or the length does not fit.
+        UserError: If the model does not exist or lacks a vocabulary, or `max_seq_length` is out of range.
     """
     loaded = open_model(folder)
     tokenizer = loaded.tokenizer

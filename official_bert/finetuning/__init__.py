@@ -1,1 +1,1 @@
-"""Fine-tuning: batches, the loss and the step (for the command and for Keras' `fit`), runs, sweeps and distillation."""
+"""Fine-tuning: batches, the loss and the step (for the command and Keras' `fit`), and runs, sweeps and distillation."""

@@ -1,5 +1,8 @@
 """Splits rows into batches with little padding.
 
+A row is what the model reads at once: the token ids of one text, of a text pair, or of a window of a long text. In
+multiple choice, it is the N sequences of the choices.
+
 The original pads every row to the maximum length. Here the rows of an epoch are shuffled and split into batches, and
 each batch is padded to its longest row. To group rows by length, they are first sorted within pools of many batches,
 and the batches are shuffled again. Each row occurs once per epoch. The seed and the epoch determine the batches.
@@ -33,7 +36,12 @@ _TRIES = 32  # batches to try for a row that shares a text with another row of i
 
 
 def pad_batches(batch_indices: Array, multiple: int) -> Array:
-    """Appends empty rows (-1) to each batch, [batches, B], up to a multiple of rows."""
+    """Appends empty rows (index -1) to each batch, until the batch size is a multiple of `multiple`.
+
+    Args:
+        batch_indices: Row indices of each batch [batches, B].
+        multiple: Number of which the batch size becomes a multiple.
+    """
     return np.pad(batch_indices, ((0, 0), (0, -batch_indices.shape[1] % multiple)), constant_values=_EMPTY)
 
 
@@ -47,17 +55,18 @@ def draw_batches(
     group_by_length: bool = False,
     prints_note: bool = True,
 ) -> Array:
-    """Draws the batches of an epoch and returns their row indices: int64 [batches, B], -1 for an empty row.
+    """Draws the batches of an epoch. Returns the row indices of each batch [batches, B] int64, with -1 for empty rows.
 
     Args:
-        lengths: Number of tokens of each row, [R].
+        lengths: Number of tokens of each row [R].
         batch_size: Number of rows per batch, B.
         seed: Seed of the order.
         epoch: Number of the epoch.
-        classes: Class of each row, [R]. The epoch has equally many rows of each class: rows of rare classes occur
-            several times, and some rows of frequent classes do not occur. None takes each row once.
-        texts: Numbers of the texts of each row, [R, N]; equal texts have equal numbers. Rows with a common text are put
-            into different batches. Rows that fit into no batch are left out. None allows equal texts in a batch.
+        classes: Class of each row [R], to balance classes: the epoch has equally many rows of each, so rows of rare
+            classes occur several times, and some rows of frequent classes do not occur. If None, each row occurs once.
+        texts: Numbers that identify the texts of each row [R, N], where equal texts have equal numbers. Rows that share
+            a text are put into different batches, and left out if they fit into none. If None, rows of a batch may
+            share texts.
         group_by_length: Whether the rows of a batch have similar lengths.
         prints_note: Whether to print the number of rows that are left out.
 
@@ -69,7 +78,7 @@ def draw_batches(
             "the batch size is 1, but the loss compares each row with the other rows of its batch; use 2 or more"
         )
     rng = np.random.default_rng([seed, epoch])
-    rows = rng.permutation(len(lengths) if classes is None else _balanced(classes, rng))
+    rows = rng.permutation(len(lengths) if classes is None else _draw_balanced_rows(classes, rng))
     pool = _POOL * batch_size
     for start in range(0, len(rows) if group_by_length else 0, pool):
         part = rows[start : start + pool]
@@ -79,7 +88,13 @@ def draw_batches(
 
 
 def _separate_equal_texts(batches: Array, texts: Array, prints_note: bool) -> Array:
-    """Rearranges batches, [batches, B], so that no two rows of a batch have a common text, [R, N]."""
+    """Moves rows between batches so that no two rows of a batch share a text. Rows that fit into no batch are left out.
+
+    Args:
+        batches: Row indices of each batch [batches, B].
+        texts: Numbers that identify the texts of each row [R, N].
+        prints_note: Whether to print the number of rows that are left out.
+    """
     size = batches.shape[1]
     separated = [_BatchOfDistinctTexts(texts) for _ in batches]
     waiting = [
@@ -101,7 +116,7 @@ def _separate_equal_texts(batches: Array, texts: Array, prints_note: bool) -> Ar
 
 
 class _BatchOfDistinctTexts:
-    """A batch whose rows have no common text."""
+    """A batch in which no two rows share a text."""
 
     def __init__(self, texts: Array) -> None:
         self.rows: list[int] = []
@@ -109,7 +124,7 @@ class _BatchOfDistinctTexts:
         self._places: dict[int, int] = {}  # position in `rows` of the row that contains a text
 
     def add(self, row: int) -> bool:
-        """Adds a row unless it shares a text with another row. Returns whether the row was added."""
+        """Adds a row, unless it shares a text with a row of the batch. Returns whether it was added."""
         own = self._texts[row].tolist()
         if any(text in self._places for text in own):
             return False
@@ -118,7 +133,7 @@ class _BatchOfDistinctTexts:
         return True
 
     def exchange(self, row: int, target: "_BatchOfDistinctTexts") -> bool:
-        """Moves a row of this batch to `target` and puts `row` in its place. Returns whether that was possible."""
+        """Replaces a row of this batch by `row` and moves the old row to `target`. Returns whether it succeeded."""
         own = self._texts[row].tolist()
         in_common = {self._places[text] for text in own if text in self._places}
         places = range(len(self.rows)) if not in_common else in_common if len(in_common) == 1 else ()
@@ -133,8 +148,13 @@ class _BatchOfDistinctTexts:
         return False
 
 
-def _balanced(classes: Array, rng: np.random.Generator) -> Array:
-    """Draws as many rows as there are in the data, equally many of each class (some get one more)."""
+def _draw_balanced_rows(classes: Array, rng: np.random.Generator) -> Array:
+    """Draws as many row indices as there are rows, with equally many of each class (some classes get one more).
+
+    Args:
+        classes: Class of each row [R].
+        rng: The random generator.
+    """
     names = rng.permutation(np.unique(classes))
     counts = [len(classes) // len(names) + (place < len(classes) % len(names)) for place in range(len(names))]
     drawn = [
@@ -144,18 +164,24 @@ def _balanced(classes: Array, rng: np.random.Generator) -> Array:
 
 
 def batch_by_length(lengths: Array, batch_size: int) -> Array:
-    """Sorts rows by length and returns batches of row indices, as `draw_batches` does."""
+    """Returns batches of rows sorted by length, as row indices [batches, B], with -1 for empty rows."""
     return split_into_batches(np.argsort(lengths, kind="stable"), batch_size)
 
 
 def split_into_batches(rows: Array, batch_size: int) -> Array:
-    """Splits rows into batches, [batches, B]. The last batch is padded with -1."""
+    """Splits row indices into batches [batches, B]. The last batch is padded with -1."""
     missing = -len(rows) % batch_size
     return np.concatenate([rows, np.full(missing, _EMPTY)]).reshape(-1, batch_size)
 
 
 def pad_targets(features: Features, rows: Array, length: int) -> dict[str, Array]:
-    """Returns the targets of some rows. Token labels are padded with NO_LABEL to `length`."""
+    """Returns the targets of some rows, by output. Token labels are padded with NO_LABEL.
+
+    Args:
+        features: Features with targets.
+        rows: Indices of the rows, with -1 for empty rows.
+        length: Length to which token labels are padded.
+    """
     arrays = {}
     for name, values in features.targets.items():
         if _has_token_targets(features):
@@ -169,7 +195,7 @@ def pad_targets(features: Features, rows: Array, length: int) -> dict[str, Array
 
 
 def _has_token_targets(features: Features) -> bool:
-    """Returns whether each token has a label, rather than each row."""
+    """Returns whether there is a label for each token instead of one for each row."""
     labels = features.targets.get(LABELS)
     return labels is not None and len(labels) == len(features.input_ids) != len(features)
 
@@ -182,15 +208,18 @@ def pad_batch(
     multiple: int = MULTIPLE,
     buckets: Sequence[int] = (),
 ) -> tuple[Any, ...]:
-    """Returns the padded inputs, the targets (an array, or arrays by output) and any weights of some rows.
+    """Returns the arrays of a batch: padded inputs, targets and, if there are any, weights.
 
     Args:
-        features: Features with targets.
-        rows: Index of each row. -1 gives an empty row.
-        max_seq_length: Maximum length.
-        row_weights: Weight of each row in the loss, float32 [R], or [R, 1] for token labels. None returns no weights.
-        multiple: The length is rounded up to a multiple of it.
-        buckets: The length is rounded up to one of these instead.
+        features: The features of all rows, with targets.
+        rows: Indices of the batch's rows. -1 gives an empty row.
+        max_seq_length: Maximum length of the padded rows.
+        row_weights: Weight of each row in the loss, float32 [R], or [R, 1] for token labels. None for no weights.
+        multiple: The length of the padded rows is rounded up to a multiple of this number.
+        buckets: Lengths. If there are any, the length of the padded rows is rounded up to one of them instead.
+
+    Returns:
+        A tuple of inputs by name, targets (an array, or arrays by output) and, if `row_weights` is given, weights.
     """
     inputs = padded_inputs(features, rows, max_seq_length, multiple, buckets)
     targets = pad_targets(features, rows, inputs["input_ids"].shape[-1])
@@ -199,7 +228,10 @@ def pad_batch(
 
 
 def make_any_length_spec(values: Array) -> tf.TensorSpec:
-    """Returns the TensorSpec of an array in which the sequence length, the last axis of int32 matrices, may vary."""
+    """Returns the TensorSpec of an array of a batch whose sequence length may vary.
+
+    This is the last axis of int32 arrays with several axes. All other axes are fixed.
+    """
     has_length = values.ndim > 1 and values.dtype == np.int32
     return tf.TensorSpec((*values.shape[:-1], None) if has_length else values.shape, values.dtype)
 
@@ -207,12 +239,12 @@ def make_any_length_spec(values: Array) -> tf.TensorSpec:
 def make_dataset(
     batch: Callable[[Array], tuple[Any, ...]], batch_indices: Sequence[Array] | Array | Callable[[], Sequence[Array]]
 ) -> tf.data.Dataset:
-    """Returns a data set for Keras' `fit`.
+    """Returns a dataset for Keras' `fit` that makes each batch from row indices.
 
     Args:
-        batch: Returns the inputs, targets and any weights of some rows, given their indices: arrays or dicts of arrays,
+        batch: Function of row indices [B] that returns inputs, targets and possibly weights: arrays or dicts of arrays
             [B, ...]. The last axis of int32 arrays with several axes is the sequence, whose length may vary.
-        batch_indices: Row indices of each batch, or a function that returns them for each pass over the data.
+        batch_indices: Row indices of each batch, or a function that returns them and is called for each epoch.
     """
 
     def batches() -> Iterator[tuple[Any, ...]]:
@@ -228,15 +260,15 @@ def make_dataset(
 
 
 def make_streamed_dataset(batches: Callable[[], Iterator[tuple[Any, ...]]], cardinality: int) -> tf.data.Dataset:
-    """Returns a data set for Keras' `fit` from an iterator over batches of any size.
+    """Returns a dataset for Keras' `fit` from an iterator over batches, whose sizes may differ.
 
     Args:
-        batches: Returns an iterator over what `batch` of `make_dataset` returns. Called for each pass over the data,
-            and once before, for a first batch.
+        batches: Function that returns an iterator over batches, which are like the results of `batch` in
+            `make_dataset`. It is called for each epoch, and once before to get a first batch.
         cardinality: Number of batches, or tf.data's constant for an unknown number.
 
     Raises:
-        UserError: If the data set is empty.
+        UserError: If there are no batches.
     """
     first = next(batches(), None)
     if first is None:

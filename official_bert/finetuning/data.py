@@ -1,4 +1,4 @@
-"""The examples of a run and their features. Each split is read, hashed and tokenized once."""
+"""Reads the examples of a run's splits and converts them to features. Each split is read and tokenized only once."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from official_bert.utils.bad_rows import BadRows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunData:
-    """The examples and features of each split of a task."""
+    """The examples and features of a task's splits, such as "train" and "dev". They are computed when first needed."""
 
     task: Task  # reads and tokenizes the examples
     tokenizer: FastTokenizer  # tokenizer of the model
@@ -30,13 +30,13 @@ class RunData:
         return self._examples[split]
 
     def digest(self, split: str) -> str:
-        """Returns a digest of everything that the features of a split depend on."""
+        """Returns a digest of the examples of a split and of everything else that its features depend on."""
         if split not in self._digests:
             self._digests[split] = compute_digest(self.task, self.read(split), self.tokenizer, self.max_seq_length)
         return self._digests[split]
 
     def features(self, split: str) -> Features:
-        """Returns the features of a split, from the cache if possible, and prints a note about truncation."""
+        """Returns the features of a split, if possible from the cache. Prints a note if examples are truncated."""
         if split not in self._features:
             examples = self.read(split)
             features = load_or_compute_features(

@@ -26,13 +26,13 @@ from official_bert.tasks.task import Task
 class DistillationLoss(keras.losses.Loss):
     """A weighted mean of the teacher's loss and the labels' loss.
 
-    y_true is [B, 2 C]: the labels as probabilities, followed by the teacher's logits. y_pred is [B, C], logits. The
-    teacher's loss is the cross-entropy between the probabilities of both logits at a temperature T. It is multiplied by
-    T squared, so that the size of its gradient does not depend on T. In regression C is 1, y_pred is [B], and both
-    losses are squared errors.
+    y_true is [B, 2 C]: the labels as probabilities, followed by the teacher's logits. y_pred is [B, C]: the student's
+    logits. The teacher's loss is the cross-entropy between the teacher's and the student's probabilities at a
+    temperature T. It is multiplied by T squared, so that the size of its gradient does not depend on T. In regression C
+    is 1, y_pred is [B], and both losses are squared errors.
 
     Args:
-        head: The head of teacher and student.
+        head: The kind of task of teacher and student, with its labels and settings.
         temperature: The temperature T.
         teacher_weight: Weight of the teacher's loss, from 0 to 1.
     """
@@ -51,7 +51,11 @@ class DistillationLoss(keras.losses.Loss):
 
 
 def get_text_head(task: Task) -> TextSpec:
-    """Returns the head of a task, or raises a UserError if distillation does not support it."""
+    """Returns the head of a task (its kind, labels and settings).
+
+    Raises:
+        UserError: If distillation does not support the kind.
+    """
     if not isinstance(task.head, TextSpec):
         raise UserError(f"--teacher supports tasks with one answer per text; {task.name} is {task.head.kind}")
     return task.head
@@ -66,21 +70,21 @@ def add_teacher_targets(
     batch_size: int,
     strategy: tf.distribute.Strategy | None = None,
 ) -> Features:
-    """Returns the features with targets for DistillationLoss.
+    """Returns the student's features with the targets that DistillationLoss needs: labels and the teacher's logits.
 
     The teacher tokenizes the texts with its own vocabulary, up to its own maximum length.
 
     Args:
         task: The task of teacher and student.
         examples: The training examples. They need no labels if `teacher_weight` is 1.
-        features: The student's features of the examples.
-        folder: Folder of the teacher, written by fine-tuning.
-        teacher_weight: Weight of the teacher's loss.
+        features: The student's features of these examples.
+        folder: Folder of the teacher, a fine-tuned model.
+        teacher_weight: Weight of the teacher's loss, from 0 to 1.
         batch_size: Number of rows per batch of the teacher.
-        strategy: The distribution strategy of the teacher. Defaults to TensorFlow's own choice.
+        strategy: The distribution strategy to run the teacher with. None for TensorFlow's default.
 
     Raises:
-        UserError: If the teacher was trained on another task, or labels are missing.
+        UserError: If the teacher was trained on another task, or labels are needed and missing.
     """
     head = get_text_head(task)
     teacher = open_model(folder)

@@ -38,14 +38,14 @@ def evaluate_and_predict(
     strategy: tf.distribute.Strategy,
     known_predictions: Mapping[str, Any] | None = None,
 ) -> Scores:
-    """Evaluates and predicts according to the options, and returns the scores of each split.
+    """Evaluates a fine-tuned model and makes predictions, as the options specify. Returns the scores of each split.
 
     Args:
         options: Options of the run. Files are written into its folder.
-        data: Evaluation and test data.
+        data: The data of the task.
         folder: Folder of the fine-tuned model.
         strategy: The distribution strategy. Only the chief worker writes files.
-        known_predictions: Predictions of the model that need not be computed again, by split.
+        known_predictions: Predictions that the model has already made, by split. They are not computed again.
 
     Raises:
         UserError: If the model was trained on another task.
@@ -126,7 +126,7 @@ def evaluate_and_predict(
 
 
 def _describe_decisions(head: KindSpec, decisions: Mapping[str, Any]) -> str:
-    """Returns a line for each decision that was chosen on the evaluation data."""
+    """Returns lines about the decisions (temperature, thresholds, ...) that were chosen on the evaluation data."""
     lines = [f"temperature of the probabilities: {decisions['temperature']:.4f}"] if "temperature" in decisions else []
     thresholds = zip(head.labels or (), decisions.get("thresholds", ()), strict=False)
     lines += [f"threshold of {label}: {threshold:.4f}" for label, threshold in thresholds]
@@ -138,7 +138,7 @@ def _describe_decisions(head: KindSpec, decisions: Mapping[str, Any]) -> str:
 
 
 def _warn_if_constant(split: str, head: KindSpec, predictions: Any, examples: list[Any]) -> list[str]:
-    """Prints a warning if all predictions are (nearly) equal, and returns it in a list."""
+    """Prints a warning if all predictions are (nearly) equal. Returns a list with the warning, or an empty list."""
     if not (warning := describe_constant_answers(head.named_answers(predictions, examples))):
         return []
     print(f"warning: {split}: {warning}", flush=True)
@@ -146,7 +146,11 @@ def _warn_if_constant(split: str, head: KindSpec, predictions: Any, examples: li
 
 
 def _card_settings(options: Options) -> dict[str, Any]:
-    """Returns the options of the run. If it only evaluates, the training options are read from the model's folder."""
+    """Returns the options to show in the model card.
+
+    If the run does not train, training options come from the model's folder, which stores those that it was trained
+    with.
+    """
     settings, path = options.as_dict(), os.path.join(options.output_dir, OPTIONS_FILE)
     if not options.do_train and files.exists(path):
         fields = dataclasses.fields(Options)
@@ -158,7 +162,15 @@ def _card_settings(options: Options) -> dict[str, Any]:
 def _make_evaluation(
     head: KindSpec, scores: Mapping[str, float], num_truncated: int, predictions: Any, examples: list[Any]
 ) -> Evaluation:
-    """Returns the results on one split, for the model card."""
+    """Computes the results on one split that the model card shows.
+
+    Args:
+        head: The kind of task, with its labels and settings.
+        scores: The scores on the split.
+        num_truncated: Number of truncated examples.
+        predictions: The predictions for the split.
+        examples: The examples of the split.
+    """
     return Evaluation(
         scores=scores,
         outcomes=head.outcomes(predictions, examples),
@@ -169,7 +181,7 @@ def _make_evaluation(
 
 
 def _restore_decisions(head: KindSpec, task_spec: Mapping[str, Any]) -> KindSpec:
-    """Returns the head with the temperature, thresholds and minimum confidence of a fine-tuned model's task.json."""
+    """Returns `head` with the temperature, thresholds and minimum confidence from a fine-tuned model's task.json."""
     decisions: dict[str, Any] = {name: task_spec[name] for name in DECISIONS if name in task_spec}
     if "thresholds" in decisions:
         decisions["thresholds"] = tuple(decisions["thresholds"])
@@ -177,5 +189,5 @@ def _restore_decisions(head: KindSpec, task_spec: Mapping[str, Any]) -> KindSpec
 
 
 def get_wanted_decisions(options: Options) -> Decisions:
-    """Returns the settings that the options ask to choose on the evaluation data."""
+    """Returns which decisions (temperature, thresholds, minimum confidence) are to be chosen on the evaluation data."""
     return Decisions(options.calibrate, options.thresholds, options.min_confidence)

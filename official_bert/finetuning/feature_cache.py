@@ -1,4 +1,4 @@
-"""A cache of features on disk. A file's name is a digest of everything that the features depend on."""
+"""Caches features on disk. The name of a file is a digest of everything that the features depend on."""
 
 import hashlib
 import io
@@ -24,7 +24,7 @@ _ARRAYS = ("input_ids", "segment_ids", "splits", "is_truncated")
 
 
 def compute_digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int) -> str:
-    """Returns a digest of everything that the features of some examples depend on."""
+    """Returns a digest of everything that the features of some examples depend on, the arguments."""
     inputs = [
         __version__,
         {key: value for key, value in task.task_spec(max_seq_length).items() if key not in _IGNORED},
@@ -41,7 +41,7 @@ def compute_digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer
 def load_or_compute_features(
     task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int, folder: str, digest: str
 ) -> Features:
-    """Returns the features of some examples, from the cache if possible. Otherwise computes and stores them.
+    """Returns the features of some examples. Reads them from the cache, or else computes and stores them.
 
     Args:
         task: The task that tokenizes the examples.
@@ -76,7 +76,7 @@ def _write(path: str, features: Features) -> None:
 
 
 def _read(path: str) -> Features | None:
-    """Returns the features in a file, or None if it is damaged."""
+    """Returns the features in a cache file, or None if the file is damaged."""
     content = files.read_bytes(path)
     if content[:_CHECKSUM_BYTES] != _compute_checksum(content):
         return None

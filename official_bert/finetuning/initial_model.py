@@ -1,4 +1,4 @@
-"""Opens the initial model of fine-tuning (--init) and selects the weights to use."""
+"""Opens the model that fine-tuning starts from (--init), and selects which of its weights to use."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -34,18 +34,17 @@ def read_initial_model(
     strip_accents: bool | None = None,
     bert_config_file: str | None = None,
 ) -> LoadedModel:
-    """Returns the model that fine-tuning starts from. It has a vocabulary, and may have no weights.
+    """Returns the model that fine-tuning starts from. It always has a vocabulary, but may have no weights.
 
     Args:
-        source: A path or name that `open_model` takes or, for random weights, a BertConfig or the path of a
-            bert_config.json.
-        vocab_file: The vocabulary, for a source without one.
+        source: A path or name for `open_model`. For random weights, a BertConfig or the path of a bert_config.json.
+        vocab_file: Path of the vocabulary, for a source without one.
         do_lower_case: Whether the vocabulary is uncased, for a source that does not state it.
         strip_accents: Whether accents are deleted in lower-cased texts, for a source that does not state it.
-        bert_config_file: The configuration, for a source without one.
+        bert_config_file: Path of the configuration, for a source without one.
 
     Raises:
-        UserError: If something is missing, damaged, or does not fit together.
+        UserError: If a file is missing or damaged, or files or arguments contradict each other.
     """
     overrides = LoadOverrides(
         bert_config_file=bert_config_file,
@@ -70,12 +69,12 @@ def read_initial_model(
 
 
 def describe_initial_model(initial: LoadedModel, path: str, has_head: bool) -> str:
-    """Returns a line about what was loaded, for the user.
+    """Returns a line that tells the user what was loaded.
 
     Args:
         initial: The model.
         path: The value of --init.
-        has_head: Whether the task's head is the model's own.
+        has_head: Whether the head of the loaded model is used. If not, the task gets a new head.
     """
     config = initial.config
     return (
@@ -93,7 +92,7 @@ def list_origin_notes(initial: LoadedModel, has_head: bool) -> tuple[str, ...]:
 
 
 def build_initial_encoder(initial: LoadedModel, seed: int, dtype: Any) -> keras.Model:
-    """Returns the encoder of a model. Weights that the model lacks are random.
+    """Builds the encoder of a loaded model. Weights that the model lacks are random.
 
     Under a distribution strategy, call it within the strategy's scope.
     """
@@ -103,9 +102,14 @@ def build_initial_encoder(initial: LoadedModel, seed: int, dtype: Any) -> keras.
 
 
 def select_head_weights(initial: LoadedModel, head: KindSpec) -> dict[str, Array] | None:
-    """Returns all weights of a fine-tuned model by path if it has the same head, or None if the head is new.
+    """Returns a fine-tuned model's weights of encoder and head, by variable path, if the task can use its head.
 
-    If the head has the same classes in another order, the weights are put into that order.
+    Returns None if the task needs a new head. If the model has the same classes in another order, its weights are
+    reordered.
+
+    Args:
+        initial: The initial model.
+        head: The kind of task to train, with its labels and settings.
     """
     if initial.task is None or not _has_same_head(initial.task, head):
         return None
@@ -113,7 +117,7 @@ def select_head_weights(initial: LoadedModel, head: KindSpec) -> dict[str, Array
 
 
 def _has_same_head(task: Mapping[str, Any], head: KindSpec) -> bool:
-    """Returns whether task.json describes the same head: kind, classes in any order, number of choices, and input."""
+    """Returns whether a task.json describes the same kind, classes (in any order), number of choices and head input."""
     own = head.task_spec(None, task["max_seq_length"])
     same_labels = sorted(task["labels"] or ()) == sorted(own["labels"] or ())
     same_input = HeadInput.from_dict(task) == head.head_input
@@ -123,15 +127,18 @@ def _has_same_head(task: Mapping[str, Any], head: KindSpec) -> bool:
 def select_checkpoint_weights(
     initial: LoadedModel, head: KindSpec, paths: Collection[str]
 ) -> tuple[Mapping[str, Array], str | None]:
-    """Returns the weights that a model with a new head takes from a checkpoint, and a note about its classifier.
+    """Selects the weights that training starts from, for an initial model that was not fine-tuned with the same head.
 
-    A classifier is used if it has the same classes, in any order, and the same kind of task. Classes without names
-    are assumed to be in the head's order.
+    The checkpoint's classifier, if any, is used if it has the same classes, in any order, and the same kind of task.
+    Classes without names are assumed to be in the order of `head.labels`.
 
     Args:
         initial: The checkpoint.
-        head: The new head.
-        paths: The paths of the model's variables.
+        head: The kind of task to train, with its labels and settings.
+        paths: The variable paths of the model to train.
+
+    Returns:
+        The weights by variable path, and a note about the classifier or None.
     """
     weights, own = initial.weights, initial.labels
     if initial.task is not None:
@@ -159,7 +166,7 @@ def select_checkpoint_weights(
 
 
 def _reorder_classes(weights: Mapping[str, Array], before: Sequence[str], after: Sequence[str]) -> dict[str, Array]:
-    """Returns the weights with a classifier's classes in another order."""
+    """Returns the weights with the classifier's classes moved from the order `before` to the order `after`."""
     order = [before.index(label) for label in after]
     layers = {name.split("/")[0] for name in CLASSIFIER_BIASES}
     return {name: value[..., order] if name.split("/")[0] in layers else value for name, value in weights.items()}

@@ -1,7 +1,7 @@
 """Computes a replica's share of the loss of a batch. The shares of all replicas and micro-batches add up to the loss.
 
-The loss is the mean over the rows of the whole batch, or over its labelled tokens, however the rows are distributed.
-Rows without tokens are padding and do not count.
+The loss is the mean over all rows of the batch, or over its labeled tokens. It does not depend on how the rows are
+distributed. Rows without tokens are padding and do not count.
 
 B rows of one replica or micro-batch, S sequence
 """
@@ -23,16 +23,16 @@ _MEANS = ("mean", "sum_over_batch_size")  # two names of the same reduction
 
 
 class LossShare:
-    """The share of one replica in the loss of a head, or in a user's own loss.
+    """Computes one replica's share of the loss of a batch, for the loss of a kind of task or for a user's own loss.
 
     Args:
         loss: A Keras loss of logits, or losses by output.
-        mean_loss: Computes the loss of a batch as Keras does: divided by B and by the number of replicas. Defaults to
-            `loss`.
-        loss_weights: Weights of several losses, by output.
-        is_whole: Whether a single replica computes the batch in one part and without padding, so that its share is
-            `mean_loss`.
-        micro_batches: Number of micro-batches of a replica.
+        mean_loss: Function (inputs, targets, outputs, weights) that computes the loss of a batch as Keras does: the sum
+            divided by B and by the number of replicas. Defaults to calling `loss`.
+        loss_weights: Weights of the losses, by output, if there are several.
+        is_whole: Whether a single replica computes the whole batch at once and without padding. Its share is then the
+            result of `mean_loss`.
+        micro_batches: Number of micro-batches that a replica's rows are split into.
     """
 
     def __init__(
@@ -55,22 +55,25 @@ class LossShare:
         return tf.add_n([self._loss_weights[name] * mean for name, mean in means.items()])
 
     def count(self, inputs: Mapping[str, Any], targets: Any) -> tf.Tensor:
-        """Returns the number of a replica's rows, or of their labelled tokens. The mean divides by the sum of these."""
+        """Returns the number of real rows, or of labeled tokens, on this replica.
+
+        The loss is the mean over their total number on all replicas.
+        """
         is_row = find_real_rows(inputs)
         if isinstance(self._loss, TaggingLoss):
             return tf.reduce_sum(is_row[:, None] * tf.cast(tf.not_equal(targets, NO_LABEL), tf.float32))
         return tf.reduce_sum(is_row)
 
     def share(self, inputs: Mapping[str, Any], targets: Any, outputs: Any, weights: Any, count: tf.Tensor) -> tf.Tensor:
-        """Returns the share, a scalar.
+        """Returns the share of the loss for some rows of this replica, a scalar.
 
         Args:
             inputs: Inputs of the model, [B, ...].
-            targets: A tensor, or tensors by output.
+            targets: Targets of the rows, a tensor or tensors by output.
             outputs: Outputs of the model, a tensor or tensors by output.
             weights: Weights of rows, float32 [B], or for token labels also [B, 1] or [B, S]. May be a dict by output.
                 None weights all rows equally.
-            count: The sum of `count` over all replicas.
+            count: The sum of `LossShare.count` over all replicas.
         """
         if self._is_whole:
             return self._mean_loss(inputs, targets, outputs, weights)
@@ -88,14 +91,13 @@ class LossShare:
 
 
 class BatchLossShare(LossShare):
-    """The share of a loss in which each row depends on the rows of all replicas and micro-batches.
+    """Computes a replica's share of a loss that compares each row with the rows of all replicas and micro-batches.
 
-    Each replica gathers the outputs of all replicas and computes the loss of the whole batch. The gradient of that loss
-    with respect to this replica's outputs is propagated within the replica, so that nothing is differentiated through
-    the exchange.
+    Each replica gathers the outputs of all replicas and computes the loss of the whole batch. It then propagates the
+    gradient with respect to its own outputs. So gradients never pass through the exchange between replicas.
 
     Args:
-        loss: A loss of vectors.
+        loss: A loss of the vectors of all rows of a batch.
     """
 
     def __init__(self, loss: BatchLoss) -> None:
@@ -112,13 +114,13 @@ class BatchLossShare(LossShare):
     def share_and_gradient(
         self, inputs: Mapping[str, Any], targets: Any, outputs: tf.Tensor, count: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns this replica's share of the loss, and the gradient of all shares with respect to its outputs.
+        """Returns this replica's share of the loss, and the gradient of the whole loss with respect to its outputs.
 
         Args:
             inputs: Inputs of all rows of this replica (see `share`).
             targets: Targets of these rows.
-            outputs: Outputs of these rows, [B, N, D].
-            count: The sum of `count` over all replicas.
+            outputs: Outputs of these rows [B, N, D].
+            count: The sum of `LossShare.count` over all replicas.
         """
         context = tf.distribute.get_replica_context()
         replicas = context.num_replicas_in_sync
@@ -135,20 +137,25 @@ class BatchLossShare(LossShare):
 
 
 def make_loss_share(loss: Any, mean_loss: MeanLoss | None = None, **settings: Any) -> LossShare:
-    """Returns the LossShare of any loss. See LossShare for the arguments."""
+    """Returns a BatchLossShare if the loss needs all rows of a batch, or else a LossShare with these arguments."""
     return BatchLossShare(loss) if isinstance(loss, BatchLoss) else LossShare(loss, mean_loss, **settings)
 
 
 def find_real_rows(inputs: Mapping[str, Any]) -> tf.Tensor:
-    """Returns 1 for each row that has tokens and 0 for padding, float32 [B]."""
+    """Returns 1 for each row that has tokens and 0 for each row that is padding [B] float32."""
     mask = inputs["input_mask"]  # [B, S] or [B, N, S]
     return tf.cast(tf.reduce_any(mask > 0, axis=range(1, len(mask.shape))), tf.float32)
 
 
 def multiply_weights(values: Any, weights: Any, targets: Any, outputs: Any) -> Any:
-    """Multiplies a value of each row, [B], by the user's weights, in the structure of the targets.
+    """Multiplies values of rows by the user's weights.
 
-    For an output of tokens, [B, S, C], whose losses are [B, S], the result is [B, 1] or [B, S].
+    Args:
+        values: A value for each row [B].
+        weights: Weights as in `LossShare.share`, or None.
+        targets: The targets. If they are a dict by output, the result is one, too.
+        outputs: The outputs. For an output of tokens [B, S, C], whose losses are [B, S], the result is [B, 1] or [B,
+            S].
     """
     if isinstance(targets, dict):
         by_output = weights if isinstance(weights, dict) else dict.fromkeys(targets, weights)
@@ -162,7 +169,7 @@ def multiply_weights(values: Any, weights: Any, targets: Any, outputs: Any) -> A
 
 
 def check_reduction(loss: Any) -> None:
-    """Raises a UserError if a user's loss is not a mean over rows, because then the shares would not add up."""
+    """Raises a UserError if a user's loss is not a mean over rows. Its shares would not add up to the loss."""
     for each in tf.nest.flatten(loss):
         reduction = getattr(each, "reduction", "mean")
         if reduction not in _MEANS:

@@ -29,11 +29,11 @@ class Evaluation:
     """The results on one split.
 
     Attributes:
-        scores: By name.
-        outcomes: One for each example.
-        num_truncated: Number of examples that did not fit and lost tokens.
-        label_scores: Scores by label if an example may have several labels, else None.
-        calibration: Result of `calibration_report`, or None for a model without probabilities.
+        scores: The scores by name.
+        outcomes: For each example, its text and the expected and predicted label.
+        num_truncated: Number of examples that were truncated because they were too long.
+        label_scores: Scores by label if an example may have several labels. Otherwise None.
+        calibration: Result of KindSpec.calibration_report, or None for a model without probabilities.
     """
 
     scores: Mapping[str, float]
@@ -60,7 +60,7 @@ def write_model_card(
 
 
 def format_model_card(task: Task, settings: Mapping[str, Any], evaluations: Mapping[str, Evaluation]) -> str:
-    """Returns the text of the card. See `write_model_card` for the arguments."""
+    """Returns the text of the card. The arguments are the same as for `write_model_card`."""
     kind = task.head.kind.replace("_", " ")
     parts = [
         f"# {markdown.escape(task.title)}",
@@ -91,7 +91,7 @@ def _make_score_table(task: Task, evaluations: Mapping[str, Evaluation]) -> mark
 
 
 def _format_details(task: Task, split: str, evaluation: Evaluation) -> list[str]:
-    """Returns the sections on classes, confusions, calibration and errors of one split, if they apply."""
+    """Returns the sections of the card about one split: classes, confusions, calibration and errors, if they apply."""
     parts = []
     counts = find_confusions(task, evaluation.outcomes)
     if by_class := evaluation.label_scores or compute_class_scores(counts):
@@ -121,7 +121,7 @@ def _format_details(task: Task, split: str, evaluation: Evaluation) -> list[str]
 
 
 def _format_calibration(figures: Mapping[str, Any]) -> list[str]:
-    """Returns a table of calibration errors, and one of the coverage and accuracy at several --min_confidence."""
+    """Returns a table of calibration errors, and one of coverage and accuracy at several values of --min_confidence."""
     errors = [["", "calibration error"], ["as trained", f"{figures['before']:.4f}"]]
     if figures["temperature"] != 1.0:
         errors.append([f"with temperature {figures['temperature']:.3f}", f"{figures['after']:.4f}"])
@@ -132,7 +132,10 @@ def _format_calibration(figures: Mapping[str, Any]) -> list[str]:
 
 
 def find_confusions(task: Task, outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]] | None:
-    """Returns how often each class was predicted for each expected class, or None if the task has no single classes."""
+    """Returns how often each class was predicted for each expected class, as counts[expected][predicted].
+
+    Returns None if examples of the task do not have exactly one class.
+    """
     labels = task.head.labels
     if not task.head.is_single_label or labels is None:
         return None
@@ -140,7 +143,7 @@ def find_confusions(task: Task, outcomes: Sequence[Outcome]) -> dict[str, dict[s
 
 
 def compute_class_scores(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, dict[str, float]] | None:
-    """Returns precision, recall, F1 and the number of examples of each class, given `find_confusions`."""
+    """Returns precision, recall, F1 and number of examples of each class, from the result of `find_confusions`."""
     if counts is None:
         return None
     return {
@@ -150,7 +153,7 @@ def compute_class_scores(counts: Mapping[str, Mapping[str, int]] | None) -> dict
 
 
 def find_commonest_class(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, Any] | None:
-    """Returns the most frequent class and the accuracy of always predicting it, given `find_confusions`."""
+    """Returns the most frequent class and the accuracy of always predicting it, given `find_confusions`' result."""
     if not counts:
         return None
     totals = {label: sum(row.values()) for label, row in counts.items()}
@@ -159,7 +162,7 @@ def find_commonest_class(counts: Mapping[str, Mapping[str, int]] | None) -> dict
 
 
 def _sort_errors(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Returns the wrong answers, sorted by decreasing certainty."""
+    """Returns the outcomes with wrong answers, most certain answers first."""
     errors = [outcome for outcome in outcomes if not outcome.correct]
     return sorted(errors, key=lambda error: -(error.certainty or 0.0))
 

@@ -27,8 +27,8 @@ from official_bert.utils.flags import DATA, EVALUATION, HARDWARE, MODEL, TRAININ
 class Options(ValidatedOptions, AdamOptions):
     """The options of a fine-tuning run.
 
-    Some options default to None, and then use the task's own default (see `resolved`). `task_options` is an
-    instance of the task's class in tasks.options.TASK_OPTIONS.
+    Options that are None take the task's default (see `resolved`). `task_options` contains the options of the task, an
+    instance of its class in tasks.options.TASK_OPTIONS.
     """
 
     task: str = option(dataclasses.MISSING, "The task to fine-tune on.", group=DATA)
@@ -247,12 +247,12 @@ class Options(ValidatedOptions, AdamOptions):
 
     @property
     def makes_decisions(self) -> bool:
-        """Whether a temperature, thresholds or a minimum confidence are chosen on the evaluation data."""
+        """Whether a temperature, thresholds or a minimum confidence are to be chosen on the evaluation data."""
         return self.calibrate or self.thresholds is not None or self.min_confidence is not None
 
     @property
     def strategy(self) -> str:
-        """The name of the distribution strategy."""
+        """The name of the distribution strategy that the flags choose."""
         return TPU if self.use_tpu else self.distribution_strategy
 
     def settings(self) -> Defaults:
@@ -266,7 +266,7 @@ class Options(ValidatedOptions, AdamOptions):
         return dataclasses.replace(self, **vars(self.settings()))
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns all options by name, including the options of the task."""
+        """Returns all options by name, with the options of the task at the same level."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del values["task_options"]
         return {**values, **dataclasses.asdict(self.task_options)}

@@ -1,4 +1,4 @@
-"""run_classifier.py and run_squad.py: fine-tuning with the flags and output files of the original's scripts."""
+"""Runs run_classifier.py and run_squad.py: fine-tuning with the flags and output files of the original's scripts."""
 
 import dataclasses
 import glob
@@ -39,7 +39,7 @@ class OriginalSquadOptions(OriginalOptions):
 
 
 def run_classifier(options: Options, original: OriginalOptions, task_options: TaskOptions) -> None:
-    """Runs `finetune` and writes eval_results.txt and test_results.tsv in addition to its own files."""
+    """Runs `finetune`, and then also writes eval_results.txt and test_results.tsv like the original."""
     scores = _run(options, original, task_options)
     folder = options.output_dir
     if scores:
@@ -52,7 +52,7 @@ def run_classifier(options: Options, original: OriginalOptions, task_options: Ta
 
 
 def run_squad(options: Options, original: OriginalSquadOptions, task_options: SquadOptions) -> None:
-    """Runs `finetune` and writes the predictions under the original's names."""
+    """Runs `finetune`, and then also writes the predictions under the file names of the original."""
     if original.version_2_with_negative:
         threshold = original.null_score_diff_threshold
         task_options = SquadV2Options(**vars(task_options), null_score_diff_threshold=threshold)
@@ -65,7 +65,7 @@ def run_squad(options: Options, original: OriginalSquadOptions, task_options: Sq
 
 
 def write_scores(path: str, scores: Mapping[str, float]) -> None:
-    """Writes scores in the layout of the original's eval_results.txt, `eval_accuracy = 0.86`."""
+    """Writes scores in the format of the original's eval_results.txt: lines such as `eval_accuracy = 0.86`."""
     files.write_text(path, "".join(f"eval_{name} = {value}\n" for name, value in sorted(scores.items())))
 
 

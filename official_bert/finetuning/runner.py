@@ -32,19 +32,19 @@ _CACHE_FOLDER = "features"
 
 
 def run(options: Options, bert_config_file: str | None = None) -> Scores:
-    """Trains, evaluates and predicts according to the options, and returns the scores of each evaluation split.
+    """Runs fine-tuning: trains, evaluates and predicts, as the options specify. Returns the scores by split and name.
 
     The output folder contains the best model (see finetuned), its scores (results.json), predictions, the log
     (train.jsonl, eval.jsonl, TensorBoard events) and the state that a stopped run needs to resume.
 
     Args:
         options: The flags of finetune.
-        bert_config_file: The model's configuration, if --init does not include one.
+        bert_config_file: Path of the model's configuration, if --init has none.
 
     Raises:
         UserError: If an option, a file or a row is invalid, or the folder contains another run.
-        SystemExit: If SIGTERM or SIGINT stopped training, after saving the state. The exit code is 128 plus the number
-            of the signal.
+        SystemExit: If SIGTERM or SIGINT stopped the training (after it saved its state). The exit code is 128 plus the
+            number of the signal.
     """
     with open_training_run(options) as strategy:
         return _run(options, strategy, bert_config_file)
@@ -100,7 +100,7 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
 
 
 def _resolve_dtype(options: Options, initial_model: LoadedModel, strategy: tf.distribute.Strategy) -> Options:
-    """Returns the options with the precision in place of --dtype=auto. A resumed run keeps its precision."""
+    """Returns the options with --dtype=auto replaced by the precision to use. A resumed run keeps its precision."""
     earlier = run_file.read_run_file(os.path.join(options.output_dir, OPTIONS_FILE)).get("dtype")
     settings = options.settings()
     tokens = settings.train_batch_size * settings.max_seq_length // strategy.num_replicas_in_sync
@@ -109,7 +109,7 @@ def _resolve_dtype(options: Options, initial_model: LoadedModel, strategy: tf.di
 
 
 def make_run_task(options: Options) -> Task:
-    """Returns the task of a run. A teacher or a model to evaluate determines its labels.
+    """Returns the task of a run. If there is a teacher, or a model that is only evaluated, its labels are used.
 
     Raises:
         UserError: If the task has no score named --metric_for_best_model, or an option is invalid.
@@ -136,14 +136,17 @@ def make_run_task(options: Options) -> Task:
 
 
 def _restore_settings(options: Options, spec: dict[str, Any]) -> Options:
-    """Returns the options with a fine-tuned model's settings (from task.json) in place of the task's defaults."""
+    """Returns the options with settings from a fine-tuned model's task.json in place of the task's defaults."""
     if options.max_seq_length in (None, options.task_options.defaults.max_seq_length):
         options = dataclasses.replace(options, max_seq_length=spec["max_seq_length"])
     return dataclasses.replace(options, task_options=options.task_options.merge_trained(spec))
 
 
 def _check_splits(options: Options, task: Task) -> None:
-    """Raises a UserError if the task has no data to evaluate or predict, or its kind has no wanted decision."""
+    """Raises a UserError if data for a requested evaluation, prediction or decision are missing.
+
+    A requested decision (calibration, thresholds, minimum confidence) must also suit the kind of task.
+    """
     if options.makes_decisions and not task.eval_splits:
         raise UserError(
             f"--calibrate, --thresholds and --min_confidence need evaluation data, and {task.name} has none; a table "

@@ -1,4 +1,4 @@
-"""Sweeps: runs a grid of settings with several seeds, and tabulates means and standard deviations."""
+"""Sweeps: runs every combination of some settings with several seeds, and tabulates means and standard deviations."""
 
 import dataclasses
 import itertools
@@ -28,14 +28,17 @@ _AXES: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def is_sweep(options: Options) -> bool:
-    """Returns whether the options request several runs."""
+    """Returns whether the options request several runs instead of one."""
     return bool(options.random_seeds) or any(getattr(options, name) for name in _AXES)
 
 
 def run_sweep(options: Options) -> list[dict[str, Any]]:
-    """Runs all settings, each in its own folder in --output_dir, and returns a row for each setting.
+    """Runs all combinations of settings with all seeds, each run in its own folder in --output_dir.
 
-    A sweep that was stopped is resumed. With --do_predict, the best run of the best setting predicts.
+    A sweep that was stopped is resumed. With --do_predict, the best run of the best combination makes predictions.
+
+    Returns:
+        A dict for each combination, best first, with its setting, seeds, folders, and scores by name.
 
     Raises:
         UserError: If the task has no evaluation data, or a run fails (see `runner.run`).
@@ -86,7 +89,7 @@ def _list_settings(options: Options) -> list[dict[str, Any]]:
 
 
 def _make_run_options(options: Options, setting: dict[str, Any], seed: int) -> Options:
-    """Returns the options of one run."""
+    """Returns the options of one run, with its setting, seed and folder."""
     changes: dict[str, Any] = {
         **setting,
         **{flag: [] for flag in ["random_seeds", *_AXES]},
@@ -106,7 +109,7 @@ def _format_setting(setting: dict[str, Any]) -> str:
 
 
 def _format_table(rows: list[dict[str, Any]]) -> str:
-    """Returns a Markdown table of means ± sample standard deviations. One seed has no deviation."""
+    """Returns a Markdown table of scores: means ± sample standard deviations, or only means if there is one seed."""
     names = list(dict.fromkeys(name for row in rows for name in row["scores"]))
     lines = [f"| setting | seeds | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
     for row in rows:

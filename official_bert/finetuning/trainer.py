@@ -1,6 +1,6 @@
-"""The trainer of the command: builds the model and its optimizer, takes steps over shuffled batches, and predicts.
+"""The trainer of the command: builds the model and its optimizer, trains it on shuffled batches, and predicts.
 
-Keras' `fit` takes the same step (see training_step).
+Keras' `fit` uses the same training step (see training_step).
 
 B batch, R rows
 """
@@ -30,23 +30,23 @@ from official_bert.training.replicas import distribute_rows, make_length_buckets
 
 
 class Trainer:
-    """A model with a head, trained for any range of the run's steps at a time.
+    """Builds a model with a task head and trains it, a range of the run's steps at a time.
 
     Args:
-        head: The head to train.
-        initial_model: The model that provides the initial encoder.
+        head: The kind of task, with its labels and settings.
+        initial_model: The model whose encoder training starts from.
         config: The training settings.
-        weights: Initial weights of the whole model by path. Defaults to a new head.
-        loss: A Keras loss that replaces the head's own loss.
+        weights: Initial weights of encoder and head, by variable path. None for a new head.
+        loss: A Keras loss to use in place of the loss of the kind of task.
         strategy: The distribution strategy. Defaults to the one that `config` names.
-        is_compiled: Whether XLA compiles the step, once per length. Defaults to True only on a TPU.
+        is_compiled: Whether XLA compiles the step, once per length. Defaults to True on a TPU and False elsewhere.
 
     Attributes:
-        buckets: The lengths that batches are padded to, each compiled once. Empty if any length is allowed.
-        replica_step: One replica's part of a step, called with its inputs, targets and weights.
-        tokens: Number of tokens trained on since the trainer was created, without padding.
-        seconds: Duration of these steps.
-        processor_seconds: Processor time that this process used for these steps.
+        buckets: The lengths that batches are padded to, if the step is compiled. Empty if any length is allowed.
+        replica_step: Function (inputs, targets, weights) that computes one replica's part of a step.
+        tokens: Number of tokens, without padding, in all steps since the trainer was created.
+        seconds: Duration of these steps in seconds.
+        processor_seconds: Processor time of this process in these steps, in seconds.
     """
 
     def __init__(
@@ -96,18 +96,18 @@ class Trainer:
         on_step: Callable[[int, float], bool],
         row_weights: Array | None = None,
     ) -> tuple[int, float]:
-        """Takes the steps from `first` up to, but not including, `last`.
+        """Runs the training steps from `first` up to, but not including, `last`.
 
         Args:
-            features: The training rows.
+            features: Features of all training rows, with targets.
             first: First step, counted from the start of the run.
             last: Step to stop before.
-            on_step: Called after each step with the number of completed steps of the run and the mean loss of this
-                call's steps. Returns whether to stop before `last`.
+            on_step: Function (number of completed steps of the run, mean loss since `first`) that is called after each
+                step. Training stops before `last` if it returns True.
             row_weights: Weight of each row in the loss, float32 [R]. None weights all rows equally.
 
         Returns:
-            The number of completed steps of the run, and the mean loss of this call's steps.
+            The number of completed steps of the run, and the mean loss since `first`.
         """
         config = self._config
         per_epoch = config.steps_per_epoch
@@ -137,7 +137,10 @@ class Trainer:
     def take_steps(
         self, padded: Iterable[tuple[Any, ...]], first: int, on_step: Callable[[int, float], bool]
     ) -> tuple[int, float]:
-        """Takes a step on each batch (see `batches.pad_batch`). See `train` for the other arguments and the result."""
+        """Runs a training step on each batch. See `train` for the result and the other arguments.
+
+        `padded` contains batches as `batches.pad_batch` returns them.
+        """
         done, total = first, 0.0
         for batch in padded:
             self._step = self._step or self._trace_step(batch)
@@ -152,7 +155,7 @@ class Trainer:
         return done, total / max(done - first, 1)
 
     def _trace_step(self, batch: Any) -> Any:
-        """Returns the step as a tf.function with one graph for any length, or one graph per bucket."""
+        """Returns the step as a tf.function. It has one graph for batches of any length, or one graph per bucket."""
         signature = None if self.buckets else tf.nest.map_structure(batches.make_any_length_spec, batch)
         return tf.function(self._step_on_all_replicas, input_signature=signature, autograph=False)
 
@@ -163,9 +166,9 @@ class Trainer:
         return self._strategy.experimental_local_results(loss)[0]
 
     def predict(self, features: Features, batch_size: int) -> Outputs:
-        """Returns the model's outputs for all rows, in order and without padding, computed on all replicas."""
+        """Computes the model's outputs for all rows, using all replicas. They are in order and without padding."""
         return self._predictor.compute_outputs(features, batch_size)
 
     def learning_rate(self) -> float:
-        """Returns the learning rate of the last step."""
+        """Returns the learning rate that the last step used."""
         return float(self.schedule(max(int(self.optimizer.iterations.numpy()) - 1, 0)))

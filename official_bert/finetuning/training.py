@@ -39,24 +39,24 @@ def train(
     weights: Mapping[str, Array] | None,
     strategy: tf.distribute.Strategy,
 ) -> dict[str, Any]:
-    """Trains or resumes training, until the last step or until the scores stop improving.
+    """Starts or resumes training, until the last step or until the scores stop improving.
 
     Afterwards the output folder contains the best model (see finetuned), the log and the last state.
 
     Args:
         options: Options of the run.
         data: Training and evaluation data.
-        initial_model: The model that provides the initial encoder.
-        weights: Initial weights of the whole model by path. None for a new head.
+        initial_model: The model whose encoder training starts from.
+        weights: Initial weights of encoder and head, by variable path. None for a new head.
         strategy: The distribution strategy. The chief worker writes files, and all workers read them.
 
     Returns:
-        The best model's predictions for each evaluation split. Empty if they were made before the run was resumed.
+        The best model's predictions, by evaluation split. Empty if they were made before the run was resumed.
 
     Raises:
         UserError: If the folder contains another run, the data have no labels, or the loss is not finite.
-        SystemExit: If SIGTERM or SIGINT stopped the run, after saving the state. The exit code is 128 plus the number
-            of the signal.
+        SystemExit: If SIGTERM or SIGINT stopped the training (after it saved its state). The exit code is 128 plus the
+            number of the signal.
     """
     task = data.task
     examples = data.read(task.train_split)
@@ -118,7 +118,7 @@ def train(
 
 
 def _check_evaluations(folder: str, step: int, config: TrainingConfig) -> None:
-    """Raises a UserError unless the log has every evaluation up to a step, which the choice of the best model needs."""
+    """Raises a UserError if the log lacks an evaluation up to `step`. They are needed to choose the best model."""
     logged = {line["step"] for line in read_log(folder, EVAL)}
     missing = [each for each in range(config.eval_steps, step + 1, config.eval_steps) if each not in logged]
     if missing:
@@ -143,7 +143,10 @@ def _run_loop(
     resumed_at = step
 
     def count_rows(done: int) -> int:
-        """Returns the number of rows since this process started. The last batch of an epoch may be smaller."""
+        """Returns the number of rows trained on since this process started, after `done` steps of the run.
+
+        The last batch of an epoch may be smaller than the others.
+        """
         return (done - resumed_at) * len(features) // config.steps_per_epoch
 
     progress = Progress(f"fine-tuning {options.task}", count_rows(config.num_steps), "rows")
@@ -183,7 +186,13 @@ def _run_loop(
 
 
 def _is_logged(step: int, log_steps: int | None, config: TrainingConfig) -> bool:
-    """Returns whether to log the loss after a step. By default lines are evenly spaced between evaluations."""
+    """Returns whether to log the loss after `step` steps.
+
+    Args:
+        step: Number of steps done.
+        log_steps: Number of steps between lines. None for lines that are evenly spaced between evaluations.
+        config: The settings of the trainer.
+    """
     if log_steps:
         return step % log_steps == 0
     lines = -(-config.eval_steps // get_log_interval(config.num_steps, _LOG_STEPS))  # between two evaluations
@@ -216,7 +225,13 @@ class _Monitor:
         self.best_predictions: dict[str, Any] = {}
 
     def log_loss(self, first: int, done: int, mean: float) -> None:
-        """Logs the mean loss since the previous line, given the mean over the steps from `first` to `done`."""
+        """Logs the mean loss of the steps since the previous line.
+
+        Args:
+            first: First step of the present call of Trainer.train.
+            done: Number of steps done.
+            mean: Mean loss of the steps from `first` to `done`.
+        """
         total = mean * (done - first)
         step, before = self._logged if self._logged[0] > first else (first, 0.0)
         if done > step:
@@ -224,7 +239,7 @@ class _Monitor:
         self._logged = (done, total)
 
     def _measure_steps(self, steps: int) -> dict[str, float]:
-        """Returns the learning rate and the speed of the steps since the previous line."""
+        """Returns the learning rate and the speed of the last `steps` steps, those since the previous log line."""
         trainer = self._trainer
         used = (trainer.tokens, trainer.seconds, trainer.processor_seconds)
         tokens, seconds, processor_seconds = (now - before for now, before in zip(used, self._used, strict=True))
@@ -237,15 +252,20 @@ class _Monitor:
         }
 
     def format_latest_score(self) -> str:
-        """Returns the latest deciding score, for the progress line."""
+        """Returns the latest value of the score that selects the best model, as text for the progress line."""
         return f", {self.deciding_score} {self._sign * self._scores[-1]:.4f}" if self._scores else ""
 
     def should_stop(self) -> bool:
-        """Returns whether to stop early."""
+        """Returns whether to stop early, because the scores have stopped improving."""
         return has_stopped_improving(self._scores, self._options.early_stopping)
 
     def evaluate(self, step: int, loss: float) -> None:
-        """Evaluates, logs and prints the scores with the recent loss, and saves the model if it is the best so far."""
+        """Evaluates the model, logs and prints the scores, and saves the model if it is the best so far.
+
+        Args:
+            step: Number of steps done.
+            loss: Mean loss since the previous evaluation, to print.
+        """
         config, task = self._config, self._task
         line = f"step {step:,} of {config.num_steps:,} (epoch {step / config.steps_per_epoch:.2f}): loss {loss:.4f}"
         predictions: dict[str, Any] = {}
@@ -275,30 +295,32 @@ class _Monitor:
 
 
 def get_deciding_score(task: Task) -> str:
-    """Returns the logged name of the score that selects the best model."""
+    """Returns the name in the log of the score that selects the best model, such as "dev/accuracy"."""
     return f"{task.eval_splits[0]}/{task.best_metric}"
 
 
 def get_sign(task: Task) -> float:
-    """Returns -1 if a lower deciding score is better, else 1."""
+    """Returns -1 if a lower deciding score is better, or else 1. Multiplied by it, higher scores are better."""
     return -1.0 if task.best_metric in LOWER_IS_BETTER else 1.0
 
 
 def has_stopped_improving(scores: list[float], patience: int) -> bool:
-    """Returns whether the last `patience` evaluations did not exceed the best score. Never for a patience of 0."""
+    """Returns whether the best score is `patience` or more evaluations old. A patience of 0 means never."""
     return bool(patience and scores) and len(scores) - 1 - int(np.argmax(scores)) >= patience
 
 
 def check_resume_compatibility(
     options: Options, data_digest: str, evaluation_digests: Sequence[str], is_writer: bool = True
 ) -> None:
-    """Writes the run file of a new run, or compares it with the options if the folder contains a run.
+    """Compares the options and data with those of the run in the output folder.
+
+    If the folder contains no run, the options and digests are written to it instead.
 
     Args:
-        options: The options.
+        options: The options of the run.
         data_digest: Digest of the training data.
         evaluation_digests: Digests of the evaluation splits, whose scores select the best model.
-        is_writer: Whether this process writes the run's files.
+        is_writer: Whether this process writes the run's files. Only one of several workers does.
 
     Raises:
         UserError: If the folder contains a run with other options or other data.

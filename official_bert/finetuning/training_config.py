@@ -1,4 +1,4 @@
-"""The settings of the trainer, computed from the options and the number of rows."""
+"""The settings of the trainer, which follow from the options and the number of training rows."""
 
 import dataclasses
 from typing import Any
@@ -31,7 +31,7 @@ class TrainingConfig:
 
 
 def make_training_config(options: Options, rows: int) -> TrainingConfig:
-    """Returns the settings of the trainer.
+    """Computes the settings of the trainer.
 
     Args:
         options: Options of the run.

@@ -1,4 +1,4 @@
-"""One replica's part of a fine-tuning step: forward pass, share of the loss, gradients, sum, clipping, update.
+"""One replica's part of a fine-tuning step: forward pass, share of the loss, gradients, their sum, clipping, update.
 
 B rows of one replica
 """
@@ -24,19 +24,19 @@ from official_bert.training.replicas import count_rows
 
 
 class TrainingStep:
-    """A training step of a model with a head, for the command and for Keras' `fit`.
+    """The training step of a model with a task head, used by the command and by Keras' `fit`.
 
-    Create it within the scope of the strategy.
+    Create it within the scope of the distribution strategy.
 
     Args:
         model: The model to train.
-        optimizer: The optimizer of the model's weights. With an AllReduceClipMixin, gradients are summed over replicas,
-            clipped once and applied. Other Keras optimizers apply gradients in their own way.
-        loss: The loss to differentiate.
-        seed: Seed of dropout.
+        optimizer: The optimizer. If it has the AllReduceClipMixin, gradients are summed over replicas, clipped once and
+            applied. Other Keras optimizers apply gradients in their own way.
+        loss: Computes a replica's share of the loss.
+        seed: Random seed of dropout.
         micro_batches: Number of micro-batches that a replica's rows are split into. Their gradients are added up.
         rematerialize: Whether the backward pass computes encoder blocks again, to save memory.
-        is_compiled: Whether XLA compiles the step, and TensorFlow's own kernels are not used.
+        is_compiled: Whether XLA compiles the step. If so, the optimizer does not use kernels of its own.
 
     Raises:
         UserError: If all weights are frozen.
@@ -74,13 +74,15 @@ class TrainingStep:
         """Computes the gradients for this replica's rows, sums them over all replicas and updates the weights.
 
         Args:
-            inputs: Inputs of the model, [B, ...].
-            targets: A tensor, or tensors by output.
-            weights: Weights of the rows (see `LossShare.share`).
-            on_outputs: Called with inputs, targets, outputs and weights of each micro-batch, to update metrics.
+            inputs: Inputs of the model, by name [B, ...].
+            targets: Targets of the rows, a tensor or tensors by output.
+            weights: Weights of the rows (see `LossShare.share`), or None.
+            on_outputs: Function (inputs, targets, outputs, weights) that is called for each micro-batch, to update
+                metrics.
 
         Returns:
-            The loss of the whole batch, and the denominator of its mean (see `LossShare.count`).
+            The loss of the whole batch on all replicas, and the number that its mean divides by (see
+            `LossShare.count`).
         """
         count = all_reduce_sum(self._loss.count(inputs, targets))
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -126,7 +128,17 @@ class TrainingStep:
     def _differentiate_outputs(
         self, run_forward: Callable[[Any, Any], Any], inputs: Any, targets: Any, count: tf.Tensor
     ) -> tuple[tf.Tensor, tuple[Any, tf.Tensor]]:
-        """Returns this replica's share of the loss, and a batch in which output gradients replace the targets."""
+        """Computes the loss and its gradient with respect to the outputs of all micro-batches.
+
+        Args:
+            run_forward: Function (index of the micro-batch, its inputs) that runs the model.
+            inputs: Inputs of this replica's rows.
+            targets: Targets of these rows.
+            count: The sum of `LossShare.count` over all replicas.
+
+        Returns:
+            This replica's share of the loss, and a batch that has the gradients of the outputs in place of targets.
+        """
         assert isinstance(self._loss, BatchLossShare)
         parts = split_micro_batches(inputs, self._micro_batches)
 
@@ -152,12 +164,12 @@ class TrainingStep:
 
 
 def _sum_products(inputs: Any, gradients: Any, outputs: Any, weights: Any, count: Any) -> tf.Tensor:
-    """Returns a scalar whose gradient with respect to the outputs is `gradients`."""
+    """Returns a scalar whose gradient with respect to the outputs is `gradients`. Used like LossShare.share."""
     return tf.reduce_sum(gradients * outputs)
 
 
 def _pad_rows(batch: Any, multiple: int) -> Any:
-    """Appends rows of zeros, which are padding, up to a multiple of rows."""
+    """Appends rows of zeros, which count as padding, until the number of rows is a multiple of `multiple`."""
 
     def pad(values: Any) -> tf.Tensor:
         values = tf.convert_to_tensor(values)  # a NumPy array if Keras runs eagerly

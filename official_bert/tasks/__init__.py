@@ -1,4 +1,4 @@
-"""What is learned: a Task reads its data, turns them into features, decodes predictions and scores them.
+"""Tasks: a Task reads its data, converts them to features, decodes and scores predictions, and writes them to files.
 
-options.py has the options of each task, all_tasks.py makes a task from them.
+options.py has the options of each task. all_tasks.py creates a task from its options.
 """

@@ -24,18 +24,17 @@ from official_bert.tasks.xnli import XnliTask
 
 
 def make_task(name: str, options: TaskOptions, labels: Sequence[str] | None = None, needs_labels: bool = True) -> Task:
-    """Returns the task that the options describe.
+    """Creates a task from its options.
 
     Args:
         name: Name of the task, a value of --task.
         options: Options of the task, an instance of its class in TASK_OPTIONS.
-        labels: Class names of an existing fine-tuned model, for tables and tagging. None to read them from the training
-            data.
-        needs_labels: Whether the training rows of a table need labels.
+        labels: For tables and tagging: the class names of an existing model. None to read them from the training data.
+        needs_labels: For tables: whether training rows without labels are invalid.
 
     Raises:
-        UserError: If the task is unknown, an option is invalid, or the training data for the labels are missing.
-        TypeError: If the options belong to another task.
+        UserError: If the task is unknown, an option is invalid, or training data are needed for the labels and missing.
+        TypeError: If the options are those of another task.
     """
     if type(options) is not get_options_class(name):
         raise TypeError(

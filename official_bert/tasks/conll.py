@@ -1,8 +1,8 @@
-"""Reads sentences of tagged words from CoNLL files, CoNLL-U files and tables.
+"""Reads sentences whose words have tags from CoNLL files, CoNLL-U files and tables.
 
-The tag is CoNLL's last column by default. In CoNLL-U, the syntactic words have tags; lines of contractions (1-2) and
-empty nodes (1.1) are ignored. A table has one sentence per row, or one word per row and a column "Sentence #" with a
-value in the first row of each sentence.
+In CoNLL files, the tag is in the last column by default. In CoNLL-U files, lines of contractions (1-2) and empty nodes
+(1.1) are ignored. A table has one sentence per row, or one word per row and a column "Sentence #" that has a value in
+the first row of each sentence.
 """
 
 import collections
@@ -33,14 +33,14 @@ def read(
 
     Args:
         path: The file.
-        bad_rows: Receives the first invalid line of each invalid sentence.
-        tag_column: upos (the default) or xpos in CoNLL-U. In other files the index of the column, -1 (the last) by
-            default. "none" for text without tags.
-        word_column: Index of the word's column. Ignored in CoNLL-U.
+        bad_rows: Handles invalid sentences. It gets the first invalid line of each.
+        tag_column: In CoNLL-U files: "upos" (the default) or "xpos". In other files: the index of the column, by
+            default -1, the last. "none" for text without tags.
+        word_column: Index of the word's column. Ignored for CoNLL-U files.
         known_tags: Allowed tags. None to allow any tag.
 
     Raises:
-        UserError: If `tag_column` is invalid, or no sentence is valid.
+        UserError: If `tag_column` is invalid, or the file has no valid sentence.
     """
     is_conllu = path.endswith(".conllu")
     word_index, tag_index = _parse_columns(is_conllu, word_column, tag_column)
@@ -87,7 +87,7 @@ def read(
 
 
 def _check_separator(path: str, blocks: Iterable[Sequence[_Row]]) -> None:
-    """Raises a UserError if the columns seem to be separated by commas, semicolons or bars."""
+    """Raises a UserError if commas, semicolons or vertical bars seem to separate the columns."""
     rows = [row for block in blocks for row in block]
     for separator in ",;|":
         joined = [(line, row[0]) for line, row in rows if separator in row[0] and row[0] != separator]
@@ -108,9 +108,18 @@ def _may_be_comment(row: Sequence[str]) -> bool:
 def _remove_comments(
     blocks: list[list[_Row]], usual: int, tag_index: int | None, known_tags: Collection[str] | None
 ) -> tuple[list[list[_Row]], list[int]]:
-    """Returns the blocks without their leading comments, and the line numbers of the comments.
+    """Removes the comments at the start of each sentence.
 
-    A line that starts with "# " or "#<tab>" is a word only if it has the usual number of columns and a known tag.
+    A line that starts with "# " or "#<tab>" is a comment, unless it has the usual number of columns and a known tag.
+
+    Args:
+        blocks: The rows of each sentence.
+        usual: The usual number of columns.
+        tag_index: Index of the tag's column, or None for text without tags.
+        known_tags: Known tags, in addition to those in the file.
+
+    Returns:
+        The blocks without comments, and the line numbers of the comments.
     """
     starts = [next((i for i, (_, row) in enumerate(block) if not _may_be_comment(row)), len(block)) for block in blocks]
     known = set(known_tags or ())
@@ -138,19 +147,21 @@ def read_rows(
     tag_column: str | None,
     known_tags: Collection[str] | None = None,
 ) -> list[Sentence]:
-    """Reads the sentences of a table. Words and tags are lists, or texts with spaces between the words.
+    """Reads sentences from the rows of a table.
+
+    The words of a sentence, and its tags, are lists or texts that are split at spaces.
 
     Args:
-        rows: Position and values of each row. A row is one word if there is a column "Sentence #", otherwise a
+        rows: Position and values of each row. A row is one word if there is a column "Sentence #". Otherwise it is a
             sentence.
-        path: The table, for errors.
-        bad_rows: Receives the invalid rows.
-        word_column: Column of the words.
-        tag_column: Column of the tags. None for text without tags.
+        path: The file of the table, for error messages.
+        bad_rows: Handles invalid rows.
+        word_column: Name of the column with the words.
+        tag_column: Name of the column with the tags. None for text without tags.
         known_tags: Allowed tags. None to allow any tag.
 
     Raises:
-        UserError: If a column is missing, or no sentence is valid.
+        UserError: If a column is missing, or the table has no valid sentence.
     """
     sentences = []
     for number, (line, row) in enumerate(_group_words(rows), start=1):
@@ -177,7 +188,7 @@ def read_rows(
 
 
 def _group_words(rows: Iterable[tuple[int | str, dict[str, Any]]]) -> Iterator[tuple[int | str, dict[str, Any]]]:
-    """Yields one row per sentence. Rows with one word each are combined into rows of lists."""
+    """Combines rows of one word each into one row per sentence, whose values are lists. Other rows are unchanged."""
     sentence: tuple[int | str, dict[str, Any]] | None = None
     number = None
     for line, row in rows:
@@ -196,7 +207,7 @@ def _group_words(rows: Iterable[tuple[int | str, dict[str, Any]]]) -> Iterator[t
 
 
 def _split_cell(value: Any) -> tuple[str, ...]:
-    """Returns the words or tags of a cell, or () if one of them is missing."""
+    """Returns the words or tags in a cell, or () if one of them is missing."""
     values = value if isinstance(value, list) else str("" if value is None else value).split()
     return () if None in values or "" in values else tuple(map(str, values))
 
@@ -216,7 +227,7 @@ def _get_cell(row: Sequence[str], column: int) -> str:
 
 
 def _read_blocks(path: str, is_conllu: bool) -> Iterator[list[_Row]]:
-    """Yields the rows of each sentence."""
+    """Yields the rows of each sentence: line number and columns."""
     rows: list[_Row] = []
     for number, line in enumerate(files.read_text(path).split("\n"), start=1):
         line = line.removesuffix("\r").rstrip(" ")
@@ -236,5 +247,5 @@ def _read_blocks(path: str, is_conllu: bool) -> Iterator[list[_Row]]:
 
 
 def collect_tags(sentences: Iterable[Sentence]) -> list[str]:
-    """Returns the sorted tags of the sentences, which are the labels of a model."""
+    """Returns the different tags in some sentences, sorted. They become the labels of a model."""
     return sorted({tag for sentence in sentences for tag in sentence.tags or ()})

@@ -1,4 +1,4 @@
-"""Finds the file of a split in a data folder."""
+"""Finds the file of a split, such as train or dev, in a data folder."""
 
 import fnmatch
 import os
@@ -9,15 +9,15 @@ from official_bert.utils import files
 
 
 def find(data_dir: str | None, split: str, patterns: Sequence[str]) -> str:
-    """Returns the file that matches the first pattern with a match.
+    """Returns the path of a split's file in a data folder. Patterns are tried in order until one matches.
 
     Args:
-        data_dir: The folder, the value of --data_dir.
-        split: Name of the split, for errors.
+        data_dir: The folder (--data_dir), or None if the flag is missing.
+        split: Name of the split, for error messages.
         patterns: File names with wildcards, in order of preference.
 
     Raises:
-        UserError: If no file or several files match, or `data_dir` is missing.
+        UserError: If `data_dir` is None, or no file or several files match.
     """
     if not data_dir:
         raise UserError("--data_dir is missing; expected the folder of the task's files")
@@ -35,7 +35,7 @@ def find(data_dir: str | None, split: str, patterns: Sequence[str]) -> str:
 
 
 def has(data_dir: str | None, split: str, patterns: Sequence[str]) -> bool:
-    """Returns whether `find` finds a file."""
+    """Returns whether `find` would find a file. The arguments are the same."""
     try:
         find(data_dir, split, patterns)
     except UserError:

@@ -1,4 +1,4 @@
-"""The task of training text embeddings on pairs or triplets in a table."""
+"""The task "embeddings": trains text embeddings on pairs or triplets of texts in a table."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,16 +20,17 @@ _OPTIONAL_COLUMNS = "--negative_column or --score_column"
 
 
 class EmbeddingsTask(Task):
-    """Text embeddings from pairs or triplets in a table.
+    """Trains text embeddings on pairs or triplets of texts in a table.
 
-    Evaluation data with a score column are graded pairs. Without scores, evaluation measures retrieval: for the first
-    text of each row, find its second text among all second texts and negatives.
+    If the evaluation data have a score column, predicted similarities are compared with these scores. Otherwise,
+    evaluation measures retrieval: for the first text of each row, find its second text among all second texts and
+    negatives.
 
     Args:
         options: The files, their columns and the objective.
 
     Raises:
-        UserError: If an option is invalid, or a file lacks a column of the objective.
+        UserError: If an option is invalid, or a file lacks a column that the objective needs.
     """
 
     head: VectorSpec
@@ -52,7 +53,7 @@ class EmbeddingsTask(Task):
         self.test_splits = (TEST,) if options.predict_file else ()
 
     def _read_columns(self, part: str | None) -> tuple[str, ...]:
-        """Returns the columns of a file's first row, or () if `part` is None."""
+        """Returns the column names of a file, from its first row. Returns () if `part`, the path, is None."""
         if part is None:
             return ()
         _, values = next(iter(read_rows(self._options, part, BadRows(SKIP, silent=True))), (0, {}))
@@ -96,7 +97,7 @@ class EmbeddingsTask(Task):
         return examples
 
     def _get_text_columns(self, split: str) -> list[str]:
-        """Returns the text columns of a split."""
+        """Returns the names of a split's columns with texts: first text, second text, negative."""
         options, objective = self._options, self.head.objective
         if split == TEST:
             return [options.text_column]
@@ -118,7 +119,11 @@ class EmbeddingsTask(Task):
     def write_predictions(
         self, folder: str, split: str, predictions: Array, examples: Sequence[VectorExample]
     ) -> list[str]:
-        """Writes vectors_<split>.npy, float32 [E, D], or, of pairs, a table of what was found."""
+        """Writes predictions to a folder and returns the path of the file.
+
+        For the test split, this is vectors_test.npy with the vectors [examples, D] float32. For other splits, it is
+        predictions_<split>.tsv with the text, the expected and the predicted answer of each example.
+        """
         if split == TEST:
             path = os.path.join(folder, f"vectors_{split}.npy")
             with files.write_atomically(path) as beside, open(beside, "wb") as file:
@@ -133,7 +138,7 @@ class EmbeddingsTask(Task):
 
 
 def _parse_number(text: str) -> float:
-    """Parses a number. Returns NaN for other text."""
+    """Parses a number. Returns NaN if the text is not a number."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reads a file to evaluate a fine-tuned model. The model's task.json determines the layout of the file."""
+"""Reads a file with labeled examples to evaluate a fine-tuned model. The model's task.json determines the format."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,15 +33,16 @@ from official_bert.utils.bad_rows import NoBadRows
 
 
 def read_evaluation_file(task_spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
-    """Returns the task of a fine-tuned model and the examples in a file.
+    """Reads the examples in a file for the task of a fine-tuned model. Returns the task and the examples.
 
     Args:
-        task_spec: Content of the model's task.json.
-        path: A file in the layout of the training data: SQuAD's JSON for questions, SWAG's or CODAH's files for
-            choices, CoNLL or a table for tags, GLUE's or XNLI's .tsv or a table for their tasks, otherwise a table.
+        task_spec: Contents of the model's task.json.
+        path: A file in the format of the training data. Question answering: SQuAD's JSON. Multiple choice: SWAG's or
+            CODAH's format. Tagging: CoNLL or a table. GLUE and XNLI tasks: their .tsv format or a table. Others: a
+            table.
 
     Raises:
-        UserError: If the file has another layout.
+        UserError: If the file has another format.
     """
     return _READERS.get(task_spec["kind"], _read_table)(task_spec, path)
 

@@ -1,6 +1,6 @@
-"""GLUE (Wang et al., arXiv:1804.07461): the nine tasks and the diagnostic set, in the files of its release.
+"""The nine tasks of GLUE (Wang et al., arXiv:1804.07461) and its diagnostic set, in the file format of the release.
 
-The classes are in the original's order. The files are tab-separated and do not use quoting.
+The classes are in the same order as in the original. The files are tab-separated and do not use quoting.
 """
 
 import dataclasses
@@ -32,20 +32,20 @@ Metrics = Callable[[Array, Array], dict[str, float]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlueSpec:
-    """The scores and the file layout of a GLUE task.
+    """The scores and the file format of a GLUE task.
 
     Attributes:
         compute: Function from predicted and expected labels to scores by name.
         best_metric: Score that selects the best checkpoint.
-        submission: Name of the leaderboard's file for each test split.
+        submission: Name of the file to submit to the leaderboard, by test split.
         text_a: Column of the first text.
         text_b: Column of the second text, or None.
         label: Column of the label.
-        labels: Class names in the files and submissions. None if labels are numbers.
-        splits: File names without .tsv for each split. The first existing file is used.
+        labels: Class names in the files and submissions. None if labels are scores (regression).
+        splits: Possible file names without .tsv, by split. The first file that exists is used.
         eval_splits: Splits to evaluate on.
         test_splits: Splits to predict.
-        without_header: Column names of files without a header, by split.
+        without_header: Column names by split, for files without a header.
     """
 
     compute: Metrics
@@ -64,7 +64,13 @@ class GlueSpec:
 
 
 def read_file(spec: GlueSpec, path: str, split: str, bad_rows: BadRows) -> list[TextExample]:
-    """Reads a file of a split in the layout of GLUE's release.
+    """Reads the examples of a split from a file in the format of GLUE's release.
+
+    Args:
+        spec: The GLUE task.
+        path: The file.
+        split: Name of the split, which determines the columns.
+        bad_rows: Handles invalid rows.
 
     Raises:
         UserError: If the file lacks a column or has no examples.
@@ -109,7 +115,7 @@ def _get_path(spec: GlueSpec, data_dir: str | None, split: str) -> str:
 
 
 def _parse_label(text: str, labels: tuple[str, ...] | None) -> tuple[Any, str]:
-    """Returns the label, and the reason why it is invalid or ""."""
+    """Parses a label. Returns the label (number of the class, or score) and "", or None and why the text is invalid."""
     if labels is not None:
         if text in labels:
             return labels.index(text), ""
@@ -194,11 +200,11 @@ SPECS = {
 
 
 class GlueTask(TextTask):
-    """A GLUE task.
+    """One of the GLUE tasks.
 
     Args:
-        name: A key of SPECS.
-        options: The data folder and the head.
+        name: Name of the task, a key of SPECS.
+        options: The options of the task, such as the data folder.
     """
 
     def __init__(self, name: str, options: GlueOptions) -> None:
@@ -231,9 +237,9 @@ class GlueTask(TextTask):
     def write_predictions(
         self, folder: str, split: str, predictions: Array, examples: Sequence[TextExample]
     ) -> list[str]:
-        """Writes predictions_<split>.tsv and, for parts to predict, the leaderboard's file.
+        """Writes predictions_<split>.tsv and, for test splits, the file for the leaderboard. Returns their paths.
 
-        Leaderboards want a class for every row, so min_confidence does not apply to their files.
+        The leaderboard needs a class for every row, so min_confidence is not applied in its file.
         """
         paths = super().write_predictions(folder, split, predictions, examples)
         if split not in self._spec.submission:

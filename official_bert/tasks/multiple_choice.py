@@ -1,6 +1,6 @@
 """The tasks SWAG (arXiv:1808.05326) and CODAH (arXiv:1904.04365): choose one of four endings.
 
-SWAG's prompt is its first sentence. The start of the second sentence, which all endings share, becomes part of each
+In SWAG, the prompt is the first sentence. The start of the second sentence, which all endings share, is added to each
 ending.
 """
 
@@ -29,11 +29,11 @@ _MAX_CHARACTERS = 60  # Of a label in a message.
 
 
 class MultipleChoiceTask(Task):
-    """SWAG or CODAH. CODAH's test split has labels.
+    """The task SWAG or CODAH. CODAH's test split has labels.
 
     Args:
         name: swag or codah.
-        options: The data folder and the head.
+        options: The options of the task, such as the data folder.
     """
 
     def __init__(self, name: str, options: MultipleChoiceOptions) -> None:
@@ -48,22 +48,24 @@ class MultipleChoiceTask(Task):
         return read(path, bad_rows, need_labels=split != TEST or self._test_has_labels)
 
     def write_predictions(self, folder: str, split: str, predictions: Array, examples: Sequence[Example]) -> list[str]:
-        """Writes the number of the chosen ending of each example, a line each: what the leaderboard takes."""
+        """Writes the index of each example's chosen ending, one per line, for the leaderboard. Returns the path."""
         path = os.path.join(folder, f"predictions_{split}.csv")
         files.write_text(path, "".join(f"{choice}\n" for choice in choose_endings(predictions)))
         return [path]
 
 
 def read(path: str, bad_rows: BadRows, need_labels: bool = True) -> list[Example]:
-    """Reads a file of SWAG (*.csv with a header, *.jsonl) or CODAH (*.tsv: category, prompt, four endings, label).
+    """Reads examples from a file of SWAG (*.csv with a header, *.jsonl) or CODAH (*.tsv without a header).
+
+    CODAH's columns are category, prompt, four endings and label.
 
     Args:
         path: The file.
-        bad_rows: Receives the invalid examples.
-        need_labels: Whether examples without labels are invalid. In JSON, the label -1 is a missing label.
+        bad_rows: Handles invalid examples.
+        need_labels: Whether examples without labels are invalid. In JSON, the label -1 means a missing label.
 
     Raises:
-        UserError: If the file has another layout or no valid example.
+        UserError: If the file has another format or no valid example.
     """
     ending = next((each for each in (".csv", ".jsonl", ".tsv") if path.endswith(each)), None)
     if ending is None:
@@ -84,7 +86,7 @@ def read(path: str, bad_rows: BadRows, need_labels: bool = True) -> list[Example
 
 
 def _find_problem(example: Example, need_label: bool) -> str | None:
-    """Returns the reason why the example is invalid, or None if it is valid."""
+    """Returns why an example is invalid, or None if it is valid."""
     if not example.prompt.strip():
         return "the prompt is empty"
     if example.label is not None and not 0 <= example.label < NUM_CHOICES:
@@ -93,7 +95,7 @@ def _find_problem(example: Example, need_label: bool) -> str | None:
 
 
 def _make_example(row: dict[str, Any]) -> Example | str:
-    """Returns the example in a row of SWAG or CODAH, or the reason why the row is invalid."""
+    """Returns the example in a row of SWAG or CODAH, or a description of why the row is invalid."""
     empty = next((number for number, name in enumerate(_ENDINGS) if not row[name].strip()), None)
     if empty is not None:
         return f"ending {empty} is empty"

@@ -1,4 +1,4 @@
-"""The options of each task and their defaults. This module imports neither TensorFlow nor NumPy, so --help is fast."""
+"""The options of each task and their defaults. Imports neither TensorFlow nor NumPy, so that --help is fast."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _NO_WINDOWS = "none, long texts are truncated"
 
 @dataclasses.dataclass(frozen=True)
 class Defaults:
-    """Default settings for training, with the values of the original's scripts."""
+    """The default training settings of a task, which are those of the original's scripts."""
 
     train_batch_size: int = 32
     learning_rate: float = 5e-5
@@ -36,7 +36,7 @@ def _default(field: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskOptions(ValidatedOptions):
-    """Options of every task."""
+    """Options that all tasks have. Base class of the options of each task."""
 
     defaults: ClassVar[Defaults] = Defaults()
 
@@ -52,11 +52,11 @@ class TaskOptions(ValidatedOptions):
 
     @property
     def head_input(self) -> HeadInput:
-        """Input of the task's output layer."""
+        """What the task's output layer reads: the encoder's output, or additional layers on top of it."""
         return HeadInput(self.head, self.lstm_units)
 
     def merge_trained(self, task_spec: Mapping[str, Any]) -> Self:
-        """Returns these options with values from a fine-tuned model's task.json in place of default values."""
+        """Returns a copy in which options with default values take the values in a fine-tuned model's task.json."""
         changes = {
             field.name: task_spec[field.name]
             for field in dataclasses.fields(self)
@@ -97,7 +97,7 @@ class SquadOptions(TaskOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadV2Options(SquadOptions):
-    """Options of the SQuAD v2.0 task, where a question may have no answer."""
+    """Options of the SQuAD v2.0 task, in which questions may have no answer."""
 
     null_score_diff_threshold: float = option(
         0.0, "Predict no answer if its score exceeds the score of the best answer by more than this threshold."
@@ -132,7 +132,7 @@ class TaggingOptions(TaskOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsOptions(TaskOptions):
-    """Options of tasks whose examples are rows of your own files."""
+    """Options of tasks whose examples are rows of the user's own files."""
 
     train_file: str | None = option(
         None,
@@ -147,7 +147,7 @@ class RowsOptions(TaskOptions):
     )
 
     def merge_trained(self, task_spec: Mapping[str, Any]) -> Self:
-        """Returns these options. The columns of the training table also replace default values."""
+        """Does the same as TaskOptions.merge_trained, also for the column names of the training table."""
         return super().merge_trained({**task_spec, **task_spec.get("table", {})})
 
 
@@ -171,7 +171,7 @@ class TableOptions(RowsOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingsOptions(RowsOptions):
-    """Options of the embeddings task, which learns sentence vectors from pairs and triplets."""
+    """Options of the embeddings task, which learns sentence vectors from pairs or triplets of texts."""
 
     defaults: ClassVar[Defaults] = Defaults(train_batch_size=64)
 
@@ -221,7 +221,7 @@ TASK_OPTIONS: dict[str, type[TaskOptions]] = {
 
 
 def get_options_class(task: str) -> type[TaskOptions]:
-    """Returns the option class of a task.
+    """Returns the class of a task's options.
 
     Raises:
         UserError: If the task is unknown.

@@ -2,9 +2,9 @@
 
 Differences from the original script:
 
-- It stops at a training question with several answers. Here, the first answer is used.
+- It stops at a training question that has several answers. Here, the first answer is used.
 - It drops a training question whose answer is not in the context, with only a log line. Here, the question is a bad
-  row, which stops the reading or is counted.
+  row: it stops the run, or is skipped and counted.
 - It keeps only one of two answers whose questions have the same id. Here, the second question is a bad row.
 - It writes no answer for a context without tokens. Here, the answer is empty.
 """
@@ -29,11 +29,11 @@ _MAX_BYTES = 4 << 30  # Limit for a file of questions. SQuAD's largest has 42 MB
 
 
 class SquadTask(Task):
-    """SQuAD v1.1, or v2.0 if the options are SquadV2Options.
+    """The task SQuAD v1.1, or v2.0 if the options are SquadV2Options.
 
     The data_dir contains train-v1.1.json and dev-v1.1.json, or train-v2.0.json and dev-v2.0.json. The names may have a
-    suffix after the version. The file to predict starts with test. The options train_file, eval_file and predict_file
-    replace these files.
+    suffix after the version. The name of the file to predict starts with "test". The options train_file, eval_file and
+    predict_file take precedence over these files.
     """
 
     head: QuestionAnsweringSpec
@@ -61,7 +61,7 @@ class SquadTask(Task):
     def write_predictions(
         self, folder: str, split: str, predictions: Sequence[Prediction], questions: Sequence[Question]
     ) -> list[str]:
-        """Writes the contents of the original's files: answers, the n best of each question and, in v2.0, null odds."""
+        """Writes the original's files: answers, the n best answers and, in v2.0, null odds. Returns their paths."""
         answers = zip(questions, self.head.choose_answers(predictions), strict=True)
         contents: dict[str, Any] = {
             "predictions": {question.id: candidate.text for question, candidate in answers},
@@ -77,7 +77,7 @@ class SquadTask(Task):
 
 
 def _format_n_best(predictions: Sequence[Prediction], questions: Sequence[Question]) -> dict[str, list[dict[str, Any]]]:
-    """Returns the content of the original's nbest_predictions.json."""
+    """Returns the contents of the original's nbest_predictions.json: the n best answers by question id."""
     return {
         question.id: [
             {
@@ -93,17 +93,17 @@ def _format_n_best(predictions: Sequence[Prediction], questions: Sequence[Questi
 
 
 def read(path: str, version_2: bool, for_training: bool, bad_rows: BadRows) -> list[Question]:
-    """Reads a file in SQuAD's JSON.
+    """Reads the questions in a file in SQuAD's JSON format.
 
     Args:
         path: The file.
-        version_2: Whether questions may have no answer in their context (`is_impossible`).
-        for_training: Whether each question needs an answer at the stated position of its context (or, in v2.0,
-            `is_impossible`). Otherwise answers may be missing and their positions are not checked.
-        bad_rows: Receives the invalid questions, by id.
+        version_2: Whether the file is SQuAD v2.0's, where a question may have no answer (`is_impossible`).
+        for_training: Whether each question needs an answer that occurs at the stated position of its context (or is
+            impossible). If false, answers may be missing, and their positions are not checked.
+        bad_rows: Handles invalid questions, which are identified by their id.
 
     Raises:
-        UserError: If the file has another layout or no valid question.
+        UserError: If the file has another format or no valid question.
     """
     questions: list[Question] = []
     seen = set()
@@ -126,7 +126,7 @@ def read(path: str, version_2: bool, for_training: bool, bad_rows: BadRows) -> l
 
 
 def _find_problem(question: Question, words: BasicTokenizer) -> str | None:
-    """Returns the reason why the question cannot be used for training, or None if it can."""
+    """Returns why a question cannot be used for training, or None if it can."""
     if question.answers is None:
         return "it has no answers; expected one"
     if not question.answers:
@@ -155,7 +155,7 @@ def _iterate_questions(path: str, version_2: bool) -> Iterator[Question]:
 
 
 def _get_question_id(entry: Any, where: str) -> str:
-    """Returns a question's id as text. Like the original, it accepts integers."""
+    """Returns the id of a question as text. Like the original, it accepts integers."""
     if isinstance(entry, dict) and isinstance(entry.get("id"), int) and not isinstance(entry["id"], bool):
         return str(entry["id"])
     return str(_get(entry, "id", str, where))

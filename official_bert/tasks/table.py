@@ -1,4 +1,4 @@
-"""The task of a user's table: texts or pairs of texts with labels in named columns."""
+"""The task "table": texts or pairs of texts with labels, in named columns of the user's table."""
 
 import collections
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ _MAX_LISTED = 10
 
 
 def get_path(options: RowsOptions, split: str) -> str:
-    """Returns the file of a split.
+    """Returns the path of a split's file, from the options.
 
     Raises:
         UserError: If the options have no file for the split.
@@ -30,7 +30,7 @@ def get_path(options: RowsOptions, split: str) -> str:
 
 
 def read_rows(options: RowsOptions, path: str, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
-    """Yields the rows of `tables.read_rows`. The column of a .txt file is named --text_column."""
+    """Yields the rows of a file (see `tables.read_rows`). In a .txt file, the column is named as in --text_column."""
     for line, values in tables.read_rows(path, bad_rows, options.columns or None):
         yield line, {options.text_column: values[tables.TEXT]} if path.lower().endswith(".txt") else values
 
@@ -43,7 +43,16 @@ def check_columns(
     bad_rows: BadRows,
     label_flags: str = "--label_column",
 ) -> None:
-    """Raises a UserError if the file `part`, which has `columns`, lacks wanted columns."""
+    """Raises a UserError if a table lacks a required column.
+
+    Args:
+        options: The options of the task.
+        part: Path of the table.
+        wanted: The required columns.
+        columns: The columns that the table has.
+        bad_rows: Tells whether the command has flags that the message can suggest.
+        label_flags: The flags that name the label columns, for the message.
+    """
     advice = (
         f"pass your columns' names as --text_column, --text_pair_column and {label_flags}, and the columns of a file "
         "without a header as --columns"
@@ -54,12 +63,22 @@ def check_columns(
 
 
 def get_text_columns(names: Sequence[str | None], values: Mapping[str, Any]) -> list[list[str]]:
-    """Returns the columns of each text of a row. Several columns of one text are joined."""
+    """Returns the columns of each text of a row. A text may consist of several columns, which are joined.
+
+    Args:
+        names: For each text, the name of its column or several names separated by commas. None for no text.
+        values: The values of the row, by column.
+    """
     return [[name] if name in values else name.split(",") for name in names if name is not None]
 
 
 def find_text_problem(values: Mapping[str, Any], texts: Sequence[Sequence[str]]) -> str:
-    """Returns the reason why the texts of a row are invalid, or ""."""
+    """Returns why a text of a row is invalid, or "" if all are valid.
+
+    Args:
+        values: The values of the row, by column.
+        texts: The columns of each text.
+    """
     for columns in texts:
         if problem := tables.find_text_problem(values, columns):
             return problem
@@ -69,7 +88,7 @@ def find_text_problem(values: Mapping[str, Any], texts: Sequence[Sequence[str]])
 
 
 class _RecordedRows(BadRows):
-    """The rows of a file, which is read once, and the problems of its invalid rows, in order."""
+    """All rows of a file, including the problems of invalid rows, in order. The file is read only once."""
 
     def __init__(self, options: RowsOptions, path: str) -> None:
         super().__init__(SKIP)
@@ -82,7 +101,7 @@ class _RecordedRows(BadRows):
         self._rows.append((line, problem))
 
     def replay(self, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
-        """Yields the rows, and passes the problems to `bad_rows`."""
+        """Yields the valid rows again, and passes the problems of invalid rows to `bad_rows`."""
         for line, row in self._rows:
             if isinstance(row, str):
                 bad_rows.add(self._path, line, row)
@@ -91,7 +110,14 @@ class _RecordedRows(BadRows):
 
 
 def _count_labels(options: TableOptions, column: LabelColumn, path: str, recorded: _RecordedRows) -> dict[str, int]:
-    """Returns the counts of the classes in the training data, sorted by number or alphabet."""
+    """Returns the number of training rows of each class. Classes are sorted by number or alphabetically.
+
+    Args:
+        options: The options of the task.
+        column: The kind of label column.
+        path: The file of the training data.
+        recorded: The rows of this file.
+    """
     labels: collections.Counter[str] = collections.Counter()
     lines: dict[str, int | str] = {}
     sizes = set()
@@ -125,15 +151,15 @@ def _count_labels(options: TableOptions, column: LabelColumn, path: str, recorde
 
 
 class TableTask(TextTask):
-    """A user's table.
+    """The task of learning labels in a user's table.
 
     Args:
-        options: The files, their columns and the kind of labels (except tagging: see TableTaggingTask).
+        options: The files, their columns and the kind of labels. For tagging, see TableTaggingTask instead.
         labels: Class names of an existing model. None to read them from the training data.
-        needs_labels: Whether training rows need labels. Distillation can use only the teacher's answers.
+        needs_labels: Whether training rows without labels are invalid. Distillation may use only the teacher's answers.
 
     Raises:
-        UserError: If the class names have to be read from training data that are missing or have no labels.
+        UserError: If `labels` is None and the training data are missing or have no labels.
     """
 
     def __init__(self, options: TableOptions, labels: Sequence[str] | None = None, needs_labels: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Parses the labels in a table's column: the name of a class, several names, or a number."""
+"""Parses the labels in a column of a table: the name of a class, several names, or a number."""
 
 import collections
 import json
@@ -31,7 +31,7 @@ def is_number(text: str) -> bool:
 
 
 def find_similar_classes(labels: Iterable[str]) -> list[str]:
-    """Returns a note for each group of classes that differ only by case or blanks."""
+    """Returns a list with a note for each group of class names that differ only in case or white space."""
     groups = collections.defaultdict(list)
     for label in labels:
         groups["".join(label.split()).casefold()].append(repr(label))
@@ -46,8 +46,8 @@ class LabelColumn:
         options: Options of the table.
 
     Attributes:
-        head: Class of the spec that learns such labels.
-        has_classes: Whether labels are names.
+        head: Class of the specification (kind of task) that learns such labels.
+        has_classes: Whether labels are names of classes. If false, they are numbers.
         min_classes: Minimum number of classes in the training data.
     """
 
@@ -59,27 +59,27 @@ class LabelColumn:
         self._name, self._separator = options.label_column, options.label_separator
 
     def parse_names(self, value: Any) -> tuple[list[str], str]:
-        """Returns the class names in a cell, and the reason why the cell is invalid or ""."""
+        """Returns the class names in a cell and "", or an empty list and why the cell is invalid."""
         names, problem = self._parse_parts([value])
         return names, problem or ("" if names else f"no label in {self._name}")
 
     def parse_label(self, value: Any, label_numbers: Mapping[str, int]) -> tuple[Any, str]:
-        """Returns the label as in TextExample, and the reason why the cell is invalid or "".
+        """Parses a cell into a label for TextExample. Returns the label and "", or None and why the cell is invalid.
 
         Args:
             value: Value of the cell.
-            label_numbers: Number of each class by name.
+            label_numbers: The number of each class, by name.
         """
         numbers, problem = self._parse_numbers(value, label_numbers)
         return (None, problem) if problem else (numbers[0], "")
 
     def check_separator(self, path: str, lines: Mapping[str, int | str], sizes: set[int]) -> None:
-        """Raises a UserError if the labels seem to have a different separator.
+        """Raises a UserError if class names seem to be separated by another character than the options state.
 
         Args:
-            path: The table.
-            lines: Position of the first row of each class.
-            sizes: The numbers of classes per row.
+            path: The file of the table.
+            lines: Position in the file of the first row of each class.
+            sizes: The different numbers of classes that rows have.
         """
 
     def _parse_parts(self, parts: list[Any]) -> tuple[list[str], str]:
@@ -106,7 +106,7 @@ class LabelColumn:
 
 
 class SeveralLabelsColumn(LabelColumn):
-    """A column whose cells contain any number of class names, with separators or as a JSON list."""
+    """A column whose cells contain any number of class names, separated by a character or as a JSON list."""
 
     head = MultiLabelSpec
     min_classes = 1

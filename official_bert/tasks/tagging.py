@@ -1,4 +1,4 @@
-"""The task of tagging words. Reads a folder of CoNLL or CoNLL-U files, or a table."""
+"""The task "tagging": tags words. Reads a folder of CoNLL or CoNLL-U files, or a table."""
 
 import abc
 import collections
@@ -25,7 +25,7 @@ class TaggingTask(Task):
     """Base class of tagging tasks. Subclasses read the sentences.
 
     Args:
-        options: The window stride and the head.
+        options: The options of the task, such as the window stride.
         labels: Tags of an existing model, in the order of its logits. None to use the sorted tags of the training data.
 
     Raises:
@@ -42,7 +42,7 @@ class TaggingTask(Task):
 
     @abc.abstractmethod
     def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
-        """Returns the sentences of a split. If `tags` is not None, sentences with other tags are bad rows."""
+        """Reads the sentences of a split. If `tags` is not None, sentences with other tags are invalid rows."""
 
     def notes(self) -> list[str]:
         similar = table_labels.find_similar_classes(self.head.labels)
@@ -69,7 +69,10 @@ class TaggingTask(Task):
     def write_predictions(
         self, folder: str, split: str, predictions: Sequence[Tagged], sentences: Sequence[Sentence]
     ) -> list[str]:
-        """Writes a line for each word, with its tag if that is known and the one predicted: what conlleval reads."""
+        """Writes the words with their expected tags (if known) and predicted tags, in the format of conlleval.
+
+        Returns the path of the file.
+        """
         path = os.path.join(folder, f"predictions_{split}.txt")
         lines = []
         for sentence, (tags, _) in zip(sentences, predictions, strict=True):
@@ -80,10 +83,10 @@ class TaggingTask(Task):
 
 
 class FolderTaggingTask(TaggingTask):
-    """Tags the words of a folder's CoNLL or CoNLL-U files.
+    """Tags the words in CoNLL or CoNLL-U files of a folder.
 
-    The folder has a file for each split, with train, dev (or valid) and test in their names. The test split is
-    optional. It is scored unless tag_column is "none", and can be predicted.
+    The folder has a file for each split, whose name contains train, dev (or valid) or test. The test file is optional.
+    It can be predicted, and is also scored unless tag_column is "none".
 
     Args:
         options: The folder, its columns and the window stride.
@@ -112,7 +115,7 @@ class FolderTaggingTask(TaggingTask):
 
 
 class TableTaggingTask(TaggingTask):
-    """Tags the words of a table's rows.
+    """Tags the words in the rows of a table.
 
     Args:
         options: The files, their columns and the window stride.

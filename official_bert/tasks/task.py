@@ -1,4 +1,4 @@
-"""Base class of tasks: the data, the head, the scores and the prediction files."""
+"""The base class of tasks. A task combines data files, a kind of head, scores and prediction files."""
 
 import abc
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ class Task(abc.ABC):
 
     Args:
         name: Name of the task, a value of --task.
-        head: The kind of the task, with its settings.
+        head: The kind of task (such as classification), with its labels and settings.
 
     Attributes:
         best_metric: Name of the score that selects the best checkpoint.
         train_split: Split to train on.
         eval_splits: Splits with labels to evaluate on. The best_metric of the first split selects the best checkpoint.
         test_splits: Splits that --do_predict predicts. They may have labels.
-        title: Title in the model card.
+        title: Title of the task in the model card.
     """
 
     train_split: str = TRAIN
@@ -38,18 +38,18 @@ class Task(abc.ABC):
 
         Args:
             split: `train_split`, or one of `eval_splits` and `test_splits`.
-            bad_rows: Receives the rows that cannot be read, with file and line.
+            bad_rows: Handles rows that cannot be read.
 
         Raises:
-            UserError: If a file is missing or has another layout.
+            UserError: If a file is missing or has another format.
         """
 
     @abc.abstractmethod
     def write_predictions(self, folder: str, split: str, predictions: Any, examples: Sequence[Any]) -> list[str]:
-        """Writes prediction files into the folder and returns their paths."""
+        """Writes the predictions for a split to files in the folder, and returns their paths."""
 
     def metrics(self, predictions: Any, examples: Sequence[Any]) -> dict[str, float]:
-        """Returns scores by name, computed like the task's official script. The examples must have labels."""
+        """Returns scores by name, computed like in the task's official script. The examples must have labels."""
         return self.head.scores(predictions, examples)
 
     @property
@@ -62,9 +62,9 @@ class Task(abc.ABC):
         return self.name
 
     def notes(self) -> list[str]:
-        """Returns notes for the user on how the data were interpreted."""
+        """Returns notes for the user about how the data were interpreted."""
         return []
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
-        """Returns the content of task.json (see checkpoints.finetuned.save)."""
+        """Returns the contents of task.json (see checkpoints.finetuned.save)."""
         return self.head.task_spec(self.name, max_seq_length)

@@ -17,9 +17,10 @@ class TextTask(Task):
     def write_predictions(
         self, folder: str, split: str, predictions: Array, examples: Sequence[TextExample]
     ) -> list[str]:
-        """Writes predictions_<split>.tsv: id, prediction, expected label and the probability of each class.
+        """Writes predictions_<split>.tsv and returns its path.
 
-        Numbers have seven significant digits. Predictions below the head's min_confidence are empty.
+        The columns are id, prediction, expected label and the probability of each class. Numbers have seven significant
+        digits. Predictions whose probability is below the model's min_confidence are empty.
         """
         head = self.head
         classes = head.labels or ()

@@ -1,4 +1,4 @@
-"""XNLI (Conneau et al., arXiv:1809.05053): natural language inference in fifteen languages.
+"""The task XNLI (Conneau et al., arXiv:1809.05053): natural language inference in fifteen languages.
 
 As in the original, the training data are MultiNLI translated into the language (multinli/multinli.train.LANGUAGE.tsv).
 The dev and test data are the rows of the language in xnli.dev.tsv and xnli.test.tsv.
@@ -23,7 +23,7 @@ _COLUMNS = ("sentence1", "sentence2", "gold_label", "language")
 
 
 class XnliTask(TextTask):
-    """XNLI in one language.
+    """The task XNLI in one language.
 
     Args:
         options: The language and the data folder.
@@ -49,7 +49,7 @@ class XnliTask(TextTask):
         return {**super().task_spec(max_seq_length), "language": self._options.language}
 
     def read_file(self, path: str, split: str, bad_rows: BadRows) -> list[TextExample]:
-        """Reads the rows of the task's language from a file with the layout of a split."""
+        """Reads the rows in the task's language from a file in the format of the split's file."""
         language = self._options.language
         columns = _TRAIN_COLUMNS if split == TRAIN else _COLUMNS
         examples, languages = [], set()

@@ -167,7 +167,7 @@ def test_missing_operations_of_a_release_are_reported(monkeypatch: pytest.Monkey
     assert "PartitionedCall" in used or "StatefulPartitionedCall" in used
     assert not [name for name in used if name.startswith("__inference")]
     assert [operations.find_missing(str(tmp_path), release) for release in operations.releases()] == [[]] * 5
-    known = dict(operations._operations()["2.19"])
+    known = dict(operations._load_operations()["2.19"])
     known["AddV2"] = frozenset()
     del known["Relu"]
     monkeypatch.setattr(operations, "_operations", lambda: {"2.19": known})
@@ -187,4 +187,4 @@ def test_an_export_for_a_release_that_lacks_its_operations_is_refused(monkeypatc
 def test_no_operation_of_this_tensorflow_is_missing_in_the_list():
     release = ".".join(tf.__version__.split(".")[:2])
     public = {name for name in dir(tf.raw_ops) if name[0].isupper()}
-    assert public - {"PyFunc", "PyFuncStateless", "EagerPyFunc"} <= set(operations._operations()[release])
+    assert public - {"PyFunc", "PyFuncStateless", "EagerPyFunc"} <= set(operations._load_operations()[release])
