@@ -4,9 +4,10 @@
     python tools/baseline.py compare FOLDER    # measures it again and prints every difference
 
 Results depend on the processor, so record the older commit on the machine where you compare, into a FOLDER outside of
-the checkout. Only commands and public names are used, and arguments are translated for older commits: run this file by
-its path in a checkout of any of them. baseline_cases.json lists what is measured. Its "renamed" has a command, a
-current argument, and the one for older commits, whose --help does not list the flag. `--only=SECTION` measures a part.
+the checkout. Only commands and public names are used, and arguments are translated for older commits, so you can run
+this file by its path in a checkout of any commit. baseline_cases.json lists what is measured. Its "renamed" lists a
+command, a current argument, and the argument that older commits, whose --help lacks the flag, take instead.
+`--only=SECTION` measures one section.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def make_sentence(rng: random.Random, shortest: int, longest: int) -> str:
 
 
 def make_rows(count: int, seed: int) -> list[dict[str, Any]]:
-    """Returns rows with the inputs and labels of every kind of head."""
+    """Returns random rows that have the inputs and labels of every kind of task."""
     rng, rows = random.Random(seed), []
     for number in range(count):
         text = make_sentence(rng, 1, 18)
@@ -102,13 +103,13 @@ def read_json_lines(path: str) -> list[Any]:
 
 
 def read_logs(folder: str) -> dict[str, list[dict[str, Any]]]:
-    """Returns the logged values of each training step and evaluation of a run."""
+    """Returns the logged values of each training step and each evaluation of a run."""
     logs = {name: read_json_lines(f"{folder}/{name}.jsonl") for name in ("train", "eval")}
     return {log: [{name: line[name] for name in line if LOGGED.search(name)} for line in logs[log]] for log in logs}
 
 
 def predict(model: Any, rows: list[dict[str, Any]]) -> Any:
-    """Returns the predictions for the columns of the rows, as JSON holds them."""
+    """Returns a model's predictions for the rows as JSON values. The columns of the rows are the model's inputs."""
     answers = model.predict(get_columns(rows, rows[0]))
     return json.loads(
         json.dumps(answers, default=lambda each: each.tolist() if hasattr(each, "tolist") else vars(each))
@@ -125,7 +126,7 @@ def digest_weights(model: Any) -> str:
 
 
 def command_line(command: str, arguments: str) -> list[str]:
-    """Returns the words of a command, with the arguments that the measured checkout takes."""
+    """Returns the words of a command line, with arguments translated for the measured checkout if necessary."""
     program = [sys.executable, "-m", "official_bert_cli", command]
     for name, today, before in CASES["renamed"]:
         if name == command and today in arguments:
@@ -135,7 +136,7 @@ def command_line(command: str, arguments: str) -> list[str]:
 
 
 def run(command: str, arguments: str) -> None:
-    """Runs a command of official-bert in this process, which saves its start, and expects it to succeed."""
+    """Runs a command of official-bert in this process, which saves time. Raises an error if the command fails."""
     sys.argv = command_line(command, arguments)[2:]
     try:
         with open("log.txt", "w") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
@@ -176,7 +177,7 @@ def measure_two_devices() -> Values:
 
 
 def measure_killed_runs() -> Values:
-    """Measures runs that are killed while they train and then started again, and the same runs without a kill."""
+    """Measures the results of runs that are killed during training and started again, and of undisturbed runs."""
     make_training_records()
     tags = f"{FINETUNE} {CASES['kinds']['tags']['flags']} --eval_steps=3"
     for command, flags in {"pretrain": f"{PRETRAIN} --save_checkpoints_steps=3", "finetune": tags}.items():
@@ -212,7 +213,7 @@ def measure_conversions() -> Values:
 
 
 def get_columns(rows: list[dict[str, Any]], names: Iterable[str]) -> Any:
-    """Returns the only column, or a tuple of columns."""
+    """Returns a tuple of the columns `names` of the rows, or the column itself if there is only one."""
     columns = tuple([row[name] for row in rows] for name in names)
     return columns if len(columns) > 1 else columns[0]
 
@@ -232,7 +233,7 @@ def measure_fit(kind: dict[str, Any], asked: list[dict[str, Any]]) -> dict[str, 
 
 
 def measure_kinds() -> Values:
-    """Measures losses of `fit` and `finetune` per kind of head, and the answers through every interface."""
+    """Measures the losses of `fit` and `finetune` for each kind of task, and the answers through every interface."""
     make_training_records()
     exports = {}
     for name, kind in CASES["kinds"].items():
@@ -257,7 +258,7 @@ def measure_kinds() -> Values:
 
 
 def measure_server(exports: dict[str, list[dict[str, Any]]]) -> Values:
-    """Serves all exports in one process and asks each for its rows."""
+    """Serves all exports in one process, and measures the answers to the rows of each."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         host, port = free.getsockname()
     words = command_line("serve", " ".join(f"--model={name}=exports/{name}" for name in exports) + f" --port={port}")
@@ -276,7 +277,7 @@ def measure_server(exports: dict[str, list[dict[str, Any]]]) -> Values:
 
 
 def measure(section: str) -> dict[str, Any]:
-    """Returns the values of a section, measured in a process and a temporary folder of their own."""
+    """Returns the values of a section by name, measured in a separate process in a temporary folder."""
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONPATH": os.getcwd()}
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, os.path.abspath(__file__), "measure", folder, f"--only={section}"]
@@ -285,7 +286,7 @@ def measure(section: str) -> dict[str, Any]:
 
 
 def find_differences(old: Any, new: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yields the place in nested lists and dicts, and both values, of everything that differs."""
+    """Yields the differences between two nested lists and dicts: a place, such as [a][3], the old and new value."""
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
@@ -296,7 +297,7 @@ def find_differences(old: Any, new: Any, place: str = "") -> Iterator[tuple[str,
 
 
 def print_differences(old: dict[str, Any], new: dict[str, Any]) -> int:
-    """Prints a line for each value that differs; returns their number."""
+    """Prints a line for each name whose values differ. Returns the number of lines."""
     count = 0
     for name in {**old, **new}:
         if found := list(find_differences(old.get(name, "missing"), new.get(name, "missing"))):

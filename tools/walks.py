@@ -1,4 +1,4 @@
-"""Counts the files that a reader enters to follow four paths through the code: `python tools/walks.py [WALK ...]`.
+"""Counts the files that one has to read to follow four paths through the code: `python tools/walks.py [WALK ...]`.
 
 - pretrain: a flag of run_pretraining to the training step: the files that parse the flags, and those on the call stack
   when the step is traced.
@@ -6,8 +6,8 @@
 - finetune: a row of a CSV file through `official-bert finetune` to a metric.
 - serve: a text through `official-bert serve`, once with a SavedModel and once with ONNX Runtime.
 
-Files count if one of their functions is called (sys.setprofile). Commands and public names are used only: run this file
-by its path, with PYTHONPATH set to a checkout, to count the files of another commit.
+A file counts if one of its functions is called (sys.setprofile). Only commands and public names are used. To count the
+files of another commit, run this file by its path, with PYTHONPATH set to a checkout of the commit.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ _PORT = re.compile(r"127\.0\.0\.1:(\d+)")
 
 
 class Walk:
-    """The files whose functions are called while `active` is true, in the order of their first calls."""
+    """Records the files whose functions are called while `active` is true, in the order of their first calls."""
 
     def __init__(self, stop_at: str | None = None) -> None:
         self.files: dict[str, None] = {}
@@ -69,7 +69,7 @@ class Walk:
 
 
 def _name_file(frame: Any) -> str | None:
-    """Returns the path of a frame's file in the checkout, or None for other code, tools and tests."""
+    """Returns the path of a frame's file in the checkout. Returns None for tools, tests and other code."""
     path = pathlib.Path(frame.f_code.co_filename)
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # the body of a module or class
         return None
@@ -145,7 +145,7 @@ def serve(folder: pathlib.Path, name: str) -> list[str]:
 
 
 def _ask(walk: Walk, reading: int, log: int) -> None:
-    """Waits for the server's log to name the port and the loaded model, sends one request, and stops the server."""
+    """Waits until the server's log names the port and the loaded model, sends one request, and stops the server."""
     port = None
     for line in os.fdopen(reading):
         os.write(log, line.encode())

@@ -170,7 +170,7 @@ def test_missing_operations_of_a_release_are_reported(monkeypatch: pytest.Monkey
     known = dict(operations._load_operations()["2.19"])
     known["AddV2"] = frozenset()
     del known["Relu"]
-    monkeypatch.setattr(operations, "_operations", lambda: {"2.19": known})
+    monkeypatch.setattr(operations, "_load_operations", lambda: {"2.19": known})
     assert operations.find_missing(str(tmp_path), "2.19") == ["AddV2 with T", "Relu"]
     message = refusal(operations.find_missing, str(tmp_path), "2.3")
     assert "TensorFlow 2.3" in message

@@ -1,4 +1,4 @@
-"""Times the faster forms of the encoder block against the block's own layers, in turn, in processor time.
+"""Compares the processor time of the faster forms of the encoder block with the time of the block's own layers.
 
 python -m tools.benchmarks.block_forms --model=mini --dtype=bfloat16
 """
@@ -26,7 +26,7 @@ _ROUNDS, _SECONDS, _BATCH, _LENGTH, _PREDICTIONS = 5, 0.5, 32, 64, 13
 
 
 def main() -> None:
-    """Prints the milliseconds of each form and of the layers."""
+    """Prints the milliseconds of each form of the block and of its own layers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=_SIZES, default="tiny", help="Size of the model.")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="Precision of the training steps.")
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _make_features(config: BertConfig) -> dict[str, Any]:
-    """Returns a batch of random records."""
+    """Returns the features of a batch of random pre-training records."""
     shape, predictions = (_BATCH, _LENGTH), (_BATCH, _PREDICTIONS)
 
     def integers(shape: tuple[int, ...], limit: int) -> Any:
@@ -99,7 +99,7 @@ def _answer(form: Callable[..., Any], features: dict[str, Any]) -> Callable[[], 
 
 
 def _compare(title: str, functions: dict[str, Callable[[], Any]]) -> None:
-    """Prints the median and the minimum of the processor time of each function."""
+    """Calls functions in turn, and prints the median and the minimum of the processor time of each."""
     for function in functions.values():
         for _ in range(3):  # compiles
             function()

@@ -1,9 +1,9 @@
-"""Fine-tuning compared with Hugging Face's Trainer and keras-hub: `python -m tools.benchmarks.finetuning`.
+"""Compares fine-tuning with Hugging Face's Trainer and keras-hub: `python -m tools.benchmarks.finetuning`.
 
 `official-bert finetune`, `fit` of official_bert, Hugging Face's Trainer and keras-hub's fit learn to classify the same
-rows from the same weights, with the same batch size, learning rate and epochs. Each is a process of its own from its
-start to its score, as users run it, and evaluates once, at the end. Steps are shown separately from the start and the
-end, since only they take longer in a longer run.
+rows from the same weights, with the same batch size, learning rate and epochs. Each program runs in a separate process,
+measured from its start to its score, and evaluates once, at the end. The time of steps is shown separately, since only
+it grows with the length of the training.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ class Options(ValidatedOptions):
 
 
 def prepare(options: Options, folder: str) -> None:
-    """Writes the rows and the model in the formats that the programs read."""
+    """Writes the training and dev rows, and the model, in the formats that the programs read."""
     sentences, _, vocab_file = samples.write_text(folder)
     if options.train_file and options.eval_file:
         rows, dev = (
@@ -74,7 +74,7 @@ def prepare(options: Options, folder: str) -> None:
 
 
 def finetune(options: Options, folder: str) -> measuring.Metrics:
-    """Runs `official-bert finetune`."""
+    """Runs `official-bert finetune` and returns its metrics."""
     output = pathlib.Path(folder, "output")
     shutil.rmtree(output, ignore_errors=True)
     began = time.time()
@@ -97,7 +97,7 @@ def finetune(options: Options, folder: str) -> measuring.Metrics:
 
 
 def run_peer(function: str, options: Options, folder: str) -> measuring.Metrics:
-    """Runs a function of finetuning_peers."""
+    """Runs a program, a function of finetuning_peers, and returns its metrics."""
     arguments = {**dataclasses.asdict(options), "folder": folder, "model": f"{folder}/hugging_face"}
     arguments |= {"seed": 0, "metric": "accuracy", "fit": {"group_by_length": True}}
     arguments["trainer"] = {"weight_decay": 0.01, "train_sampling_strategy": "group_by_length"}
@@ -112,7 +112,15 @@ def run_peer(function: str, options: Options, folder: str) -> measuring.Metrics:
 def make_metrics(
     options: Options, began: float, usage: measuring.Usage, times: dict[int, float], accuracy: float
 ) -> measuring.Metrics:
-    """Returns the metrics of a run from the times at which some of its steps were done."""
+    """Computes the metrics of a run.
+
+    Args:
+        options: The flags of the benchmark.
+        began: Time at which the process was started.
+        usage: Resources that the process used.
+        times: The times at which some steps were done, by step.
+        accuracy: The accuracy on the dev rows.
+    """
     first, last = min(times), max(times)
     step = (times[last] - times[first]) / (last - first)
     return {

@@ -1,7 +1,7 @@
-"""A process that fine-tunes one model with one program: see finetuning.py and finetuning_quality.py in this folder.
+"""A process that fine-tunes a model with one program, for finetuning.py and finetuning_quality.py in this folder.
 
-Its arguments are the name of a function and a JSON object of its options. It prints a JSON object with the score on the
-dev rows and the times at which some of the steps were done.
+Its arguments are the name of a function and a JSON object with its options. It prints a JSON object with the score on
+the dev rows and the times at which some of the steps were done.
 """
 
 import json
@@ -18,7 +18,7 @@ Rows = tuple[list[list[str]], list[Any]]
 
 
 def read_rows(path: str) -> Rows:
-    """Returns the texts and labels of a TSV file with a header, whose last column is the label."""
+    """Returns the columns of texts and the labels in a TSV file with a header, whose last column is the label."""
     lines = pathlib.Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")[1:]
     *texts, labels = zip(*(line.split("\t") for line in lines), strict=True)
     return [list(column) for column in texts], [json.loads(label) for label in labels]
@@ -29,13 +29,13 @@ def is_regression(rows: Rows) -> bool:
 
 
 class Times:
-    """The times at which steps were done, by the number of the step."""
+    """Records the times at which steps were done, by step."""
 
     def __init__(self) -> None:
         self.by_step: dict[int, float] = {}
 
     def note(self, step: int) -> None:
-        """Records the time after each TIMED_STEPS steps."""
+        """Records the present time if `step` is a multiple of TIMED_STEPS."""
         if step % TIMED_STEPS == 0:
             self.by_step[step] = time.time()
 
@@ -55,14 +55,14 @@ class Times:
 
 
 def fit(options: dict[str, Any], train: Rows, dev: Rows, times: Times, warmup_jump: bool = True) -> Any:
-    """Fine-tunes with `fit` of official_bert; returns the predictions for the dev rows.
+    """Fine-tunes with `fit` of official_bert. Returns the predictions for the dev rows.
 
     Args:
         options: Options of the benchmark.
         train: Rows to train on.
         dev: Rows to predict.
         times: Records the times of the steps.
-        warmup_jump: Whether the learning rate drops after warm-up, as in the original.
+        warmup_jump: Whether the learning rate drops abruptly after the warm-up, as in the original.
     """
     import official_bert
 
@@ -86,12 +86,12 @@ def fit(options: dict[str, Any], train: Rows, dev: Rows, times: Times, warmup_ju
 
 
 def fit_without_jump(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> Any:
-    """Fine-tunes like `fit`, but decays from the peak of the learning rate as Hugging Face's Trainer does."""
+    """Fine-tunes like `fit`, but the learning rate decays from its peak, as in Hugging Face's Trainer."""
     return fit(options, train, dev, times, warmup_jump=False)
 
 
 def keras_hub(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> Any:
-    """Fine-tunes with keras-hub's BertTextClassifier; returns the predictions for the dev rows."""
+    """Fine-tunes with keras-hub's BertTextClassifier. Returns the predictions for the dev rows."""
     import keras
     import keras_hub
     import tensorflow as tf
@@ -117,7 +117,7 @@ def keras_hub(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> 
 
 
 def hugging_face(options: dict[str, Any], train: Rows, dev: Rows, times: Times) -> Any:
-    """Fine-tunes with Hugging Face's Trainer; returns the predictions for the dev rows."""
+    """Fine-tunes with Hugging Face's Trainer. Returns the predictions for the dev rows."""
     import numpy as np
     import transformers
 
@@ -158,7 +158,10 @@ def hugging_face(options: dict[str, Any], train: Rows, dev: Rows, times: Times) 
 
 
 def compute_score(metric: str, predictions: Any, labels: list[Any]) -> float:
-    """Returns the accuracy, or Pearson's correlation, which for two classes is Matthews' correlation coefficient."""
+    """Returns the accuracy ("accuracy") or Pearson's correlation ("correlation") of predictions.
+
+    For two classes, Pearson's correlation is Matthews' correlation coefficient.
+    """
     import numpy as np
 
     predictions = np.asarray(predictions)

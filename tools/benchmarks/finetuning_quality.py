@@ -1,7 +1,7 @@
-"""Scores after fine-tuning on little data: `python -m tools.benchmarks.finetuning_quality --help`.
+"""Compares scores after fine-tuning on little data: `python -m tools.benchmarks.finetuning_quality --help`.
 
-`fit` of official_bert and Hugging Face's Trainer, both at their defaults, learn the same 1,000 rows of GLUE tasks from
-the same weights, with several learning rates and seeds. Each run is a process of its own. Its result is appended to
+`fit` of official_bert and Hugging Face's Trainer, both with their defaults, learn the same 1,000 rows of GLUE tasks
+from the same weights, with several learning rates and seeds. Each run is a separate process. Its result is appended to
 --results_file as a line of JSON. A run that has a line there is not repeated, so that you can stop at any time and
 continue with the same command.
 """
@@ -31,10 +31,10 @@ class Task(NamedTuple):
     """A GLUE task.
 
     Attributes:
-        columns: Positions of the texts and, last, of the label.
-        metric: See finetuning_peers.compute_score.
-        name: Name of the metric in the table.
-        has_header: Whether the files have a header line.
+        columns: Indices of the columns with the texts and, last, with the label.
+        metric: "accuracy" or "correlation" (see finetuning_peers.compute_score).
+        name: Name of the metric in the printed table.
+        has_header: Whether the files start with a header line.
     """
 
     columns: tuple[int, ...]
@@ -73,7 +73,7 @@ class Options:
 
 
 def write_rows(options: Options, task: str, folder: str) -> None:
-    """Writes the same rows of a task for all programs and seeds: train.tsv and dev.tsv."""
+    """Writes a task's training and dev rows, train.tsv and dev.tsv, which are the same for all programs and seeds."""
     columns, _, _, has_header = TASKS[task]
     for part, count in (("train", options.rows), ("dev", options.dev_rows)):
         text = pathlib.Path(options.glue_dir, task, f"{part}.tsv").read_text(encoding="utf-8-sig")
@@ -87,14 +87,14 @@ def write_rows(options: Options, task: str, folder: str) -> None:
 
 
 def read_results(path: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Returns the results of finished runs by what identifies them."""
+    """Returns the results of finished runs, by task, learning rate, seed and program."""
     file = pathlib.Path(path)
     results = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     return {tuple(result[key] for key in _KEYS): result for result in results}
 
 
 def run(options: Options, key: tuple[Any, ...]) -> None:
-    """Runs one program and appends its result to the results file."""
+    """Runs one program and appends its result to the results file. `key` is task, learning rate, seed and program."""
     task, rate, seed, program = key
     with tempfile.TemporaryDirectory() as folder:
         write_rows(options, task, folder)
@@ -108,7 +108,7 @@ def run(options: Options, key: tuple[Any, ...]) -> None:
 
 
 def print_table(results: dict[tuple[Any, ...], dict[str, Any]]) -> None:
-    """Prints a Markdown table with a line for each task, rate and program."""
+    """Prints a Markdown table with a line for each task, learning rate and program."""
     columns = ("task, metric", "rate", "program", "mean", "worst", "each seed", "CPU-seconds")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for task, rate in CELLS:

@@ -1,7 +1,8 @@
-"""Record generation by corpus size and number of workers: `python -m tools.benchmarks.generation`.
+"""Measures record generation by corpus size and number of workers: `python -m tools.benchmarks.generation`.
 
-Each row is `official-bert make-records` as a user runs it, with its start and all its processes. The text is repeated
-or shortened to each size. Memory is the largest resident size of any process, with and without pages of mapped files.
+Each row of the table measures `official-bert make-records` as users run it, including its start and all its processes.
+The text is repeated or shortened to each size. Memory is the largest resident size of any process, with and without
+pages of mapped files.
 """
 
 import dataclasses
@@ -38,7 +39,7 @@ class Options(ValidatedOptions):
 
 
 def write_corpus(text: bytes, path: str, megabytes: int) -> None:
-    """Writes text of a size to a file: the text repeated, up to the end of a document."""
+    """Writes a corpus of `megabytes` MB: the text repeated, up to the end of a document."""
     whole, rest = divmod(megabytes * 1_000_000, len(text))
     with open(path, "wb") as file:
         for _ in range(whole):
@@ -47,7 +48,7 @@ def write_corpus(text: bytes, path: str, megabytes: int) -> None:
 
 
 def generate(corpus: str, vocab_file: str, options: Options, workers: int) -> measuring.Metrics:
-    """Runs the command."""
+    """Runs `official-bert make-records` on a corpus and returns its metrics."""
     folder = pathlib.Path(f"{corpus}.records")
     output = folder / "records.tfrecord"
     usage = measuring.run([

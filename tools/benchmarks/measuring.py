@@ -1,4 +1,4 @@
-"""What the benchmarks share: programs that take turns, what they use, and the table of their medians.
+"""What the benchmarks share: running programs in turn, measuring their resources, and printing a table of medians.
 
 Programs take turns within one run, so that other load on the machine affects all of them alike.
 """
@@ -36,7 +36,7 @@ Metrics = Mapping[str, float]  # by column of the table
 
 
 def config_file(size: str) -> str:
-    """Returns the path of a model's bert_config.json."""
+    """Returns the path of the bert_config.json for a model size, such as "tiny"."""
     return str(ROOT / "configs" / "models" / f"{MODELS[size]}.json")
 
 
@@ -44,11 +44,11 @@ class Usage(NamedTuple):
     """The resources that a process used.
 
     Attributes:
-        wall: Seconds.
+        wall: Elapsed seconds.
         cpu: Processor time in seconds, user and system, including its children.
         memory: Largest resident size of one process in MiB, including pages of mapped files.
-        own_memory: The same without mapped files, if memory was watched.
-        output: Text that it printed.
+        own_memory: The same without mapped files. 0 if memory was not watched.
+        output: The text that the process printed.
     """
 
     wall: float
@@ -63,10 +63,16 @@ class Usage(NamedTuple):
 
 
 def run(command: Sequence[str], is_ready: Callable[[], bool] | None = None, watch_memory: bool = False) -> Usage:
-    """Runs a command to its end, or kills it as soon as `is_ready` returns true.
+    """Runs a command and returns the resources that it used.
+
+    Args:
+        command: The words of the command line.
+        is_ready: Function that is called repeatedly. The process is killed as soon as it returns True. None to run the
+            process to its end.
+        watch_memory: Whether to measure `own_memory`.
 
     Raises:
-        SystemExit: If the command fails, or ends before it is ready.
+        SystemExit: If the command fails, or ends before `is_ready` returns True.
     """
     own_memory = 0.0
     with tempfile.TemporaryFile("w+", errors="replace") as output:
@@ -93,7 +99,7 @@ def run(command: Sequence[str], is_ready: Callable[[], bool] | None = None, watc
 
 
 def _largest_own_memory(first: int) -> float:
-    """Returns the largest anonymous resident size in MiB of a process and its descendants."""
+    """Returns the anonymous resident size in MiB of the largest process among `first` and its descendants."""
     status: dict[int, dict[str, str]] = {}
     for path in pathlib.Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):  # the process has ended
@@ -109,9 +115,9 @@ def compare(title: str, programs: Mapping[str, Callable[[], Metrics]], rounds: i
 
     Args:
         title: Heading of the table.
-        programs: Functions that run a program and return its metrics, by name.
+        programs: Functions that each run a program and return its metrics, by name of the program.
         rounds: How often each program runs, not counting a first round that warms up.
-        rate: Column whose ratio to the first program is added.
+        rate: The metric for which the table shows each program's ratio to the first program.
     """
     if rounds < 1:
         raise UserError(f"--rounds is {rounds}; it must be at least 1")
@@ -129,7 +135,10 @@ def compare(title: str, programs: Mapping[str, Callable[[], Metrics]], rounds: i
 
 
 def print_table(title: str, rows: Mapping[str, Metrics], rate: str) -> None:
-    """Prints the date, the processor and a Markdown table with the ratio of each row's rate to the first row's."""
+    """Prints the date, the processor and a Markdown table of metrics.
+
+    The last column is the ratio of each row's metric `rate` to the first row's.
+    """
     cpu_info = pathlib.Path("/proc/cpuinfo")
     models = re.findall(r"model name\s*: (.*)", cpu_info.read_text()) if cpu_info.exists() else []
     processor = f"{(models or [platform.machine()])[0]}, {os.cpu_count()} processors"

@@ -1,8 +1,8 @@
-"""Answers to a file of texts, compared with Hugging Face: `python -m tools.benchmarks.prediction`.
+"""Compares the speed of predicting a file of texts with Hugging Face: `python -m tools.benchmarks.prediction`.
 
-All programs have the same weights (random ones) and texts, and write a line of JSON for each text. Hugging Face's
-programs sort the texts by length and pad each batch to its longest, as their users would. Each is a process of its own
-from its start to its last line. The answers must be equal up to rounding.
+All programs have the same (random) weights and texts, and write a line of JSON for each text. Hugging Face's programs
+sort the texts by length and pad each batch to its longest text, as their users would. Each program runs in a separate
+process, measured from its start to its end. The answers must be equal up to rounding.
 """
 
 import dataclasses
@@ -34,13 +34,13 @@ class Options(ValidatedOptions):
 
 
 def predict(command: list[str], rows: int) -> measuring.Metrics:
-    """Runs a program."""
+    """Runs a program that predicts `rows` texts, and returns its metrics."""
     usage = measuring.run(command)
     return {"seconds": usage.wall, "texts/s": rows / usage.wall, "texts/CPU-s": rows / usage.cpu}
 
 
 def read_answers(path: str) -> np.ndarray:
-    """Returns the probabilities in a file of answers."""
+    """Returns the predicted probabilities in a file of answers [texts, classes]."""
     lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
     return np.array([json.loads(line)["probabilities"] for line in lines])
 

@@ -1,7 +1,7 @@
-"""Answers to a file of texts as users of Hugging Face get them: a process that tools/benchmarks/prediction.py starts.
+"""Predicts a file of texts as users of Hugging Face do. tools/benchmarks/prediction.py starts this process.
 
-The Trainer computes the model, or ONNX Runtime does from an ONNX file. Nothing else is imported, since the start is
-measured too.
+The model is computed by the Trainer, or by ONNX Runtime from an ONNX file. Nothing else is imported, since the time to
+start is measured, too.
 """
 
 import json
@@ -14,7 +14,7 @@ import transformers
 
 
 def predict(model: str, texts: str, batch_size: int, output: str, onnx_file: str | None = None) -> None:
-    """Writes the answers to a file of texts."""
+    """Predicts a file of texts and writes the answers to `output`."""
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     lines = pathlib.Path(texts).read_text(encoding="utf-8").splitlines()
@@ -33,7 +33,7 @@ def predict(model: str, texts: str, batch_size: int, output: str, onnx_file: str
 
 
 def run_trainer(model: str, tokenizer: Any, encoded: list[list[int]], output: str, batch_size: int) -> Any:
-    """Returns the logits [B, C] of sequences by the Trainer."""
+    """Returns the logits of token sequences [B, C], computed by Hugging Face's Trainer."""
     arguments = transformers.TrainingArguments(
         output_dir=f"{output}.folder", per_device_eval_batch_size=batch_size, report_to="none", disable_tqdm=True,
         use_cpu=True, dataloader_pin_memory=False,
@@ -47,7 +47,7 @@ def run_trainer(model: str, tokenizer: Any, encoded: list[list[int]], output: st
 
 
 def run_onnx_runtime(path: str, tokenizer: Any, encoded: list[list[int]], batch_size: int) -> Any:
-    """Returns the logits [B, C] of sequences by ONNX Runtime."""
+    """Returns the logits of token sequences [B, C], computed by ONNX Runtime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -1,9 +1,9 @@
-"""A pre-training step compared with keras-hub and Hugging Face: `python -m tools.benchmarks.pretraining`.
+"""Compares a pre-training step with keras-hub and Hugging Face: `python -m tools.benchmarks.pretraining`.
 
-Every program runs in a process of its own that takes steps when its turn comes. Records have length 128 and 20
-predictions. The work differs: keras-hub has no next-sentence prediction, and Hugging Face's model computes masked-LM
-scores for all 128 positions. At equal work, it computes them for 20 positions, with a fused optimizer and with the
-memory allocator settings of official_bert.
+Every program runs in a separate process, which trains for some steps when it is its turn. Records have length 128 and
+20 predictions. The amounts of work differ: keras-hub has no next-sentence prediction, and Hugging Face's model computes
+masked-LM scores for all 128 positions. In the rows "at equal work", it computes them for 20 positions, with a fused
+optimizer and with the memory allocator settings of official_bert.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class Options(ValidatedOptions):
 
 
 def take_steps(process: subprocess.Popen[str], examples: int) -> measuring.Metrics:
-    """Lets a process take the steps of a round."""
+    """Lets a process run the training steps of one round, and returns its metrics."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("go\n")
@@ -60,7 +60,7 @@ def take_steps(process: subprocess.Popen[str], examples: int) -> measuring.Metri
 
 
 def start(stack: contextlib.ExitStack, arguments: dict[str, Any]) -> subprocess.Popen[str]:
-    """Starts a process of pretraining_peers, which ends with the stack."""
+    """Starts a process of pretraining_peers. It is killed when the stack is closed."""
     process = stack.enter_context(
         subprocess.Popen(
             [sys.executable, "-m", "tools.benchmarks.pretraining_peers", json.dumps(arguments)],

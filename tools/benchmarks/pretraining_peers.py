@@ -1,7 +1,7 @@
-"""A process that takes pre-training steps of one program on request: see tools/benchmarks/pretraining.py.
+"""A process that runs pre-training steps of one program on request, for tools/benchmarks/pretraining.py.
 
 Its argument is a JSON object with `program`, `config`, `records`, `batch` and `steps`. For each line on standard input
-it takes the steps, and prints their seconds as a JSON list: wall time, user time and system time.
+it runs the steps, and prints the seconds that they took as a JSON list: wall time, user time and system time.
 """
 
 import itertools
@@ -17,16 +17,16 @@ _WARM_UP = 3  # steps
 
 
 class Meter:
-    """Waits for the next line on standard input, and reports the time since."""
+    """Waits for requests on standard input, and reports the time that each took."""
 
     def wait(self) -> bool:
-        """Returns whether another round begins, or false when standard input ends."""
+        """Waits for the next request and starts the clock. Returns False if standard input has ended."""
         has_round = bool(sys.stdin.readline())
         self._start = self._now()
         return has_round
 
     def report(self) -> None:
-        """Prints the seconds since the round began."""
+        """Prints the seconds since the request as a JSON list: wall time, user time and system time."""
         print(json.dumps([end - start for start, end in zip(self._start, self._now(), strict=True)]), flush=True)
 
     def _now(self) -> tuple[float, float, float]:
@@ -35,7 +35,7 @@ class Meter:
 
 
 def batches(arguments: dict[str, Any]) -> Any:
-    """Returns the endless batches of `official-bert pretrain`."""
+    """Returns the endless dataset of batches that `official-bert pretrain` reads."""
     from official_bert.data.input_pipeline import training_batches
     from official_bert.data.record_schema import pretraining_schema
 
@@ -44,7 +44,7 @@ def batches(arguments: dict[str, Any]) -> Any:
 
 
 def official_bert(arguments: dict[str, Any], meter: Meter) -> None:
-    """Takes the steps of `official-bert pretrain`."""
+    """Runs training steps like `official-bert pretrain`."""
     from official_bert.utils.allocator import retune_allocator, tune_allocator
 
     tune_allocator()
@@ -110,7 +110,7 @@ def keras_hub(arguments: dict[str, Any], meter: Meter) -> None:
 
 
 def hugging_face(arguments: dict[str, Any], meter: Meter) -> None:
-    """Trains Hugging Face's BertForPreTraining on PyTorch, in the loop that its users write."""
+    """Trains Hugging Face's BertForPreTraining on PyTorch, in a loop such as its users write."""
     equal_work = arguments.get("equal_work", False)
     if equal_work:
         from official_bert.utils.allocator import tune_allocator

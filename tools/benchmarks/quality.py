@@ -1,14 +1,15 @@
-"""The best model for the same processor time: `python -m tools.benchmarks.quality --input_file=... --heldout_file=...`.
+"""Compares models that different programs train in the same processor time: `python -m tools.benchmarks.quality`.
 
 `official-bert pretrain`, Hugging Face's Trainer and keras-hub's fit learn the same text with the same vocabulary. The
-models have the same size, and each run has the same processor time (user and system, including child processes). Its
-start, the preparation of the data and the choice of a learning rate count. The vocabulary and the plain text do not.
+models have the same size, and each run has the same budget of processor time (user and system, including child
+processes). The budget includes the start, the preparation of the data and the choice of a learning rate, but not the
+making of the vocabulary and the plain text.
 
-The same evaluation scores all models, with converted weights, on the same records: sentence pairs, as official_bert was
-trained on, and sentences in one segment, as the others were. A model that has never seen a second segment may score
-better when it is not told of it, so the better of both losses counts.
+All models are converted and scored by the same evaluation on the same records: sentence pairs, on which official_bert
+was trained, and sentences in one segment, on which the others were trained. A model that was never trained on a second
+segment may score better if all segment ids are 0, so the better of both losses counts.
 
-The results of each run are a JSON file in --output_dir. A run whose file exists is not repeated.
+The results of each run are stored in a JSON file in --output_dir. A run whose file exists is not repeated.
 """
 
 import dataclasses
@@ -42,7 +43,7 @@ _RESERVE = 0.02  # of the budget, for checkpoints and for steps that take longer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """A model size with the settings that suit it."""
+    """A model size, with an initializer range and a learning rate that suit it."""
 
     layers: int
     width: int
@@ -51,7 +52,7 @@ class Size:
     learning_rate: float
 
     def config(self, vocab_size: int, length: int) -> BertConfig:
-        """Returns the model configuration. It has no dropout because a short run does not overfit."""
+        """Returns the model configuration. It has no dropout, because a model does not overfit in a short run."""
         return BertConfig(
             vocab_size=vocab_size, hidden_size=self.width, num_hidden_layers=self.layers,
             num_attention_heads=self.heads, intermediate_size=4 * self.width, hidden_dropout_prob=0.0,
@@ -90,7 +91,7 @@ class Options(ValidatedOptions):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run of the contest, with everything that decides its results."""
+    """One training run of a program, with everything that determines its results."""
 
     program: str
     seed: int
@@ -101,12 +102,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the run's folder."""
         return f"{self.program}-{self.size}-{self.minutes:.3g}-{self.seed}"
 
 
 def list_runs(options: Options) -> list[Run]:
-    """Returns all runs, seed by seed, so that each program soon has its first results."""
+    """Returns all runs. They are ordered by seed, so that there are soon some results of every program."""
     ours = {"dtype": options.dtype, "init_from_records": options.init_from_records}
     theirs = {"rates": list(map(float, options.learning_rates))}
     return [
@@ -140,7 +141,7 @@ def prepare(options: Options, folder: pathlib.Path) -> None:
 
 
 def run_command(command: str, **flags: Any) -> float:
-    """Runs a command of official-bert; returns its processor seconds."""
+    """Runs a command of official-bert. Returns its processor seconds."""
     words = [
         f"--{'' if value else 'no'}{name}" if isinstance(value, bool) else f"--{name}={value}"
         for name, value in flags.items()
@@ -149,24 +150,24 @@ def run_command(command: str, **flags: Any) -> float:
 
 
 def run_peer(function: str, arguments: dict[str, Any]) -> tuple[float, Any]:
-    """Runs a function of quality_peers; returns its processor seconds and its result."""
+    """Runs a function of quality_peers in a separate process. Returns its processor seconds and its result."""
     usage = measuring.run([sys.executable, "-m", "tools.benchmarks.quality_peers", function, json.dumps(arguments)])
     return usage.cpu, usage.result()
 
 
 def count_steps(seconds: float, speed: dict[str, float]) -> int:
-    """Returns the number of steps that fit into what remains of the budget."""
+    """Returns how many training steps fit into `seconds` processor seconds. `speed` comes from measure_speed."""
     return max(20, int((seconds - speed["start"]) / speed["step"]))
 
 
 def make_flags(run: Run, shared: pathlib.Path, folder: pathlib.Path, steps: int) -> dict[str, dict[str, Any]]:
-    """Returns the flags of the commands of official_bert.
+    """Returns the flags of make-records and pretrain, by command.
 
     Args:
         run: The run.
         shared: Folder of the text and the vocabulary.
-        folder: Folder of everything else.
-        steps: Number of training steps, which also decides how often the text is used.
+        folder: Folder of the run.
+        steps: Number of training steps, which also determines how often the text is used.
     """
     common = {
         "vocab_file": shared / "vocab.txt", "max_seq_length": run.length, "random_seed": run.seed,
@@ -191,7 +192,16 @@ def make_flags(run: Run, shared: pathlib.Path, folder: pathlib.Path, steps: int)
 
 
 def run_official_bert(run: Run, shared: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
-    """Runs official_bert; the budget includes the measurement of its speed and the records."""
+    """Runs official_bert within the budget, which includes making the records and measuring its speed.
+
+    Args:
+        run: The run.
+        shared: Folder of the text and the vocabulary.
+        folder: Folder of the run.
+
+    Returns:
+        Processor seconds, steps, learning rate and seconds per step.
+    """
     vocab_size = len((shared / "vocab.txt").read_text(encoding="utf-8").split())
     (folder / "bert_config.json").write_text(SIZES[run.size].config(vocab_size, run.length).to_json())
     flags = make_flags(run, shared, folder, steps=1)["pretrain"]
@@ -212,7 +222,12 @@ def run_official_bert(run: Run, shared: pathlib.Path, folder: pathlib.Path) -> d
 
 
 def perform(run: Run, shared: pathlib.Path) -> dict[str, Any]:
-    """Performs a run unless it is done, and returns its results."""
+    """Performs a run, unless its results exist already. Returns its results.
+
+    Args:
+        run: The run.
+        shared: Folder of the text, the vocabulary and the results.
+    """
     path, folder = shared / f"{run.name}.json", shared / run.name
     if path.exists():
         results = files.read_json_object(str(path))
@@ -244,7 +259,7 @@ def perform(run: Run, shared: pathlib.Path) -> dict[str, Any]:
 
 
 def summarize(results: Sequence[dict[str, Any]]) -> dict[str, measuring.Metrics]:
-    """Returns the means over the seeds, by program."""
+    """Returns the metrics of each program: means over the seeds."""
     by_program: dict[str, list[dict[str, float]]] = {}
     for each in results:
         pairs, whole = (each["heldout"][name] for name in _HELDOUT)

@@ -1,15 +1,16 @@
-"""A program of the contest of tools/benchmarks/quality.py, in a process of its own.
+"""The programs that tools/benchmarks/quality.py compares, each run in a separate process.
 
-Its arguments are the name of a function and a JSON object for it. Its last line of output is a JSON object.
+The arguments of the process are the name of a function and a JSON object for it. Its last line of output is a JSON
+object with the result.
 
-hugging_face learns as run_mlm of transformers does: Trainer, new masks in every batch, texts joined and cut into full
-sequences, the fused optimizer, a learning rate that warms up over a tenth of the steps and decays linearly.
-BertForMaskedLM would compute the scores of every position. The loss here computes only the scores of masked positions,
-as the other programs do, in the method that Trainer offers for this. keras_hub learns as its guides do: BertMaskedLM in
-fit, MaskedLMMaskGenerator, AdamW with clipping of the norm of all gradients.
+hugging_face trains like run_mlm of transformers: Trainer, new masks in every batch, texts concatenated and cut into
+full sequences, the fused optimizer, and a learning rate that warms up over a tenth of the steps and decays linearly.
+BertForMaskedLM would compute the scores of every position. The loss here computes only those of masked positions, as
+the other programs do, in the method that Trainer offers for this. keras_hub trains like its guides: BertMaskedLM in
+fit, MaskedLMMaskGenerator, and AdamW with clipping of the global gradient norm.
 
-Both are trained without dropout, because dropout slows learning in so short a time. Each begins with a few steps to
-measure their time, tries every learning rate on a tenth of its budget, and spends the rest on the best one.
+Both train without dropout, which slows learning in short runs. Each measures the time of a few steps first, tries every
+learning rate for a tenth of its budget, and spends the rest on the best one.
 """
 
 import itertools
@@ -29,16 +30,19 @@ _SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def spent() -> float:
-    """Returns the processor seconds of this process and its children since its start."""
+    """Returns the processor seconds that this process and its children have used so far."""
     return sum(os.times()[:4])
 
 
 def contest(arguments: dict[str, Any], train: Callable[[float, int], float]) -> dict[str, Any]:
-    """Chooses a learning rate, and trains for the rest of the budget.
+    """Chooses a learning rate, and trains with it for the rest of the budget.
 
     Args:
-        arguments: The budget and the rates.
-        train: Trains with a learning rate for a number of steps; returns the loss at the end.
+        arguments: The budget, "seconds", and the learning rates to try, "rates".
+        train: Function (learning rate, steps) that trains a new model and returns the loss at the end.
+
+    Returns:
+        Steps, learning rate, loss, seconds per step, and the loss of each learning rate that was tried.
     """
     budget, rates = arguments["seconds"], arguments["rates"]
     train(rates[0], _WARM_UP)
@@ -64,7 +68,7 @@ def lines(path: str) -> list[str]:
 
 
 def heldout_batches(arguments: dict[str, Any], path: str) -> Iterator[dict[str, Any]]:
-    """Yields batches of the first held-out records."""
+    """Yields batches of the first held-out records in the file `path`."""
     from official_bert.data.input_pipeline import evaluation_batches
     from official_bert.data.record_schema import pretraining_schema
 
@@ -73,7 +77,7 @@ def heldout_batches(arguments: dict[str, Any], path: str) -> Iterator[dict[str, 
 
 
 def measure_speed(arguments: dict[str, Any]) -> dict[str, float]:
-    """Returns the processor seconds of official_bert until its first step is done, and of a step."""
+    """Returns official_bert's processor seconds up to the end of its first step ("start") and per step ("step")."""
     from official_bert.utils.allocator import tune_allocator
 
     tune_allocator()
@@ -120,9 +124,10 @@ def measure_speed(arguments: dict[str, Any]) -> dict[str, float]:
 
 
 def score(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Returns loss and accuracy of a model of any program on held-out records, by official_bert's evaluation.
+    """Returns the loss and accuracy of a model of any program on held-out records, using official_bert's evaluation.
 
-    A model that has never seen a second segment may do better without being told of it, so both are tried.
+    A model that was never trained on a second segment may score better if all segment ids are 0. So both are tried, and
+    the better result is returned.
     """
     from official_bert.checkpoints.loading import assign_weights, open_model
     from official_bert.modeling.initialization import gelu_exact
@@ -164,7 +169,7 @@ def score(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_loss(arguments: dict[str, Any], compute_logits: Callable[[dict[str, Any]], Any]) -> float:
-    """Returns the loss of a program's own forward pass on the held-out pairs, which checks the converted weights."""
+    """Returns the loss on held-out pairs of a program's own forward pass. It serves to check the converted weights."""
     import numpy as np
 
     total = count = 0.0

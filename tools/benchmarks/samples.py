@@ -1,4 +1,4 @@
-"""Text, records and models to measure with, made from Python's own documentation and random weights."""
+"""Makes text, records and models for benchmarks from Python's own documentation and random weights."""
 
 import dataclasses
 import json
@@ -15,7 +15,11 @@ LABELS = ("no", "yes")
 
 
 def write_text(folder: str) -> tuple[list[str], str, str]:
-    """Gathers Python's documentation and learns 8,000 pieces; returns the sentences, the text file, the vocabulary."""
+    """Writes Python's documentation and a vocabulary of 8,000 tokens learned from it to a folder.
+
+    Returns:
+        The sentences, the path of the text file, and the path of the vocabulary.
+    """
     print("gathering text, learning a vocabulary", flush=True)
     documents, _ = python_prose.gather()
     text_file, vocab_file = f"{folder}/text.txt", f"{folder}/vocab.txt"
@@ -33,7 +37,7 @@ def write_records(text_file: str, vocab_file: str, path: str) -> None:
 
 
 def write_classifier(size: str, vocab_file: str, folder: str) -> str:
-    """Writes a classifier with random weights; returns its folder."""
+    """Writes a text classifier with random weights. Returns the path of its folder."""
     import official_bert
 
     vocab, path = pathlib.Path(vocab_file).read_text(encoding="utf-8"), f"{folder}/trained"
@@ -43,14 +47,14 @@ def write_classifier(size: str, vocab_file: str, folder: str) -> str:
 
 
 def convert(model: str, to_format: str, folder: str) -> str:
-    """Converts a model to another format; returns its folder."""
+    """Converts a model to another checkpoint format. Returns the path of the new folder."""
     path = f"{folder}/{to_format}"
     run([*COMMAND, "convert", f"--from={model}", f"--to={path}", f"--to_format={to_format}"])
     return path
 
 
 def export(model: str, folder: str) -> dict[str, str]:
-    """Exports a classifier for TensorFlow and ONNX Runtime, also with 8-bit matrices; returns the folders by name."""
+    """Exports a classifier as SavedModel and to ONNX, also with 8-bit matrices. Returns the folders by name."""
     examples = pathlib.Path(folder, "examples.jsonl")
     examples.write_text(json.dumps({"text": "a text", "label": LABELS[0]}) + "\n", encoding="utf-8")
     flags = {

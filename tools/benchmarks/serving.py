@@ -1,7 +1,7 @@
-"""Answers to single texts, compared with Hugging Face's pipeline: `python -m tools.benchmarks.serving`.
+"""Compares the speed of answering single texts with Hugging Face's pipeline: `python -m tools.benchmarks.serving`.
 
-All programs have the same weights (random ones) and answer the same sentences in turn. The clients share the processor
-with the programs. Compare 32 clients with the row of 32 texts in one call, whose latency is the time of the whole call.
+All programs have the same (random) weights and answer the same sentences in turn. The clients of the server share the
+processor with it. Compare 32 clients with the row of 32 texts in one call, whose latency is the time of the whole call.
 """
 
 import contextlib
@@ -47,12 +47,12 @@ class Options(ValidatedOptions):
 
 
 def make_metrics(latencies: list[float], texts: int, cpu: float) -> measuring.Metrics:
-    """Returns the metrics of calls with several texts each, or of the requests of several clients.
+    """Computes the metrics of calls that answer several texts each, or of requests by several clients.
 
     Args:
         latencies: Seconds of each call or request.
         texts: Number of texts that are answered at the same time.
-        cpu: Processor milliseconds of a text.
+        cpu: Processor milliseconds per text.
     """
     p50, p99 = 1000 * np.percentile(latencies, [50, 99])
     rate = texts * len(latencies) / sum(latencies)
@@ -60,7 +60,7 @@ def make_metrics(latencies: list[float], texts: int, cpu: float) -> measuring.Me
 
 
 def call(answer: Answer, texts: Iterator[str], batch_size: int, lasting: float) -> measuring.Metrics:
-    """Measures calls in this process, one after the other."""
+    """Measures calls in this process for `lasting` seconds, one after the other. Each answers `batch_size` texts."""
     latencies: list[float] = []
     end, cpu = time.perf_counter() + lasting, time.process_time()
     while (start := time.perf_counter()) < end or not latencies:
@@ -71,7 +71,7 @@ def call(answer: Answer, texts: Iterator[str], batch_size: int, lasting: float) 
 
 
 class Client:
-    """A client that sends one request after the other. It does little itself, since it shares the processor."""
+    """A client that sends one request after the other. It does little work itself, since it shares the processor."""
 
     def __init__(self, port: int, texts: Iterator[str], latencies: list[float]) -> None:
         self.connection = socket.create_connection(("localhost", port))
@@ -79,13 +79,13 @@ class Client:
         self._received = b""
 
     def ask(self) -> None:
-        """Sends a request."""
+        """Sends the next request."""
         body = json.dumps({"instances": [next(self._texts)]}).encode()
         self._started = time.perf_counter()
         self.connection.sendall(_HEAD % len(body) + body)
 
     def read(self) -> bool:
-        """Reads what has arrived; returns whether the answer is complete."""
+        """Reads the data that have arrived. Returns whether the answer is complete."""
         more = self.connection.recv(1 << 16)
         self._received += more
         head, _, body = self._received.partition(b"\r\n\r\n")
@@ -99,7 +99,14 @@ class Client:
 
 
 def request(server: tuple[int, int], texts: Iterator[str], clients: int, lasting: float) -> measuring.Metrics:
-    """Measures requests to a server (its port and process) by several clients at the same time."""
+    """Measures requests to a server by several clients at the same time.
+
+    Args:
+        server: The port and the process id of the server.
+        texts: The texts to send.
+        clients: Number of clients.
+        lasting: Number of seconds to send requests.
+    """
     port, pid = server
     latencies: list[float] = []
     end, cpu = time.perf_counter() + lasting, read_cpu_seconds(pid)
@@ -120,14 +127,14 @@ def request(server: tuple[int, int], texts: Iterator[str], clients: int, lasting
 
 
 def read_cpu_seconds(pid: int) -> float:
-    """Returns the processor time of a running process, user and system."""
+    """Returns the processor seconds that a running process has used."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 @contextlib.contextmanager
 def start_server(export: str) -> Iterator[tuple[int, int]]:
-    """Serves an export as the model m; yields the server's port and process."""
+    """Serves an export under the name m within the context. Yields the server's port and process id."""
     command = [*measuring.COMMAND, "serve", "--port=0", f"--model=m={export}"]
     log = pathlib.Path(f"{export}.log")
     with log.open("w") as stderr, subprocess.Popen(command, cwd=measuring.ROOT, stderr=stderr) as server:
@@ -143,13 +150,13 @@ def start_server(export: str) -> Iterator[tuple[int, int]]:
 
 
 def load_saved_model(folder: str) -> Answer:
-    """Returns a function that calls a SavedModel."""
+    """Returns a function that answers texts with a SavedModel."""
     serve = tf.saved_model.load(f"{folder}/1").signatures["serving_default"]
     return lambda texts: serve(text=tf.constant(texts))["probabilities"].numpy()
 
 
 def load_pipeline(folder: str) -> Answer:
-    """Returns a function that calls Hugging Face's pipeline."""
+    """Returns a function that answers texts with Hugging Face's pipeline."""
     import transformers
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -164,7 +171,7 @@ def load_pipeline(folder: str) -> Answer:
 
 
 def load_onnx_runtime(export: str, tokenizer_folder: str) -> Answer:
-    """Returns a function that calls ONNX Runtime on the ids of Hugging Face's tokenizer."""
+    """Returns a function that answers texts with ONNX Runtime and Hugging Face's tokenizer."""
     import onnxruntime
     import transformers
 

@@ -1,8 +1,8 @@
-"""From the start of a process to what its user waits for: `python -m tools.benchmarks.startup`.
+"""Measures how long users wait after they start a program: `python -m tools.benchmarks.startup`.
 
-Each is a process of its own, as users start it: help, the first step of a pre-training, the first answer of a
-SavedModel and of the server, and the first answer of Hugging Face's pipeline with the same weights. Files are in the
-page cache.
+Users wait for --help, the first step of a pre-training, the first answer of a SavedModel or of the server, or, for
+comparison, the first answer of Hugging Face's pipeline with the same weights. Each is measured in a new process. Files
+are in the page cache.
 """
 
 import dataclasses
@@ -41,13 +41,13 @@ class Options(ValidatedOptions):
 
 
 def start(command: list[str], is_ready: Callable[[], bool] | None = None) -> measuring.Metrics:
-    """Runs a command to its end, or until it is ready."""
+    """Runs a command to its end, or until `is_ready` returns True. Returns its metrics."""
     usage = measuring.run(command, is_ready)
     return {"seconds": usage.wall, "CPU-seconds": usage.cpu}
 
 
 def pretrain(folder: str, vocab_file: str, numbers: "itertools.count[int]") -> measuring.Metrics:
-    """Runs a pre-training until it has logged its first step."""
+    """Starts a pre-training and waits until it has logged its first step. Returns its metrics."""
     output = pathlib.Path(folder, f"run{next(numbers)}")
     log = output / "train.jsonl"
     command = [
@@ -59,7 +59,7 @@ def pretrain(folder: str, vocab_file: str, numbers: "itertools.count[int]") -> m
 
 
 def serve(export: str) -> measuring.Metrics:
-    """Runs the server until it has answered a text."""
+    """Starts the server and waits until it has answered a text. Returns its metrics."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]

@@ -1,1 +1,1 @@
-"""The paper's experiments, table by table: `python -m tools.reproduce --table=5 --scale=tiny`. Nothing imports it."""
+"""Reproduces the paper's experiments, table by table: `python -m tools.reproduce --table=5 --scale=tiny`."""

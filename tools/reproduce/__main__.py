@@ -10,7 +10,7 @@ from tools.reproduce.runs import perform
 
 
 def main(options: Options) -> None:
-    """Runs the commands of a table that are not done yet, and writes its result page."""
+    """Runs the commands of a table that have not been run yet, and writes the page with the results."""
     experiment = Experiment(options)
     for line in experiment.missing:
         print(f"left out: {line}", flush=True)

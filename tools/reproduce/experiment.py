@@ -1,6 +1,6 @@
-"""From a table of the paper to the commands that reproduce it, and from their results to scores.
+"""Derives the commands that reproduce a table of the paper, and reads scores from their results.
 
-The folder of a command is named after the flags that distinguish it, so that tables share records and models.
+The folder of a command is named after the flags that distinguish it, so that tables can share records and models.
 """
 
 import dataclasses
@@ -47,15 +47,15 @@ class Options(ValidatedOptions):
 
 
 class Experiment:
-    """The commands of a table and the scores they lead to.
+    """The commands that reproduce a table of the paper, and their scores.
 
     Args:
         options: The flags.
 
     Attributes:
         table: The table.
-        columns: The columns that have data.
-        missing: The columns that are left out, with the reason.
+        columns: The columns (tasks) for which there are data.
+        missing: For each column that is left out, a text with the reason.
     """
 
     def __init__(self, options: Options) -> None:
@@ -90,11 +90,11 @@ class Experiment:
         return os.path.join(self._options.output_dir, *names)
 
     def shape(self, variant: Variant) -> Shape:
-        """Returns the size of a variant's model."""
+        """Returns the size of the model of a variant, which is a row of the table."""
         return self._scale.shape if variant.size is None else Shape(*self._scale.shapes[variant.size])
 
     def runs(self) -> list[Run]:
-        """Returns the commands of the table without duplicates, each after the commands whose results it needs."""
+        """Returns the commands of the table, without duplicates. Commands whose results others need come first."""
         texts = self._options.input_file
         flags = {"input_file": texts, "vocab_file": self._vocab_file, "vocab_size": self._scale.vocab_size}
         runs = [Run(self._path("vocabulary"), "learn-vocabulary", flags)]
@@ -129,7 +129,13 @@ class Experiment:
         return self._path("tasks", name, column.replace(" ", "_"), f"seed_{seed}")
 
     def _pretraining(self, variant: Variant, seed: str, evaluation: Flags) -> list[Run]:
-        """Returns the commands that make a variant's records and model."""
+        """Returns the commands that make a variant's records and pre-train its model.
+
+        Args:
+            variant: The row of the table.
+            seed: Random seed.
+            evaluation: Flags of pretrain for the evaluation.
+        """
         scale, texts = self._scale, self._options.input_file
         runs = [self._records("train", texts, {}, variant.records)]
         steps, flags = self._steps - self._short_steps, dict[str, Any]()
@@ -160,7 +166,7 @@ class Experiment:
         return Run(folder, "pretrain", flags)
 
     def _find_checkpoint(self, variant: Variant, seed: str) -> str:
-        """Returns a variant's model, or its checkpoint after the share of the steps."""
+        """Returns the path of a variant's model, or of its checkpoint after `variant.share` of the steps."""
         if variant.share == 1:
             return self._model_folder(variant, seed)
         step = self._steps // _SHARES * round(variant.share * _SHARES)
@@ -185,7 +191,7 @@ class Experiment:
         return Run(folder, "finetune", {**flags, "do_train": True, "do_eval": True, "random_seed": int(seed)})
 
     def write_configs(self) -> None:
-        """Writes the bert_config.json of each model."""
+        """Writes the bert_config.json of each model size in the table."""
         vocab_size = len(files.read_text(self._vocab_file).splitlines())
         for variant in self.table.variants:
             shape = self.shape(variant)
@@ -196,7 +202,7 @@ class Experiment:
             files.write_text(self._config_file(variant), json.dumps(config, indent=1) + "\n")
 
     def score(self, variant: Variant, column: str, seed: str) -> float:
-        """Returns the score of a run in percent, or its perplexity."""
+        """Returns the score of a run in percent or, in the column of perplexities, its perplexity."""
         if column == PERPLEXITY:
             path = os.path.join(self._model_folder(variant, seed), "eval_results.txt")
             results = dict(line.split(" = ", 1) for line in files.read_text(path).splitlines())
@@ -212,5 +218,5 @@ class Experiment:
 
 
 def _slug(flags: Flags) -> str:
-    """Returns the part of a folder's name that lists flags."""
+    """Returns a text that lists flags, as a part of a folder's name."""
     return "".join(f"-{name}-{str(value).replace('/', '_')}" for name, value in flags.items())

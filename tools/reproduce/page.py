@@ -1,4 +1,4 @@
-"""The result page of a table in Markdown: the scores of the paper next to those of the runs."""
+"""Writes the page with the results of a table, in Markdown: the paper's scores next to those of the runs."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ A difference of means is significant if it exceeds two standard errors, which a 
 
 
 def write_page(experiment: Experiment, scores: Scores) -> str:
-    """Returns the Markdown of an experiment's result page."""
+    """Returns the Markdown text of an experiment's page."""
     table, columns = experiment.table, experiment.columns
     head = ["", "model", *(f"{column}, {source}" for column in columns for source in ("paper", "ours"))]
     lines = [f"# {table.title}", "", _format_row(head), _format_row(["---"] * len(head))]
@@ -43,7 +43,7 @@ def _format_scores(values: Sequence[float]) -> str:
 
 
 def compare_orders(table: Table, column: str, scores: Scores) -> str:
-    """Returns how many pairs of rows that the paper has scores of are in its order."""
+    """Returns a sentence on how many pairs of rows in a column have the same order as in the paper."""
     pairs = list(itertools.combinations([variant for variant in table.variants if column in variant.paper], 2))
     signs = [
         (one.paper[column] - other.paper[column])
@@ -55,7 +55,10 @@ def compare_orders(table: Table, column: str, scores: Scores) -> str:
 
 
 def find_difference(one: Sequence[float], other: Sequence[float]) -> float:
-    """Returns the difference between two means, or 0 if it is not significant or there is a single seed."""
+    """Returns the difference of the means of two lists of scores, or 0 if it is not significant.
+
+    With fewer than two scores in a list, no difference is significant.
+    """
     if min(len(one), len(other)) < 2:
         return 0.0
     difference = statistics.fmean(one) - statistics.fmean(other)

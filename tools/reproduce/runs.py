@@ -1,4 +1,4 @@
-"""Commands of an experiment: each has a folder for its results, runs in a process of its own and is skipped if done."""
+"""Runs the commands of an experiment in separate processes. A command whose results exist is skipped."""
 
 import json
 import os
@@ -15,14 +15,14 @@ from tools.reproduce.tables import Flags
 
 
 class Run(NamedTuple):
-    """A command of official-bert with the folder of its results."""
+    """A command of official-bert, its flags, and the folder of its results."""
 
     folder: str
     command: str
     flags: Flags
 
     def line(self) -> str:
-        """Returns the command as a user would type it."""
+        """Returns the command line as a user would type it."""
         return shlex.join(["official-bert", self.command, *map(_format_flag, self.flags.items())])
 
 
@@ -34,10 +34,10 @@ def _format_flag(item: tuple[str, Any]) -> str:
 
 
 def perform(runs: Sequence[Run]) -> None:
-    """Runs the commands that are not done yet, one after the other.
+    """Runs the commands one after the other, except those that have been run before.
 
     Raises:
-        UserError: If a command fails, or its folder holds the results of another command.
+        UserError: If a command fails, or its folder contains the results of another command.
     """
     for run in runs:
         print(f"$ {run.line()}", flush=True)
@@ -57,7 +57,7 @@ def perform(runs: Sequence[Run]) -> None:
 
 
 def _call(run: Run, output: str) -> tuple[int, int, int]:
-    """Runs a command and appends what it prints to a file; returns its exit code, its seconds and processor seconds."""
+    """Runs a command and appends its output to a file. Returns its exit code, elapsed and processor seconds."""
     command = [sys.executable, "-c", _program(), run.command, *map(_format_flag, run.flags.items())]
     before = os.times()
     with open(output, "ab") as target:
@@ -67,9 +67,10 @@ def _call(run: Run, output: str) -> tuple[int, int, int]:
 
 
 def _program() -> str:
-    """Returns the Python program of a command.
+    """Returns the Python code that the process of a command executes.
 
-    The command ends with this process. Otherwise, it would still lock its folder when the experiment is started again.
+    It makes the command end together with this process. Otherwise, the command would still lock its folder when the
+    experiment is started again.
     """
     # The model card of a run shows argv[0].
     return (

@@ -24,7 +24,7 @@ class Shape(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A row of a table.
+    """A row of a table: a variant of the model or its training.
 
     Attributes:
         name: Name of the row on the result page.
@@ -33,7 +33,7 @@ class Variant:
         pretraining: Flags of pretrain, in addition to those of the scale.
         finetuning: Flags of finetune, in addition to those of the scale.
         size: Index of the model in `Scale.shapes`, or None for `Scale.shape`.
-        share: Share of the pre-training steps after which the checkpoint is taken.
+        share: Share of the pre-training steps after which the model is fine-tuned. 1 for all steps.
     """
 
     name: str
@@ -49,9 +49,9 @@ class Table(NamedTuple):
     """A table or figure of the paper.
 
     Attributes:
-        title: Number and subject.
-        columns: Keys of COLUMNS, or PERPLEXITY.
-        variants: Rows.
+        title: Number and subject of the table.
+        columns: The columns: keys of COLUMNS, or PERPLEXITY.
+        variants: The rows.
     """
 
     title: str
@@ -61,27 +61,27 @@ class Table(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The size of an experiment.
+    """How large the experiments are: sizes of models, numbers of steps, and so on.
 
-    A small model learns to use context sooner from short sequences, so that pre-training may begin with them. That part
-    has no next-sentence prediction, since short sequences show too little of both segments.
+    Pre-training may begin with short sequences, from which a small model learns sooner to use context. This part has no
+    next-sentence prediction, since short sequences contain too little of both segments.
 
     Attributes:
         shape: Size of the model.
-        shapes: Fields of `Shape` for the models of table 6, in the order of the paper.
+        shapes: The sizes of the models of table 6 (the fields of `Shape`), in the order of the paper.
         vocab_size: Number of pieces in the vocabulary.
         config: Values of bert_config.json in addition to the size.
         records: Flags of make-records.
         pretraining: Flags of pretrain.
         steps: Number of pre-training steps.
-        short_share: Share of the steps that are taken on short sequences, before the others.
+        short_share: Share of the steps that train on short sequences, before the others.
         short_records: Flags of make-records for short sequences, in addition to `records`.
         short_pretraining: Flags of pretrain for short sequences, in addition to `pretraining`.
         phase2_steps: Number of final steps on records of length 512.
         finetuning: Flags of finetune.
-        lstm: Flags of finetune for a head with a BiLSTM.
-        features: Flags of finetune for a frozen encoder.
-        tasks: Flags of finetune, by column.
+        lstm: Additional flags of finetune for a head with a BiLSTM.
+        features: Additional flags of finetune for a frozen encoder.
+        tasks: Additional flags of finetune, by column.
     """
 
     shape: Shape
@@ -179,7 +179,7 @@ def _row(name: str, columns: tuple[str, ...], scores: tuple[float, ...], **flags
 
 
 def _base_and_large(title: str, columns: tuple[str, ...], *scores: tuple[float, ...]) -> Table:
-    """Returns a table of the 4th and the 6th size of table 6. A single tuple of scores is for the 6th size alone."""
+    """Returns a table with the 4th and 6th size of table 6 as rows. With one tuple of scores, only with the 6th."""
     rows = [
         _row(f"BERT, {size + 1}th size of table 6", columns, values, size=size)
         for size, values in zip((3, 5)[-len(scores) :], scores, strict=True)

@@ -1,4 +1,4 @@
-"""Attacks (`make attack`) and mutation testing (`make mutations`), which take longer than tests may.
+"""Attacks (`make attack`) and mutation testing (`make mutations`), which take too long to be part of the tests.
 
 Both use helpers of the tests. tests/tools/robustness tests them.
 """

@@ -1,8 +1,8 @@
-"""Mutation testing: `make mutations` changes one place in the code at a time and expects the listed tests to fail.
+"""Mutation testing: `make mutations` changes one place in the code at a time and expects a listed test to fail.
 
 mutations.toml lists the mutations. Each one is tried in a copy of the checkout, not in the working tree. The command
-exits with 1 if a mutation survives (all its tests pass) or cannot be tried because modules fail to import or a
-test takes too long. tests/tools/robustness/test_mutations.py keeps the list up to date.
+exits with 1 if a mutation survives (all its tests pass) or cannot be tried because modules fail to import or a test
+takes too long. tests/tools/robustness/test_mutations.py keeps the list up to date.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _BROKEN = ("ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "In
 
 
 class Mutation(NamedTuple):
-    """A change of one place in one file, and the tests that should fail because of it."""
+    """A change of one place in one file, and the tests of which one should fail because of it."""
 
     path: str
     old: str
@@ -76,7 +76,10 @@ def _copy_tree(target: pathlib.Path) -> pathlib.Path:
 
 
 class Verdict(NamedTuple):
-    """The first test that caught a mutation, or why it could not be tried. Both are empty if all tests pass."""
+    """The result of trying a mutation: the test that caught it, or why it could not be tried.
+
+    Both are empty if all tests pass, so that the mutation survives.
+    """
 
     caught_by: str = ""
     untried: str = ""
@@ -92,7 +95,7 @@ class UntriedError(Exception):
 
 
 def _try(mutation: Mutation, copies: list[pathlib.Path]) -> Verdict:
-    """Runs the tests of a mutation in one of the copies until one fails."""
+    """Applies a mutation in one of the copies of the checkout and runs its tests until one fails."""
     tree = copies.pop()
     path = tree / mutation.path
     source = path.read_text(encoding="utf-8")
@@ -105,7 +108,7 @@ def _try(mutation: Mutation, copies: list[pathlib.Path]) -> Verdict:
 
 
 def judge(tree: pathlib.Path, tests: list[str]) -> Verdict:
-    """Runs tests in a mutated tree and returns the verdict."""
+    """Runs tests in a tree that contains a mutation, and returns the verdict."""
     try:
         failed = run_tests(tree, ["-x", *tests])
     except UntriedError as error:
@@ -118,7 +121,7 @@ def judge(tree: pathlib.Path, tests: list[str]) -> Verdict:
 
 
 def run_tests(tree: pathlib.Path, arguments: list[str], timeout: float = _TIMEOUT) -> dict[str, str]:
-    """Runs pytest in a tree and returns the names of the failed tests with the first line of each error.
+    """Runs pytest in a tree. Returns the failed tests by name, with the first line of each error.
 
     Raises:
         UntriedError: If the tests take too long or modules cannot be imported.

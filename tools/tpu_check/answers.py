@@ -1,4 +1,4 @@
-"""Results of the compiler and their descriptions."""
+"""The results of the TPU's compiler, and their descriptions."""
 
 import dataclasses
 import math
@@ -21,14 +21,14 @@ _ARRAY = re.compile(r"(pred|[a-z]+(\d+))\[([\d,]*)\]")
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A step of one replica that fits into the TPU's memory.
+    """The compiler's result for a step that fits into the TPU's memory. All figures are for one replica.
 
     Attributes:
         device: The compiler's name of the TPU.
         flops: Number of floating-point operations.
-        peak_bytes: Peak memory, including weights and optimizer states.
-        variable_bytes: Memory of the weights and optimizer states.
-        collectives: Kind, number and result bytes of the operations between replicas.
+        peak_bytes: Peak memory in bytes, including weights and optimizer state.
+        variable_bytes: Memory of the weights and optimizer state in bytes.
+        collectives: Kind, number and result bytes of the operations between replicas, such as all-reduce.
     """
 
     device: str
@@ -51,11 +51,11 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """A step that needs more memory than the TPU has.
+    """The compiler's result for a step that needs more memory than the TPU has.
 
     Attributes:
-        needed_bytes: Memory that the step needs, according to the compiler.
-        available_bytes: Memory of the TPU without the part that it reserves.
+        needed_bytes: Bytes that the step needs, according to the compiler.
+        available_bytes: Bytes of the TPU's memory, without the part that it reserves.
     """
 
     needed_bytes: int
@@ -66,7 +66,7 @@ class Refused:
 
 
 def parse_refusal(message: str) -> Refused | None:
-    """Parses the compiler's out-of-memory message, or returns None if it is a different error."""
+    """Parses the compiler's out-of-memory message. Returns None if the message is about another error."""
     for pattern in _REFUSALS:
         if found := pattern.search(message):
             needed, needed_unit, available, available_unit = found.groups()
@@ -75,7 +75,7 @@ def parse_refusal(message: str) -> Refused | None:
 
 
 def parse_collectives(hlo: str) -> list[tuple[str, int, int]]:
-    """Returns kind, number and result bytes of the operations between replicas in an HLO module's text."""
+    """Returns kind, number and result bytes of the operations between replicas, from the text of an HLO module."""
     counts: dict[str, tuple[int, int]] = {}
     for result, kind in _COLLECTIVE.findall(hlo):
         number, size = counts.get(kind, (0, 0))
@@ -89,10 +89,10 @@ def _get_size(array: tuple[str, str, str]) -> int:
 
 
 def format_cells(answer: Compiled | Refused | str, batch: int) -> tuple[str, str, str, str, str]:
-    """Returns table cells: rows per replica, TFLOP, memory in GiB, bytes exchanged, and whether the step fits.
+    """Returns the cells of a table row: rows per replica, TFLOP, memory in GiB, bytes exchanged, and whether it fits.
 
     Args:
-        answer: Result of the compiler, or the reason why it has no result.
+        answer: The compiler's result, or the reason why there is none.
         batch: Number of rows per replica.
     """
     if not isinstance(answer, Compiled):
@@ -109,12 +109,12 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def find_largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """Returns the largest batch size that fits, to within an eighth, or 0 if not even one record fits.
+    """Returns the largest batch size that fits, to within an eighth, or 0 if a batch size of 1 does not fit.
 
     The batch size is doubled from `start` until it does not fit (or halved until it fits), then bisected.
 
     Args:
-        fits: Whether a batch size fits. All smaller sizes must fit as well.
+        fits: Function that returns whether a batch size fits. If it does, all smaller sizes must fit as well.
         start: First batch size to try, at least 1.
     """
     low, high = 0, 0  # Largest size that fits, smallest size that does not.

@@ -1,4 +1,4 @@
-"""Compiles the TPU recipes of configs/: `make tpu-check-recipes`."""
+"""Runs the check of the TPU recipes in configs/: `make tpu-check-recipes`."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The check: compiles the steps that the flags of pretrain or finetune describe and reports the compiler's results."""
+"""Compiles the training steps that flags of pretrain or finetune describe, and reports the compiler's results."""
 
 import dataclasses
 import importlib.metadata
@@ -17,7 +17,7 @@ OUT_OF_TIME = "not known: out of time"
 
 
 class StepCompiler:
-    """Compiles steps for a TPU within a common time limit.
+    """Compiles several steps for a TPU, with one time limit for all of them.
 
     Args:
         topology: Kind and layout of the TPU, such as v5e:2x4.
@@ -25,7 +25,7 @@ class StepCompiler:
 
     Attributes:
         topology: Kind and layout of the TPU.
-        replicas: Number of replicas of the TPU.
+        replicas: Number of replicas that the TPU has.
 
     Raises:
         UserError: If the topology does not exist, or a package of the check's environment is missing.
@@ -38,7 +38,7 @@ class StepCompiler:
         self.replicas = compiler.count_replicas(topology)
 
     def compile(self, step: ReplicaStep, batch: int, fast: bool = False) -> Compiled | Refused:
-        """Compiles a step.
+        """Compiles a step and prints a line about the result.
 
         Args:
             step: The step of one replica.
@@ -73,7 +73,12 @@ def run(
     step_options: PretrainingStepOptions | FineTuningStepOptions,
     task_options: TaskStepOptions | None = None,
 ) -> int:
-    """Reports whether the steps fit and the largest batch that fits. Returns 0 if they fit, otherwise 1.
+    """Reports whether the training steps fit, and the largest batch that fits. Returns the exit code: 0 if they fit.
+
+    Args:
+        options: The flags of the check.
+        step_options: The flags of pretrain or finetune.
+        task_options: The flags of the task, for finetune.
 
     Raises:
         UserError: If an option is invalid, or a package of the check's environment is missing.
@@ -87,7 +92,7 @@ def run(
 
 
 def get_replica_batch_size(options: PretrainingStepOptions, replicas: int, topology: str) -> int:
-    """Returns the number of records per replica.
+    """Returns the number of records per replica and step.
 
     Raises:
         UserError: If the batch cannot be divided evenly among replicas and micro-batches.
@@ -170,7 +175,16 @@ def _check_finetuning(options: Options, step_options: FineTuningStepOptions, tas
 def _search_largest_batch(
     step_compiler: StepCompiler, step: ReplicaStep, batch: int, parts: int, options: Options, is_fitting: bool
 ) -> str:
-    """Searches for the largest batch that fits and describes the result."""
+    """Searches for the largest batch that fits. Returns a sentence about the result.
+
+    Args:
+        step_compiler: Compiles the steps.
+        step: The step of one replica.
+        batch: A number of rows per replica that has been compiled.
+        parts: Number of micro-batches.
+        options: The flags of the check.
+        is_fitting: Whether `batch` fits.
+    """
     known = {batch // parts: is_fitting}
 
     def fits(micro_batch: int) -> bool:
@@ -189,7 +203,12 @@ def _search_largest_batch(
 
 
 def _describe_search(known: dict[int, bool], parts: int) -> str:
-    """Describes the state of an unfinished search. `known` maps micro-batch sizes to whether they fit."""
+    """Describes what an unfinished search has found.
+
+    Args:
+        known: Whether each micro-batch size that was tried fits.
+        parts: Number of micro-batches.
+    """
     fitting = max((batch for batch, fits in known.items() if fits), default=0)
     refused = min((batch for batch, fits in known.items() if not fits), default=0)
     least = f"{parts * fitting:,} per replica fits" if fitting else "no batch that fits was found"

@@ -1,7 +1,7 @@
 """Runs the TPU's compiler in a separate process: `python -m tools.tpu_check.compiler`.
 
-The compiler, libtpu, is driven by JAX. A process that has loaded TensorFlow's TPU build cannot load it. The module uses
-private interfaces of JAX, whose version is pinned.
+JAX drives the compiler, libtpu. A separate process is needed because libtpu cannot be loaded together with TensorFlow's
+TPU build. The module uses private interfaces of JAX, whose version is pinned.
 """
 
 import argparse
@@ -28,12 +28,12 @@ _ENVIRONMENT = {
 
 @dataclasses.dataclass(frozen=True)
 class LoweredStep:
-    """The lowered step of one replica.
+    """The step of one replica, lowered to HLO.
 
     Attributes:
         hlo: The serialized HLO module.
-        variables: Indices of the arguments that are variables.
-        first_result: Index of the result with the first variable's new value. The other variables follow.
+        variables: Indices of the arguments that are values of variables.
+        first_result: Index of the result that is the first variable's new value. The others follow.
     """
 
     hlo: bytes
@@ -42,7 +42,7 @@ class LoweredStep:
 
 
 def count_replicas(topology: str) -> int:
-    """Returns the number of replicas of a TPU topology.
+    """Returns the number of replicas that a TPU topology has.
 
     Raises:
         UserError: If the topology does not exist.
@@ -51,16 +51,16 @@ def count_replicas(topology: str) -> int:
 
 
 class OutOfTimeError(Exception):
-    """The compiler exceeded its time limit."""
+    """The compiler took longer than its time limit."""
 
 
 def compile_step(step: LoweredStep, topology: str, fast: bool, seconds: float | None = None) -> Compiled | Refused:
-    """Compiles a step for every core of a topology.
+    """Compiles a step for all cores of a TPU topology.
 
     Args:
         step: The step of one replica.
         topology: Kind and layout of the TPU, such as v5e:2x4.
-        fast: Whether to reduce the compiler's effort. The step may then need slightly more memory.
+        fast: Whether the compiler optimizes less, to save time. The step may then need slightly more memory.
         seconds: Time limit. None for no limit.
 
     Raises:
@@ -140,7 +140,7 @@ def main() -> None:
 
 
 def _host_bounds(topology: str) -> dict[str, Any]:
-    """Returns the layout of a host's chips if it has fewer than four, the compiler's default."""
+    """Returns the compiler option with the layout of a host's chips, if a host has fewer than four, the default."""
     sizes = [int(size) for size in topology.partition(":")[2].split("x") if size.isdigit()]
     return {"chips_per_host_bounds": [*sizes, 1, 1][:3]} if 1 in sizes[:2] else {}
 
@@ -176,7 +176,7 @@ def _compile(path: str, devices: list[Any], variables: range, first_result: int,
 
 
 def _drop_copies(operation: Any) -> None:
-    """Removes the operation mhlo.copy, which changes nothing and which StableHLO does not have."""
+    """Removes the operation mhlo.copy, which has no effect and does not exist in StableHLO."""
     for region in operation.regions:
         for block in region.blocks:
             for inner in list(block.operations):
@@ -187,7 +187,13 @@ def _drop_copies(operation: Any) -> None:
 
 
 def _alias_variables(module: Any, variables: range, first_result: int) -> None:
-    """Lets each variable's new value reuse the memory of the old one, as in training."""
+    """Makes each variable's new value reuse the memory of the old one, as in training.
+
+    Args:
+        module: The StableHLO module.
+        variables: Indices of the arguments that are values of variables.
+        first_result: Index of the result that is the first variable's new value.
+    """
     from jax._src.lib.mlir import ir
 
     (function,) = (

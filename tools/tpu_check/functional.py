@@ -1,4 +1,4 @@
-"""Turns the variables of a traced function into arguments and results, so that XLA needs no device for them."""
+"""Converts the variables of a traced function into arguments and results, so that XLA needs no device for them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 class _VariableValue:
-    """The current value of a variable while the function is replayed."""
+    """Stands for a variable while a function is replayed, and holds its current value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -16,12 +16,12 @@ class _VariableValue:
 def replay_without_variables(
     graph: Any, arguments: Sequence[tf.Tensor], values: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Replays a traced function in the caller's graph, on other tensors.
+    """Adds the operations of a traced function to the caller's graph, with tensors in place of its variables.
 
     Args:
-        graph: Graph of a concrete function that captures only variables.
-        arguments: Replacements of its input tensors, in the order of graph.inputs.
-        values: Initial values of its variables, in the order of graph.inputs.
+        graph: Graph of a concrete function that captures nothing but variables.
+        arguments: The tensors to use as inputs, in the order of graph.inputs.
+        values: The initial values of the variables, in the order of graph.inputs.
 
     Returns:
         The results of the function, followed by the final values of the variables.
@@ -36,7 +36,12 @@ def replay_without_variables(
 
 
 def _replay(graph: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Replays the operations in the order of their creation, which is the order of reads and assignments."""
+    """Replays the operations of a graph in the order of their creation, which is the order of reads and assignments.
+
+    Args:
+        graph: The graph.
+        inputs: A tensor or _VariableValue for each of graph.inputs.
+    """
     known = {tensor.ref(): value for tensor, value in zip(graph.inputs, inputs, strict=True)}
     for operation in graph.get_operations():
         if operation.type in ("Placeholder", "NoOp", "Assert"):
@@ -97,9 +102,12 @@ def _replay_branch(operation: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _pack_state(inputs: Sequence[Any]) -> tuple[list[tf.Tensor], Any]:
-    """Returns the state of a loop or branch, and a function that replays a graph from one state to the next.
+    """Converts the inputs of a loop or branch to a list of tensors, its state.
 
-    A state consists of the tensors, followed by the values of the variables.
+    A state has the tensors among the inputs, followed by the values of the variables.
+
+    Returns:
+        The state, and a function (graph, state) that replays a graph and returns the state after it.
     """
     variables = [value for value in inputs if isinstance(value, _VariableValue)]
     plain = [value for value in inputs if not isinstance(value, _VariableValue)]
@@ -116,7 +124,7 @@ def _pack_state(inputs: Sequence[Any]) -> tuple[list[tf.Tensor], Any]:
 
 
 def _unpack_state(operation: Any, inputs: Sequence[Any], state: Sequence[tf.Tensor]) -> list[Any]:
-    """Returns the results of the operation and assigns the state's values to the variables."""
+    """Returns the results of a loop or branch from the state after it, and updates the variables from the state."""
     variables = [value for value in inputs if isinstance(value, _VariableValue)]
     for variable, value in zip(variables, state[len(state) - len(variables) :], strict=True):
         variable.value = value

@@ -1,6 +1,6 @@
-"""Lowers a step for the TPU's compiler: traces it without a TPU, with variables as arguments and results.
+"""Lowers a training step for the TPU's compiler: traces it without a TPU, with variables as arguments and results.
 
-This needs the tensorflow-tpu package, which contains the TPU's lowering, and private interfaces of TensorFlow. The
+This needs the package tensorflow-tpu, which contains the lowering for TPUs, and private interfaces of TensorFlow. The
 versions are pinned in requirements-tpu-check.txt.
 """
 
@@ -14,7 +14,7 @@ from tools.tpu_check.steps import ReplicaStep
 
 
 class _ReplicaOfMany(tf.distribute.ReplicaContext):
-    """One of several replicas, the TPU's cores. It sums over replicas with the operation that TPUStrategy uses."""
+    """The context of one of several replicas (the TPU's cores). It sums over replicas like TPUStrategy."""
 
     def __init__(self, strategy: tf.distribute.Strategy, replica: tf.Tensor, replicas: int) -> None:
         super().__init__(strategy, replica)

@@ -1,4 +1,4 @@
-"""The flags of the check: the flags of pretrain and finetune that affect the step, and its own."""
+"""The flags of the check: those of pretrain and finetune that affect the training step, and its own."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,13 +18,18 @@ REFUSED = {"left_to_right": "the check supports only masked language models; rem
 
 
 def _copy_flag(owner: type, name: str) -> Any:
-    """Copies the default, help and choices of another command's flag."""
+    """Returns an option with the default, help and choices of another command's flag.
+
+    Args:
+        owner: The options class of the other command.
+        name: Name of the flag.
+    """
     field = next(field for field in dataclasses.fields(owner) if field.name == name)
     return dataclasses.field(default=field.default, default_factory=field.default_factory, metadata=field.metadata)
 
 
 class _StepOptions(ValidatedOptions):
-    """Base of the options of a step."""
+    """Base class of the options that describe a training step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +80,7 @@ class PretrainingStepOptions(_StepOptions):
 
 @dataclasses.dataclass(frozen=True)
 class FineTuningStepOptions(_StepOptions):
-    """Options of the fine-tuning step, for every task."""
+    """The options of the fine-tuning step that all tasks have."""
 
     init: str = dataclasses.field(
         metadata={
@@ -93,14 +98,14 @@ class FineTuningStepOptions(_StepOptions):
     layer_decay: float = _copy_flag(FineTuningOptions, "layer_decay")
 
     def with_defaults(self, defaults: Defaults) -> "FineTuningStepOptions":
-        """Replaces None by the defaults of a task."""
+        """Returns the options with the defaults of a task in place of None."""
         missing = {name for name in ("max_seq_length", "train_batch_size") if getattr(self, name) is None}
         return dataclasses.replace(self, **{name: getattr(defaults, name) for name in missing})
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskStepOptions(_StepOptions):
-    """Options of a task's head."""
+    """The options of the fine-tuning step that depend on the task."""
 
     head: str = _copy_flag(TaskOptions, "head")
     lstm_units: int = _copy_flag(TaskOptions, "lstm_units")
@@ -108,20 +113,20 @@ class TaskStepOptions(_StepOptions):
 
 @dataclasses.dataclass(frozen=True)
 class LabelledTaskStepOptions(TaskStepOptions):
-    """Options of tasks whose labels come from data, which the check does not read."""
+    """The options of tasks whose labels come from data. The check reads no data and takes their number instead."""
 
     num_labels: int = option(9, "Number of labels.", min=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class TableStepOptions(LabelledTaskStepOptions):
-    """Options of a table."""
+    """The options of the table task."""
 
     label_kind: str = _copy_flag(TableOptions, "label_kind")
 
 
 def make_variants() -> Mapping[str, Variant]:
-    """Returns the flags for each value of --task."""
+    """Returns the additional flags for each value of --task."""
     own = {TAGGING: LabelledTaskStepOptions, TABLE: TableStepOptions}
     tasks = {
         task: Variant((FineTuningStepOptions, own.get(task, TaskStepOptions)), vars(options.defaults))

@@ -1,4 +1,4 @@
-"""Compiles the steps of the TPU recipes in configs/: `make tpu-check-recipes`.
+"""Compiles the training steps of the TPU recipes in configs/: `make tpu-check-recipes`.
 
 Each phase of a recipe has its own step. The comments in the recipes quote the table that is printed at the end.
 """
@@ -29,14 +29,14 @@ _NAME = re.compile(r"tpu_(v\w+?)-(\d+)\.flagfile$")
 
 @dataclasses.dataclass(frozen=True)
 class Options(ValidatedOptions):
-    """Options of the check of recipes."""
+    """The flags of the check of recipes."""
 
     recipes: list[str] = option([], "Flagfiles with names such as tpu_v5e-8.flagfile. Defaults to all in configs/.")
     time_limit: int = option(1200, "Time limit of the compiler per step, in seconds.", min=1)
 
 
 def get_topology(recipe: str) -> str:
-    """Returns the topology for a recipe's name, such as v5e:2x4 for tpu_v5e-8.flagfile.
+    """Returns the TPU topology that a recipe's name states, such as v5e:2x4 for tpu_v5e-8.flagfile.
 
     Raises:
         UserError: If the name contains no known TPU.
@@ -85,7 +85,11 @@ def _parse_value(value: str, kind: object) -> Any:
 
 
 def run(options: Options) -> int:
-    """Compiles every phase and prints a table. Returns the number of phases that do not fit or were not compiled."""
+    """Compiles the step of every phase and prints a table.
+
+    Returns:
+        The number of phases that do not fit or could not be compiled.
+    """
     rows: list[tuple[str, ...]] = []
     head = ("recipe", "TPU", "length", "records per replica", "TFLOP", "memory, GiB", "exchanged", "fits", "took")
     failures = 0

@@ -1,4 +1,4 @@
-"""Builds the step of one replica for pre-training or fine-tuning from the flags.
+"""Builds the pre-training or fine-tuning step of one replica from the flags.
 
 B batch of one replica, S sequence, N choices
 """
@@ -43,14 +43,15 @@ RATE, STEPS = 1e-4, 1_000_000  # The compiled step does not depend on these valu
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaStep:
-    """The computation of one replica on its share of a batch.
+    """What one replica computes in a training step, on its share of a batch.
 
     Attributes:
         name: Description of the step for reports.
-        function: Method of the trainer, called in a replica's context.
-        strategy: Strategy of the trainer.
-        arguments: Function from B to the tensor specs of the step's arguments, a tuple of any structure.
-        repeats: Iterations of the step's loop, whose operations the compiler counts once. 1 without a loop.
+        function: The method of the trainer that computes the step. It is called in a replica's context.
+        strategy: The distribution strategy of the trainer.
+        arguments: Function from B to the TensorSpecs of the arguments of `function`, a tuple of nested structures.
+        repeats: Number of iterations of the loop in the step, whose operations the compiler counts only once. 1 if
+            there is no loop.
     """
 
     name: str
@@ -67,7 +68,11 @@ def _policy(dtype: str) -> str:
 
 @contextlib.contextmanager
 def create_variables_without_values() -> Iterator[tf.distribute.Strategy]:
-    """Creates variables in its context without values, so that they need no memory. Yields the strategy to use."""
+    """Within the context, variables are created without values, so that they need no memory.
+
+    Yields:
+        The distribution strategy to use.
+    """
     with tf.variable_creator_scope(_create_variable):
         yield tf.distribute.OneDeviceStrategy("CPU:0")
 
@@ -93,7 +98,7 @@ def read_config(options: PretrainingStepOptions | FineTuningStepOptions) -> Bert
 
 
 def pretraining_step(config: BertConfig, options: PretrainingStepOptions, replicas: int) -> tuple[ReplicaStep, int]:
-    """Returns the pre-training step and the number of the model's parameters.
+    """Builds the pre-training step. Returns it and the number of the model's parameters.
 
     Args:
         config: Configuration of the model.
@@ -134,10 +139,10 @@ def pretraining_step(config: BertConfig, options: PretrainingStepOptions, replic
 def _pack_specs(
     specs: dict[str, tf.TensorSpec], options: PretrainingStepOptions, replicas: int
 ) -> dict[str, tf.TensorSpec]:
-    """Returns the specs of a replica's packed share of a batch, [parts, rows, ...].
+    """Returns the TensorSpecs of a replica's share of a batch after packing [parts, rows, ...].
 
     Args:
-        specs: Specs of the replica's share before packing, [B, ...].
+        specs: TensorSpecs of the replica's share before packing [B, ...].
         options: Options of the step, with the number of packed rows.
         replicas: Number of replicas that share a batch.
     """
@@ -161,13 +166,16 @@ def _pack_specs(
 def finetuning_steps(
     config: BertConfig, task_name: str, options: FineTuningStepOptions, task_options: TaskStepOptions
 ) -> tuple[list[tuple[int, ReplicaStep, ReplicaStep]], int]:
-    """Returns the steps of training and prediction for each padded length, and the number of the model's parameters.
+    """Builds the steps of training and prediction for each length that batches are padded to.
 
     Args:
         config: Configuration of the encoder.
         task_name: Name of the task, a value of --task.
-        options: Options of the step, without None.
-        task_options: Options of the task's head.
+        options: Options of the step, in which no value is None.
+        task_options: Options that depend on the task.
+
+    Returns:
+        Length, training step and prediction step for each length, and the number of the model's parameters.
     """
     head = make_dataless_task(task_name, task_options).head
     with create_variables_without_values() as strategy:
@@ -206,7 +214,7 @@ def finetuning_steps(
 
 
 def make_dataless_task(name: str, options: TaskStepOptions) -> Task:
-    """Returns a task without its data."""
+    """Returns a task without its data. Its labels are numbers."""
     fields = {"head": options.head, "lstm_units": options.lstm_units}
     labels = None
     if isinstance(options, LabelledTaskStepOptions):
@@ -218,14 +226,19 @@ def make_dataless_task(name: str, options: TaskStepOptions) -> Task:
 
 
 def make_blank_features(head: KindSpec, length: int) -> Features:
-    """Returns features of one example of zeros, with targets."""
+    """Returns the features of one example that consists of zeros, with targets.
+
+    Args:
+        head: The kind of task, with its settings.
+        length: Number of tokens.
+    """
     choices = head.num_choices or 1
     zeros = [np.zeros(length, np.int32)] * choices
     return from_rows(zeros, zeros, head.blank_targets(length), {}, choices)
 
 
 def _create_variable(_: Any, **arguments: Any) -> Any:
-    """Creates a variable that has only a handle."""
+    """Creates a variable that has a handle but no value."""
     value = arguments["initial_value"]
     if callable(value):
         with tf.Graph().as_default():  # Nothing is computed in this graph.

@@ -21,7 +21,7 @@ from tools.robustness.attack.processes import Running
 
 
 class Kind(NamedTuple):
-    """A kind of attack: the function that tries a case, and its share of the time."""
+    """A kind of attack: the function that tries a case, and the share of the time to spend on this kind."""
 
     attack: Callable[[Case], None]
     share: float
@@ -77,15 +77,15 @@ def main() -> int:
 def run_cases(
     kinds: Sequence[str], seed: int, first: int, num_cases: int | None, seconds: float, sample_folder: pathlib.Path
 ) -> Iterator[Case]:
-    """Runs cases in processes of their own, several at once, and yields each case when it ends.
+    """Runs cases in separate processes, several at a time, and yields each case when it ends.
 
     Args:
         kinds: Kinds of attack.
         seed: Seed of all cases.
-        first: Number of the first case of each kind.
-        num_cases: Number of cases of each kind, or None for no limit.
-        seconds: Time after which no case starts. The first case of each kind always starts.
-        sample_folder: Folder of the samples.
+        first: Number of the first case to run of each kind.
+        num_cases: Number of cases to run of each kind, or None for no limit.
+        seconds: Time after which no more cases are started, except that the first case of each kind always is.
+        sample_folder: Folder of the samples (see samples.py).
     """
     end, active = time.monotonic() + seconds, list[tuple[Case, Running]]()
     numbers, spent = dict.fromkeys(kinds, first), dict.fromkeys(kinds, 0.0)
@@ -119,7 +119,7 @@ def _report_path(case: Case) -> pathlib.Path:
 
 
 def _run_case(case: Case) -> None:
-    """Tries a case in this process and writes what happened to a file."""
+    """Tries a case in this process and writes the outcome to a file."""
     resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     try:
         KINDS[case.kind].attack(case)
@@ -131,7 +131,7 @@ def _run_case(case: Case) -> None:
 
 
 def _collect(case: Case, running: Running) -> None:
-    """Completes a case from the report of its process, which has ended or takes too long."""
+    """Fills in the outcome of a case whose process has ended, from the file that it wrote, or takes too long."""
     case.seconds = round(running.seconds, 1)
     if running.poll() is None:
         case.error = f"the case takes more than {_CASE_SECONDS:.0f} seconds"
@@ -147,7 +147,7 @@ def _collect(case: Case, running: Running) -> None:
 
 
 def format_table(cases: Sequence[Case]) -> str:
-    """Returns a table of the attempts by kind and target, then by kind."""
+    """Returns a Markdown table of the numbers of attempts, by kind and target, with totals."""
     rows: dict[tuple[str, str], list[float]] = {}
     for case in cases:
         for key in ((case.kind, case.what), (case.kind, ""), ("all", "")):

@@ -12,16 +12,16 @@ class NotHeldError(Exception):
 
 @dataclasses.dataclass
 class Case:
-    """An attempt, or a series of attempts, that a seed and a number determine.
+    """One attempt, or a series of attempts, to break a program. Seed, kind and number determine its random choices.
 
     Attributes:
         kind: Kind of attack.
         number: Number of the case within its kind.
-        seed: Seed of the campaign.
+        seed: Seed of all cases.
         folder: An empty folder for this case.
         samples: The folder with the samples.
-        what: What is attacked and how, shown as a row of the table.
-        done: What exactly was done, shown if the case is not held.
+        what: What is attacked and how: a row of the table.
+        done: Details of what was done, shown if the program does not hold.
         tried: Number of attempts made.
         error: Why the program did not hold, or "" if it held.
         seconds: How long the case took.
@@ -40,5 +40,5 @@ class Case:
 
     @functools.cached_property
     def rng(self) -> random.Random:
-        """The source of all random choices of the case."""
+        """The random generator for all choices of the case."""
         return random.Random(f"{self.seed} {self.kind} {self.number}")

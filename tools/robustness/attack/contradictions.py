@@ -1,4 +1,4 @@
-"""Checkpoints and options that contradict each other: they are refused, reordered, or accepted if they agree."""
+"""Passes options that may contradict a checkpoint. They must be refused if they do, and accepted otherwise."""
 
 import dataclasses
 import random
@@ -12,14 +12,21 @@ _TEXTS = ["the cat sat", "a dog ran in the sun ."]
 
 
 def attack(case: Case) -> None:
-    """Reads a checkpoint with a vocabulary, a casing, classes or labels that may not be its own."""
+    """Reads a checkpoint with a vocabulary, a casing, classes or a label order that may not be its own."""
     contradict = case.rng.choice([_change_vocabulary, _change_casing, _change_classes, _change_label_order])
     case.what = contradict.__name__.replace("_change_", "").replace("_", " ")
     contradict(case, case.rng)
 
 
 def _write_checkpoint(case: Case, format_name: str, parts: frozenset[str] = frozenset(), **fields: Any) -> str:
-    """Writes a new checkpoint and returns its folder."""
+    """Writes a new checkpoint and returns its folder.
+
+    Args:
+        case: The case.
+        format_name: The checkpoint format.
+        parts: The parts that the checkpoint has. Defaults to those of a pre-training model.
+        **fields: Values of other fields of LoadedModel.
+    """
     from official_bert.checkpoints.checkpoint import PRETRAINING
     from official_bert.checkpoints.formats.all_formats import FORMATS
     from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, sample
@@ -35,7 +42,11 @@ def _write_checkpoint(case: Case, format_name: str, parts: frozenset[str] = froz
 
 
 def _expect_acceptance(folder: str, is_consistent: bool, **options: Any) -> None:
-    """Raises NotHeldError unless fine-tuning accepts a checkpoint exactly if the options agree with it."""
+    """Checks that fine-tuning accepts a checkpoint and options if they are consistent, and refuses them otherwise.
+
+    Raises:
+        NotHeldError: If it does not.
+    """
     from official_bert.errors import UserError
     from official_bert.finetuning.initial_model import read_initial_model
 
@@ -80,7 +91,7 @@ def _change_casing(case: Case, rng: random.Random) -> None:
 
 
 def _change_classes(case: Case, rng: random.Random) -> None:
-    """Reads a classifier of Hugging Face with other classes, or with its own in another order."""
+    """Reads a Hugging Face classifier with other classes, or with its own classes in another order."""
     import numpy as np
 
     import official_bert
@@ -102,7 +113,7 @@ def _change_classes(case: Case, rng: random.Random) -> None:
 
 
 def _change_label_order(case: Case, rng: random.Random) -> None:
-    """Reads a multi-label model with thresholds, giving its labels in another order."""
+    """Reads a multi-label model with thresholds and passes its labels in another order."""
     import official_bert
     from official_bert.modeling.config import BertConfig
     from tests.conftest import WORDS

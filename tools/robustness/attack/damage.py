@@ -1,4 +1,4 @@
-"""Damaged, emptied and foreign files of models, exports and records: they are refused, or read as if undamaged."""
+"""Damages files of models, exports and records. They must be refused, or read as if they were undamaged."""
 
 import dataclasses
 import hashlib
@@ -22,15 +22,15 @@ Digest = dict[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Files that are read together.
+    """A set of files to damage, which are read together.
 
     Attributes:
-        source: Their folder, relative to the samples.
-        read: Returns a digest of what is read from a folder, or {} if any content is accepted.
-        patterns: Patterns of the files to copy.
+        source: The folder of the files, relative to the folder of the samples.
+        read: Function that reads a folder and returns digests of what it reads, or {} if any content is acceptable.
+        patterns: Glob patterns of the files.
         attempts: Number of files that are damaged in a case, one after the other.
-        prepare: Changes the copy before it is read.
-        read_alternatives: Returns further correct results of the undamaged folder.
+        prepare: Function that changes the copy of the folder before it is read.
+        read_alternatives: Function that returns other results of `read` that are also correct.
     """
 
     source: str
@@ -42,7 +42,7 @@ class Target:
 
 
 def attack(case: Case) -> None:
-    """Damages the files of one target, one at a time, and reads the target as a command does."""
+    """Damages the files of one target, one at a time, and reads the target after each, as a command would."""
     targets = _list_targets()
     case.what = sorted(targets)[case.number % len(targets)]
     target = targets[case.what]
@@ -72,12 +72,12 @@ def attack(case: Case) -> None:
 
 
 def damage_file(folder: pathlib.Path, rng: random.Random, excluded: tuple[str, ...] = ()) -> str:
-    """Damages one file of a folder and returns what was done. Returns "" if the folder is empty.
+    """Damages a random file in a folder. Returns a description of the damage, or "" if the folder has no files.
 
     Args:
         folder: The folder.
         rng: Source of the random choices.
-        excluded: Parts of the names of files that stay unchanged.
+        excluded: Files whose names contain one of these texts are never damaged.
     """
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     paths = [path for path in paths if not any(part in path.name for part in excluded)]
@@ -163,7 +163,7 @@ def _read_run(folder: pathlib.Path) -> Digest:
 
 
 def _read_each_checkpoint(folder: pathlib.Path) -> list[Digest]:
-    """Returns what is read if a given checkpoint is the newest complete one."""
+    """Returns what is read if each of the checkpoints in turn is the newest complete one."""
     return [_read_run(path.with_suffix("")) for path in sorted(folder.glob("ckpt-*.index"))]
 
 

@@ -1,4 +1,4 @@
-"""Commands that are killed, run twice at once or meet a full disk, and then run again with the same result."""
+"""Kills commands, runs them twice at the same time, or lets them run out of disk space, and runs them again."""
 
 import contextlib
 import ctypes
@@ -28,7 +28,7 @@ _EXTRA_FILES = re.compile(r"events\.out|/ckpt-[0-9]+\.(index|data-[^/]*)$|notice
 
 
 def attack(case: Case) -> None:
-    """Disturbs one of the commands and runs it again."""
+    """Disturbs one of the commands. When it is run again, its result must be that of an undisturbed run."""
     command, out = COMMANDS[case.number % len(COMMANDS)], case.folder / "out"
     out.mkdir()
     disturb = case.rng.choices([_kill_and_repeat, _run_twice, _fill_disk], [3, 1, 1])[0]
@@ -36,14 +36,14 @@ def attack(case: Case) -> None:
 
 
 def _finish(case: Case, command: Command, out: pathlib.Path) -> None:
-    """Runs a command to its end, after which its result must be equal to the sample."""
+    """Runs a command to its end, and checks that its result equals the sample."""
     ended = processes.run(command.name, command.arguments(case.samples, out))
     ended.check((0, 1) if command.writes_once else (0,))
     samples.check_result(case.samples, command, out)
 
 
 def _kill_and_repeat(case: Case, command: Command, out: pathlib.Path) -> None:
-    """Kills a command several times, perhaps damages a file of a training run, and runs it again."""
+    """Kills a command several times, possibly damages a file of a training run, and runs the command to its end."""
     case.what, case.tried = f"{command.name}, killed", 0
     with contextlib.ExitStack() as stack:
         for _ in range(case.rng.choice([1, 1, 2, 3])):
@@ -64,7 +64,7 @@ def _kill_and_repeat(case: Case, command: Command, out: pathlib.Path) -> None:
 
 
 def _kill(case: Case, command: Command, out: pathlib.Path) -> Running:
-    """Starts a command and kills it at a random moment. Processes that it started may still run."""
+    """Starts a command and kills it at a random moment. Processes that it has started may still be running."""
     number = case.rng.choice(_SIGNALS)
     running = processes.start(command.name, command.arguments(case.samples, out))
     moment = _wait_for_moment(running, case.rng, samples.read_seconds(case.samples, command), command)
@@ -80,7 +80,7 @@ def _kill(case: Case, command: Command, out: pathlib.Path) -> Running:
 
 
 def _wait_for_moment(running: Running, rng: random.Random, seconds: float, command: Command) -> str:
-    """Waits for a random time, or for a random line of a training run, and returns a description."""
+    """Waits for a random time, or for a random output line of a training run. Returns a description of the moment."""
     if command.is_training and rng.random() < 0.6:
         lines, pause = rng.randrange(1, 40), rng.uniform(0, 0.05)
         running.wait(until=lambda: running.output.count("\n") >= lines)
@@ -92,7 +92,7 @@ def _wait_for_moment(running: Running, rng: random.Random, seconds: float, comma
 
 
 def _check_complete_files(case: Case, command: Command, out: pathlib.Path) -> None:
-    """Raises NotHeldError if a file has its final name but not its final content."""
+    """Raises NotHeldError if a file already has its final name, but not its final contents."""
     if command.is_training:
         return  # its files change until the end
     expected, found = command.read_result(case.samples / command.name), command.read_result(out)
@@ -103,7 +103,7 @@ def _check_complete_files(case: Case, command: Command, out: pathlib.Path) -> No
 
 
 def _check_nothing_left(undisturbed: pathlib.Path, out: pathlib.Path) -> None:
-    """Raises NotHeldError if there are more or fewer files than after an undisturbed run."""
+    """Raises NotHeldError if the output folder contains other files than after an undisturbed run."""
 
     def list_names(folder: pathlib.Path) -> set[str]:
         names = {str(path.relative_to(folder)) for path in folder.rglob("*")}
@@ -114,7 +114,10 @@ def _check_nothing_left(undisturbed: pathlib.Path, out: pathlib.Path) -> None:
 
 
 def _run_twice(case: Case, command: Command, out: pathlib.Path) -> None:
-    """Starts a command twice on one output, once through a link, and perhaps kills the first."""
+    """Starts a command twice with the same output folder, once through a link, and possibly kills the first.
+
+    At least one of the two must succeed, and the other must succeed or report that the output is in use.
+    """
     case.what = f"{command.name}, twice at once"
     link = case.folder / "link"
     link.symlink_to(out)
@@ -141,7 +144,7 @@ def _run_twice(case: Case, command: Command, out: pathlib.Path) -> None:
 
 
 def _fill_disk(case: Case, command: Command, out: pathlib.Path) -> None:
-    """Runs a command on a disk that becomes full, or under a limit of file sizes, and then without the limit."""
+    """Runs a command on a disk that becomes full (or under a limit of file sizes), and then again with enough space."""
     kilobytes = case.rng.randrange(4, 300)
     case.what, case.done = f"{command.name}, full disk", f"{kilobytes} kB"
     limits = {} if _mount_small_disk(out, kilobytes) else {resource.RLIMIT_FSIZE: kilobytes << 10}
@@ -152,7 +155,7 @@ def _fill_disk(case: Case, command: Command, out: pathlib.Path) -> None:
 
 
 def _mount_small_disk(folder: pathlib.Path, kilobytes: int) -> bool:
-    """Mounts a small file system that only this case can see. Returns False if the user may not do so."""
+    """Mounts a small file system that only this process can see. Returns False if the user is not allowed to."""
     mounts = (
         ["mount", "--make-rprivate", "/"],
         ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(folder)],

@@ -1,7 +1,7 @@
 """Runs commands in processes that can be killed, limited and watched.
 
-A process is a fork of this one, taken after TensorFlow is imported and before it computes anything. This saves the time
-of the import. A process that forks must therefore not compute with TensorFlow.
+Each process is a fork of this one, made after TensorFlow was imported and before it computes anything. This saves the
+time of the import. Therefore, a process that starts others must not compute anything with TensorFlow.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _DEFECT = 70  # exit code of a function that raised an exception
 
 
 def import_all() -> None:
-    """Imports the modules of the commands."""
+    """Imports the modules of all commands, so that forks need not."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import keras  # noqa: F401
     import tensorflow_text  # noqa: F401
@@ -59,7 +59,10 @@ class Ended:
         return lines[-1][:300] if lines else ""
 
     def check(self, codes: Sequence[int] = (0, 1)) -> None:
-        """Raises NotHeldError for a traceback, another exit code, too much memory or an error without a message."""
+        """Raises NotHeldError if the process ended in a way that no attack may cause.
+
+        This is a traceback, an exit code other than `codes`, too much memory, or an error without a message.
+        """
         if TRACEBACK in self.output:
             raise NotHeldError(f"a traceback: {self.output[self.output.index(TRACEBACK) :][-1500:]}")
         if self.code not in codes:
@@ -71,7 +74,7 @@ class Ended:
 
 
 class Running:
-    """A process that was started by this module."""
+    """A running process that this module started."""
 
     def __init__(self, pid: int, log: str) -> None:
         self.pid, self._log, self._started = pid, log, time.monotonic()
@@ -83,11 +86,11 @@ class Running:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start."""
+        """Seconds since the process was started."""
         return time.monotonic() - self._started
 
     def poll(self) -> Ended | None:
-        """Returns how the process ended, or None while it runs."""
+        """Returns the outcome of the process if it has ended, or else None."""
         if self._ended is None:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
@@ -96,7 +99,11 @@ class Running:
         return self._ended
 
     def wait(self, seconds: float = _MAX_SECONDS, until: Callable[[], bool] = lambda: False) -> Ended | None:
-        """Waits until the process has ended or `until` is true. Raises NotHeldError if neither happens in time."""
+        """Waits until the process has ended or `until` returns True. Returns the outcome if it has ended, or else None.
+
+        Raises:
+            NotHeldError: If neither happens within `seconds`.
+        """
         end = time.monotonic() + seconds
         while (ended := self.poll()) is None and not until():
             if time.monotonic() > end:
@@ -107,14 +114,19 @@ class Running:
         return ended
 
     def finish(self, seconds: float = _MAX_SECONDS) -> Ended:
-        """Waits for the end of the process, and ends the processes that it started."""
+        """Waits for the end of the process, then kills the processes that it started. Returns the outcome."""
         ended = self.wait(seconds)
         assert ended is not None
         self.end_group()
         return ended
 
     def kill(self, number: int, group: bool) -> Ended:
-        """Sends a signal to the process, or to its whole group, and waits for its end."""
+        """Sends a signal to the process and waits for its end.
+
+        Args:
+            number: Number of the signal.
+            group: Whether to send it also to the processes that it started.
+        """
         with contextlib.suppress(ProcessLookupError):
             if self._ended is None:
                 os.killpg(self.pid, number) if group else os.kill(self.pid, number)
@@ -123,7 +135,7 @@ class Running:
         return ended
 
     def end_group(self) -> None:
-        """Ends the process and everything that it started."""
+        """Kills the process and all processes that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         while self.poll() is None:
@@ -136,7 +148,7 @@ def start(command: str, arguments: Sequence[str], limits: Mapping[int, int] | No
     Args:
         command: Name of the command.
         arguments: Its flags.
-        limits: Resource limits, by their numbers in `resource`.
+        limits: Resource limits, by number of the resource (such as resource.RLIMIT_FSIZE).
     """
 
     def run_command() -> None:
@@ -151,12 +163,12 @@ def start(command: str, arguments: Sequence[str], limits: Mapping[int, int] | No
 
 
 def run(command: str, arguments: Sequence[str], limits: Mapping[int, int] | None = None) -> Ended:
-    """Runs a command to its end."""
+    """Runs a command of official-bert to its end. The arguments are the same as for `start`."""
     return start(command, arguments, limits).finish()
 
 
 def start_function(function: Callable[[], None]) -> Running:
-    """Calls a function in a process of its own."""
+    """Calls a function in a separate process."""
     descriptor, log = tempfile.mkstemp(prefix="attack-", suffix=".log")
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The server under hostile requests, slow or numerous clients, and SIGTERM under load."""
+"""Attacks the server with hostile requests, slow or numerous clients, and SIGTERM under load."""
 
 import concurrent.futures
 import contextlib
@@ -48,7 +48,7 @@ _ODD_BYTES = (
 
 
 def attack(case: Case) -> None:
-    """Attacks a server in one of several ways."""
+    """Starts a server and attacks it in one of several ways."""
     ways: dict[str, tuple[Callable[[Case], None], int]] = {
         "odd JSON": (_send_odd_json, 4),
         "odd bytes": (_send_odd_bytes, 4),
@@ -107,7 +107,7 @@ def _send_odd_bytes(case: Case) -> None:
 
 
 def _terminate(case: Case) -> None:
-    """Sends SIGTERM while clients connect: each request is answered, or its connection is refused."""
+    """Sends SIGTERM while clients connect. Each request must be answered, or its connection refused."""
     after = case.rng.randrange(100, _REQUESTS - 100)
     server, address = _start(case, [])
     lost: list[str] = []
@@ -144,7 +144,7 @@ def _exhaust_descriptors(case: Case) -> None:
 
 
 def _send_slowly(case: Case) -> None:
-    """Clients that never send the rest of their requests do not keep others from being answered."""
+    """Opens connections that never send the rest of their requests. Other clients must still be answered."""
     server, address = _start(case, ["--timeout_seconds=3", f"--max_connections={case.rng.randrange(20, 200)}"])
     length = case.rng.choice([10, 4 << 20, (4 << 20) + 1, 10**15])
     head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (_PATH.encode(), length)
@@ -161,7 +161,10 @@ def _send_slowly(case: Case) -> None:
 
 
 def _send_compressed(case: Case) -> None:
-    """Small bodies that would decompress to a thousand times their size are refused and delay no other client."""
+    """Sends small bodies that would decompress to a thousand times their size.
+
+    They must be refused and must not delay other clients.
+    """
     server, address = _start(case, [])
     body = gzip.compress(b" " * (case.rng.randrange(20, 200) << 20))
     host = case.rng.choice([b"localhost", b"evil.example"])  # the second one is refused for its name
@@ -184,7 +187,7 @@ def _send_compressed(case: Case) -> None:
 
 
 def _send_long_texts(case: Case) -> None:
-    """Texts of more tokens than a request may have are refused, and others are answered meanwhile."""
+    """Sends texts with more tokens than a request may have. They must be refused, while other clients are answered."""
     server, address = _start(case, [])
     texts = ["the cat " * case.rng.randrange(9_000, 12_000)] * case.rng.randrange(10, 40)
     body = json.dumps({"instances": texts}).encode()
@@ -220,7 +223,7 @@ def _try_examples(case: Case, strategy: st.SearchStrategy[Any], send: Callable[[
 
 
 def _start(case: Case, flags: Sequence[str], limits: dict[int, int] | None = None) -> tuple[Running, str]:
-    """Starts a server of the sample models and returns it with its address."""
+    """Starts a server of the sample models. Returns it and its address."""
     models = [f"--model={path.name}={path}" for path in sorted((case.samples / "served").iterdir())]
     server = processes.start("serve", [*models, "--port=0", *flags], limits)
     ended = server.wait(120, until=lambda: '"event":"ready"' in server.output)
@@ -231,7 +234,7 @@ def _start(case: Case, flags: Sequence[str], limits: dict[int, int] | None = Non
 
 
 def _stop(server: Running, address: str) -> None:
-    """Ends a server. Raises NotHeldError unless it still answered, needed little memory and logged no text."""
+    """Stops a server. Raises NotHeldError if it no longer answers, needed too much memory, or logged a text."""
     _check_answer(address)
     status = pathlib.Path(f"/proc/{server.pid}/status").read_text()
     megabytes = next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
@@ -258,7 +261,7 @@ def _request(address: str, method: str, path: str, body: bytes) -> tuple[int, by
 
 
 def _check_answer(address: str) -> None:
-    """Raises NotHeldError unless an ordinary request is answered correctly within 20 seconds."""
+    """Raises NotHeldError if an ordinary request is not answered correctly within 20 seconds."""
     end, found = time.monotonic() + 20, ""
     while time.monotonic() < end:
         try:

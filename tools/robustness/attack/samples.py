@@ -1,4 +1,4 @@
-"""The samples under attack: small texts, records, models and exports, most of them made by the commands themselves."""
+"""Makes the samples to attack: small texts, records, models and exports. Most of them are made by the commands."""
 
 import dataclasses
 import functools
@@ -31,14 +31,14 @@ _VOLATILE = (".pb", ".json", ".md", "requests")
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command that is attacked and then run again.
+    """A command of official-bert to attack.
 
     Attributes:
-        name: Name of the command and of its sample.
-        flags: Its flags, with placeholders for the folder of the samples and the output folder.
-        read_result: Reads what must be equal after any attack from the output folder.
-        is_training: Whether its files change until its end.
-        writes_once: Whether its output appears as a whole and is never overwritten.
+        name: Name of the command, and of the sample that it makes.
+        flags: Its flags, with the placeholders {samples} and {out} for the folder of the samples and the output folder.
+        read_result: Function that reads from the output folder what must be the same after any attack.
+        is_training: Whether it is a training run, whose files change until its end.
+        writes_once: Whether its output appears all at the same time and is never overwritten.
     """
 
     name: str
@@ -48,12 +48,12 @@ class Command:
     writes_once: bool = False
 
     def arguments(self, sample_folder: pathlib.Path, out: pathlib.Path) -> list[str]:
-        """Returns the flags for these folders."""
+        """Returns the flags with these folders in place of the placeholders."""
         return [flag.format(samples=sample_folder, out=out) for flag in self.flags.split()]
 
 
 def _hash_files(folder: pathlib.Path, volatile: tuple[str, ...] = ()) -> dict[str, str]:
-    """Returns the digest of each finished file, or "" for volatile files."""
+    """Returns the hash of each complete file in a folder. Files whose names end with `volatile` have "" instead."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith(".")]
     names = {str(path.relative_to(folder)): path for path in paths if ".writing-" not in str(path)}
     return {
@@ -63,7 +63,7 @@ def _hash_files(folder: pathlib.Path, volatile: tuple[str, ...] = ()) -> dict[st
 
 
 def _read_log(folder: pathlib.Path, name: str) -> dict[str, str]:
-    """Returns the losses, learning rates and accuracies in a log, by step."""
+    """Returns the losses, learning rates and accuracies in a log as texts, by step."""
     compared = ("loss", "learning_rate", "accuracy")
     lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
     return {
@@ -150,7 +150,7 @@ COMMANDS = (
 
 
 def make(folder: pathlib.Path) -> None:
-    """Makes all samples in a new folder."""
+    """Makes all samples in a new folder, and measures how long each command takes."""
     folder.mkdir()
     _write_inputs(folder)
     for write in (_write_checkpoints, _write_served):
@@ -163,18 +163,18 @@ def make(folder: pathlib.Path) -> None:
 
 
 def read_seconds(folder: pathlib.Path, command: Command) -> float:
-    """Returns how long a command took without an attack."""
+    """Returns how many seconds a command took without an attack."""
     return float((folder / f"{command.name}.seconds").read_text())
 
 
 def check_result(sample_folder: pathlib.Path, command: Command, out: pathlib.Path, shortened_log: str = "") -> None:
-    """Raises NotHeldError unless the result of a command is equal to the sample.
+    """Raises NotHeldError if the result of a command differs from the sample.
 
     Args:
         sample_folder: The folder of the samples.
         command: The command that was run.
         out: Its output folder.
-        shortened_log: Name of a log that may lack lines, if any.
+        shortened_log: Name of a log that may lack lines, or "".
     """
     expected, found = command.read_result(sample_folder / command.name), command.read_result(out)
     differing = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
