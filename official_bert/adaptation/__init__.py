@@ -1,4 +1,4 @@
-"""Continues the training of a model on text of the user's own: the command adapt and `official_bert.adapt`.
+"""Continues the pre-training of a model on the user's own text: the command adapt and `official_bert.adapt`.
 
 The stages are words and weights (words.py), records (records.py) and training (training.py). adapting.py runs them.
 

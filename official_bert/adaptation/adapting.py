@@ -1,15 +1,16 @@
-"""Adapts a model to the user's own text, in stages that can be stopped and resumed at any time.
+"""Adapts a model to the user's own text (the domain), in stages that can be stopped and resumed at any time.
 
 The stages store their results in the folder `adaptation` of the output folder. Each file or folder is written
 atomically:
 
-1. Words and weights: `texts`, training and held-out text with the options. `words.json` and `initial`, the weights with
-   new words and heads. `original`, the weights without new words, for comparison.
-2. Records: `records`, made like the records for pre-training.
-3. Training: a run of pre-training in the output folder, and `original_losses.json`.
+1. Words and weights: `texts` contains the training and held-out text and the options. `words.json` contains the new
+   words. `initial` contains the initial model, with new words and heads. `original` contains the model without new
+   words, for comparison.
+2. Records: `records` contains records that are made like those for pre-training.
+3. Training: a pre-training run in the output folder, and `original_losses.json`.
 
-When adapt.json is written, the adaptation is complete. The held-out texts and the options are kept. Everything else is
-removed.
+When adapt.json is written, the adaptation is complete. The held-out texts and the options are kept, and everything else
+in the folder `adaptation` is removed.
 """
 
 import contextlib
@@ -40,13 +41,13 @@ def adapt(init: str, input_file: str | Sequence[str], output_dir: str, **options
     Call it again with the same arguments to resume after a stop.
 
     Args:
-        init: The weights: a checkpoint of any format, or a name (hf://, google://).
-        input_file: Text files or glob patterns.
-        output_dir: Folder of the adapted model, which everything that takes checkpoints reads.
-        **options: Other flags of `official-bert adapt`, by name: new_words=300, general_file=["wiki.txt"], ...
+        init: The model to start from: a checkpoint of any format, or a name (hf://, google://).
+        input_file: Text files or glob patterns: the text to adapt to.
+        output_dir: Folder to write the adapted model to. It can be used wherever a checkpoint is expected.
+        **options: Other flags of `official-bert adapt`, by name, such as new_words=300 or general_file=["wiki.txt"].
 
     Returns:
-        Losses before and after, tokens per word, and the new words, as in adapt.json.
+        Losses before and after the training, tokens per word, and the new words, as in adapt.json.
 
     Raises:
         UserError: If an input is missing or damaged, or the options contradict each other.
@@ -64,7 +65,8 @@ def run(options: Options) -> int:
     """Adapts a model. Returns the process's exit code, which is not 0 if a signal stopped the training.
 
     Raises:
-        UserError: If an input is missing or damaged, or the options contradict each other. No files are written then.
+        UserError: If an input is missing or damaged, or the options contradict each other. In this case no files are
+            written.
     """
     work = os.path.join(options.output_dir, _WORK)
     try:
@@ -88,7 +90,12 @@ def run(options: Options) -> int:
 
 
 def _check_folder(options: Options, work: str) -> None:
-    """Raises a UserError if the output folder holds anything but this adaptation, started with these options."""
+    """Raises a UserError if the output folder contains other files, or an adaptation with other options or texts.
+
+    Args:
+        options: The options of adapt.
+        work: The working folder, `adaptation` in the output folder.
+    """
     started = os.path.join(work, records.TEXTS, _OPTIONS_FILE)
     if not files.exists(started):
         if unexpected := sorted(set(os.listdir(options.output_dir)) - {_WORK}):
@@ -112,7 +119,7 @@ def _check_folder(options: Options, work: str) -> None:
 
 
 def _run_stages(options: Options, work: str) -> int:
-    """Runs the stages that are not complete. Returns the process's exit code."""
+    """Runs the stages that have not been completed yet. Returns the process's exit code."""
     initial = os.path.join(work, words.INITIAL)
     if not files.exists(initial):
         _prepare(options, work)
@@ -134,7 +141,7 @@ def _run_stages(options: Options, work: str) -> int:
 
 
 def _prepare(options: Options, work: str) -> None:
-    """Prepares the texts and the initial weights. Checks all options before it reads text."""
+    """Runs the first stage: prepares the texts and the initial model. Checks all options before it reads text."""
     checkpoint, lines = words.read_checkpoint(options)
     options.resolve_defaults(checkpoint.config)
     new_words = words.read_new_words(options.new_words_file) if options.new_words_file else []

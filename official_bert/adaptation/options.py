@@ -26,7 +26,7 @@ _PARTS = 10  # Warm-up takes one of ten parts of the training, and an evaluation
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TextOptions, AdamOptions):
-    """The model, the text that it is adapted to, and the settings of the training."""
+    """The flags of adapt: the model, the text that it is adapted to, and the settings of the training."""
 
     init: str = _model(dataclasses.MISSING, "Weights: a checkpoint of any format, or a name (hf://, google://).")
     vocab_file: str | None = _model(None, "Vocabulary, if --init does not contain one.")
@@ -106,15 +106,15 @@ class Options(TextOptions, AdamOptions):
 
     @property
     def text_files(self) -> dict[str, list[str]]:
-        """The files or patterns of each flag that names text, for the flags that are set."""
+        """The file names and patterns of each flag that names text files. Flags that are not set are left out."""
         patterns = {name: getattr(self, name) for name in ("input_file", "general_file", "exclude_texts")}
         return {flag: value for flag, value in patterns.items() if value}
 
     def resolve_defaults(self, config: BertConfig) -> "Options":
-        """Returns the options with the model's defaults in place of None, except for dupe_factor.
+        """Returns the options with defaults that suit the model in place of None. Only dupe_factor may stay None.
 
         Raises:
-            UserError: If the model cannot read records of this length.
+            UserError: If `max_seq_length` exceeds the number of the model's positions.
         """
         if self.max_seq_length > config.max_position_embeddings:
             raise UserError(

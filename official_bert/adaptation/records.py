@@ -1,4 +1,4 @@
-"""Second stage: splits the text into training and held-out documents, mixes in general text, and makes records."""
+"""Splits the text into training and held-out documents, mixes in general text, and makes records (second stage)."""
 
 import dataclasses
 import hashlib
@@ -38,14 +38,14 @@ _SIZE_OPTIONS = ("max_seq_length", "max_predictions_per_seq", "random_seed")
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """The sizes of the texts in a folder of texts.
+    """The sizes of the texts that `prepare_texts` wrote. The domain is the text to adapt to, --input_file.
 
     Attributes:
-        characters: Number of characters of the domain to train on, without line breaks.
-        heldout_characters: Number of held-out characters of the domain.
-        general_heldout_characters: Number of held-out characters of general text; 0 without general text.
-        general_share: Share of general text in the training text.
-        pairs: Whether the records contain pairs of sentences.
+        characters: Number of characters of the domain's training text, without line breaks.
+        heldout_characters: Number of characters of the domain's held-out text.
+        general_heldout_characters: Number of characters of general held-out text. 0 without --general_file.
+        general_share: Share of general text in the whole training text, from 0 to 1.
+        pairs: Whether records contain pairs of segments, so that next-sentence prediction is trained.
     """
 
     characters: int
@@ -56,7 +56,7 @@ class Texts:
 
 
 class Records(NamedTuple):
-    """Paths of record files; None without such text."""
+    """Paths of record files. None if there is no such text."""
 
     train: str | None
     heldout: str
@@ -64,7 +64,7 @@ class Records(NamedTuple):
 
 
 class _Document(NamedTuple):
-    """Position, size and digest of a document in a file of documents."""
+    """Position, size and digest of a document within a file that contains all documents."""
 
     digest: bytes
     start: int
@@ -74,9 +74,10 @@ class _Document(NamedTuple):
 
 
 def prepare_texts(options: Options, folder: str) -> Texts:
-    """Reads the text and writes training text and held-out text into a folder.
+    """Reads the texts of --input_file and --general_file, and writes training and held-out text to a folder.
 
-    Which documents are held out depends on their contents only, so that equal documents are on the same side.
+    Which documents are held out depends only on their contents. So equal documents are all held out, or none of them
+    is.
 
     Raises:
         UserError: If the text cannot be read or is too short, or --general_file and --input_file are the same text.
@@ -119,7 +120,7 @@ def prepare_texts(options: Options, folder: str) -> Texts:
 
 
 def read_texts(folder: str) -> Texts:
-    """Returns what `prepare_texts` returned for the folder."""
+    """Returns the result that `prepare_texts` had for a folder."""
     return Texts(**files.read_json_object(os.path.join(folder, _FACTS_FILE)))
 
 
@@ -130,16 +131,16 @@ def read_sentences(path: str) -> Iterator[str]:
 
 
 def make_records(options: Options, work: str, model: str, passes: int) -> Records:
-    """Makes training and evaluation records, or continues after a stop.
+    """Makes training and evaluation records. Resumes if an earlier call was interrupted.
 
     Args:
         options: The options of adapt.
         work: The working folder, with the texts and models.
-        model: Name of the model in the working folder whose vocabulary is used.
-        passes: How often the training text is used; 0 makes no training records.
+        model: Name of the model in the working folder whose vocabulary is used: INITIAL or ORIGINAL.
+        passes: How often the training text is used. 0 makes no training records.
 
     Raises:
-        UserError: See make-records.
+        UserError: As for the command make-records.
     """
     folder, model_folder = os.path.join(work, RECORDS, model), os.path.join(work, model)
     texts = read_texts(os.path.join(work, TEXTS))
@@ -172,7 +173,7 @@ def make_records(options: Options, work: str, model: str, passes: int) -> Record
 
 
 def count_passes(options: Options, tokens: float) -> int:
-    """Returns how often a text of this many tokens is used: as often as the training reads it."""
+    """Returns how often records are made from a text of `tokens` tokens: --dupe_factor, or as often as training needs."""
     if options.dupe_factor is not None:
         return options.dupe_factor
     wanted = options.num_train_steps * options.train_batch_size * (options.max_seq_length - 3)
@@ -182,7 +183,17 @@ def count_passes(options: Options, tokens: float) -> int:
 def _split_general(
     options: Options, documents: list[_Document], domain: set[bytes], trained_on: list[_Document], corpus: IO[bytes]
 ) -> tuple[list[_Document], list[_Document]]:
-    """Splits the general text, without documents of the domain, into held-out documents and documents to mix in."""
+    """Splits the general text into documents to hold out and documents to mix into the training text.
+
+    Documents that are also in the domain's text are left out.
+
+    Args:
+        options: The options of adapt.
+        documents: All documents of the general text.
+        domain: Digests of all documents of the domain.
+        trained_on: The training documents of the domain.
+        corpus: The file that contains the documents of the general text.
+    """
     general = [each for each in documents if each.digest not in domain]
     shared = len(documents) - len(general)
     if 2 * len(general) <= len(documents):
@@ -211,7 +222,11 @@ def _split_general(
 def _read_documents(
     title: str, paths: list[str], options: Options, excluded: ExcludedTexts | None, corpus: IO[bytes]
 ) -> list[_Document]:
-    """Copies the documents without an excluded text to one file, and returns their positions."""
+    """Copies the documents in some files to `corpus`, without those that contain an excluded text.
+
+    Returns:
+        The documents, with their positions in `corpus`.
+    """
     documents = []
     document_filter = DocumentFilter(excluded)
     for document in document_filter(formats.read_files(title, paths, options)):
@@ -225,9 +240,9 @@ def _read_documents(
 
 
 def _hold_out(documents: list[_Document], share: float, corpus: IO[bytes]) -> tuple[list[_Document], list[_Document]]:
-    """Returns the held-out and the remaining documents, sorted by digest.
+    """Chooses documents that together are about `share` of the text. Returns these and the others, sorted by digest.
 
-    If every document is longer than the share, the last sentences of the longest document are held out.
+    If every document is longer than that, only the last sentences of the longest document are held out.
     """
     budget = min(share * _sum_characters(documents), _MAX_HELDOUT_CHARACTERS)
     held: list[_Document] = []
@@ -248,7 +263,7 @@ def _hold_out(documents: list[_Document], share: float, corpus: IO[bytes]) -> tu
 
 
 def _split_document(document: _Document, budget: float, corpus: IO[bytes]) -> tuple[_Document, _Document]:
-    """Splits off the last sentences of a document: about `budget` characters, at least one sentence."""
+    """Splits a document before its last sentences, which have about `budget` characters. Returns both parts."""
     lines = _read_document(corpus, document).splitlines(keepends=True)
     lengths = [len(line.decode()) - 1 for line in lines]
     number = 1

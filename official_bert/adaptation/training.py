@@ -1,4 +1,4 @@
-"""Third stage: pre-training from the initial weights, and the results in adapt.json and the model card."""
+"""Runs the training from the initial model, and writes adapt.json and the model card (third stage)."""
 
 import dataclasses
 import json
@@ -40,7 +40,7 @@ _MAX_NEW_WORDS_SHOWN = 100
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A measurement before the first training step and after the last one."""
+    """A measurement before the first training step and after the last."""
 
     before: float
     after: float
@@ -51,11 +51,11 @@ class Adaptation:
     """The losses and words before and after an adaptation. adapt.json has the same content.
 
     Attributes:
-        domain: Masked-LM losses (nats per prediction) on held-out text of the domain.
-        general: Masked-LM losses on held-out general text; None without general text.
-        tokens_per_word: Tokens per held-out word, without and with the new words.
+        domain: Masked-LM losses on held-out text of the domain, in nats per prediction.
+        general: Masked-LM losses on held-out general text. None without general text.
+        tokens_per_word: Mean number of tokens per word of the held-out text, without and with the new words.
         new_words: The words that were added to the vocabulary.
-        notes: Reasons why the first losses do not come from a trained masked-LM head.
+        notes: Reasons, if any, why losses before the training do not show what the original model can do.
     """
 
     domain: Change
@@ -91,7 +91,14 @@ def _describe_losses(losses: Change) -> str:
 
 
 def train(options: Options, texts: Texts, record_files: Records, model_folder: str) -> int:
-    """Trains the model of a folder and writes to the output folder. Returns the process's exit code (see pretrain)."""
+    """Trains a model and writes it to the output folder. Returns the process's exit code (see pretrain).
+
+    Args:
+        options: The options of adapt.
+        texts: The sizes of the texts.
+        record_files: The records.
+        model_folder: Folder of the model to start from.
+    """
     settings = {
         "output_dir": options.output_dir,
         "do_train": True,
@@ -102,7 +109,7 @@ def train(options: Options, texts: Texts, record_files: Records, model_folder: s
 
 
 def write_original_losses(options: Options, texts: Texts, work: str) -> None:
-    """Writes the held-out losses of the model with its own vocabulary."""
+    """Computes the held-out losses of the original model, without new words, and writes them to the working folder."""
     record_files = records.make_records(options, work, ORIGINAL, 0)
     model_folder = os.path.join(work, ORIGINAL)
     # No run is started: nothing is written to this output folder.
@@ -142,7 +149,7 @@ def _make_pretraining_options(
 
 
 def write_result(options: Options, work: str) -> None:
-    """Writes the model card and adapt.json of a finished training."""
+    """Writes the model card and adapt.json after the training. `work` is the working folder."""
     folder = options.output_dir
     texts = records.read_texts(os.path.join(work, records.TEXTS))
     words = files.read_json_object(os.path.join(work, WORDS_FILE))
@@ -164,11 +171,11 @@ def write_result(options: Options, work: str) -> None:
 
 
 def explain_first_losses(result: Adaptation, vocab_size: int, has_masked_lm: bool) -> list[str]:
-    """Returns notes about losses before the training that do not come from a trained masked-LM head.
+    """Returns notes if the losses before the training do not come from a trained masked-LM head.
 
     Args:
-        result: The losses.
-        vocab_size: Number of tokens of the adapted model.
+        result: The result, with the losses.
+        vocab_size: Number of tokens in the adapted model's vocabulary.
         has_masked_lm: Whether the checkpoint of --init has a masked-LM head.
     """
     notes = []
@@ -199,9 +206,10 @@ def _make_tables(
 
     Args:
         result: The content of adapt.json.
-        texts: Description of the texts.
-        words: Number of words of each held-out text, and its tokens without and with the new words.
-        original_losses: Losses of the model with its own vocabulary, if words were added.
+        texts: The sizes of the texts.
+        words: Contents of words.json: for each held-out text, the number of words, and of tokens without and with the
+            new words.
+        original_losses: Losses of the original model, if words were added. Otherwise empty.
     """
     losses = [["held-out text", "characters", "before", "after", "per character before", "per character after"]]
     for name, title, change, characters in (
@@ -233,7 +241,11 @@ def _make_tables(
 
 
 def _fill_masks(heldout_file: str, work: str, output_dir: str, seed: int) -> list[list[str]]:
-    """Returns sentences with a masked word, that word, and the best candidates before and after the training."""
+    """Lets the models before and after the training fill in masked words of held-out sentences.
+
+    Returns:
+        For each sentence: its text with a mask, the masked word, and the best candidates before and after.
+    """
     rows: list[list[str]] = []
     for folder in (os.path.join(work, INITIAL), output_dir):
         loaded = load_pretraining_model(folder)
@@ -244,7 +256,11 @@ def _fill_masks(heldout_file: str, work: str, output_dir: str, seed: int) -> lis
 
 
 def _mask_words(path: str, tokenizer: FullTokenizer, seed: int) -> list[list[str]]:
-    """Returns sentences of usual length with one word masked, and that word, which is a token of the vocabulary."""
+    """Masks a word in some sentences of usual length.
+
+    Returns:
+        For each sentence: its text with a mask, and the masked word, which is a token of the vocabulary.
+    """
     rng = random.Random(seed)
     found = []
     for sentence in records.read_sentences(path):

@@ -1,4 +1,4 @@
-"""First stage: the words of the text, and the weights that training starts from."""
+"""Finds new words in the text, and makes the model that training starts from (first stage)."""
 
 import collections
 import dataclasses
@@ -45,7 +45,7 @@ class Proposal:
 
 
 def read_checkpoint(options: Options) -> tuple[LoadedModel, list[str]]:
-    """Returns the checkpoint of --init without task heads, and lines that describe it.
+    """Reads the checkpoint of --init. Returns it without task heads, and lines for the terminal that describe it.
 
     Raises:
         UserError: If it cannot be read, has no vocabulary, or its model cannot be trained as a masked LM.
@@ -70,12 +70,14 @@ def read_checkpoint(options: Options) -> tuple[LoadedModel, list[str]]:
 
 
 def make_initial_model(options: Options, checkpoint: LoadedModel, new_words: list[str], work: str) -> None:
-    """Counts words, adds new ones and writes the initial weights, and the original ones if words are added.
+    """Counts words, adds new ones to the vocabulary and writes the initial model.
+
+    If words are added, also writes the original model without them, for comparison.
 
     Args:
         options: The options of adapt.
         checkpoint: The checkpoint of --init.
-        new_words: The words of --new_words_file.
+        new_words: The words of --new_words_file. Empty if words are chosen by their frequency.
         work: The working folder, with the texts.
 
     Raises:
@@ -112,12 +114,12 @@ def make_initial_model(options: Options, checkpoint: LoadedModel, new_words: lis
 
 
 def add_words(checkpoint: LoadedModel, words: Sequence[str]) -> LoadedModel:
-    """Returns the checkpoint with new words, which replace unused pieces first (see resize.add_tokens)."""
+    """Adds words to the vocabulary. They take the rows of [unused...] tokens first (see resize.add_tokens)."""
     return resize.add_tokens(checkpoint, words, "unused_first") if words else checkpoint
 
 
 def _write_model(checkpoint: LoadedModel, seed: int, folder: str) -> None:
-    """Writes a complete pre-training model, with new weights for the parts that the checkpoint lacks."""
+    """Writes a complete pre-training model into a new folder. Parts that the checkpoint lacks get random weights."""
     if files.exists(folder):
         return
     model = build_pretraining_model(checkpoint.config, seed=seed)
@@ -127,7 +129,7 @@ def _write_model(checkpoint: LoadedModel, seed: int, folder: str) -> None:
 
 
 def count_words(path: str, casing: Casing) -> WordCounts:
-    """Counts the words of a text file of the working folder, as the tokenizer separates them."""
+    """Counts the words in a text file of the working folder, as the tokenizer separates them."""
     counts = WordCounts(casing, _MAX_WORDS)
     with report_elapsed_time("counting words"):
         counts.add(records.read_sentences(path))
@@ -135,15 +137,25 @@ def count_words(path: str, casing: Casing) -> WordCounts:
 
 
 def count_tokens(vocab: str, counts: dict[str, int]) -> float:
-    """Returns the number of tokens that a vocabulary cuts words into; `counts` has at least one word."""
+    """Returns the number of tokens that a vocabulary splits words into.
+
+    Args:
+        vocab: The text of a vocab.txt.
+        counts: The number of occurrences of each word, of at least one word.
+    """
     return measure(parse_vocab(vocab), counts).pieces_per_word * sum(counts.values())
 
 
 def propose_words(vocab: str, counts: Mapping[str, int], number: int) -> list[Proposal]:
-    """Returns at most `number` words for the vocabulary, sorted by the number of tokens they save.
+    """Returns at most `number` words to add to the vocabulary, sorted by the number of tokens that they save.
 
-    A word of n pieces saves n - 1 tokens per occurrence. [UNK] counts as two pieces, because that token carries no
-    information. If an earlier proposal is a prefix of a word, only the tokens that the word saves in addition count.
+    A word that is split into n tokens saves n - 1 tokens per occurrence. [UNK] counts as two tokens, because it carries
+    no information. If an earlier proposal is a prefix of a word, only the additional savings of the word count.
+
+    Args:
+        vocab: The text of a vocab.txt.
+        counts: The number of occurrences of each word.
+        number: Maximum number of words.
     """
     pieces = parse_vocab(vocab)
     tokenizer = WordpieceTokenizer(pieces)
@@ -173,7 +185,7 @@ def propose_words(vocab: str, counts: Mapping[str, int], number: int) -> list[Pr
 
 
 def read_new_words(path: str) -> list[str]:
-    """Returns the words of a file with one word per line; empty lines are ignored.
+    """Returns the words in a file with one word per line. Empty lines are ignored.
 
     Raises:
         UserError: If the file contains no word.
@@ -185,7 +197,7 @@ def read_new_words(path: str) -> list[str]:
 
 
 def describe_words(vocab: str, counts: dict[str, int]) -> str:
-    """Returns lines about the pieces per word, words cut into many pieces, and unknown characters."""
+    """Returns lines about how a vocabulary splits words: tokens per word, words of many tokens, unknown characters."""
     pieces = parse_vocab(vocab)
     figures: Figures = measure(pieces, counts)
     tokenizer = WordpieceTokenizer(pieces)
@@ -205,7 +217,7 @@ def describe_words(vocab: str, counts: dict[str, int]) -> str:
 
 
 def describe_proposals(proposals: list[Proposal], tokens: float) -> str:
-    """Returns a table of the first proposals for a text of this many tokens."""
+    """Returns a table, as text, of the first proposed words. `tokens` is the number of tokens in the whole text."""
     if not proposals:
         return f"no words to propose: no word of several pieces occurs {_MIN_COUNT} times"
     lines = ["words whose addition would save the most tokens (--new_words=N adds the first N):"]

@@ -62,7 +62,7 @@ class Options:
     model: str = option(dataclasses.MISSING, "Folder of the model to start from, in Hugging Face's layout.")
     results_file: str = option(dataclasses.MISSING, "File of JSON lines that results are read from and appended to.")
     programs: list[str] = option(
-        ["fit", "hugging_face"], f"Programs to run: {', '.join(PROGRAMS)}. None prints the table only."
+        ["fit", "hugging_face"], f"Programs to run: {', '.join(PROGRAMS)}. Pass none to print only the table."
     )
     seeds: list[str] = option(["0", "1", "2", "3", "4"], "Random seeds, each for one run.")
     rows: int = option(1000, "Number of training rows, drawn from the file.")

@@ -80,11 +80,11 @@ class Options(ValidatedOptions):
     seeds: list[str] = option(["1", "2", "3"], "Random seeds, each for a run of every program.")
     programs: list[str] = option(list(PROGRAMS), "Programs to run.", PROGRAMS)
     learning_rates: list[str] = option(
-        ["3e-4", "1e-3", "3e-3"], "Learning rates that the other programs try; a single one is used untried."
+        ["3e-4", "1e-3", "3e-3"], "Learning rates that the other programs try. A single rate is used without a trial."
     )
     max_seq_length: int = option(64, "Length of all records.")
     vocab_size: int = option(8000, "Number of pieces in the vocabulary.")
-    init_from_records: bool = option(True, "Count the initial weights of official_bert from its records.")
+    init_from_records: bool = option(True, "Compute initial weights of official_bert from token counts of its records.")
     dtype: str = option("float32", "Precision of official_bert.", ("float32", "bfloat16"))
     processor: int | None = option(None, "The processor that everything runs on; default: all processors.")
 
