@@ -5,7 +5,7 @@ atomically:
 
 1. Words and weights: `texts` contains the training and held-out text and the options. `words.json` contains the new
    words. `initial` contains the initial model, with new words and heads. `original` contains the model without new
-   words, for comparison.
+   words, for comparison, if there are new words.
 2. Records: `records` contains records that are made like those for pre-training.
 3. Training: a pre-training run in the output folder, and `original_losses.json`.
 
