@@ -173,7 +173,7 @@ def make_records(options: Options, work: str, model: str, passes: int) -> Record
 
 
 def count_passes(options: Options, tokens: float) -> int:
-    """Returns how often records are made from a text of `tokens` tokens: --dupe_factor, or as often as steps read it."""
+    """Returns how often a text of `tokens` tokens is used for records: --dupe_factor, or as often as training needs."""
     if options.dupe_factor is not None:
         return options.dupe_factor
     wanted = options.num_train_steps * options.train_batch_size * (options.max_seq_length - 3)

@@ -1,6 +1,6 @@
 """The contents of a checkpoint in memory, independent of the file format.
 
-"Our name" of a tensor is the path of its Keras variable in this library's models, such as pooler/kernel. A "part" is a
+Tensors are named by the paths of their Keras variables in this library's models, such as pooler/kernel. A part is a
 group of tensors that a checkpoint contains completely or not at all: the encoder, the pooler, or one head.
 
 V vocabulary, H hidden size, T segment types, L longest sequence, I intermediate size, C classes
@@ -30,7 +30,7 @@ ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE = "encoder", "pooler", "masked-LM head
 SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER = "sequence classifier", "token classifier"
 MULTIPLE_CHOICE, QUESTION_ANSWERING = "multiple-choice head", "question-answering head"
 
-# Our names (the paths of the models' Keras variables) and shapes, by part. {} is the number of a block. A checkpoint
+# The paths and shapes of our models' Keras variables, by part. {} is the number of a block. A checkpoint
 # has either all tensors of a part or none. It always has the encoder.
 PARTS = {
     ENCODER: {
@@ -83,7 +83,7 @@ class Inventory:
     """The tensors that were found in a checkpoint file.
 
     Attributes:
-        loaded: For each tensor that was read, its name in the file and our name of it.
+        loaded: For each tensor that was read, its name in the file and the path of its Keras variable.
         left_behind: The names in the file of tensors that were not read, grouped by a description of what they are,
             such as "of the optimizer's moments and step".
     """
@@ -106,7 +106,7 @@ class LoadedModel:
 
     Attributes:
         config: The model's configuration.
-        weights: float32 arrays by our names, as in `PARTS`. For fine-tuned models, by the paths of the Keras variables.
+        weights: float32 arrays by path of the Keras variable. `PARTS` lists the paths.
         vocab: The text of the vocab.txt, if known.
         casing: The tokenizer's settings: lower-casing, stripping of accents, and added tokens.
         states_casing: Whether the checkpoint's files state the casing. Otherwise it was set by the user or inferred
@@ -179,8 +179,8 @@ class LoadOverrides:
         replace: Whether `vocab_file`, `do_lower_case` and `strip_accents` win if the folder contradicts them. If false,
             a contradiction is an error.
         fallback_config: The configuration to use if neither the folder nor bert_config_file gives one.
-        allow: Regular expressions for tensors whose problems are not errors: our names of tensors that may be missing
-            or have another shape, and the file's names of unexpected tensors. None to allow none.
+        allow: Regular expressions for tensors whose problems are not errors: variable paths of tensors that may be
+            missing or have another shape, and the file's names of unexpected tensors. None to allow none.
     """
 
     bert_config_file: str | None = None
@@ -199,13 +199,13 @@ def make_placeholder_labels(num_classes: int) -> tuple[str, ...]:
 
 
 def build_names(layers: Mapping[str, str], suffixes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns a table from our names of variables to a checkpoint format's names. {} in a name stands for the block.
+    """Returns a table from variable paths to a checkpoint format's names. {} in a name stands for the block.
 
     Args:
-        layers: The format's name of each layer, by our name of the layer. A variable whose name in the format does not
-            follow from its layer has an entry of its own.
-        suffixes: What the format appends to a layer's name for each of its variables, by our name of the variable
-            (kernel, bias, gamma, ...). Defaults to "/" and our name.
+        layers: The format's name of each layer, by the layer's name in our models. A variable whose name in the format
+            does not follow from its layer has an entry of its own.
+        suffixes: What the format appends to a layer's name for each of its variables, by the variable's name in our
+            models (kernel, bias, gamma, ...). Defaults to "/" and this name.
     """
     names = {}
     for name in (name for shapes in PARTS.values() for name in shapes):
@@ -227,7 +227,7 @@ def expand_blocks(table: Mapping[str, str], config: BertConfig) -> dict[str, str
 
 
 def get_part_shapes(part: str, config: BertConfig, num_classes: int = 0) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of a part's tensors, by our names.
+    """Returns the shapes of the tensors of a part (encoder, pooler or head), by variable path.
 
     Args:
         part: A key of `PARTS`.

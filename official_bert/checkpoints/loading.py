@@ -99,7 +99,7 @@ def load(
     Within a distribution strategy's scope the encoder is built for that strategy.
 
     Args:
-        path: A folder or a file of a checkpoint of ours, Google's TF1, Hugging Face, keras-hub, model garden or
+        path: A folder or a file of a checkpoint of this library, Google's TF1, Hugging Face, keras-hub, model garden or
             TensorFlow Hub, or a name: hf://owner/name (with @revision), google://uncased_L-12_H-768_A-12.
         vocab_file: A vocab.txt, for a folder without one.
         do_lower_case: Whether the vocabulary is uncased, for a folder that does not state it.

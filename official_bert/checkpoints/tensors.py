@@ -1,6 +1,6 @@
 """Reads and checks the tensors in a checkpoint file, and converts names and layout between the file's format and ours.
 
-"Our name" of a tensor is the path of its Keras variable in this library's models, such as pooler/kernel.
+In this library, a tensor's name is the path of its Keras variable in our models, such as pooler/kernel.
 """
 
 import dataclasses
@@ -54,15 +54,16 @@ class Naming:
     """How a checkpoint format names its tensors and lays them out.
 
     Attributes:
-        names: The format's name of each tensor, by our name. {} stands for the number of the block.
-        transposed: Regular expression that matches our names of the matrices that the format stores transposed.
+        names: The format's name of each tensor, by path of the Keras variable. {} stands for the number of the block.
+        transposed: Regular expression that matches the variable paths of the matrices that the format stores
+            transposed.
         splits_heads: Whether attention tensors have a separate axis for the heads, as in Keras' MultiHeadAttention.
         ignored: Regular expressions for the names of tensors in the file that are not weights, by a description of what
             they are.
         foreign: The same for tensors of other programs, such as a user's own head. They are ignored, too, but a note to
             the user lists them.
-        slot_name: Function (our name of a variable, the format's name, "adam_m" or "adam_v") that returns the format's
-            name of this moment. None if the format has no optimizer state.
+        slot_name: Function (path of a variable, the format's name of it, "adam_m" or "adam_v") that returns the
+            format's name of this moment. None if the format has no optimizer state.
         step: The format's name of the tensor that contains the number of training steps.
     """
 
@@ -78,8 +79,8 @@ class Naming:
         """Returns the shape that a tensor has in the format's files.
 
         Args:
-            name: Our name of the tensor.
-            shape: Its shape in our models.
+            name: Path of the Keras variable.
+            shape: Shape of the Keras variable.
             config: The model's configuration.
         """
         if re.fullmatch(self.transposed, name):
@@ -92,17 +93,23 @@ class Naming:
         return shape
 
     def to_stored(self, name: str, value: Array, config: BertConfig) -> Array:
-        """Transposes and reshapes a tensor from our layout to the format's. `name` is our name of the tensor."""
+        """Transposes and reshapes a tensor from the Keras model's layout to the file format's.
+
+        Args:
+            name: Path of the Keras variable.
+            value: Value of the Keras variable.
+            config: The model's configuration.
+        """
         stored = value.T if re.fullmatch(self.transposed, name) else value
         return np.ascontiguousarray(stored).reshape(self.get_stored_shape(name, value.shape, config))
 
     def from_format(self, name: str, value: Array, shape: tuple[int, ...]) -> Array:
-        """Transposes and reshapes a tensor from the format's layout to ours.
+        """Transposes and reshapes a tensor from the file format's layout to the Keras model's.
 
         Args:
-            name: Our name of the tensor.
+            name: Path of the Keras variable.
             value: The tensor in the format's layout.
-            shape: Its shape in our models.
+            shape: Shape of the Keras variable.
         """
         return np.ascontiguousarray(value.T if re.fullmatch(self.transposed, name) else value.reshape(shape))
 
@@ -185,12 +192,12 @@ def _check_tensors(
     Args:
         source: The tensors in the file.
         naming: How the file names tensors, and which it contains in addition.
-        names: Our name of each expected tensor, by its name in the file.
-        stored_shapes: The shape that each expected tensor should have in the file, by our name.
+        names: The variable path of each expected tensor, by its name in the file.
+        stored_shapes: The shape that each expected tensor should have in the file, by variable path.
         allow: Regular expressions for problems that are not errors (see `LoadOverrides`).
 
     Returns:
-        Our name of each tensor that can be loaded, by its name in the file.
+        The variable path of each tensor that can be loaded, by its name in the file.
 
     Raises:
         UserError: If a tensor is missing, unexpected or of another shape, and `allow` does not match its name.
@@ -223,7 +230,7 @@ def _describe_shape(source: Source, name: str, expected: tuple[int, ...]) -> str
 
 
 def _get_expected_shapes(config: BertConfig, source: Source, naming: Naming) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes, in our layout and by our names, of all tensors of the parts that the file contains."""
+    """Returns the shapes of the Keras variables of all parts (encoder, heads) that the file contains, by path."""
     names = expand_blocks(naming.names, config)
     shapes: dict[str, tuple[int, ...]] = {}
     for part in PARTS:
@@ -302,7 +309,7 @@ def to_external(weights: Mapping[str, Array], config: BertConfig, naming: Naming
     """Converts weights to the names and layout of a checkpoint format.
 
     Args:
-        weights: The weights in our layout, by our names.
+        weights: The weights in the layout of the Keras model, by variable path.
         config: The model's configuration.
         naming: The names and layout of the format.
         format_name: The name of the format, for error messages.

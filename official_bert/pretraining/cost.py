@@ -88,7 +88,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Peak memory of a step."""
+        """Peak memory of a step in bytes."""
         return self.weights + self.optimizer + max(self.gradients + self.activations + self.working, self.update)
 
 

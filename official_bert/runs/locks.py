@@ -36,7 +36,8 @@ def lock_folder(folder: str, flag: str) -> Iterator[None]:
         flag: The flag whose value is the folder, without dashes, for error messages.
 
     Raises:
-        UserError: If another process holds the lock, or the folder cannot be written or cannot hold a run.
+        UserError: If another process holds the lock, or the folder is on a file system that cannot store checkpoints,
+            or cannot be written.
     """
     try:
         files.check_holds_runs(folder)

@@ -1,1 +1,1 @@
-"""One module for each checkpoint format, each with a literal table that maps our names of tensors to the format's."""
+"""One module for each checkpoint format, each with a literal table from variable paths to the format's names."""

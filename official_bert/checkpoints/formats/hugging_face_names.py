@@ -1,4 +1,4 @@
-"""Tables from our names of tensors and parts to Hugging Face's names of tensors and classes.
+"""Tables from variable paths and parts (encoder, heads) to Hugging Face's names of tensors and classes.
 
 Files of transformers' TensorFlow classes (TFBertModel and similar, removed in version 5) name the same layers
 differently; hugging_face_files.py converts these names to PyTorch's. Their dense kernels are stored as in Keras.
@@ -20,7 +20,7 @@ from official_bert.checkpoints.checkpoint import (
 )
 from official_bert.checkpoints.tensors import Naming
 
-# Hugging Face's names, by ours (see `build_names`). {} is the number of a block.
+# Hugging Face's names, by layer or variable of our models (see `build_names`). {} is the number of a block.
 _TABLE = {
     "word_embeddings": "bert.embeddings.word_embeddings",
     "token_type_embeddings": "bert.embeddings.token_type_embeddings",

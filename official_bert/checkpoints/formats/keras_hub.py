@@ -36,7 +36,8 @@ NAME = "keras-hub"
 MODEL_WEIGHTS_FILE = "model.weights.h5"
 
 _BLOCK = "model.weights.h5/layers/transformer_encoder_{}/"
-# File and name there, by ours (`build_names`); {} is the number of a block. (Block 0 has no number in the file.)
+# File and name in it, by layer or variable of our models (see `build_names`). {} is the number of a block.
+# (Block 0 has no number in the file.)
 _TABLE = {
     "word_embeddings": "model.weights.h5/layers/reversible_embedding",
     "token_type_embeddings": "model.weights.h5/layers/embedding",

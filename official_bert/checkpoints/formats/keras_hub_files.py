@@ -21,7 +21,7 @@ PREPROCESSOR_FILE = "preprocessor.json"
 TASK_FILE = "task.json"
 TASK_WEIGHTS_FILE = "task.weights.h5"
 
-# Keys of a backbone's configuration, by ours.
+# Keys of a keras-hub backbone's configuration, by field of BertConfig.
 _KEYS = {
     "vocab_size": "vocabulary_size",
     "num_hidden_layers": "num_layers",

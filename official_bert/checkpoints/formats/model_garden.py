@@ -21,7 +21,7 @@ from official_bert.errors import UserError
 
 NAME = "model garden"
 
-# Model garden's names, by ours (see `build_names`). {} is the number of a block.
+# Model garden's names, by layer or variable of our models (see `build_names`). {} is the number of a block.
 _TABLE = {
     "word_embeddings": "word_embeddings",
     "token_type_embeddings": "type_embeddings",

@@ -17,7 +17,7 @@ NAME = "Google TF1"
 CHECKPOINT = "bert_model.ckpt"
 STEP = "global_step"
 
-# Google's names, by ours (see `build_names`). {} is the number of a block.
+# Google's names, by layer or variable of our models (see `build_names`). {} is the number of a block.
 _TABLE = {
     "word_embeddings/embeddings": "bert/embeddings/word_embeddings",
     "token_type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
