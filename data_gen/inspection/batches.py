@@ -1,4 +1,4 @@
-"""Reads record files as batches of arrays. Errors name the damaged record.
+"""Reads pre-training records as batches of arrays. Errors name the damaged record.
 
 B batch, L sequence length, P predictions
 """

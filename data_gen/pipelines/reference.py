@@ -1,4 +1,4 @@
-"""The original script's algorithm from text files to TFRecord files: record by record, all in memory.
+"""Makes record files with the original script's algorithm: record by record, with everything in memory.
 
 The same text, flags and seed give the same records as the original (tests/golden/pretraining_records.json).
 """

@@ -37,7 +37,7 @@ class MaskingVocabulary:
 
     @functools.cached_property
     def mark(self) -> int:
-        """The offset added to the ids of tokens that continue a word (see word_boundaries.get_continuation_mark)."""
+        """The offset that is added to the ids of tokens that continue a word (see word_boundaries)."""
         return max(self.words) + 1
 
     @classmethod

@@ -36,7 +36,7 @@ _MAX_PROPOSALS_SHOWN, _MAX_CHARACTERS_SHOWN = 20, 10
 
 @dataclasses.dataclass(frozen=True)
 class Proposal:
-    """A word that could be added to the vocabulary."""
+    """A word in the text that could be added to the vocabulary."""
 
     word: str
     count: int  # Occurrences in the text.

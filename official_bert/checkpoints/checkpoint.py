@@ -167,7 +167,7 @@ class LoadedModel:
 
 @dataclasses.dataclass(frozen=True)
 class LoadOverrides:
-    """The user's settings for reading a checkpoint: values that the files lack, or that replace those in the files.
+    """The user's settings for reading a checkpoint: what its files lack, or what replaces their contents.
 
     Attributes:
         bert_config_file: Path of a configuration file, for a folder without one.

@@ -285,7 +285,12 @@ def _check_labels(
 
 
 def _find_kind(name: str, kinds: Mapping[str, str]) -> str | None:
-    """Returns the first description in `kinds` whose regular expression matches the tensor's name, or None."""
+    """Returns the first description in `kinds` whose regular expression matches a tensor's name, or None.
+
+    Args:
+        name: Name of the tensor.
+        kinds: Regular expressions of kinds of tensors, by description.
+    """
     return next((kind for kind, pattern in kinds.items() if re.fullmatch(pattern, name)), None)
 
 
@@ -354,12 +359,12 @@ def compare_weights(model: "keras.Model", weights: Mapping[str, Any]) -> Assigne
 def assign_weights(model: "keras.Model", weights: Mapping[str, Any], allow_missing: bool = False) -> AssignedWeights:
     """Assigns weights to the variables of a model that have the same path.
 
+    The states of random number generators are not weights and keep their values.
+
     Args:
         model: Any Keras model.
         weights: Arrays or Keras variables, by variable path.
         allow_missing: Whether a variable without a weight of its shape keeps its value. If false, this is an error.
-
-    The states of random number generators are not weights and keep their values.
 
     Returns:
         The paths of the variables that were assigned or not, and of the unused weights.

@@ -12,12 +12,12 @@ from official_bert.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class MaskingRates:
-    """Percentages of the tokens to predict (paper, section 3.1, task 1, and appendix C.2). They add up to 100.
+    """What happens to the tokens to predict, in percent (paper, section 3.1, task 1, and appendix C.2).
 
     Attributes:
-        mask: Tokens replaced by [MASK].
-        same: Tokens left unchanged.
-        random: Tokens replaced by a random token of the whole vocabulary.
+        mask: Percentage of tokens that are replaced by [MASK].
+        same: Percentage of tokens that are left unchanged.
+        random: Percentage of tokens that are replaced by a random token of the whole vocabulary.
     """
 
     mask: int = 80
@@ -26,7 +26,7 @@ class MaskingRates:
 
     @classmethod
     def parse(cls, text: str) -> "MaskingRates":
-        """Parses rates in the order of appendix C.2: [MASK], unchanged, random, such as "80/10/10".
+        """Parses three percentages, such as "80/10/10", in the order of appendix C.2: [MASK], unchanged, random.
 
         Raises:
             UserError: If `text` is not three percentages that add up to 100.

@@ -1,4 +1,4 @@
-"""Targets of left-to-right language modeling: each token is predicted from the tokens before it (appendix C.1, LTR).
+"""Makes targets for left-to-right models: each token is predicted from the tokens before it (appendix C.1, LTR).
 
 B batch, S sequence, P predictions of a masked record
 """

@@ -8,7 +8,7 @@ INT64, FLOAT = "int64", "float32"
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """The shape, type and range of a feature.
+    """The shape, type and range of one feature of a record.
 
     Attributes:
         shape: Shape in one record, without the batch dimension.

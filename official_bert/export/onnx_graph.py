@@ -394,7 +394,7 @@ class _ModelWriter:
         return logits
 
     def _fold(self, layer: Any) -> list[str]:
-        """Reshapes [B, N, S] to [B * N, S]."""
+        """Adds nodes that reshape the inputs [B, N, S] of a layer to [B * N, S]. Returns their names."""
         graph, (x,) = self._graph, self._inputs(layer)
         length = graph.node("Shape", [x], f"{layer.name}_length", start=2)
         shape = graph.node("Concat", [graph.numbers(-1), length], f"{layer.name}_shape", axis=0)

@@ -19,10 +19,10 @@ _FORMATS_BY_FLAG = {
 
 @dataclasses.dataclass(frozen=True)
 class ExportOptions(ValidatedOptions):
-    """The options of export.
+    """The flags of export.
 
     Raises:
-        UserError: If a format is unknown, or a flag applies to no format.
+        UserError: If a format is unknown, or a flag applies to none of the chosen formats.
     """
 
     model_dir: str = option(dataclasses.MISSING, "A fine-tuned model's folder, or a checkpoint of any format.")

@@ -1,4 +1,6 @@
-"""Distillation (Hinton et al., arXiv:1503.02531): trains a model on the predictions of a larger, fine-tuned one.
+"""Distillation (Hinton et al., arXiv:1503.02531): trains a model, the student, on the predictions of a larger one.
+
+The larger model, the teacher, is fine-tuned on the same task.
 
 B batch, E examples, R rows, C classes
 """

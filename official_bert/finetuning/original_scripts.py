@@ -15,7 +15,7 @@ _NO_EFFECT = "No effect here"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OriginalOptions(ValidatedOptions):
-    """Flags of both scripts that `official-bert finetune` does not have."""
+    """Flags of run_classifier.py and run_squad.py that `official-bert finetune` does not have."""
 
     bert_config_file: str | None = option(
         None, "Configuration of the model, if it is not in the folder of --init_checkpoint.", group=MODEL

@@ -139,7 +139,19 @@ def _run_loop(
     step: int,
     strategy: tf.distribute.Strategy,
 ) -> None:
-    """Trains from `step` to the end of the run, and evaluates in between."""
+    """Trains from `step` to the end of the run, evaluating in between, unless training stops early.
+
+    Args:
+        options: Options of the run.
+        features: Features of the training rows, with targets.
+        weights: Weight of each row in the loss, or None.
+        trainer: The trainer.
+        config: The settings of the trainer.
+        state: The checkpoints of the state from which the run can resume.
+        monitor: Logs, evaluates and saves the best model.
+        step: Number of steps done.
+        strategy: The distribution strategy.
+    """
     resumed_at = step
 
     def count_rows(done: int) -> int:

@@ -46,7 +46,7 @@ class Monitor:
         self.start_interval(pretrainer.step)
 
     def start_interval(self, step: int) -> None:
-        """Starts the interval of the next line, after `step` steps."""
+        """Starts collecting measurements for the next line of the log. `step` is the number of steps done."""
         self._first_step, self._seconds, self._processor_seconds = step, 0.0, 0.0
         self._sums: dict[str, float] = {}
 

@@ -74,7 +74,7 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ValidatedOptions, choices.AdamOptions):
-    """The flags of run_pretraining. The original's flags have the original's defaults."""
+    """The flags of run_pretraining. Flags that the original has as well have the same defaults there."""
 
     input_file: list[str] = _data(
         dataclasses.MISSING, "Comma-separated TFRecord files or glob patterns.", resumable=True

@@ -186,7 +186,7 @@ class RecordFiles:
 
     @property
     def sentence_objective(self) -> str:
-        """Objective of the records' sentence labels: one of sentence_objectives.SENTENCE_OBJECTIVES."""
+        """What the records' sentence labels mean: one of sentence_objectives.SENTENCE_OBJECTIVES."""
         return get_objective(self.manifests[0].source["flags"] if self.manifests else {})
 
     @property

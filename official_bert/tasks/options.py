@@ -67,7 +67,7 @@ class TaskOptions(ValidatedOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlueOptions(TaskOptions):
-    """Options of the GLUE tasks."""
+    """Options of the GLUE tasks, such as mrpc and cola."""
 
     doc_stride: int | None = option(None, _WINDOWS_HELP, shown_default=_NO_WINDOWS, min=1)
 

@@ -40,7 +40,7 @@ def find_similar_classes(labels: Iterable[str]) -> list[str]:
 
 
 class LabelColumn:
-    """A column whose cells contain the name of one class.
+    """A column of a table whose cells contain the name of one class.
 
     Args:
         options: Options of the table.
@@ -106,7 +106,7 @@ class LabelColumn:
 
 
 class SeveralLabelsColumn(LabelColumn):
-    """A column whose cells contain any number of class names, separated by a character or as a JSON list."""
+    """A column of a table whose cells contain any number of class names, with a separator or as a JSON list."""
 
     head = MultiLabelSpec
     min_classes = 1
@@ -139,7 +139,7 @@ class SeveralLabelsColumn(LabelColumn):
 
 
 class ValueColumn(LabelColumn):
-    """A column whose cells contain a number."""
+    """A column of a table whose cells contain a number."""
 
     head = RegressionSpec
     has_classes = False

@@ -221,7 +221,7 @@ def _read_batches(batches: Any, columns: Sequence[str] | None, rows_before: int)
 
 
 def _to_python(array: Any) -> list[Any]:
-    """Converts an Arrow array to Python values. Texts become bytes, so that invalid UTF-8 can be reported."""
+    """Converts an Arrow array to a list of Python values. Texts become bytes, so that invalid UTF-8 can be reported."""
     import pyarrow as pa
     import pyarrow.types as types
 

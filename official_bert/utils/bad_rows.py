@@ -1,4 +1,4 @@
-"""What to do with rows of a data file that are invalid: stop, or skip and count them."""
+"""Handles invalid rows of data files: stops with an error, or skips and counts them."""
 
 import collections
 import sys

@@ -1,4 +1,4 @@
-"""Finds the files of configs/, in a checkout or installed with the package."""
+"""Finds the files of configs/, both in a checkout and in an installed package."""
 
 import os
 

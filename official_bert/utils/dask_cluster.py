@@ -1,4 +1,4 @@
-"""Runs tasks of this package on a Dask cluster: the `--dask` flag, the check of the workers' version, the task loop.
+"""Runs tasks of this package on a Dask cluster: the flag `--dask`, the check of the workers' code, and the task loop.
 
 Only Dask's scheduler is used. It distributes tasks to processes on many machines and reruns the tasks of a lost worker
 on other workers. Results are files that all machines can reach, and a task whose file exists is skipped. So a task may

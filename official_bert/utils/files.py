@@ -92,7 +92,7 @@ def work_path(path: str) -> str:
 
 
 def resolve_links(path: str) -> str:
-    """Returns the absolute path of a local file without links, and a remote path unchanged."""
+    """Returns the absolute path of a local file with symbolic links resolved, and a remote path unchanged."""
     return path if is_remote(path) else os.path.realpath(path)
 
 
@@ -302,7 +302,7 @@ def local_copy(path: str) -> str:
 
 
 def check_holds_runs(path: str) -> None:
-    """Raises a UserError if a folder is on a file system to which TensorFlow cannot write checkpoints and logs."""
+    """Raises a UserError if TensorFlow cannot write checkpoints and logs on the file system of a folder."""
     if is_remote(path) and not isinstance(file_system(path), TensorFlowFiles):
         raise UserError(
             f"{path} cannot store checkpoints and logs during a run. Pass a local folder or one on gs://, and copy the "
@@ -440,7 +440,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def copy(source: str, target: str) -> None:
-    """Copies a file atomically, also between file systems."""
+    """Copies a file atomically. Source and target may be on different file systems, local or remote."""
     with open_bytes(source) as reader, write_atomically(target) as temporary, open(temporary, "wb") as writer:
         shutil.copyfileobj(reader, writer, 1 << 22)
 

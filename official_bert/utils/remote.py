@@ -25,7 +25,7 @@ _OBJECT_STORES = {"s3", "s3a", "abfs", "abfss", "az"}
 
 
 def temporary_name(path: str) -> str:
-    """Returns a unique name in the same folder as `path`."""
+    """Returns a unique name for a temporary file in the same folder as `path`."""
     return f"{path}{TEMPORARY_SUFFIX}{uuid.uuid4().hex[:12]}"
 
 

@@ -99,7 +99,7 @@ def describe_out_of_memory(error: BaseException) -> str | None:
 def end_interrupted() -> NoReturn:
     """Ends the process after Ctrl-C, with a line on standard error and the exit code INTERRUPTED.
 
-    Does not wait for threads, as Python itself would.
+    It does not wait for other threads, whereas Python itself would.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would print a traceback
     print("interrupted", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The command: `python -m tools.reproduce --table=5 --scale=tiny --input_file=... --data_dir=... --output_dir=...`."""
+"""The command that reproduces a table of the paper: `python -m tools.reproduce --table=5 --scale=tiny ...`."""
 
 import os
 

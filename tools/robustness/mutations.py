@@ -91,7 +91,7 @@ class Verdict(NamedTuple):
 
 
 class UntriedError(Exception):
-    """The tests could not be run."""
+    """The tests of a mutation could not be run."""
 
 
 def _try(mutation: Mutation, copies: list[pathlib.Path]) -> Verdict:

@@ -1,4 +1,4 @@
-"""A case of an attack."""
+"""A case: one or several attempts of an attack, and their outcome."""
 
 import dataclasses
 import functools
