@@ -87,7 +87,7 @@ def create_records(
                 if not corpus["tokens"]:
                     raise TextError(summary.explain_empty_text(corpus))
             except TextError:
-                # After the user has changed the text or the flags, the unfinished work is useless.
+                # The user must change the text or the flags, which makes the unfinished work useless.
                 shutil.rmtree(options.work_folder)
                 raise
             vocab = parse_vocab(vocab_text)

@@ -91,6 +91,6 @@ def _do(folder: str, run: str, task: dict[str, Any]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def _worker(folder: str, run: str) -> Worker:
-    # A cache key: another run has other files, even under the same names.
+    # The run's id is a key of the cache, because another run has other files, even if they have the same names.
     del run
     return Worker(folder)

@@ -45,7 +45,7 @@ class WorkerPool:
 
     def grow(self, count: int) -> None:
         """Starts processes until there are `count`."""
-        # The import path of this process may come from elsewhere than the environment.
+        # The import path of this process may contain folders that are not in the environment variable.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         while len(self._processes) < count:
             command = [sys.executable, "-m", worker.__name__, self._folder, str(os.getpid())]

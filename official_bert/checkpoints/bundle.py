@@ -47,7 +47,8 @@ def find_prefix(path: str) -> str:
     prefixes = _prefixes_in(path)
     numbered = list_checkpoints(path)
     if numbered and len(numbered) == len(prefixes):
-        # Of several checkpoints, the newest that can be read. Reading a single one reports its damage.
+        # Of several checkpoints, choose the newest that can be read. If there is only one, choose it in any case, so
+        # that reading it reports any damage.
         return (find_newest_complete(path) if len(numbered) > 1 else None) or numbered[0]
     if len(prefixes) > 1 and (newest := _named_by_state_file(path)):
         return newest

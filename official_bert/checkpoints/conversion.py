@@ -13,7 +13,7 @@ from official_bert.errors import UserError
 from official_bert.utils import files
 from official_bert.utils.counting import pluralize
 
-# The largest difference to another framework that the order of additions can explain.
+# The largest difference to another framework's outputs that rounding errors can explain.
 _TOLERANCE = 1e-3
 
 

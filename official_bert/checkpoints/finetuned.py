@@ -48,7 +48,7 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "labels": (lambda value: value is None or _are_labels(value), "a list of the classes' names, or null"),
     "num_choices": (lambda value: value is None or _is_count(value, _MAX_CHOICES), "a number of choices, or null"),
     "max_seq_length": (lambda value: _is_count(value, 1_000_000), "a number of tokens"),
-    # Only in models whose decisions were chosen after training.
+    # Only in models whose decisions, such as thresholds, were chosen after training.
     "temperature": (lambda value: _is_number(value) and 0 < value < math.inf, "a positive number"),
     "min_confidence": (lambda value: _is_number(value) and 0 <= value < 1, "a probability"),
     "thresholds": (
@@ -186,7 +186,7 @@ def read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> di
     path = os.path.join(folder, WEIGHTS_FILE)
     if not files.exists(path):
         raise UserError(f"{path} is missing; pass the folder of a fine-tuned model")
-    model = _build_untrained(config, task)  # the file numbers the layers, and only a model has their names
+    model = _build_untrained(config, task)  # the file only numbers the layers; the model has their names
     with tempfile.TemporaryDirectory() as local:
         copy = os.path.join(local, WEIGHTS_FILE)
         files.copy(path, copy)

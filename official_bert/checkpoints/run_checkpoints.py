@@ -56,7 +56,7 @@ class RunCheckpoints:
                     self._remove(each)
             self._write_state(path, to_keep)
         except (OSError, UserError, tf.errors.OpError) as error:
-            # TensorFlow leaves an empty index if the disk is full only then.
+            # TensorFlow leaves an empty index file if the disk becomes full while it writes this file.
             if bundle.find_damage(path) is not None:
                 self._remove(path)
             raise UserError(

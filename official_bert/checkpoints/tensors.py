@@ -203,7 +203,7 @@ def _check_tensors(
         UserError: If a tensor is missing, unexpected or of another shape, and `allow` does not match its name.
     """
     kinds = {**naming.ignored, **naming.foreign}
-    # Descriptions by the name that --init_allow allows the problem by.
+    # Descriptions of the problems, by the name that --init_allow must match to allow them.
     missing = {name: theirs for theirs, name in names.items() if theirs not in source.shapes}
     misshapen = {
         name: _describe_shape(source, theirs, stored_shapes[name])
@@ -237,7 +237,7 @@ def _get_expected_shapes(config: BertConfig, source: Source, naming: Naming) -> 
         part_shapes = get_part_shapes(part, config, _get_num_classes(source, part, names))
         expected = {name: shape for name, shape in part_shapes.items() if name in names}
         is_there = part == ENCODER or any(names[name] in source.shapes for name in expected)
-        # A user's own head may have the name of one of BERT's.
+        # A user's own head may have the same name as one of BERT's heads.
         is_foreign = part in TASK_HEADS and any(
             source.shapes.get(names[name]) != naming.get_stored_shape(name, shape, config)
             and _find_kind(names[name], naming.foreign) is not None

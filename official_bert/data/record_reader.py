@@ -15,7 +15,7 @@ from official_bert.utils.progress import Progress
 
 _CHUNK = 1 << 14
 
-# A command does not make a file again if all its files exist with their full length.
+# A command makes its files again only if one is missing or too short, so a damaged file must be removed.
 REPAIR_HINT = "remove it and rerun the command that made it, or restore it from a copy"
 
 

@@ -59,7 +59,8 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     files.write_text(os.path.join(folder, exports.VOCAB_FILE), source.vocab)
     tokens = split_vocab(source.vocab)
     if len(set(tokens)) == len(tokens):  # tokenizer.json cannot contain equal tokens.
-        # Not special, so that encode_special_tokens of Hugging Face's tokenizers spares [SEP] in a text, but not these.
+        # Not special, because Hugging Face's option encode_special_tokens, which treats a [SEP] in a text as ordinary
+        # text, would do the same to special added tokens.
         added = tuple(token._replace(special=False) for token in source.tokenizer.casing.added_tokens)
         tokenizer = format_tokenizer_json(tokens, source.tokenizer.casing._replace(added_tokens=added))
         files.write_text(os.path.join(folder, exports.TOKENIZER_FILE), tokenizer)
@@ -75,7 +76,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         write_metadata(folder, metadata | {"score": score})
     replay = proof.record_answers(source, options.eval_file)
     alone, together = replays.ask(model, replay.rows())
-    if quantized:  # The score proves the answers. Later replays compare with the quantized model's own.
+    if quantized:  # The score was checked instead. Later replays compare with these answers.
         answers = {name: [row[name] for row in alone] for name in replay.answers}
         replay = dataclasses.replace(replay, answers=answers, tolerance=_INT8_TOLERANCE)
     proof.compare(replay, alone, together)

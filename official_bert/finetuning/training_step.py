@@ -101,7 +101,8 @@ class TrainingStep:
                 scaled = self.optimizer.scale_loss(share)
             if on_outputs:
                 on_outputs(inputs, targets, outputs, weights)
-            # Micro-batches add up zeros. For a single batch, unused variables have no gradient and are not updated.
+            # Gradients of micro-batches are added up, so those of unused variables are zeros.
+            # For a single batch they are None, and the variables are not updated.
             unconnected = tf.UnconnectedGradients.NONE if self._micro_batches == 1 else tf.UnconnectedGradients.ZERO
             return {"loss": share}, tape.gradient(scaled, variables, unconnected_gradients=unconnected)
 

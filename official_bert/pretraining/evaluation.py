@@ -93,7 +93,7 @@ class HeldOutEvaluation:
             Metrics and sums (see `evaluate`) for each log, EVAL and possibly GENERAL. None if a stop was requested.
         """
         options, general = self._options, self._records.general
-        # The log of the held-out records is written last, so that a step in it is in the other log too.
+        # The log of the held-out records is written last, so that any step in it is in the other log, too.
         results = {}
         for kind, records in {**({GENERAL: general} if general else {}), EVAL: self._held_out}.items():
             with records.explain_damage():

@@ -42,7 +42,7 @@ class Monitor:
         # Initial weights from a checkpoint start below the unigram level.
         from_scratch = not options.init_checkpoint
         self._checks_unigram_level = is_chief and from_scratch and pretrainer.step < CHECKED_STEP
-        self.skipped_in_a_row = 0  # Number of last steps without a finite one.
+        self.skipped_in_a_row = 0  # Number of non-finite steps since the last finite one.
         self.start_interval(pretrainer.step)
 
     def start_interval(self, step: int) -> None:
@@ -64,7 +64,8 @@ class Monitor:
 
     def write(self, step: int, phase: Phase) -> None:
         """Ends the interval after `step` steps, and writes its means to the log and the terminal."""
-        if self._sums["nonfinite_steps"] < step - self._first_step:  # Skipped steps are only in the notices.
+        # If all steps were skipped, there are no means, and the notices have reported the steps.
+        if self._sums["nonfinite_steps"] < step - self._first_step:
             values = self._measurements(step, phase)
             self._log.write(TRAIN, step, values)
             print(format_progress(step, self._options.total_steps, values, self._config), flush=True)

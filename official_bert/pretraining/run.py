@@ -56,7 +56,7 @@ def pretrain(options: Options) -> int:
             if options.do_train and not parts.resumed_from:
                 parts.checkpoints.remove_all()  # unreadable checkpoints of an earlier run: see --begin_anew
             write_model_files(options.output_dir, parts.model_files)
-            # Changed options are written after the first step with them, so that an earlier kill changes nothing.
+            # If options changed, run.json is written with the next checkpoint: a run killed before keeps the old one.
             if options.do_train and not (parts.resumed_from and parts.changes):
                 run_metadata.write_run_metadata(options.output_dir, parts.metadata)
         first_step = parts.pretrainer.step if options.do_train else None
@@ -82,10 +82,10 @@ class RunParts:
     config: BertConfig
     model_files: dict[str, str]  # Contents of the small files next to the checkpoints, by name.
     records: RunRecords
-    metadata: dict[str, Any]  # The content of run.json.
+    metadata: dict[str, Any]  # The contents of run.json.
     changes: Changes  # See run_metadata.check_resume_compatibility.
     pretrainer: Pretrainer
-    data_position: list[Any]  # Variables, saved with the weights.
+    data_position: list[Any]  # Variables that are saved with the weights.
     checkpoints: run_checkpoints.RunCheckpoints
     resumed_from: str | None  # The checkpoint to resume. A new run has none.
     initial: LoadedModel | None  # The model of --init_checkpoint, unless the run is resumed.
@@ -180,7 +180,7 @@ def restore(parts: RunParts) -> None:
     # 2. The workers compare their steps before they read other weights. If reading failed on one worker only, the
     #    others would wait for it.
     # 3. --init_checkpoint.
-    # 4. Initial weights counted from the records.
+    # 4. Initial weights computed from token counts of the records.
     # 5. Random weights, which the model has already. They are not evaluated.
     options, pretrainer = parts.options, parts.pretrainer
     if parts.resumed_from:

@@ -22,7 +22,7 @@ from official_bert.utils.progress import call_repeatedly
 LOCK_FILE = ".lock"
 
 _RENEWAL_SECONDS = 60.0
-_STALE_SECONDS = 600.0  # Without renewal. The clocks of two machines may differ.
+_STALE_SECONDS = 600.0  # A lock that was not renewed for this time is void. Clocks of machines may differ.
 
 
 @contextlib.contextmanager

@@ -210,7 +210,7 @@ def run_official_bert(run: Run, shared: pathlib.Path, folder: pathlib.Path) -> d
         "length": run.length, "predictions": flags["max_predictions_per_seq"], "jit_compile": flags["jit_compile"],
     })  # fmt: skip
     usable = 60 * run.minutes * (1 - _RESERVE)
-    # There are as many records as the steps read. The time that remains is for as many steps as fit.
+    # Make as many records as the planned steps read, then run as many steps as fit into the remaining time.
     planned = make_flags(run, shared, folder, count_steps(usable - used, speed))
     used += run_command("make-records", **planned["make-records"])
     steps = count_steps(usable - used, speed)
@@ -253,7 +253,7 @@ def perform(run: Run, shared: pathlib.Path) -> dict[str, Any]:
         })  # fmt: skip
     results |= {"run": dataclasses.asdict(run), "heldout": run_peer("score", arguments)[1]}
     for records in folder.glob("*.tfrecord*"):
-        records.unlink()  # many times as large as the rest
+        records.unlink()  # they are many times as large as the other files
     files.write_text(str(path), json.dumps(results, indent=1) + "\n")
     return results
 

@@ -25,7 +25,7 @@ from typing import Any
 
 _WARM_UP, _TIMED = 5, 40  # steps
 _SECONDS_OF_CALL = 1.0  # of each timed call of official_bert's step
-_KEPT_BACK = 1.0  # seconds, to save the model
+_KEPT_BACK = 1.0  # seconds of the budget that are reserved for saving the model
 _SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -298,7 +298,7 @@ def keras_hub(arguments: dict[str, Any]) -> dict[str, Any]:
         for variable, value in zip(optimizer.variables, fresh, strict=True):
             variable.assign(value)
         peak.assign(rate)
-        # Epochs are parts of the run: their losses say how it ended.
+        # Each epoch is a part of the run. The losses of the last ones are the result.
         parts = min(20, steps)
         last.assign(steps // parts * parts)
         history = model.fit(batches, steps_per_epoch=steps // parts, epochs=parts, verbose=0)

@@ -32,7 +32,7 @@ from tools.benchmarks import measuring, samples
 CLIENTS = 32
 _CLOSE = 1e-4
 _HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-_TICKS = os.sysconf("SC_CLK_TCK")  # a second, in /proc
+_TICKS = os.sysconf("SC_CLK_TCK")  # ticks per second in /proc
 
 Answer = Callable[[list[str]], np.ndarray]  # texts to probabilities
 

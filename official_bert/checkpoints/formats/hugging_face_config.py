@@ -10,7 +10,7 @@ from official_bert.kinds.names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from official_bert.modeling.config import BertConfig
 
 CONFIG_FILE = "config.json"
-# Hugging Face's "gelu" is the exact one. Our "gelu" is written with the name that all versions support.
+# Hugging Face's "gelu" is the exact GELU. Our "gelu", the approximation, gets the name that all versions support.
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_exact": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
 _ACTIVATIONS_IN = {
     **{theirs: ours for ours, theirs in ACTIVATIONS.items()},
@@ -18,7 +18,7 @@ _ACTIVATIONS_IN = {
     "gelu_fast": "gelu",
     "gelu_python": "gelu_exact",
 }
-# Keys with the same name and meaning in both.
+# Keys with the same name and meaning in config.json and in BertConfig.
 _SAME_KEYS = (
     "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_dropout_prob "
     "attention_probs_dropout_prob max_position_embeddings type_vocab_size initializer_range layer_norm_eps"
@@ -29,7 +29,7 @@ KINDS = {
     "multi_label_classification": MULTI_LABEL,
     "regression": REGRESSION,
 }
-# The values that describe the same model as ours.
+# Values that config.json must have (or omit) to describe a model like ours.
 _REQUIRED = {
     "model_type": "bert",
     "position_embedding_type": "absolute",

@@ -27,14 +27,14 @@ from official_bert.utils import files
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 
-# Values under which their tokenizers follow BERT's rules, by the key of tokenizer_config.json or the place in
-# tokenizer.json. Other values give other tokens.
+# Values with which Hugging Face's tokenizers follow BERT's rules, by key of tokenizer_config.json or place in
+# tokenizer.json. With other values they produce other tokens.
 _ALLOWED: dict[str, tuple[Any, ...]] = {
     "tokenizer_class": (None, "PreTrainedTokenizerFast", "TokenizersBackend"),
     "tokenize_chinese_chars": (True,),
     "do_basic_tokenize": (True,),
     "continuing_subword_prefix": (exact.CONTINUATION,),
-    "max_input_chars_per_word": (exact.MAX_CHARACTERS_PER_WORD, 100),  # theirs write 100 for all BERT models
+    "max_input_chars_per_word": (exact.MAX_CHARACTERS_PER_WORD, 100),  # transformers writes 100 for all BERT models
     "pad_token": (exact.PAD, None),
     "unk_token": (exact.UNK,),
     "cls_token": (exact.CLS,),
@@ -100,7 +100,7 @@ def read_tokenizer(
     lower = settings.get("do_lower_case")
     if lower is None and overrides.strip_accents is None:
         overrides = dataclasses.replace(overrides, strip_accents=accents)
-    # Accents that go where capital letters stay are refused below, unless the user asks for BERT's own rules.
+    # Stripping accents without lower-casing is rejected below, unless the user asks for BERT's own rules.
     casing = None if lower is None else make_casing(lower, accents if lower else None, added)
     found = FoundTokenizer(folder, vocabularies, casing, settings_file, tuple(added))
     tokenizer = resolve_tokenizer(found, overrides, config)
@@ -208,7 +208,7 @@ def tokenizer_files(checkpoint: LoadedModel) -> dict[str, str]:
     num_pieces = 1 + max(exact.select_word_pieces(ids, added, VOCAB_FILE).values())
     vocab = checkpoint.vocab if num_pieces == len(tokens) else "".join(f"{token}\n" for token in tokens[:num_pieces])
     contents = {VOCAB_FILE: vocab, SETTINGS_FILE: _settings_json(checkpoint, format_added_tokens(ids, added))}
-    if len(set(tokens)) == len(tokens):  # its format cannot hold equal tokens; transformers then reads vocab.txt
+    if len(set(tokens)) == len(tokens):  # it cannot contain duplicates; without it, transformers reads vocab.txt
         contents[TOKENIZER_FILE] = format_tokenizer_json(tokens, checkpoint.casing)
     return contents
 
