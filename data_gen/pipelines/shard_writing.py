@@ -142,7 +142,11 @@ class _Shard:
             self._records[bucket] = records
 
     def compute_digest(self, num_buckets: int) -> str:
-        """Returns the SHA-256 of the file, which it reads while the buckets are being written."""
+        """Returns the SHA-256 of the file. Reads each bucket as soon as another thread has written it.
+
+        Args:
+            num_buckets: Number of buckets of the complete file.
+        """
         digest = hashlib.sha256()
         with open(self._path, "rb", buffering=0) as reader:  # A buffer would read parts that are not written yet.
             for bucket in range(num_buckets):

@@ -122,7 +122,7 @@ def make_features(rows: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def count_statistics(instances: Instances) -> dict[str, int]:
-    """Returns counts over instances, under the names of `RecordSummary`."""
+    """Returns sums over instances, by the name of the attribute of `RecordSummary`."""
     return {
         "instances": len(instances.length),
         "positions": instances.ids.size,

@@ -216,7 +216,10 @@ class Worker:
         return {}
 
     def _collect(self, bucket: int) -> np.ndarray:
-        """Returns a bucket's rows from all blocks and passes, sorted by key."""
+        """Returns the instances of a bucket, a range of random keys, from all blocks and passes.
+
+        They are rows (see shuffle.py), sorted by key.
+        """
         spooled = [
             self._get_spool_path(p, b) for p in range(self._options.dupe_factor) for b in range(len(self._plan.blocks))
         ]

@@ -56,7 +56,10 @@ class Texts:
 
 
 class Records(NamedTuple):
-    """Paths of record files. None if there is no such text."""
+    """Paths of the record files of the training text, the held-out text and general text.
+
+    `train` or `general` is None if there is no text of this kind.
+    """
 
     train: str | None
     heldout: str

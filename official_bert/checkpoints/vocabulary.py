@@ -55,8 +55,8 @@ class Tokenizer(NamedTuple):
 def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: BertConfig) -> Tokenizer:
     """Decides on a checkpoint's vocabulary and casing, from its files and the user's settings.
 
-    What the folder states counts, unless `overrides.replace` is true. The user's settings fill gaps. A casing that
-    nobody states is inferred from the vocabulary.
+    What the folder states has priority over the user's settings, unless `overrides.replace` is true. A casing that
+    neither states is inferred from the vocabulary.
 
     Args:
         found: What the folder contains.

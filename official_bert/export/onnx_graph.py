@@ -209,7 +209,16 @@ class _ModelWriter:
         return self._values[key]
 
     def vectors(self, pooling: str, chosen: Sequence[int], normalize: bool = False) -> str:
-        """Adds the pooling of token vectors into text vectors [B, L * H] (see modeling/pooling.py)."""
+        """Adds the pooling of token vectors into text vectors (see modeling/pooling.py).
+
+        Args:
+            pooling: The pooling method.
+            chosen: Numbers of the L blocks whose outputs are concatenated, from 1, or from -1 for the last block.
+            normalize: Whether to scale the vectors to length 1.
+
+        Returns:
+            The name of the text vectors [B, L * H].
+        """
         vector = self._pooled(pooling, chosen)
         return self._graph.node("LpNormalization", [vector], "normalized", axis=-1, p=2) if normalize else vector
 

@@ -31,7 +31,7 @@ def answer_without_package(folder: str, rows: list[dict[str, Any]]) -> tuple[Ans
 
 
 def run_process(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Does the same as `answer_without_package`, for a folder whose name TensorFlow does not take for a pattern."""
+    """Does the same as `answer_without_package`, for a folder whose path contains no wildcards such as *."""
     from official_bert.errors import UserError
 
     with tempfile.TemporaryDirectory() as local:

@@ -224,7 +224,7 @@ def _remove_empty_files(paths: list[str], shards: Mapping[str, manifest.Shard]) 
 
 
 def _compression(paths: list[str], described: Mapping[str, tuple[manifest.Manifest, manifest.Shard]]) -> str:
-    """Returns the compression of all files, without opening more files of each manifest than one."""
+    """Returns the compression of all files. Opens only one of the files that share a manifest."""
     opened: dict[int | str, str] = {}
     for path in paths:
         opened.setdefault(id(described[path][0]) if path in described else path, path)

@@ -46,7 +46,7 @@ class LabelColumn:
         options: Options of the table.
 
     Attributes:
-        head: Class of the specification (kind of task) that learns such labels.
+        head: The KindSpec class of the models that learn such labels.
         has_classes: Whether labels are names of classes. If false, they are numbers.
         min_classes: Minimum number of classes in the training data.
     """

@@ -224,7 +224,7 @@ class Command:
         return self.variants[variant] if variant is not None else Variant()
 
     def _variant(self, arguments: Sequence[str], must_be_given: bool = True) -> str | None:
-        """Returns the value of the chooser in the arguments. None if it is absent or the command has no chooser."""
+        """Returns the variant that the arguments choose, such as "squad" for --task=squad, or None."""
         if self.chooser is None:
             return None
         values, _ = _parse_flags(self.flags(), self.aliases, arguments)

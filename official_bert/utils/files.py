@@ -72,7 +72,7 @@ def refuse_overwriting(path: str, flag: str, inputs: Iterable[str]) -> None:
 
 
 def is_same_file(path: str, other: str) -> bool:
-    """Returns whether two paths name the same file, even if spelled differently or linked. It need not exist."""
+    """Returns whether two paths name the same file, even if spelled differently or linked. The file need not exist."""
     if is_remote(path) or is_remote(other):
         (*scheme, name), (*other_scheme, other_name) = path.partition("://"), other.partition("://")
         return scheme == other_scheme and os.path.normpath(name) == os.path.normpath(other_name)

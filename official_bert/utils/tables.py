@@ -167,7 +167,10 @@ def _stored_rows(path: str, extension: str) -> Iterator[tuple[str, dict[str, Any
 
 
 def _convert_to_json(value: Any) -> Any:
-    """Converts a value to a JSON type. Dates and similar become strings. Bytes become an object, which is not text."""
+    """Converts a cell's value to a JSON type. Dates and similar become strings.
+
+    Bytes, which are not valid UTF-8, become a dict, so that readers of texts report the row.
+    """
     if isinstance(value, bytes):
         return {"bytes": "not UTF-8"}
     return value if value is None or isinstance(value, str | int | float | list | dict) else str(value)

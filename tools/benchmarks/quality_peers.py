@@ -169,7 +169,7 @@ def score(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_loss(arguments: dict[str, Any], compute_logits: Callable[[dict[str, Any]], Any]) -> float:
-    """Returns the loss on held-out pairs of a program's own forward pass. It serves to check the converted weights."""
+    """Returns the loss of a program's own forward pass on held-out pairs, to check the converted weights."""
     import numpy as np
 
     total = count = 0.0
