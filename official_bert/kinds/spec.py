@@ -319,7 +319,10 @@ class KindSpec(abc.ABC):
         return self
 
     def label_scores(self, predictions: Any, examples: Sequence[Any]) -> dict[str, dict[str, float]] | None:
-        """Returns precision, recall, F1 and the number of examples of each label, or None except for multi_label."""
+        """Returns precision, recall, F1 and the number of examples of each label.
+
+        None for all kinds but multi_label.
+        """
         return None
 
     def calibration_report(self, predictions: Any, examples: Sequence[Any]) -> dict[str, Any] | None:

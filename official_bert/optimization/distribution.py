@@ -228,7 +228,7 @@ def explain_lost_workers(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 
 def compiles_parts(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether XLA should compile only parts of the training step, instead of all or nothing of it.
+    """Returns whether XLA should compile only the operations between the matrix products of a training step.
 
     True on a single CPU, where TensorFlow's matrix products are faster than XLA's, but its other operations are slower.
     """

@@ -106,7 +106,7 @@ def _remove_default_port(address: str) -> str:
 
 
 def is_loopback(name: str) -> bool:
-    """Returns whether a host name or address is localhost, which only this machine can reach."""
+    """Returns whether a host name or address, such as localhost or ::1, can only be reached from this machine."""
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:

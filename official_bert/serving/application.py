@@ -66,9 +66,12 @@ class Application:
         self._end: float | None = None
 
     def drain(self, end: float) -> None:
-        """Makes the server answer only the requests in flight.
+        """Starts draining: requests are still answered, but connections are closed, and the server is not ready.
 
-        At time `end` of the event loop, the remaining ones get status 503.
+        Requests that are still in flight at the end get status 503.
+
+        Args:
+            end: Time of the event loop at which draining ends.
         """
         self.draining, self._end = True, end
         for deadline in self._deadlines:

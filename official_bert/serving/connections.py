@@ -115,7 +115,7 @@ class Connection(web.RequestHandler):
 
     @property
     def is_sending(self) -> bool:
-        """Whether the client is sending headers, or has connected less than a second ago and will probably do so."""
+        """Whether the client is sending headers, or connected less than a second ago and is expected to."""
         is_new = asyncio.get_running_loop().time() - self.opened < _FIRST_BYTES_SECONDS
         return self._timer is not None and (self._has_sent or is_new)
 
@@ -176,7 +176,7 @@ class Connections:
 
     @property
     def requests_arriving(self) -> bool:
-        """Whether any client is sending headers, or has connected less than a second ago and will probably do so."""
+        """Whether any client is sending headers, or connected less than a second ago and is expected to."""
         return any(connection.is_sending for connection in self.open)
 
     def make_room(self) -> bool:

@@ -153,11 +153,11 @@ class BasicTokenizer:
         return traced
 
     def tokenize_with_origins(self, text: str) -> list[tuple[str, list[int]]]:
-        """Splits a text into words, each with the index in the text of each of its characters."""
+        """Splits a text into words. Each word has a list with the position in `text` of each of its characters."""
         return self.split_with_origins(self.normalize_with_origins(text))
 
     def split_with_origins(self, traced: Sequence[tuple[str, int]]) -> list[tuple[str, list[int]]]:
-        """Splits normalized characters into words, each with the index in the text of each of its characters.
+        """Splits normalized characters into words. Each word has a list with the original position of each character.
 
         Args:
             traced: The result of `normalize_with_origins`, or a part of it.

@@ -23,11 +23,11 @@ def skip_unread_positions(model: keras.Model, rematerialize: bool = False) -> Ca
     """Returns a function that computes the same as a model, but faster if the head reads only the first position.
 
     It has the arguments, outputs, gradients and dropout masks of the model. The model, its variables and its saved
-    files do not change. If the head reads other positions too, or there is no head, the function is the model itself.
+    files do not change. If the head reads other positions too, or there is no head, all positions are computed.
 
     Args:
         model: An encoder, with or without a head.
-        rematerialize: Whether the backward pass recomputes all blocks but the last (see `rematerialized`).
+        rematerialize: Whether the backward pass recomputes encoder blocks to save memory (see `rematerialized`).
     """
     parts = split_model(model)
     if parts is None:
