@@ -1,11 +1,13 @@
 """Builders shared by the tests of several packages."""
 
+import itertools
 import json
 import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+import types
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +18,7 @@ from tests.conftest import ROOT, WORDS
 if TYPE_CHECKING:
     import keras
 
+    from official_bert.kinds.features import Features
     from official_bert.modeling.config import BertConfig
 
 VOCAB = "\n".join(WORDS) + "\n"
@@ -112,3 +115,13 @@ def run_python(
     command = [sys.executable, *arguments]
     settings = {"capture_output": True, "text": True, "check": False, **options}
     return subprocess.run(command, cwd=folder, env=variables, **settings)
+
+
+def list_rows(features: "Features", windows: Sequence[Any]) -> list[types.SimpleNamespace]:
+    """Returns windows with the ids, the segments and the targets of their rows."""
+    rows = []
+    for number, (window, (first, last)) in enumerate(zip(windows, itertools.pairwise(features.splits), strict=True)):
+        ids, segment_ids = features.input_ids[first:last].tolist(), features.segment_ids[first:last].tolist()
+        targets = {name: values[number] for name, values in features.targets.items() if len(values) == len(windows)}
+        rows.append(types.SimpleNamespace(**window._asdict(), input_ids=ids, segment_ids=segment_ids, **targets))
+    return rows

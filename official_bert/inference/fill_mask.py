@@ -20,6 +20,7 @@ from official_bert.inference.keras_model import KerasPredictor, compute_outputs
 from official_bert.inference.options import FillMaskOptions
 from official_bert.kinds.features import Array, Features, Outputs, from_rows
 from official_bert.kinds.names import FILL_MASK
+from official_bert.kinds.probabilities import softmax
 from official_bert.kinds.spec import KindSpec
 from official_bert.tokenization import pairs
 from official_bert.tokenization.exact import CLS, MASK, SEP, FullTokenizer
@@ -115,8 +116,7 @@ class _FillMaskSpec(KindSpec):
         counts = np.add.reduceat(is_mask, features.splits[:-1], dtype=int)
         # The embedding table may have more rows than the vocabulary has tokens.
         logits = [np.asarray(row[:count], np.float64)[:, self._ids] for row, count in zip(outputs, counts, strict=True)]
-        exponentials = [np.exp(row - row.max(axis=-1, keepdims=True)) for row in logits]
-        return [row / row.sum(axis=-1, keepdims=True) for row in exponentials]
+        return list(map(softmax, logits))
 
     def named_answers(self, predictions: Sequence[Array], examples: Sequence[str]) -> dict[str, list[Any]]:
         best = [np.argsort(-row, kind="stable")[:, : self.top_k] for row in predictions]

@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 
-# Patterns of TensorFlow's messages and the replacements: our own checks in graphs and in Python, and unchecked values.
+# Patterns of TensorFlow's messages and the replacements: our own checks, and unchecked values.
 _MESSAGES: list[tuple[str, Callable[[Any], str]]] = [
-    (r"assertion failed: \[(a \w+ of the data set .*)\]$", lambda found: str(found[1])),
     (r"^UserError: (.*)$", lambda found: str(found[1])),
     (
         r"Received a label value of (\S+) which is outside the valid range of \[0, (\d+)\)",

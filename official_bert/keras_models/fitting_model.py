@@ -19,10 +19,11 @@ from official_bert.keras_models.compiling import BertOptimizerSettings
 from official_bert.keras_models.fit_arguments import check_count, check_split, count_steps
 from official_bert.keras_models.inputs import EpochCounter, Examples, Inputs
 from official_bert.keras_models.losses_and_metrics import check_labels, reads_one_hot
-from official_bert.keras_models.truncation import EvaluationTruncation, TrainingTruncation
+from official_bert.keras_models.truncation import TruncationCounter
 from official_bert.kinds import scores
 from official_bert.kinds.input_adapters import are_ids
 from official_bert.kinds.spec import KindSpec
+from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.tokenization.fast import FastTokenizer
 
@@ -45,7 +46,6 @@ class FittingModel(keras.Model):
     max_seq_length: Any
     seed: Any
     rematerialize: Any
-    preprocessor: Any
     train_function: Any
     test_function: Any
     _policy_name: str
@@ -122,6 +122,8 @@ class FittingModel(keras.Model):
         own_settings = dataclasses.asdict(bert_settings)
         self._compile_again = functools.partial(self.compile, optimizer, loss, metrics, **own_settings, **settings)
         strategy = self.distribute_strategy
+        if distribution.is_multi_worker(strategy):
+            raise UserError("fit and evaluate do not support several machines; use official-bert finetune")
         pads_rows = steps.pads_rows(strategy, self._micro_batches)
         with strategy.scope():  # Metrics then sum over all workers.
             arguments = compiling.keras_arguments(self.head, loss, metrics, settings, pads_rows, bool(self.losses))
@@ -234,7 +236,6 @@ class FittingModel(keras.Model):
             tokenizer=self._tokenizer,
             max_seq_length=self.max_seq_length,
             seed=self.seed,
-            preprocessor=lambda: self.preprocessor,
             strategy=self.distribute_strategy,
             is_compiled=bool(self.jit_compile),
             has_one_hot=reads_one_hot(self.loss, self.head),
@@ -311,15 +312,13 @@ class FittingModel(keras.Model):
         if self._bert_optimizer:
             compiling.check_callbacks(_to_list(callbacks))
         inputs, counter = self._create_inputs(verbose), EpochCounter()
-        truncation, validation_truncation = TrainingTruncation(steps_per_epoch), EvaluationTruncation()
+        truncation, validation_truncation = TruncationCounter(), TruncationCounter()
         arguments, held_out = inputs.prepare_fit(
             x, y, sample_weight, class_weight, batch_size=batch_size, validation_split=validation_split,
             shuffle=shuffle, group_by_length=group_by_length, counter=counter, truncation=truncation,
         )  # fmt: skip
         num_steps = steps_per_epoch or count_steps(arguments["x"], batch_size, validation_split)
         self._start_optimizer(epochs * num_steps, initial_epoch > 0)
-        if arguments["x"] is not x:
-            arguments["x"] = steps.distribute_batches(self.distribute_strategy, arguments["x"])
         if held_out is not None:
             validation_data = held_out
         best_model = select_best_model(
@@ -330,7 +329,7 @@ class FittingModel(keras.Model):
                 **arguments,
                 epochs=epochs,
                 verbose=verbose,
-                callbacks=[counter, truncation, validation_truncation, *best_model, *_to_list(callbacks)],
+                callbacks=[counter, *best_model, *_to_list(callbacks)],
                 validation_data=inputs.prepare_evaluation(validation_data, held_out_batch_size, validation_truncation),
                 initial_epoch=initial_epoch,
                 steps_per_epoch=steps_per_epoch,
@@ -385,23 +384,21 @@ class FittingModel(keras.Model):
         inputs, batch_size = self._create_inputs(verbose), check_count(batch_size, "batch_size", 32)
         steps = check_count(steps, "steps", None)
         common = {"verbose": verbose, "steps": steps, "return_dict": return_dict, **settings}
-        takes_ids = are_ids(x) or isinstance(x, tf.distribute.DistributedDataset)
-        if confusion_matrix and (takes_ids or not self.head.is_single_label):
+        if confusion_matrix and (are_ids(x) or not self.head.is_single_label):
             raise UserError(
                 "confusion_matrix=True needs texts and a TextClassifier with one class per text; remove the argument"
             )
-        if takes_ids:  # Keras' fit passes its validation data in this form.
-            if are_ids(x):
-                y = inputs.convert_labels(x, y)
+        if are_ids(x):  # Keras' fit passes its validation data in this form.
+            y = inputs.convert_labels(x, y)
             common |= {"batch_size": batch_size, "sample_weight": sample_weight, "callbacks": callbacks}
             with data_errors.raise_one_line_errors():
                 return super().evaluate(x, y, **common)
         data = x if isinstance(x, tf.data.Dataset) else inputs.examples(x, y, sample_weight)
-        truncation = EvaluationTruncation()
+        truncation = TruncationCounter()
         with data_errors.raise_one_line_errors():
             figures = super().evaluate(
                 inputs.prepare_evaluation(data, batch_size, truncation),
-                callbacks=[truncation, *_to_list(callbacks)],
+                callbacks=callbacks,
                 **common,
             )
         if verbose:

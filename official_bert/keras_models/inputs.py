@@ -4,7 +4,7 @@ B batch size, E examples, R rows of the model's input (texts, or windows of long
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,13 +15,11 @@ from official_bert.data.dataset_options import make_dataset_options
 from official_bert.errors import UserError
 from official_bert.finetuning import batches
 from official_bert.keras_models.fit_arguments import NO_EXAMPLES, count_kept
-from official_bert.keras_models.preprocessor import Preprocessor
-from official_bert.keras_models.steps import distribute_batches, uses_own_loop
+from official_bert.keras_models.steps import uses_own_loop
 from official_bert.keras_models.truncation import TruncationCounter
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.features import EXAMPLE, LABELS, TEXTS, Array, Features
 from official_bert.kinds.input_adapters import format_value
-from official_bert.kinds.model import check_values, create_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.text_spec import LabelSpec, TextSpec
 from official_bert.tokenization.fast import FastTokenizer
@@ -29,8 +27,8 @@ from official_bert.training.replicas import get_static_lengths
 
 _NO_LABELS = "the examples have no labels; pass them as y"
 _NOT_COUNTED = (
-    f"class_weight={class_labels.BALANCED!r} needs the counts of all labels, which a data set does not provide; pass a "
-    "dict of weights by class"
+    f"class_weight={class_labels.BALANCED!r} needs the counts of all labels; pass lists of texts and labels, or a dict "
+    "of weights by class"
 )
 
 ClassWeight = Mapping[Any, float] | Sequence[float] | Array | str | None
@@ -67,10 +65,9 @@ class Inputs:
 
     Attributes:
         head: The spec of the model's task, which parses examples and labels.
-        tokenizer: Tokenizer for lists of texts.
+        tokenizer: Tokenizer of the texts.
         max_seq_length: Maximum number of tokens in a sequence.
         seed: Random seed for shuffling.
-        preprocessor: Function that returns the layer that tokenizes the texts of data sets.
         strategy: The distribution strategy of the model.
         is_compiled: Whether XLA compiles the training step, once for each sequence length.
         has_one_hot: Whether class labels are converted to one-hot rows (True) or to indices (False). None keeps the
@@ -82,7 +79,6 @@ class Inputs:
     tokenizer: FastTokenizer
     max_seq_length: int
     seed: int
-    preprocessor: Callable[[], Preprocessor]
     strategy: tf.distribute.Strategy
     is_compiled: bool
     has_one_hot: bool | None
@@ -128,8 +124,10 @@ class Inputs:
             for weights in sample_weight.values() if isinstance(sample_weight, Mapping) else [sample_weight]:
                 if weights is not None:
                     input_adapters.check_weights(np.ravel(weights), "sample_weight")
+            if class_labels.is_balanced(class_weight):
+                raise UserError(_NOT_COUNTED)
             if class_weight is not None:
-                class_weight = dict(enumerate(self.weights_by_class(class_weight, y).tolist()))
+                class_weight = dict(enumerate(self.head.weights_by_class(class_weight).tolist()))
             ids = {"x": x, "y": self.convert_labels(x, y), "sample_weight": sample_weight, "class_weight": class_weight}
             if isinstance(x, tf.data.Dataset):
                 return {**ids, "shuffle": False}, None
@@ -163,8 +161,7 @@ class Inputs:
         if data is None or input_adapters.are_ids(first):
             return data
         if isinstance(data, tf.data.Dataset):
-            batches_of_ids = self.convert_data_set(data, batch_size, EpochCounter(), truncation=truncation)
-            return distribute_batches(self.strategy, batches_of_ids)
+            return self.convert_data_set(data, batch_size, EpochCounter(), truncation=truncation)
         if not isinstance(data, Examples):
             if not self.head.needs_labels and not (isinstance(data, tuple) and any(part is None for part in data)):
                 data = (data, None)  # Only texts.
@@ -173,7 +170,7 @@ class Inputs:
                     f"validation_data has {len(data)} parts; expected (texts, labels) or (texts, labels, weights)"
                 )
             data = self.examples(*data)
-        return distribute_batches(self.strategy, self.evaluation(data, batch_size))
+        return self.evaluation(data, batch_size)
 
     def convert_labels(self, x: Any, y: Any) -> Any:
         """Converts the labels that belong to token ids to numbers. Labels that are numbers already are only checked.
@@ -222,25 +219,6 @@ class Inputs:
         if not self._has_class_labels:
             return targets
         return class_labels.convert_label_form(targets, self.has_one_hot, len(self.head.labels or ()))
-
-    def weights_by_class(self, class_weight: Any, y: Any) -> Array:
-        """Returns the weight of each class, [C].
-
-        Args:
-            class_weight: Weights by class name or index, or "balanced".
-            y: The labels, which "balanced" counts. None if they are unknown, as for a data set.
-
-        Raises:
-            UserError: If a weight is invalid, or class_weight is "balanced" and y is None.
-        """
-        if not class_labels.is_balanced(class_weight):
-            return self.head.weights_by_class(class_weight)
-        if y is None:
-            raise UserError(_NOT_COUNTED)
-        self.head.weights_by_class({})  # Raises an error if the kind has no single classes.
-        labels = self.head.labels or ()
-        numbers = class_labels.class_numbers(input_adapters.to_list(y, "y"), labels)
-        return class_labels.balanced_weights(np.array(numbers), len(labels))
 
     # Lists, arrays and columns.
 
@@ -384,8 +362,6 @@ class Inputs:
     ) -> tf.data.Dataset:
         """Converts a data set of texts (and labels) to batches of token ids (and targets).
 
-        If each text is one row with one label, the conversion runs in the TensorFlow graph, otherwise in Python.
-
         Args:
             data: The data set, batched or not.
             batch_size: Number of texts per batch, if the data set is not batched.
@@ -398,64 +374,18 @@ class Inputs:
             raise UserError("x is an empty data set")
         if class_labels.is_balanced(class_weight):
             raise UserError(_NOT_COUNTED)
-        spec, is_batched = data.element_spec, _is_batched(data)
-        numbers = create_model(self.head).graph_labels(spec[1], is_batched) if self.head.needs_labels else None
-        if numbers is not None:
-            counted = self._convert_in_graph(data if is_batched else data.batch(batch_size), numbers, class_weight)
-        else:
-            counted = self._convert_in_python(_batched(data, batch_size), counter, class_weight)
-        return (truncation or TruncationCounter()).count(counted)
-
-    def _convert_in_graph(self, data: tf.data.Dataset, numbers: Any, class_weight: ClassWeight) -> tf.data.Dataset:
-        """Converts a data set of texts in the TensorFlow graph. Each element of the result is (counts, *batch).
-
-        Args:
-            data: Batches of texts and labels.
-            numbers: Function that converts labels to targets in the graph.
-            class_weight: Weights by class name or index, or None.
-
-        Returns:
-            A data set whose counts, int64 [2], are the numbers of texts and of truncated texts (see
-            TruncationCounter.count).
-        """
-        by_class = None if class_weight is None else self.head.weights_by_class(class_weight)
-        preprocessor = self.preprocessor()
-
-        def to_ids(x: Any, y: Any, *weights: Any) -> tuple[Any, ...]:
-            labels = numbers(y)
-            if weights:
-                weight = tf.reshape(tf.cast(weights[0], tf.float32), [-1])  # Accepts a column [B, 1] too.
-                is_valid, most = (
-                    (weight >= 0) & (weight <= input_adapters.MAX_MAGNITUDE),
-                    f"{input_adapters.MAX_MAGNITUDE:g}",
-                )
-                expected = f"a finite number, 0 or more, at most {most}"
-                weights = (check_values(weight, weight, is_valid, "weight", expected),)
-            if by_class is not None:
-                class_weights = tf.gather(by_class, tf.cast(labels, tf.int32))
-                weights = (class_weights * weights[0] if weights else class_weights,)
-            if self._has_class_labels and self.has_one_hot:
-                labels = tf.one_hot(tf.cast(tf.reshape(labels, [-1]), tf.int32), len(self.head.labels or ()))
-            inputs, is_truncated = preprocessor.compute_ids_and_truncation(x)
-            counts = tf.stack([tf.size(is_truncated, tf.int64), tf.math.count_nonzero(is_truncated)])
-            return counts, inputs, labels, *weights
-
-        data = data.map(to_ids, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-        return data.with_options(make_dataset_options())
-
-    def _convert_in_python(
-        self, data: tf.data.Dataset, counter: EpochCounter, class_weight: ClassWeight
-    ) -> tf.data.Dataset:
-        """Converts a data set of texts in Python. The result has the same form as that of `_convert_in_graph`."""
+        data = _batched(data, batch_size)
 
         def batches_of_ids() -> Iterator[tuple[Any, ...]]:
             first = 0
             for examples in self._iterate_examples(data, class_weight):
                 features = self._featurize(examples.items)
                 (rows,) = self._list_batch_rows(np.arange(len(features))[None])
-                batch = self._batch(features, rows, self._row_weights(features, examples), counter.epoch, first)
-                yield np.array([len(examples.items), features.num_truncated]), *batch
+                yield self._batch(features, rows, self._row_weights(features, examples), counter.epoch, first)
                 first += len(features)
+                if truncation:  # Not before the batch has been taken: the first one is also made for its shapes.
+                    truncation.texts += len(examples.items)
+                    truncation.truncated += features.num_truncated
 
         return batches.make_streamed_dataset(batches_of_ids, int(data.cardinality()))
 

@@ -25,7 +25,6 @@ class Preprocessor(keras.layers.Layer):
         do_lower_case: Whether the vocabulary is uncased. None detects it from capital letters in the vocabulary. A
             Casing object is used as it is, without a check against the vocabulary.
         max_seq_length: Maximum number of tokens in a sequence. Longer texts are truncated as in fine-tuning.
-        pad_to_max: Whether to pad every batch to max_seq_length (static shapes, for TPUs) instead of its longest text.
         strip_accents: Whether to remove accents. Defaults to the value of do_lower_case.
         layer_settings: Arguments of keras.layers.Layer.
 
@@ -41,49 +40,27 @@ class Preprocessor(keras.layers.Layer):
         vocab: str,
         do_lower_case: bool | Casing | None = None,
         max_seq_length: int = 128,
-        pad_to_max: bool = False,
         strip_accents: bool | None = None,
         **layer_settings: Any,
     ) -> None:
         super().__init__(**{"trainable": False, **layer_settings})
         self.built = True  # It has no weights, and Keras' quantize rejects layers that are not built.
-        self._settings: dict[str, Any] = {
-            "vocab": vocab,
-            "max_seq_length": max_seq_length,
-            "pad_to_max": pad_to_max,
-        }
+        self._settings: dict[str, Any] = {"vocab": vocab, "max_seq_length": max_seq_length}
         self._convert_input_args = False  # Keras would convert strings to numbers.
         self._allow_non_tensor_positional_args = True
         tokens = parse_vocab(vocab)
         casing = resolve_casing(tokens, do_lower_case, strip_accents)
         self._settings |= casing.settings
         tokenizer = FullTokenizer.from_vocab(tokens, **casing._asdict())
-        task_spec = {"max_seq_length": max_seq_length}
         with tf.init_scope():  # Inside `dataset.map`, the tables would belong to the graph of that map.
-            self._single = TextGraph(keras.Model(), tokenizer, {**task_spec, "pair": False})
-            self._pair = TextGraph(keras.Model(), tokenizer, {**task_spec, "pair": True})
+            self._graph = TextGraph(keras.Model(), tokenizer, {"max_seq_length": max_seq_length})
 
     def call(self, inputs: Any) -> dict[str, Any]:
-        return self.compute_ids_and_truncation(inputs)[0]
-
-    def compute_ids_and_truncation(self, inputs: Any) -> tuple[dict[str, Any], Any]:
-        """Returns the inputs of the encoder, int32 [B, S], and whether each text or pair was truncated, bool [B].
-
-        Args:
-            inputs: See the class.
-        """
-        if isinstance(inputs, Mapping):
-            inputs = (inputs["text"], inputs["text_pair"]) if "text_pair" in inputs else inputs["text"]
-        if isinstance(inputs, tuple):
-            first, second = (tf.convert_to_tensor(each, tf.string) for each in inputs)
-            rows = self._pair.read_texts({"text": first, "text_pair": second})
-        else:
-            rows = self._single.read_texts({"text": tf.convert_to_tensor(inputs, tf.string)})
-        features = rows.features
-        if self._settings["pad_to_max"]:
-            length = self._settings["max_seq_length"]
-            features = {name: _pad_to_length(values, length) for name, values in features.items()}
-        return features, rows.is_truncated
+        names = ("text", "text_pair")
+        if not isinstance(inputs, Mapping):
+            inputs = dict(zip(names, inputs if isinstance(inputs, tuple) else (inputs,), strict=False))
+        texts = {name: tf.convert_to_tensor(inputs[name], tf.string) for name in names if name in inputs}
+        return self._graph.read_texts(texts).features
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **self._settings}
@@ -91,8 +68,3 @@ class Preprocessor(keras.layers.Layer):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
         return cls(**restore_casing(config))
-
-
-def _pad_to_length(values: Any, length: int) -> Any:
-    padded = tf.pad(values, [[0, 0], [0, length - tf.shape(values)[1]]])
-    return tf.ensure_shape(padded, [None, length])

@@ -54,9 +54,6 @@ class QuestionAnswerer(TextModel):
         )  # fmt: skip
         super().__init__(head, config, vocab, **settings)
 
-    def _get_own_config(self) -> dict[str, Any]:
-        return self._get_settings(self.head.settings)
-
     @classmethod
     def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
         names = ("null_score_diff_threshold", "doc_stride", "max_query_length", "max_answer_length", "n_best_size")

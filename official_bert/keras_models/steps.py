@@ -1,7 +1,7 @@
 """The training and evaluation steps that Keras' fit and evaluate call, for any number of replicas.
 
 They use finetuning.training_step and update Keras metrics. Keras' own steps average the means of the replicas, which is
-wrong if replicas have different numbers of examples, and fail under a strategy with several workers.
+wrong if replicas have different numbers of examples.
 
 B rows of one replica
 """
@@ -30,11 +30,7 @@ def uses_own_loop(strategy: tf.distribute.Strategy) -> bool:
 
     This is the case with several replicas or workers, and on TPUs.
     """
-    return (
-        strategy.num_replicas_in_sync > 1
-        or distribution.is_multi_worker(strategy)
-        or distribution.needs_static_shapes(strategy)
-    )
+    return strategy.num_replicas_in_sync > 1 or distribution.needs_static_shapes(strategy)
 
 
 class KerasSteps:
@@ -190,40 +186,3 @@ def first_batch_of_replica(strategy: tf.distribute.Strategy, iterator: Any) -> A
     """
     first = next(batches for _, _, batches in iterator)
     return tf.nest.map_structure(lambda each: strategy.experimental_local_results(each)[0], next(first))
-
-
-def distribute_batches(strategy: tf.distribute.Strategy, batches: tf.data.Dataset) -> Any:
-    """Distributes batches over the workers of a multi-worker strategy, for fit and evaluate.
-
-    Returns `batches` unchanged if there is one process, because Keras then distributes them itself.
-
-    Args:
-        strategy: The distribution strategy of the model.
-        batches: Batches whose number of rows is a multiple of the number of replicas.
-    """
-    if not distribution.is_multi_worker(strategy):
-        return batches
-    steps = int(batches.cardinality())
-    parts_of_step = 1
-
-    def make_worker_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        nonlocal parts_of_step
-        replicas = context.num_replicas_in_sync
-        parts_of_step = replicas // context.num_input_pipelines
-
-        def split_batch(*batch: Any) -> tf.data.Dataset:
-            rows = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0] // replicas
-
-            def select_part(number: tf.Tensor) -> Any:
-                first = (context.input_pipeline_id * parts_of_step + number) * rows
-                return tf.nest.map_structure(lambda each: each[first : first + rows], batch)
-
-            return tf.data.Dataset.range(parts_of_step).map(select_part)
-
-        parts = batches.flat_map(split_batch)
-        return parts.apply(tf.data.experimental.assert_cardinality(steps * parts_of_step)) if steps > 0 else parts
-
-    shared = strategy.distribute_datasets_from_function(make_worker_dataset)
-    if parts_of_step > 1:
-        shared._cardinality = steps  # Keras reads the number of steps here, but TensorFlow counts the parts.
-    return shared

@@ -76,9 +76,6 @@ class TextEncoder(TextModel):
         super().__init__(head, config, vocab, **settings)
         self._vector_model = create_model(head).answering_model(self)
 
-    def _get_own_config(self) -> dict[str, Any]:
-        return self.head.settings
-
     @classmethod
     def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
         names = VectorSpec().settings

@@ -86,7 +86,7 @@ class TextModel(FittingModel):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        if "_get_own_config" in vars(cls):
+        if "default_name" in vars(cls):
             make_read_only(cls)
 
     def __init__(
@@ -151,7 +151,8 @@ class TextModel(FittingModel):
 
     def _get_own_config(self) -> dict[str, Any]:
         """Returns the constructor arguments that the subclass adds, for get_config."""
-        return {}
+        spec = self.head.task_spec(None, self.max_seq_length)
+        return self._get_settings(spec | {"labels": self._get_labels_config()})
 
     def get_config(self) -> dict[str, Any]:
         frozen = [layer.name for layer in self.layers if layer.variables and not layer.trainable]

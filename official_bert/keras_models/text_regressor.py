@@ -44,9 +44,6 @@ class TextRegressor(TextModel):
     ) -> None:
         super().__init__(RegressionSpec(pair=pair, doc_stride=doc_stride), config, vocab, **settings)
 
-    def _get_own_config(self) -> dict[str, Any]:
-        return {"pair": self.head.pair, "doc_stride": self.head.doc_stride}
-
     @classmethod
     def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
         return {"pair": spec["pair"], "doc_stride": spec.get("doc_stride")}

@@ -47,9 +47,6 @@ class TokenTagger(TextModel):
         names = class_labels.check_label_names(labels, least=1, settings=settings)
         super().__init__(TaggingSpec(labels=names, doc_stride=doc_stride), config, vocab, **settings)
 
-    def _get_own_config(self) -> dict[str, Any]:
-        return {"labels": self._get_labels_config(), "doc_stride": self.head.doc_stride}
-
     @classmethod
     def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
         return {"labels": spec["labels"], "doc_stride": spec.get("doc_stride")}

@@ -99,7 +99,8 @@ def learn_label_names(y: Any) -> list[str]:
                 "labels=[...]"
             )
         names |= {class_name(name) for name in each_name}
-    return sorted(names, key=float) if are_whole_numbers(list(names)) else sorted(names)
+    are_whole_numbers = all(re.fullmatch("-?[0-9]+", name) for name in names)
+    return sorted(names, key=float) if are_whole_numbers else sorted(names)
 
 
 def _is_name(value: Any) -> bool:
@@ -126,14 +127,6 @@ def numbers_by_name(labels: Sequence[str]) -> dict[str, int]:
     """
     numbers = {class_name(label): number for number, label in enumerate(labels)}
     return numbers | {label: number for number, label in enumerate(labels)}
-
-
-def are_whole_numbers(labels: Sequence[str]) -> bool:
-    """Returns whether all class names are whole numbers, such as "1" to "5".
-
-    In this case, a number in `y` is the name of a class, not its index.
-    """
-    return all(re.fullmatch("-?[0-9]+", class_name(label)) for label in labels)
 
 
 def are_values(labels: Sequence[str]) -> bool:

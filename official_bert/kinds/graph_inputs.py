@@ -74,9 +74,7 @@ def span_texts(ids: Any) -> TokenSpans:
     return TokenSpans(ids.values, splits[:-1], splits[1:] - splits[:-1])
 
 
-def truncate(
-    first: TokenSpans, second: TokenSpans | None, max_seq_length: int, drop_empty: bool = False
-) -> tuple[TokenSpans, TokenSpans | None]:
+def truncate(first: TokenSpans, second: TokenSpans | None, max_seq_length: int) -> tuple[TokenSpans, TokenSpans | None]:
     """Truncates texts or text pairs to max_seq_length, as in fine-tuning.
 
     Pairs lose tokens one by one at the end of the longer text, or of the second text if both are equally long.
@@ -84,12 +82,12 @@ def truncate(
     Args:
         first: The first texts.
         second: The second texts, or None for single texts.
-        max_seq_length: The maximum length, including the special tokens.
-        drop_empty: Whether a second text without tokens has no [SEP], which leaves room for one more token.
+        max_seq_length: The maximum length, including the special tokens. A second text without tokens has no [SEP],
+            which leaves room for one more token.
     """
     if second is None:
         return first._replace(lengths=tf.minimum(first.lengths, max_seq_length - 2)), None
-    room = max_seq_length - (tf.where(second.lengths > 0, 3, 2) if drop_empty else 3)
+    room = max_seq_length - tf.where(second.lengths > 0, 3, 2)
     lengths = truncation.truncate_lengths(first.lengths, second.lengths, room, tf)
     return first._replace(lengths=lengths[0]), second._replace(lengths=lengths[1])
 

@@ -171,7 +171,7 @@ class TextGraph(GraphModel):
 
     def read_texts(self, texts: Mapping[str, Any]) -> Rows:
         complete = self.span_tokens(texts)
-        spans = graph_inputs.truncate(*complete, self.max_seq_length, drop_empty=True)
+        spans = graph_inputs.truncate(*complete, self.max_seq_length)
         return Rows(self.pack(*spans, drop_empty=True), graph_inputs.have_lost_tokens(spans, complete))
 
 

@@ -133,45 +133,40 @@ def to_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
         if set(values) != {"text", "text_pair"}:
             raise UserError(f"{name} has the columns {', '.join(map(str, values))}; expected text and text_pair")
         values = (values["text"], values["text_pair"])
-    if isinstance(values, list):
-        values = columns_as_tuple(values, 2, name)
-    if not isinstance(values, tuple):
-        rows = to_list(values, name)
-        wrong = next((number for number, row in enumerate(rows) if isinstance(row, str) or len(row) != 2), None)
-        if wrong is not None:
-            raise UserError(
-                f"{name}[{wrong}] is {format_value(rows[wrong])}; expected a pair of texts, or a tuple of two columns"
-            )
-        values = ([row[0] for row in rows], [row[1] for row in rows])
-    elif len(values) != 2:
-        raise UserError(f"{name} is a tuple of {len(values)} columns; expected two, of first and of second texts")
-    first, second = to_texts(values[0], f"{name}[0]"), to_texts(values[1], f"{name}[1]")
-    if len(first) != len(second):
-        raise UserError(
-            f"{name} has {len(first)} first texts but {len(second)} second texts; pass the same number of both"
-        )
+    first, second = to_columns(values, 2, 2, name)
     return first, second
 
 
-def columns_as_tuple(values: list[Any], most: int, name: str) -> Any:
-    """Converts a list of columns to a tuple of columns. A list of rows (tuples or texts) is returned unchanged.
-
-    Args:
-        values: The list. Its elements are columns if all of them are lists or arrays.
-        most: Maximum number of columns.
-        name: Name of the argument, for error messages.
+def to_columns(values: Any, least: int, most: int, name: str) -> list[list[str]]:
+    """Returns `least` to `most` columns of texts, from columns or from rows of texts (see `to_pairs`).
 
     Raises:
-        UserError: If there are fewer than two columns or more than `most`.
+        UserError: If the values have another form, or the columns differ in length.
     """
-    if not values or not all(_is_column(each) for each in values):
-        return values
-    if not 2 <= len(values) <= most:
-        raise UserError(
-            f"{name} is a list of {len(values)} lists, which are read as columns; give rows as tuples: "
-            f"{name} = [tuple(row) for row in {name}]"
-        )
-    return tuple(values)
+    expected = "triplets" if least == 3 else "pairs or triplets" if most == 3 else "pairs"
+    if isinstance(values, list) and values and all(map(_is_column, values)):
+        if not 2 <= len(values) <= most:
+            raise UserError(
+                f"{name} is a list of {len(values)} lists, which are read as columns; give rows as tuples: "
+                f"{name} = [tuple(row) for row in {name}]"
+            )
+        values = tuple(values)
+    if not isinstance(values, tuple):
+        rows = to_list(values, name)
+        sizes = [0 if isinstance(row, str) else len(row) for row in rows]
+        wrong = next((i for i, size in enumerate(sizes) if not least <= size <= most or size != sizes[0]), None)
+        if wrong is not None:
+            raise UserError(
+                f"{name}[{wrong}] is {format_value(rows[wrong])}; expected {expected} of texts, or a tuple of columns"
+            )
+        values = tuple(zip(*rows, strict=True)) if rows else ((),) * least
+    if not least <= len(values) <= most:
+        raise UserError(f"{name} is a tuple of {len(values)} columns; expected {expected} of texts")
+    columns = [to_texts(column, f"{name}[{number}]") for number, column in enumerate(values)]
+    lengths = [len(column) for column in columns]
+    if len(set(lengths)) > 1:
+        raise UserError(f"{name} has columns of {', '.join(map(str, lengths))} texts; pass the same number in each")
+    return columns
 
 
 def _is_column(values: Any) -> bool:

@@ -5,11 +5,10 @@ B batch size, S sequence length, H hidden size, C classes
 
 import abc
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import keras
-import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.kinds.all_kinds import SPECS
@@ -88,30 +87,9 @@ class KindModel(abc.ABC, Generic[Spec]):
         """Returns the Keras metrics that `fit` shows by default, as a list, or as a dict of lists by output name."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
-    def graph_labels(self, element_spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
-        """Returns a TensorFlow function that converts the labels of a tf.data.Dataset to targets of the loss.
-
-        Returns None if the labels have a form that only Python code can convert.
-
-        Args:
-            element_spec: The TensorSpec of the labels in the data set.
-            is_batched: Whether the elements of the data set are batches.
-        """
-        return None
-
 
 class TextKindModel(KindModel[AnyTextSpec]):
     """Base class for kinds with one answer per text or text pair."""
-
-    def has_simple_labels(self, element_spec: Any, is_batched: bool) -> bool:
-        """Returns whether each label in a data set is one number or string, and texts are not split into windows.
-
-        Args:
-            element_spec: The TensorSpec of the labels in the data set.
-            is_batched: Whether the elements of the data set are batches.
-        """
-        is_tensor = isinstance(element_spec, tf.TensorSpec)
-        return not self.spec.doc_stride and is_tensor and element_spec.shape.rank == int(is_batched)
 
     @abc.abstractmethod
     def soft_loss(self, targets: Any, logits: Any) -> Any:
@@ -180,20 +158,3 @@ def add_float32(logits: Any) -> Any:
 
 def _policy(encoder: keras.Model) -> Any:
     return encoder.get_layer(layer_names.WORD_EMBEDDINGS).dtype_policy
-
-
-def check_values(values: Any, received: Any, is_valid: Any, name: str, expected: str) -> Any:
-    """Adds a check to a tf.data graph that all labels are valid, and returns `values`.
-
-    Args:
-        values: The tensor to return.
-        received: The labels in the data set, from which `values` was computed.
-        is_valid: Which elements of `received` are valid, bool of the same shape.
-        name: What an element is called in the error message, such as "label".
-        expected: Description of valid elements, for the error message.
-    """
-    first_wrong = tf.strings.format("{}", tf.boolean_mask(received, ~is_valid)[:1])
-    first_wrong = tf.strings.regex_replace(first_wrong, r'^\["?|"?\]$', "")
-    problem = tf.strings.join([f"a {name} of the data set is ", first_wrong, f"; expected {expected}"])
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_valid), [problem])]):
-        return tf.identity(values)

@@ -61,16 +61,9 @@ class TextSpec(KindSpec):
         labels = [None] * len(first) if y is None else self.parse_labels(y)
         input_adapters.check_same_length(len(first), labels, "y")
         rows = None if y is None else self.parse_rows(y)
-        return [
-            TextExample(
-                str(index),
-                text,
-                None if second is None else second[index],
-                labels[index],
-                None if rows is None else rows[index],
-            )
-            for index, text in enumerate(first)
-        ]
+        missing = [None] * len(first)
+        parts = (first, missing if second is None else second, labels, missing if rows is None else rows)
+        return [TextExample(str(index), *each) for index, each in enumerate(zip(*parts, strict=True))]
 
     def collect_texts(self, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
         columns = {"text": [example.text_a for example in examples]}

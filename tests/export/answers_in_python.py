@@ -13,12 +13,14 @@ from official_bert.kinds import names
 from official_bert.kinds.names import ENCODER, FILL_MASK
 from official_bert.kinds.question_answering import candidates
 from official_bert.kinds.question_answering import questions as questions_module
-from official_bert.kinds.question_answering.questions import Question, Window
+from official_bert.kinds.question_answering.questions import Question
 from official_bert.kinds.tagging import spec as tagging_spec
+from official_bert.kinds.tagging.spec import Sentence
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import get_encoder
 from official_bert.tokenization.exact import FullTokenizer
 from tests.export.exported_models import CHOICES, CONFIG, LABELS, TEXTS, build_model, pretraining_model
+from tests.make import list_rows
 
 Row = tuple[list[int], list[int]]  # ids and segments
 Texts = Mapping[str, Sequence[Any]]  # by input
@@ -75,11 +77,12 @@ def softmax(logits: Any) -> np.ndarray:
     return powers / powers.sum(-1, keepdims=True)
 
 
-def question_windows(tokenizer: FullTokenizer, texts: Texts, spec: Answer) -> tuple[list[Question], list[Window]]:
+def question_windows(tokenizer: FullTokenizer, texts: Texts, spec: Answer) -> tuple[list[Question], list[Any]]:
     both = zip(texts["question"], texts["context"], strict=True)
     questions = [Question(str(number), *each, None) for number, each in enumerate(both)]
     limits = {name: spec[name] for name in ("max_seq_length", "doc_stride", "max_query_length")}
-    return questions, questions_module.split_into_windows(questions, tokenizer, questions_module.Limits(**limits))
+    features = questions_module.featurize(questions, tokenizer, questions_module.Limits(**limits))
+    return questions, list_rows(features, questions_module.list_windows(features))
 
 
 def answers_to_questions(model: keras.Model, tokenizer: FullTokenizer, texts: Texts, spec: Answer) -> Iterator[Answer]:
@@ -95,8 +98,11 @@ def answers_to_questions(model: keras.Model, tokenizer: FullTokenizer, texts: Te
 
 def tags_of_words(model: keras.Model, tokenizer: FullTokenizer, texts: Texts, spec: Answer) -> Iterator[Answer]:
     sentences = [tokenizer.basic_tokenizer.tokenize(text) for text in texts["text"]]
-    windows = tagging_spec.split_into_windows(sentences, tokenizer, spec["max_seq_length"], spec.get("doc_stride"))
-    logits = outputs_of_rows(model, [(window.input_ids, [0] * len(window.input_ids)) for window in windows]).numpy()
+    examples = [Sentence(tuple(words), None, number) for number, words in enumerate(sentences, 1)]
+    length, stride = spec["max_seq_length"], spec.get("doc_stride")
+    features = tagging_spec.featurize(examples, tokenizer, length, spec["labels"], stride)
+    windows = list_rows(features, tagging_spec.list_windows(features))
+    logits = outputs_of_rows(model, [(window.input_ids, window.segment_ids) for window in windows]).numpy()
     answers = tagging_spec.decode_tags([*map(len, sentences)], windows, logits, spec["labels"])
     for tags, probabilities in answers:
         yield {"tags": tags, "probabilities": probabilities}
@@ -113,7 +119,8 @@ def answers_in_python(
         yield from tags_of_words(model, tokenizer, texts, spec)
     elif kind == names.MULTIPLE_CHOICE:
         for prompt, endings in zip(texts["prompt"], texts["endings"], strict=True):
-            rows = [tokenize_row(tokenizer, prompt, ending, length) for ending in endings]
+            seconds = [ending if tokenizer.tokenize(ending) else None for ending in endings]
+            rows = [tokenize_row(tokenizer, prompt, second, length) for second in seconds]
             probabilities = softmax(outputs_of_rows(model, rows, are_choices=True)[0])
             yield {"choice": np.argmax(probabilities), "probabilities": probabilities}
     elif kind == FILL_MASK:

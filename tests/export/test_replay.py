@@ -129,8 +129,8 @@ def test_invalid_replay_file_is_rejected(content: str | None, message: str, tmp_
 
 @pytest.mark.slow
 def test_export_with_another_truncation_is_not_written(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
-    def shorter(first: Any, second: Any, length: Any, drop_empty: bool = False) -> Any:
-        return truncate(first, second, length - 1, drop_empty)
+    def shorter(first: Any, second: Any, length: Any) -> Any:
+        return truncate(first, second, length - 1)
 
     truncate = graph_inputs.truncate
     monkeypatch.setattr(graph_inputs, "truncate", shorter)

@@ -395,7 +395,7 @@ def test_labels_of_ids_in_a_data_set_must_have_the_form_of_the_loss(loss, labels
 
 
 @pytest.mark.parametrize("given", [
-    "sparse_categorical_crossentropy", "crossentropy", keras.losses.SparseCategoricalCrossentropy,
+    "sparse_categorical_crossentropy", keras.losses.SparseCategoricalCrossentropy,
     keras.losses.sparse_categorical_crossentropy,
 ])  # fmt: skip
 def test_losses_are_known_by_name_class_and_function(given):
@@ -403,7 +403,7 @@ def test_losses_are_known_by_name_class_and_function(given):
     assert line in refusal(check_losses, {"start": given, "end": None}, ONE_CLASS)
     line = line.replace("from_logits=True", "from_logits=True, ignore_class=-1")
     assert line in refusal(check_losses, given, TAGS)
-    assert "keras.losses.BinaryCrossentropy(from_logits=True)" in refusal(check_losses, "ce", SEVERAL)
+    assert "keras.losses.BinaryCrossentropy(from_logits=True)" in refusal(check_losses, "binary_crossentropy", SEVERAL)
     assert "does not ignore the label -1" in refusal(
         check_losses, keras.losses.SparseCategoricalCrossentropy(from_logits=True), TAGS
     )

@@ -114,7 +114,7 @@ def test_vectors_are_those_of_the_extractor(tmp_path):
     encoder.save(tmp_path / "encoder.keras")
     loaded = official_bert.TextEncoder.load(str(tmp_path / "encoder.keras"))
     np.testing.assert_array_equal(loaded.predict(TEXTS), vectors[:3])
-    assert "x has rows of 1 texts; expected pairs or triplets" in refusal(encoder.fit, TEXTS, [0, 1, 0])
+    assert "; expected pairs or triplets of texts" in refusal(encoder.fit, TEXTS, [0, 1, 0])
 
 
 @pytest.mark.slow
@@ -207,8 +207,8 @@ def test_frozen_layers_stay_frozen_when_loaded(tmp_path):
 @pytest.mark.parametrize(
     ("name", "x", "y", "message"),
     [
-        ("pairs", ["a"], ["a"], r"x\[0\] is 'a'; expected a pair of texts"),
-        ("pairs", (["a"], ["a", "b"]), ["a"], "1 first texts but 2 second texts"),
+        ("pairs", ["a"], ["a"], r"x\[0\] is 'a'; expected pairs of texts"),
+        ("pairs", (["a"], ["a", "b"]), ["a"], "x has columns of 1, 2 texts"),
         ("tagger", ["the cat"], ["D"], r"x\[0\] has 2 words and y\[0\] 1 tags"),
         ("tagger", ["the cat"], ["D X"], r"y\[0\]\[1\] is 'X'; expected one of D, N, V"),
         ("answerer", (["who"], ["the cat"]), ["dog"], r"y\[0\] is 'dog', which is not in the context at this position"),

@@ -24,7 +24,7 @@ def test_pairs_are_packed_as_fine_tuning_packs_them(vocab_file: str):
         graph_inputs.span_texts(tf.ragged.constant(each, tf.int32)) for each in zip(*ids, strict=True)
     )
     cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
-    first, second = graph_inputs.truncate(of_first, of_second, 7, drop_empty=True)
+    first, second = graph_inputs.truncate(of_first, of_second, 7)
     packed = graph_inputs.pack(first, second, cls, sep, drop_empty=True)
     for name, values in expected.items():
         np.testing.assert_array_equal(packed[name].numpy(), values, name)

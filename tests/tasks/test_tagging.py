@@ -1,6 +1,7 @@
 import functools
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import tables
 from official_bert.utils.bad_rows import BadRows
-from tests.make import refusal, write_text
+from tests.make import list_rows, refusal, write_text
 from tests.stored_texts import prepare_tfds_rows
 from tests.tasks.bad_rows import KeptRows, read_kept
 
@@ -142,15 +143,21 @@ def test_words_without_tags_are_predicted_by_a_model_that_is_there(tmp_path: pat
 read = functools.partial(read_kept, conll.read)
 
 
+def split(words: Sequence[Sequence[str]], tokenizer: Any, max_seq_length: int, stride: int | None = None) -> list[Any]:
+    """Returns the windows of sentences with their rows."""
+    sentences = [Sentence(tuple(each), None, number) for number, each in enumerate(words, 1)]
+    features = head.featurize(sentences, tokenizer, max_seq_length, (), stride)
+    return list_rows(features, head.list_windows(features))
+
+
 def test_the_first_piece_of_each_word_is_labelled(tokenizer: FullTokenizer):
     words = ("the", "unaffable", "\u200b", "cat", "sunning")
-    (window,) = head.split_into_windows([words], tokenizer, 30)
-    tokens = tokenizer.convert_ids_to_tokens(window.input_ids)
-    assert tokens == "[CLS] the un ##aff ##able [UNK] cat sun ##n ##ing [SEP]".split()
     sentence = Sentence(words, ("D", "A", "X", "N", "N"), 1)
-    labels = head.find_label_ids(window, sentence, ["A", "D", "N", "X"])
+    features = head.featurize([sentence], tokenizer, 30, ["A", "D", "N", "X"])
+    tokens = tokenizer.convert_ids_to_tokens(features.input_ids.tolist())
+    assert tokens == "[CLS] the un ##aff ##able [UNK] cat sun ##n ##ing [SEP]".split()
     nothing = NO_LABEL
-    assert labels == [nothing, 1, 0, nothing, nothing, 3, 2, 2, nothing, nothing, nothing]
+    assert features.targets[LABELS].tolist() == [nothing, 1, 0, nothing, nothing, 3, 2, 2, nothing, nothing, nothing]
 
 
 @given(
@@ -158,7 +165,7 @@ def test_the_first_piece_of_each_word_is_labelled(tokenizer: FullTokenizer):
 )
 def test_every_word_is_tagged_once_and_none_is_cut(words: list[str], max_seq_length: int):
     tokenizer = FakeTokenizer()
-    cut = head.split_into_windows([words], tokenizer, max_seq_length)
+    cut = split([words], tokenizer, max_seq_length)
     assert sorted(word for window in cut for word in window.words) == list(range(len(words)))
     for window in cut:
         assert len(window.input_ids) <= max_seq_length
@@ -178,12 +185,12 @@ class FakeTokenizer:
 
 
 def test_no_room_for_a_word_is_refused(tokenizer: FullTokenizer):
-    assert "max_seq_length=2 leaves no room" in refusal(head.split_into_windows, [["cat"]], tokenizer, 2)
+    assert "max_seq_length=2 leaves no room" in refusal(split, [["cat"]], tokenizer, 2)
 
 
 def test_tags_come_from_the_window_that_owns_the_word(tokenizer: FullTokenizer):
     sentences = [["the", "unaffable", "cat", "sat", "on", "the", "mat"], ["dog"]]
-    cut = head.split_into_windows(sentences, tokenizer, 6)
+    cut = split(sentences, tokenizer, 6)
     assert len(cut) > 3
     labels = [f"tag {number}" for number in range(8)]
     logits = [np.full((9, 8), 5.0, np.float32) for _ in cut]  # positions without a word are never read
@@ -202,23 +209,22 @@ def test_real_sentences_are_windowed_whole(test_data: pathlib.Path):
     assert len(sentences) == 799
     assert problems == []
     assert len(conll.collect_tags(sentences)) == 17
-    cut = head.split_into_windows([sentence.words for sentence in sentences], tokenizer, 32)
+    cut = split([sentence.words for sentence in sentences], tokenizer, 32)
     tagged = sorted((window.sentence, word) for window in cut for word in window.words)
     assert tagged == [(number, word) for number, each in enumerate(sentences) for word in range(len(each.words))]
 
 
-def test_windows_of_tags_come_back_from_features(tokenizer: FullTokenizer):
+def test_sentences_without_tags_have_no_targets(tokenizer: FullTokenizer):
     sentences = [Sentence(("the", "unaffable", "cat", "sat", "on"), None, 1), Sentence(("dog",), None, 7)]
-    cut = head.split_into_windows([each.words for each in sentences], tokenizer, 6)
-    features = head.build_features(cut, sentences, ())
+    features = head.featurize(sentences, tokenizer, 6, ())
     assert features.targets == {}
-    assert head.rebuild_windows(features) == cut
-    assert len(cut) > 2
+    assert features.details[EXAMPLE].tolist() == [window.sentence for window in head.list_windows(features)]
+    assert len(features) > 2
 
 
 def test_windows_begin_a_stride_apart_at_whole_words(tokenizer: FullTokenizer):
     letters = tokenizer.convert_tokens_to_ids(list("abcdefgh"))
-    cut = head.split_into_windows([tuple("abcdefgh")], tokenizer, 6, stride=2)
+    cut = split([tuple("abcdefgh")], tokenizer, 6, stride=2)
     assert [window.input_ids[1:-1] for window in cut] == [letters[first : first + 4] for first in (0, 2, 4)]
 
 
@@ -231,9 +237,9 @@ def test_a_word_that_just_fits_is_not_cut(vocab_file: str):
 
 def test_the_margin_of_a_sentence_is_the_least_of_all_its_windows(tokenizer: FullTokenizer):
     sentences = [Sentence(tuple("abcdefgh"), None, 1)]
-    cut = head.split_into_windows([each.words for each in sentences], tokenizer, 6)
-    assert len(cut) > 1
-    for least in range(len(cut)):
-        outputs = [np.tile(np.float32([0.0, 0.1 if least == number else 5.0]), (6, 1)) for number in range(len(cut))]
-        margins = TaggingSpec(labels=("X", "Y")).margins(outputs, head.build_features(cut, sentences, ()), sentences)
+    features = head.featurize(sentences, tokenizer, 6, ())
+    assert len(features) > 1
+    for least in range(len(features)):
+        outputs = [np.tile(np.float32([0.0, 0.1 if least == row else 5.0]), (6, 1)) for row in range(len(features))]
+        margins = TaggingSpec(labels=("X", "Y")).margins(outputs, features, sentences)
         assert margins == pytest.approx([np.tanh(0.05)], rel=1e-4)

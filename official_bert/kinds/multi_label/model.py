@@ -3,11 +3,10 @@
 B batch size, C classes
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 from keras import ops
 
 from official_bert.kinds import model
@@ -62,12 +61,3 @@ class Model(model.TextKindModel[MultiLabelSpec]):
 
     def soft_answers(self, logits: Any) -> Any:
         return ops.sigmoid(logits)
-
-    def graph_labels(self, element_spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
-        labels = self.spec.labels
-        is_array = isinstance(element_spec, tf.TensorSpec) and element_spec.dtype != tf.string
-        is_simple = is_array and element_spec.shape[int(is_batched) :] == (len(labels),)
-        if not is_simple or self.spec.doc_stride:
-            return None
-        expected = f"a number from 0 to 1 for each of {', '.join(labels)}"
-        return lambda y: model.check_values(y, y, (y >= 0) & (y <= 1), "label", expected)

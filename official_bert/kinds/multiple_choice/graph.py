@@ -33,7 +33,7 @@ class Graph(GraphModel):
         endings = span_texts(self.tokenizer.tokenize(tf.reshape(texts["endings"], [-1])).ids)
         prompts = TokenSpans(prompts.ids, *(tf.repeat(each, self._num_choices) for each in prompts[1:]))
         spans = graph_inputs.truncate(prompts, endings, self.max_seq_length)
-        features = self.pack(*spans)  # [B * N, S]
+        features = self.pack(*spans, drop_empty=True)  # [B * N, S]
         shape = [-1, self._num_choices, tf.shape(features["input_ids"])[1]]
         have_lost_tokens = graph_inputs.have_lost_tokens(spans, (prompts, endings))
         is_truncated = tf.reduce_any(tf.reshape(have_lost_tokens, [-1, self._num_choices]), -1)

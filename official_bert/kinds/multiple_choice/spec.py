@@ -12,18 +12,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from official_bert.errors import UserError
-from official_bert.kinds import class_labels, input_adapters
-from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs, check_length, from_rows
+from official_bert.kinds import class_labels, input_adapters, scores, text_spec
+from official_bert.kinds.features import EXAMPLE, LABELS, Array, Features, Outputs
 from official_bert.kinds.names import MULTIPLE_CHOICE
 from official_bert.kinds.probabilities import compute_margins, softmax
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.synthetic_texts import SyntheticTexts
-from official_bert.tokenization import pairs, truncation
-from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
+from official_bert.kinds.text_spec import TextExample
+from official_bert.tokenization.exact import FullTokenizer
 
 NUM_CHOICES = 4
-
-_LEAST_LENGTH = 4  # [CLS], two [SEP] and one token of text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,17 +101,15 @@ class MultipleChoiceSpec(KindSpec):
 
         They have targets only if all labels are known.
         """
-        check_length(max_seq_length, _LEAST_LENGTH)
-        packed = [pack(example, tokenizer, max_seq_length) for example in examples]
-        sequences = [sequence for sequences, _ in packed for sequence in sequences]
+        rows = [TextExample("", example.prompt, ending) for example in examples for ending in example.endings]
+        features = text_spec.featurize(rows, tokenizer, max_seq_length)
         labels = [example.label for example in examples]
-        return from_rows(
-            [np.array(ids, np.int32) for ids, _ in sequences],
-            [np.array(segment_ids, np.int32) for _, segment_ids in sequences],
-            {} if None in labels else {LABELS: np.array(labels, np.int32)},
-            {EXAMPLE: np.arange(len(examples))},
-            self.num_choices,
-            [is_truncated for _, is_truncated in packed],
+        return dataclasses.replace(
+            features,
+            targets={} if None in labels else {LABELS: np.array(labels, np.int32)},
+            details={EXAMPLE: np.arange(len(examples))},
+            choices=self.num_choices,
+            is_truncated=np.any(features.is_truncated.reshape(-1, self.num_choices), axis=1),
         )
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
@@ -123,7 +119,7 @@ class MultipleChoiceSpec(KindSpec):
         return softmax(np.asarray(outputs, np.float64).reshape(-1, self.num_choices))
 
     def scores(self, predictions: Array, examples: Sequence[Example]) -> dict[str, float]:
-        return {"accuracy": accuracy(choose_endings(predictions), examples)}
+        return {"accuracy": scores.accuracy(choose_endings(predictions), np.array([each.label for each in examples]))}
 
     def outcomes(self, predictions: Array, examples: Sequence[Example]) -> list[Outcome]:
         return [
@@ -134,26 +130,6 @@ class MultipleChoiceSpec(KindSpec):
         ]
 
 
-def pack(
-    example: Example, tokenizer: FullTokenizer, max_seq_length: int
-) -> tuple[list[tuple[list[int], list[int]]], bool]:
-    """Tokenizes an example into one sequence [CLS] prompt [SEP] ending [SEP] for each ending.
-
-    Sequences that are too long lose tokens at the end of the longer text, as in the original. They have no padding.
-
-    Returns:
-        The token ids and segment ids of each sequence, and whether any sequence was truncated.
-    """
-    cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
-    prompt = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(example.prompt))
-    sequences, is_truncated = [], False
-    for text in example.endings:
-        a, b = prompt, tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
-        is_truncated |= len(a) + len(b) > max_seq_length - 3
-        sequences.append(pairs.join(cls, sep, *truncation.truncate_pair(a, b, max_seq_length - 3)))
-    return sequences, is_truncated
-
-
 def choose_endings(predictions: Array) -> list[int]:
     """Returns the index of the most probable ending of each example.
 
@@ -161,20 +137,3 @@ def choose_endings(predictions: Array) -> list[int]:
         predictions: Probabilities of the endings, [E, N].
     """
     return [int(np.argmax(row)) for row in predictions]
-
-
-def accuracy(choices: Sequence[int], examples: Sequence[Example]) -> float:
-    """Returns the share of correct choices, from 0 to 1.
-
-    Args:
-        choices: The index of the chosen ending of each example.
-        examples: The examples, with labels.
-
-    Raises:
-        UserError: If the label of an example is unknown.
-    """
-    for number, example in enumerate(examples):
-        if example.label is None:
-            raise UserError(f"example {number} has no label to compare with; evaluate on a file with labels")
-    right = sum(choice == example.label for choice, example in zip(choices, examples, strict=True))
-    return right / max(len(examples), 1)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from official_bert.kinds.probabilities import softmax
 from official_bert.kinds.question_answering.questions import Question, Window
 
 Scores = Sequence[npt.NDArray[np.float32]]
@@ -97,9 +98,7 @@ def _make_prediction(candidates: list[Candidate], nothing: Candidate, version_2:
     best = best_ones[0] if best_ones else nothing
     if version_2 or not best_ones:
         best_ones = sorted([*best_ones, nothing], key=_score, reverse=True)
-    scores = np.array([_score(candidate) for candidate in best_ones])
-    probabilities = np.exp(scores - scores.max())
-    probabilities /= probabilities.sum()
+    probabilities = softmax(np.array([_score(candidate) for candidate in best_ones]))
     likely = [
         dataclasses.replace(candidate, probability=float(probability))
         for candidate, probability in zip(best_ones, probabilities, strict=True)

@@ -8,21 +8,22 @@ R windows, T tokens of all windows
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
-from official_bert.kinds.features import EXAMPLE, Features, from_rows
+from official_bert.kinds.features import EXAMPLE, Array, Features, from_rows
 from official_bert.tokenization import pairs, truncation
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.utils.progress import Progress
 
 START_LOGITS, END_LOGITS = "start_logits", "end_logits"
-# In Features.details, for each token [T]: its characters in the context, both 0 for tokens outside of the context, and
-# whether this window has the most context around it.
-_STARTS, _ENDS, _HAS_MOST_CONTEXT = "starts", "ends", "has_most_context"
+# In Features.details, for each token [T]: its characters in the context, and whether this window has the most context
+# around it. 0 and False for tokens outside of the context.
+_DETAILS: dict[str, Any] = {"starts": np.int32, "ends": np.int32, "has_most_context": bool}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,25 +79,22 @@ class Context:
     ends: npt.NDArray[np.int32]
 
 
-@dataclasses.dataclass(frozen=True)
-class Window:
-    """A sequence [CLS] question [SEP] part of the context [SEP], without padding.
+class Window(NamedTuple):
+    """A part of a context that the model reads after the question.
 
-    Long contexts have several windows.
+    Attributes:
+        question: Index of the question.
+        offset: Position of the first token of context in the sequence.
+        starts: Position in the context of the first character of each token.
+        ends: Position after the last character of each token.
+        has_most_context: Whether no other window has more context on both sides of each token.
     """
 
-    question: int  # the index of the question
-    input_ids: list[int]
-    segment_ids: list[int]  # 0 up to the first [SEP], 1 after it
-    offset: int  # the position in `input_ids` of the first token of context
-    # For each token of context in the window: the positions of its first character and of the one after its last, and
-    # whether no other window has more context on both sides of it.
+    question: int
+    offset: int
     starts: npt.NDArray[np.int32]
     ends: npt.NDArray[np.int32]
     has_most_context: npt.NDArray[np.bool_]
-    # The positions of the first and the last token of the answer in `input_ids`. 0, for [CLS], if it is not here.
-    start_position: int = 0
-    end_position: int = 0
 
 
 def tokenize_context(text: str, tokenizer: FullTokenizer) -> Context:
@@ -110,61 +108,48 @@ def tokenize_context(text: str, tokenizer: FullTokenizer) -> Context:
     )
 
 
-def split_into_windows(questions: Sequence[Question], tokenizer: FullTokenizer, limits: Limits) -> list[Window]:
-    """Splits the context of each question into windows, and returns the windows of all questions in order.
+def featurize(questions: Sequence[Question], tokenizer: FullTokenizer, limits: Limits) -> Features:
+    """Returns the windows of all questions, in order, with targets if the answers of all questions are known.
 
-    Consecutive questions with the same context tokenize it only once.
+    Each window is [CLS] question [SEP] some of the context [SEP]. Consecutive questions about the same context tokenize
+    it once.
+
+    An answer starts and ends with the pieces that contain its characters. (The original takes the words between white
+    space, and shrinks them while the rest reads like the answer.) As in the original, a window is trained to have no
+    answer, which is [CLS], unless it contains the whole answer.
     """
-    windows: list[Window] = []
+    cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
+    rows, indices, answers = [], [], []
+    details: dict[str, list[Array]] = {name: [np.zeros(0, dtype)] for name, dtype in _DETAILS.items()}
     context = None
     progress = Progress("featurizing", len(questions), "questions")
     for number, question in enumerate(questions):
         if context is None or context.text != question.context:
             context = tokenize_context(question.context, tokenizer)
-        windows += _windows_of_question(number, question, context, tokenizer, limits)
+        query = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(question.text)[: limits.max_query_length])
+        offset, count = len(query) + 2, len(context.ids)
+        room = limits.max_seq_length - len(query) - 3
+        _, starts, lengths = truncation.build_windows(np.array([count]), np.array([room]), limits.doc_stride)
+        spans = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
+        owners = truncation.assign_tokens(spans, count)
+        first, last = find_answer_tokens(question, context, tokenizer)
+        for index, (start, end) in enumerate(spans):
+            rows.append(pairs.join(cls, sep, query, context.ids[start:end].tolist()))
+            indices.append(number)
+            shift = offset - start
+            answers.append((first + shift, last + shift) if start <= first <= last < end else (0, 0))
+            values = (context.starts[start:end], context.ends[start:end], owners[start:end] == index)
+            for name, array in zip(details, values, strict=True):
+                details[name].append(np.pad(array, (offset, 1)))
         progress.update(number + 1)
-    return windows
-
-
-def _windows_of_question(
-    number: int, question: Question, context: Context, tokenizer: FullTokenizer, limits: Limits
-) -> Iterator[Window]:
-    """Yields the windows of one question.
-
-    The target of a window is the first and the last token of the answer. As in the original, it is [CLS] ("no answer")
-    unless the window contains the whole answer. Unlike here, the original first finds the words of the answer, and
-    shrinks this span while its text is equal to the answer's.
-
-    Args:
-        number: Index of the question.
-        question: The question.
-        context: The tokenized context of the question.
-        tokenizer: The model's tokenizer.
-        limits: The size of the windows.
-    """
-    query = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(question.text)[: limits.max_query_length])
-    cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
-    room = limits.max_seq_length - len(query) - 3
-    count = len(context.ids)
-    _, starts, lengths = truncation.build_windows(np.array([count]), np.array([room]), limits.doc_stride)
-    spans = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
-    owners = truncation.assign_tokens(spans, count)
-    answer_first, answer_last = find_answer_tokens(question, context, tokenizer)
-    for index, (start, end) in enumerate(spans):
-        input_ids, segment_ids = pairs.join(cls, sep, query, context.ids[start:end].tolist())
-        offset = len(query) + 2
-        here = start <= answer_first <= answer_last < end
-        yield Window(
-            question=number,
-            input_ids=input_ids,
-            segment_ids=segment_ids,
-            offset=offset,
-            starts=context.starts[start:end],
-            ends=context.ends[start:end],
-            has_most_context=owners[start:end] == index,
-            start_position=offset + answer_first - start if here else 0,
-            end_position=offset + answer_last - start if here else 0,
-        )
+    positions = np.array(answers, np.int32).reshape(-1, 2)
+    are_known = all(question.answers is not None for question in questions)
+    return from_rows(
+        [np.array(ids, np.int32) for ids, _ in rows],
+        [np.array(segment_ids, np.int32) for _, segment_ids in rows],
+        {START_LOGITS: positions[:, 0], END_LOGITS: positions[:, 1]} if are_known else {},
+        {EXAMPLE: np.array(indices, np.int64), **{name: np.concatenate(arrays) for name, arrays in details.items()}},
+    )
 
 
 def find_answer_tokens(question: Question, context: Context, tokenizer: FullTokenizer) -> tuple[int, int]:
@@ -208,52 +193,12 @@ def _same_tokens(tokenizer: FullTokenizer, answer: Answer, context: Context) -> 
     return None
 
 
-def build_features(windows: Sequence[Window], questions: Sequence[Question]) -> Features:
-    """Converts windows to the model's inputs. They have targets only if the answers of all questions are known."""
-    targets = {}
-    if all(question.answers is not None for question in questions):
-        targets = {
-            START_LOGITS: np.array([window.start_position for window in windows], np.int32),
-            END_LOGITS: np.array([window.end_position for window in windows], np.int32),
-        }
-    features = from_rows(
-        [np.array(window.input_ids, np.int32) for window in windows],
-        [np.array(window.segment_ids, np.int32) for window in windows],
-        targets,
-        {EXAMPLE: np.array([window.question for window in windows], np.int64)},
-    )
-    count = len(features.input_ids)
-    details = {
-        _STARTS: np.zeros(count, np.int32),
-        _ENDS: np.zeros(count, np.int32),
-        _HAS_MOST_CONTEXT: np.zeros(count, bool),
-    }
-    for window, first in zip(windows, features.splits.tolist(), strict=False):
-        here = slice(first + window.offset, first + window.offset + len(window.starts))
-        details[_STARTS][here] = window.starts
-        details[_ENDS][here] = window.ends
-        details[_HAS_MOST_CONTEXT][here] = window.has_most_context
-    features.details.update(details)
-    return features
-
-
-def rebuild_windows(features: Features) -> list[Window]:
-    """Converts Features that `build_features` returned back to windows. Their answer positions are 0."""
+def list_windows(features: Features) -> list[Window]:
+    """Returns the windows of `featurize`."""
     windows = []
-    splits = features.splits.tolist()
-    for row, (first, last) in enumerate(itertools.pairwise(splits)):
-        ids, segment_ids = features.input_ids[first:last], features.segment_ids[first:last]
-        offset = int(np.argmax(segment_ids))  # after the first [SEP]
-        context = slice(first + offset, last - 1)
-        windows.append(
-            Window(
-                question=int(features.details[EXAMPLE][row]),
-                input_ids=ids.tolist(),
-                segment_ids=segment_ids.tolist(),
-                offset=offset,
-                starts=features.details[_STARTS][context],
-                ends=features.details[_ENDS][context],
-                has_most_context=features.details[_HAS_MOST_CONTEXT][context],
-            )
-        )
+    for row, (first, last) in enumerate(itertools.pairwise(features.splits.tolist())):
+        offset = int(np.argmax(features.segment_ids[first:last]))  # after the first [SEP]
+        here = slice(first + offset, last - 1)
+        starts, ends, has_most_context = (features.details[name][here] for name in _DETAILS)
+        windows.append(Window(int(features.details[EXAMPLE][row]), offset, starts, ends, has_most_context))
     return windows

@@ -10,7 +10,7 @@ from official_bert.errors import UserError
 from official_bert.kinds import input_adapters
 from official_bert.kinds.features import Array, Features, Outputs, describe_truncation
 from official_bert.kinds.names import QUESTION_ANSWERING
-from official_bert.kinds.question_answering import candidates, squad_scores
+from official_bert.kinds.question_answering import candidates, questions, squad_scores
 from official_bert.kinds.question_answering.candidates import Candidate, Prediction
 from official_bert.kinds.question_answering.questions import (
     END_LOGITS,
@@ -18,9 +18,6 @@ from official_bert.kinds.question_answering.questions import (
     Answer,
     Limits,
     Question,
-    build_features,
-    rebuild_windows,
-    split_into_windows,
 )
 from official_bert.kinds.spec import KindSpec, Outcome
 from official_bert.kinds.synthetic_texts import SyntheticTexts
@@ -53,6 +50,8 @@ class QuestionAnsweringSpec(KindSpec):
         "null_score_diff_threshold."
     )
     best_possible_score: ClassVar[float] = 100.0
+    has_own_scores: ClassVar[bool] = True
+    reads_windows: ClassVar[bool] = True
     default_max_seq_length: ClassVar[int] = 384
     discrete_outputs: ClassVar[tuple[str, ...]] = ("answer", "start", "end", "probability")
     answer_dtypes: ClassVar[Mapping[str, Any]] = {
@@ -78,14 +77,6 @@ class QuestionAnsweringSpec(KindSpec):
     @property
     def score_names(self) -> tuple[str, ...]:
         return ("best_f1", "best_exact", "f1", "exact") if self.version_2 else ("f1", "exact_match")
-
-    @property
-    def has_own_scores(self) -> bool:
-        return True
-
-    @property
-    def reads_windows(self) -> bool:
-        return True
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -139,8 +130,7 @@ class QuestionAnsweringSpec(KindSpec):
         return {"question": [question for question, _ in rows], "context": [context for _, context in rows]}
 
     def collect_texts(self, examples: Sequence[Question]) -> dict[str, list[Any]]:
-        questions, contexts = [example.text for example in examples], [example.context for example in examples]
-        return {"question": questions, "context": contexts}
+        return {"question": [each.text for each in examples], "context": [each.context for each in examples]}
 
     def named_answers(self, predictions: Sequence[Prediction], examples: Sequence[Question]) -> dict[str, list[Any]]:
         final = self.choose_answers(predictions)
@@ -164,7 +154,7 @@ class QuestionAnsweringSpec(KindSpec):
 
     def featurize(self, examples: Sequence[Question], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         limits = Limits(max_seq_length, self.doc_stride, self.max_query_length)
-        features = build_features(split_into_windows(examples, tokenizer, limits), examples)
+        features = questions.featurize(examples, tokenizer, limits)
         lengths = np.diff(tokenizer.encode([example.text for example in examples])[1])
         return dataclasses.replace(features, is_truncated=lengths > self.max_query_length)
 
@@ -180,7 +170,7 @@ class QuestionAnsweringSpec(KindSpec):
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[Question]) -> list[Prediction]:
         return candidates.predict(
-            examples, rebuild_windows(features), outputs[START_LOGITS], outputs[END_LOGITS], self.version_2,
+            examples, questions.list_windows(features), outputs[START_LOGITS], outputs[END_LOGITS], self.version_2,
             self.n_best_size, self.max_answer_length,
         )  # fmt: skip
 

@@ -3,16 +3,12 @@
 B batch size
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 from keras import ops
 
-from official_bert.errors import UserError
 from official_bert.kinds import model
-from official_bert.kinds.input_adapters import MAX_MAGNITUDE
 from official_bert.kinds.regression.spec import RegressionSpec
 
 _ERRORS = (
@@ -91,11 +87,3 @@ class Model(model.TextKindModel[RegressionSpec]):
 
     def soft_answers(self, logits: Any) -> Any:
         return logits
-
-    def graph_labels(self, element_spec: Any, is_batched: bool) -> Callable[[Any], Any] | None:
-        if not self.has_simple_labels(element_spec, is_batched):
-            return None
-        if element_spec.dtype == tf.string:
-            raise UserError("the data set's labels are strings; expected numbers")
-        expected = f"a finite number, at most {MAX_MAGNITUDE:g}"
-        return lambda y: model.check_values(y, y, tf.abs(tf.cast(y, tf.float32)) <= MAX_MAGNITUDE, "label", expected)

@@ -127,9 +127,7 @@ def accuracy(right: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]])
         right: The correct tags of each sentence.
         predicted: The predicted tags of each sentence.
     """
-    pairs = [
-        pair for sentences in zip(right, predicted, strict=True) for pair in zip(*sentences, strict=True)
-    ]  # fmt: skip
+    pairs = [pair for tags in zip(right, predicted, strict=True) for pair in zip(*tags, strict=True)]
     return sum(right_tag == predicted_tag for right_tag, predicted_tag in pairs) / max(len(pairs), 1)
 
 

@@ -11,7 +11,7 @@ T tokens of all windows, S sequence length, C tags
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -63,14 +63,18 @@ class Sentence:
     ends: tuple[int, ...] = dataclasses.field(default=(), repr=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class Window:
-    """A sequence [CLS] tokens of whole words [SEP], without padding."""
+class Window(NamedTuple):
+    """The words that are tagged in a row of the features.
 
-    sentence: int  # the index of the sentence
-    input_ids: list[int]  # the tokens, all of segment 0
-    words: list[int]  # the indices of the words that are tagged here
-    positions: list[int]  # the positions of their first pieces in `input_ids`
+    Attributes:
+        sentence: Index of the sentence.
+        words: Indices of the words.
+        positions: Positions of their first pieces in the row.
+    """
+
+    sentence: int
+    words: list[int]
+    positions: list[int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,6 +96,7 @@ class TaggingSpec(KindSpec):
     )
     required_settings: ClassVar[tuple[str, ...]] = ("labels",)
     has_tokens: ClassVar[bool] = True
+    reads_windows: ClassVar[bool] = True
     discrete_outputs: ClassVar[tuple[str, ...]] = ("tags",)
     answer_dtypes: ClassVar[Mapping[str, Any]] = {
         "words": object,
@@ -120,10 +125,6 @@ class TaggingSpec(KindSpec):
     @property
     def has_own_scores(self) -> bool:
         return bool(self.scheme)
-
-    @property
-    def reads_windows(self) -> bool:
-        return True
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -198,20 +199,13 @@ class TaggingSpec(KindSpec):
 
     def margins(self, outputs: Outputs, features: Features, examples: Sequence[Sentence]) -> list[float]:
         margins = [math.inf] * len(examples)
-        for window, logits in zip(rebuild_windows(features), outputs, strict=True):
+        for window, logits in zip(list_windows(features), outputs, strict=True):
             rows = softmax(logits[window.positions].astype(np.float64))
             margins[window.sentence] = min([margins[window.sentence], *compute_margins(rows)])
         return margins
 
     def featurize(self, examples: Sequence[Sentence], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
-        words = [each.words for each in examples]
-        windows = split_into_windows(words, tokenizer, max_seq_length, self.doc_stride)
-        features = build_features(windows, examples, self.labels)
-        room = max_seq_length - 2
-        is_truncated = [
-            any(len(word) > room and len(tokenizer.tokenize(word)) > room for word in each) for each in words
-        ]
-        return dataclasses.replace(features, is_truncated=np.array(is_truncated, bool))
+        return featurize(examples, tokenizer, max_seq_length, self.labels, self.doc_stride)
 
     def describe_truncation(self, num_truncated: int, num_examples: int, max_seq_length: int) -> str | None:
         if not num_truncated:
@@ -226,7 +220,7 @@ class TaggingSpec(KindSpec):
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[Sentence]) -> list[Tagged]:
         counts = [len(each.words) for each in examples]
-        return decode_tags(counts, rebuild_windows(features), outputs, self.labels)
+        return decode_tags(counts, list_windows(features), outputs, self.labels)
 
     def scores(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> dict[str, float]:
         expected, predicted = [each.tags or () for each in examples], [tags for tags, _ in predictions]
@@ -274,17 +268,24 @@ def join_words(sentence: Sentence) -> Sentence:
     return dataclasses.replace(sentence, text=" ".join(sentence.words), starts=starts, ends=ends)
 
 
-def split_into_windows(
-    sentences: Iterable[Sequence[str]], tokenizer: FullTokenizer, max_seq_length: int, stride: int | None = None
-) -> list[Window]:
-    """Splits sentences into windows of whole words, and returns the windows of all sentences in order.
+def featurize(
+    sentences: Sequence[Sentence],
+    tokenizer: FullTokenizer,
+    max_seq_length: int,
+    labels: Sequence[str],
+    stride: int | None = None,
+) -> Features:
+    """Returns the windows of all sentences, in order, with targets if all sentences have tags.
+
+    Each window is [CLS] pieces of whole words [SEP].
 
     Args:
-        sentences: The words of each sentence.
-        tokenizer: Splits words into tokens. A word without tokens (a control character) becomes [UNK]. A word with more
-            tokens than a window is truncated.
-        max_seq_length: Maximum number of tokens of a window, including [CLS] and [SEP].
-        stride: Approximate number of tokens between the starts of two windows. Defaults to half of a window.
+        sentences: The sentences. Tags that are not in `labels` become NO_LABEL.
+        tokenizer: Splits words into pieces. A word without pieces (a control character) becomes [UNK]. A word with more
+            pieces than fit is truncated.
+        max_seq_length: Maximum number of tokens of a window, with [CLS] and [SEP].
+        labels: The tags, in the order of the logits.
+        stride: Approximate number of tokens between the starts of two windows. Defaults to half of those that fit.
 
     Raises:
         UserError: If max_seq_length leaves no room for a word.
@@ -293,46 +294,36 @@ def split_into_windows(
     if room < 1:
         raise UserError(f"max_seq_length={max_seq_length} leaves no room for a word between [CLS] and [SEP]")
     cls, sep, unk = tokenizer.convert_tokens_to_ids([CLS, SEP, UNK])
+    numbers = {label: number for number, label in enumerate(labels)}
     known: dict[str, list[int]] = {}
-    windows = []
-    for number, words in enumerate(sentences):
-        pieces = []
-        for word in words:
-            if word not in known:
-                known[word] = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))[:room] or [unk]
-            pieces.append(known[word])
+    rows, indices, is_truncated = [], [], []
+    marks = [np.zeros((2, 0), np.int32)]  # the index of the word that is tagged at each token, and its tag
+    for number, sentence in enumerate(sentences):
+        for word in set(sentence.words) - known.keys():
+            known[word] = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word)) or [unk]
+        is_truncated.append(any(len(known[word]) > room for word in sentence.words))
+        pieces = [known[word][:room] for word in sentence.words]
         starts = np.cumsum([0, *map(len, pieces)]).tolist()  # of each word's pieces, and the end
         spans = truncation.build_word_windows(starts, room, stride or max(room // 2, 1))
         owners = truncation.assign_tokens([(starts[first], starts[last]) for first, last in spans], starts[-1])
         for index, (first, last) in enumerate(spans):
-            ids = [piece for word in pieces[first:last] for piece in word]
-            here = [word for word in range(first, last) if owners[starts[word]] == index]
-            windows.append(
-                Window(
-                    sentence=number,
-                    input_ids=pairs.join(cls, sep, ids)[0],
-                    words=here,
-                    positions=[1 + starts[word] - starts[first] for word in here],
-                )
-            )
-    return windows
-
-
-def find_label_ids(window: Window, sentence: Sentence, labels: Sequence[str]) -> list[int]:
-    """Returns the label index of each position of a window.
-
-    Positions without a label, or with an unknown one, get NO_LABEL.
-
-    Args:
-        window: The window.
-        sentence: The sentence of the window, with tags.
-        labels: The tags, in the order of the logits.
-    """
-    label_ids = [NO_LABEL] * len(window.input_ids)
-    for word, position in zip(window.words, window.positions, strict=True):
-        tag = (sentence.tags or ())[word]
-        label_ids[position] = labels.index(tag) if tag in labels else NO_LABEL
-    return label_ids
+            ids = pairs.join(cls, sep, list(itertools.chain.from_iterable(pieces[first:last])))[0]
+            marks.append(np.full((2, len(ids)), NO_LABEL, np.int32))
+            for place in range(first, last):
+                if owners[starts[place]] == index:
+                    tag = numbers.get(sentence.tags[place], NO_LABEL) if sentence.tags else NO_LABEL
+                    marks[-1][:, 1 + starts[place] - starts[first]] = place, tag
+            rows.append(np.array(ids, np.int32))
+            indices.append(number)
+    words, tags = np.concatenate(marks, axis=1)
+    are_known = all(sentence.tags is not None for sentence in sentences)
+    return from_rows(
+        rows,
+        [np.zeros_like(ids) for ids in rows],
+        {LABELS: tags} if are_known else {},
+        {EXAMPLE: np.array(indices, np.int64), _WORD: words},
+        is_truncated=is_truncated,
+    )
 
 
 def decode_tags(
@@ -358,37 +349,11 @@ def decode_tags(
     return tagged
 
 
-def build_features(windows: Sequence[Window], sentences: Sequence[Sentence], labels: Sequence[str]) -> Features:
-    """Converts windows to the model's inputs. They have targets only if all sentences have tags."""
-    features = from_rows(
-        [np.array(window.input_ids, np.int32) for window in windows],
-        [np.zeros(len(window.input_ids), np.int32) for window in windows],
-        {},
-        {EXAMPLE: np.array([window.sentence for window in windows], np.int64)},
-    )
-    words = np.full(len(features.input_ids), -1, np.int32)
-    for window, first in zip(windows, features.splits, strict=False):
-        words[first + np.array(window.positions, np.int64)] = window.words
-    features.details[_WORD] = words
-    if all(sentence.tags is not None for sentence in sentences):
-        ids = [find_label_ids(window, sentences[window.sentence], labels) for window in windows]
-        features.targets[LABELS] = np.array(list(itertools.chain.from_iterable(ids)), np.int32)
-    return features
-
-
-def rebuild_windows(features: Features) -> list[Window]:
-    """Converts Features that `build_features` returned back to windows."""
+def list_windows(features: Features) -> list[Window]:
+    """Returns the words that are tagged in each row of `featurize`."""
     windows = []
-    splits = features.splits.tolist()
-    for row, (first, last) in enumerate(itertools.pairwise(splits)):
+    for row, (first, last) in enumerate(itertools.pairwise(features.splits.tolist())):
         words = features.details[_WORD][first:last]
         positions = np.flatnonzero(words >= 0)
-        windows.append(
-            Window(
-                sentence=int(features.details[EXAMPLE][row]),
-                input_ids=features.input_ids[first:last].tolist(),
-                words=words[positions].tolist(),
-                positions=positions.tolist(),
-            )
-        )
+        windows.append(Window(int(features.details[EXAMPLE][row]), words[positions].tolist(), positions.tolist()))
     return windows

@@ -7,7 +7,7 @@ E examples, N texts of an example, D dimensions, T different texts
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -57,6 +57,7 @@ class VectorSpec(KindSpec):
     decoding: ClassVar[str] = "The output is the vector."
     supports_sample_weight: ClassVar[bool] = False
     has_head: ClassVar[bool] = False
+    has_own_scores: ClassVar[bool] = True
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"vector": np.float32}
 
     pooling: str = MEAN
@@ -122,10 +123,6 @@ class VectorSpec(KindSpec):
         return self.objective == COSINE
 
     @property
-    def has_own_scores(self) -> bool:
-        return True
-
-    @property
     def pooling_settings(self) -> dict[str, Any]:
         return {"pooling": self.pooling, "layers": list(self.layers), "normalize": self.normalize}
 
@@ -154,7 +151,8 @@ class VectorSpec(KindSpec):
             x: Two or three columns (a tuple or list), or rows of two or three texts (a list of tuples).
             y: Similarity scores of the pairs, or None.
         """
-        columns = self._columns(x)
+        fewest, most = (3, 3) if self.objective == TRIPLET else (2, 3 if self.objective == RANKING else 2)
+        columns = input_adapters.to_columns(x, fewest, most, "x")
         for place, column in enumerate(columns):
             empty = next((number for number, text in enumerate(column) if not text.strip()), None)
             if empty is not None:
@@ -169,29 +167,6 @@ class VectorSpec(KindSpec):
                     raise UserError(f"y[{number}] is the {problem}")
         rows = zip(zip(*columns, strict=True), scores, strict=True)
         return [VectorExample(str(number), row, score) for number, (row, score) in enumerate(rows)]
-
-    def _columns(self, x: Any) -> list[list[str]]:
-        fewest, most = (3, 3) if self.objective == TRIPLET else (2, 3 if self.objective == RANKING else 2)
-        expected = "triplets" if fewest == 3 else "pairs or triplets" if most == 3 else "pairs"
-        columns: Iterable[Any]
-        if isinstance(x, list):
-            x = input_adapters.columns_as_tuple(x, most, "x")
-        if isinstance(x, tuple):
-            columns = x
-        else:
-            rows = [row if isinstance(row, str) else tuple(row) for row in input_adapters.to_list(x)]
-            sizes = {1 if isinstance(row, str) else len(row) for row in rows}
-            if len(sizes) > 1 or 1 in sizes:
-                raise UserError(f"x has rows of {', '.join(map(str, sorted(sizes)))} texts; expected {expected}")
-            columns = zip(*rows, strict=True)
-        found = [input_adapters.to_texts(column, f"x[{number}]") for number, column in enumerate(columns)]
-        if not fewest <= len(found) <= most or len({len(column) for column in found}) > 1:
-            sizes_shown = ", ".join(str(len(column)) for column in found) or "none"
-            raise UserError(
-                f"x has {len(found)} columns of {sizes_shown} texts; the objective {self.objective} expects "
-                f"{expected}: columns of one length, or rows of texts"
-            )
-        return found
 
     def featurize(self, examples: Sequence[VectorExample], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
         """Tokenizes examples to the model's inputs: N sequences for each example of N texts."""

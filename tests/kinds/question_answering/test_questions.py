@@ -2,53 +2,59 @@ import dataclasses
 import functools
 import pathlib
 import random
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
 from official_bert.errors import UserError
+from official_bert.kinds.features import EXAMPLE
 from official_bert.kinds.model import create_model
 from official_bert.kinds.question_answering import candidates
 from official_bert.kinds.question_answering import questions as head
-from official_bert.kinds.question_answering.questions import Answer, Limits, Question, Window
+from official_bert.kinds.question_answering.questions import Answer, Limits, Question
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
 from official_bert.tasks import squad
 from official_bert.tokenization.exact import FullTokenizer
-from tests.make import refusal
+from tests.make import list_rows, refusal
 from tests.tasks.bad_rows import read_kept
 
 SMALL = Limits(max_seq_length=12, doc_stride=2, max_query_length=3)
 
 
+def split(questions: list[Question], tokenizer: FullTokenizer, limits: Limits) -> list[Any]:
+    """Returns the windows of questions with their rows."""
+    features = head.featurize(questions, tokenizer, limits)
+    return list_rows(features, head.list_windows(features))
+
+
 def test_a_window_is_question_and_context(tokenizer: FullTokenizer):
     question = Question("q", "cat dog mat sun", "The cat sat on the mat, un affable.", (Answer("mat", 19),))
-    first, second, third, *_ = head.split_into_windows([question], tokenizer, SMALL)
+    first, second, third, *_ = split([question], tokenizer, SMALL)
     tokens = tokenizer.convert_ids_to_tokens(first.input_ids)
     assert tokens == "[CLS] cat dog mat [SEP] the cat sat on the mat [SEP]".split()
     assert first.segment_ids == [0] * 5 + [1] * 7
-    assert (first.start_position, first.end_position) == (10, 10)
+    assert (first.start_logits, first.end_logits) == (10, 10)
     assert tokenizer.convert_ids_to_tokens(third.input_ids)[5:] == "the mat , un a ##f [SEP]".split()
-    assert (third.start_position, third.end_position) == (6, 6)
-    assert tokenizer.convert_ids_to_tokens(second.input_ids)[second.start_position] == "mat"
+    assert (third.start_logits, third.end_logits) == (6, 6)
+    assert tokenizer.convert_ids_to_tokens(second.input_ids)[second.start_logits] == "mat"
 
 
 def test_an_answer_outside_the_window_is_learnt_as_none(tokenizer: FullTokenizer):
     question = Question("q", "cat", "the cat sat on the mat . the dog ran on the mat in the sun", (Answer("the", 0),))
-    cut = head.split_into_windows([question], tokenizer, SMALL)
-    assert [window.start_position > 0 for window in cut] == [True] + [False] * (len(cut) - 1)
-    (no_answer,) = head.split_into_windows(
-        [dataclasses.replace(question, answers=(), context="the cat")], tokenizer, SMALL
-    )
-    assert (no_answer.start_position, no_answer.end_position) == (0, 0)
+    cut = split([question], tokenizer, SMALL)
+    assert [window.start_logits > 0 for window in cut] == [True] + [False] * (len(cut) - 1)
+    (no_answer,) = split([dataclasses.replace(question, answers=(), context="the cat")], tokenizer, SMALL)
+    assert (no_answer.start_logits, no_answer.end_logits) == (0, 0)
 
 
 def test_an_answer_within_words_is_found_to_the_piece(tokenizer: FullTokenizer):
     context = "(sunning-unaffable)."
     for text, pieces in (("sun", ["sun"]), ("aff", ["##aff"]), ("ning-un", ["##n", "##ing", "-", "un"])):
         question = Question("q", "cat", context, (Answer(text, context.index(text)),))
-        (window,) = head.split_into_windows([question], tokenizer, Limits(30, 2, 3))
-        learnt = window.input_ids[window.start_position : window.end_position + 1]
+        (window,) = split([question], tokenizer, Limits(30, 2, 3))
+        learnt = window.input_ids[window.start_logits : window.end_logits + 1]
         assert tokenizer.convert_ids_to_tokens(learnt) == [p if p in tokenizer.vocab else "[UNK]" for p in pieces]
 
 
@@ -85,16 +91,26 @@ LENGTH = 13
 
 
 def test_windows_come_back_from_features(tokenizer: FullTokenizer):
-    cut = head.split_into_windows(QUESTIONS, tokenizer, Limits(LENGTH, 3, 4))
-    features = head.build_features(cut, QUESTIONS)
-    assert len(features) == len(cut) > 4
-    for window, again in zip(cut, head.rebuild_windows(features), strict=True):
-        for field in dataclasses.fields(window):
-            if field.name not in ("start_position", "end_position"):
-                np.testing.assert_array_equal(getattr(window, field.name), getattr(again, field.name), field.name)
-    assert features.targets["start_logits"].tolist() == [window.start_position for window in cut]
+    limits = Limits(LENGTH, 3, 4)
+    features = head.featurize(QUESTIONS, tokenizer, limits)
+    windows = head.list_windows(features)
+    assert len(features) == len(windows) > 4
+    assert [window.question for window in windows] == sorted(features.details[EXAMPLE])
+    pieces = tokenizer.tokenize_with_offsets(CONTEXT)
+    for window, row in zip(windows, list_rows(features, windows), strict=True):
+        shown = [CONTEXT[start:end] for start, end in zip(window.starts, window.ends, strict=True)]
+        tokens = tokenizer.convert_ids_to_tokens(row.input_ids)
+        expected = [
+            piece.token
+            for piece in pieces
+            if piece.start in window.starts and CONTEXT[piece.start : piece.end] in shown
+        ]
+        assert tokens[window.offset : -1] == expected
+    of_first = [window for window in windows if not window.question]
+    owned = sorted(start for window in of_first for start in window.starts[window.has_most_context].tolist())
+    assert owned == [piece.start for piece in pieces]  # each token has most context in one window
     unknown = [dataclasses.replace(QUESTIONS[0], answers=None)]
-    assert head.build_features(head.split_into_windows(unknown, tokenizer, Limits(LENGTH, 3, 4)), unknown).targets == {}
+    assert head.featurize(unknown, tokenizer, limits).targets == {}
 
 
 def test_the_loss_of_questions_is_the_mean_of_starts_and_ends():
@@ -139,17 +155,17 @@ def make_windows(
 ):
     """Returns a question about a context, and its windows."""
     question = Question("q", text, context, answers)
-    return [question], head.split_into_windows([question], tokenizer, limits)
+    return [question], split([question], tokenizer, limits)
 
 
-def make_scores(window: Window, start: int, end: int, value: float = 9.0) -> tuple[np.ndarray, np.ndarray]:
+def make_scores(window: Any, start: int, end: int, value: float = 9.0) -> tuple[np.ndarray, np.ndarray]:
     """Returns scores that are highest at two positions of the window."""
     starts, ends = np.zeros(len(window.input_ids), np.float32), np.zeros(len(window.input_ids), np.float32)
     starts[start], ends[end] = value, value
     return starts, ends
 
 
-def predicted(questions: list[Question], windows: list[Window], scores: list[tuple], **more: object):
+def predicted(questions: list[Question], windows: list[Any], scores: list[tuple], **more: object):
     starts, ends = zip(*scores, strict=True)
     return candidates.predict(questions, windows, starts, ends, **{"version_2": False, **more})
 
@@ -235,8 +251,8 @@ def test_what_is_learnt_of_real_questions_is_answered_to_the_character(limits: L
     tokenizer = FullTokenizer(str(test_data / "vocab" / "bert-base-uncased-vocab.txt"))
     questions, _ = read(str(test_data / "squad" / "dev-v1.1.json"), version_2=False, for_training=True)
     questions = random.Random(0).sample(questions, 200)
-    windows = head.split_into_windows(questions, tokenizer, limits)
-    scores = [make_scores(window, window.start_position, window.end_position) for window in windows]
+    windows = split(questions, tokenizer, limits)
+    scores = [make_scores(window, window.start_logits, window.end_logits) for window in windows]
     predictions = predicted(questions, windows, scores, max_answer_length=60)
     exact = 0
     for question, prediction in zip(questions, predictions, strict=True):
