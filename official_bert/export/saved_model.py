@@ -13,11 +13,11 @@ import tensorflow as tf
 from official_bert.checkpoints import checksums
 from official_bert.checkpoints.checkpoint import VOCAB_FILE
 from official_bert.errors import UserError
-from official_bert.export import operations, plain_answers, proof
+from official_bert.export import operations, plain_answers, proof, warmup
 from official_bert.export.graph_models import build_graph_model
 from official_bert.export.options import ExportOptions
 from official_bert.export.source import Source
-from official_bert.inference import exports, warmup
+from official_bert.inference import exports
 from official_bert.utils import files
 from official_bert.utils.tensorflow_import import show_warnings_only
 
@@ -50,7 +50,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         )
     releases = operations.compatible_releases(folder)
     write_metadata(folder, source.metadata(functions.inputs) | {"tensorflow_serving": releases})
-    files.write_bytes(os.path.join(folder, exports.WARMUP_FILE), warmup.warmup_requests(functions.inputs))
+    warmup.write_requests(os.path.join(folder, exports.WARMUP_FILE), functions.inputs)
     replay = proof.record_answers(source, options.eval_file)
     proof.compare(replay, *plain_answers.answer_without_package(folder, replay.rows()))
     replay.write(folder)

@@ -214,7 +214,7 @@ class Predictor(abc.ABC):
         return dict(answer)
 
     def warm_up(self) -> None:
-        """Answers a few texts, so that the first request is not slow, and checks the export's reference inputs.
+        """Checks some of the export's reference inputs, so that the first request is not slow.
 
         Raises:
             UserError: If the model cannot answer them, or answers differently from when it was exported.
@@ -370,9 +370,9 @@ def count_row_bytes(columns: Columns) -> list[int]:
     ] * count
 
 
-def count_text_bytes(text: str | bytes) -> int:
+def count_text_bytes(text: str) -> int:
     """Returns the number of bytes of a text in UTF-8."""
-    return len(text) if text.isascii() or isinstance(text, bytes) else len(text.encode())
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _pad_answers(name: str, column: Sequence[Any], dtype: Any) -> Any:

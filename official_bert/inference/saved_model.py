@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
-from official_bert.inference import exports, warmup
+from official_bert.inference import exports
 from official_bert.inference.exports import Columns
 from official_bert.inference.predictor import (
     Predictor,
@@ -112,20 +112,11 @@ class SavedModelPredictor(Predictor):
             outputs = self._functions[signature](**tensors)
         except (tf.errors.InvalidArgumentError, ValueError, TypeError) as error:  # The last two: a wrong shape.
             raise exports.RefusedTextsError(_shorten(getattr(error, "message", str(error).strip()))) from error
-        return {name: decode_strings(name, value.numpy()) for name, value in sorted(outputs.items())}
-
-    def warm_up(self) -> None:
-        path = os.path.join(self.folder, exports.WARMUP_FILE)
-        if files.exists(path):
-            for number, (signature, inputs) in enumerate(warmup.read_requests(path), start=1):
-                try:
-                    self.call(signature, inputs)
-                except Exception as error:  # TensorFlow raises many types
-                    raise UserError(
-                        f"{self.folder} cannot answer request {number} of its {exports.WARMUP_FILE}, to {signature}: "
-                        f"{type(error).__name__} {error}"
-                    ) from error
-        super().warm_up()
+        answers = {name: value.numpy() for name, value in sorted(outputs.items())}
+        return {
+            name: np.asarray(_decode_texts(values), object) if values.dtype == object else values
+            for name, values in answers.items()
+        }
 
     def _count_tokens(self, signature: str, columns: Columns) -> list[int]:
         """Returns an upper bound of the tokens of each text, over all windows. 0 for a model of another tool."""
@@ -172,29 +163,7 @@ def _read_tensor(info: Any) -> Tensor:
     return Tensor(tf.as_dtype(info.dtype).name, None if shape.rank is None else tuple(shape))
 
 
-def decode_strings(name: str, values: np.ndarray) -> np.ndarray:
-    """Decodes a string output from UTF-8.
-
-    Bytes that are not UTF-8 stay bytes, and so do all values of outputs named `*_bytes`. Arrays of numbers are returned
-    unchanged.
-
-    Args:
-        name: Name of the output.
-        values: Values of the output.
-    """
-    if values.dtype != object or name.endswith("_bytes"):
-        return values
-    return np.asarray(_decode_texts(values), object)
-
-
-def _decode_text(value: bytes) -> str | bytes:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value
-
-
-_decode_texts = np.frompyfunc(_decode_text, 1, 1)
+_decode_texts = np.frompyfunc(lambda value: value.decode(errors="replace"), 1, 1)
 
 
 def _shorten(message: str) -> str:

@@ -87,7 +87,6 @@ class Application:
                 web.post(path + ":predict", self.predict),  # The first one is found fastest.
                 web.get(path, self.status),
                 web.get(path + "/metadata", self.metadata),
-                web.post(path + ":{other:classify|regress}", self.other),
             ]
         routes += [
             web.get("/v1/models", self.models),
@@ -118,10 +117,6 @@ class Application:
         if len(body) <= _SMALL_BODY:
             return parse()
         return await asyncio.get_running_loop().run_in_executor(self._models.pools.parsing, parse)
-
-    async def other(self, request: web.Request) -> web.Response:
-        self._find(request)
-        raise RequestError(400, f":{request.match_info['other']} is not offered; use :predict")
 
     async def status(self, request: web.Request) -> web.Response:
         model = self._models[request.match_info["model"]]

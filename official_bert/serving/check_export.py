@@ -47,7 +47,12 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
     if is_server:
         answers = {"the server": _query_server(folder_or_url, replay)}
     else:
-        alone, together = _query_folder(folder, replay)
+        if exports.is_onnx(folder):
+            alone, together = replays.ask(loading.load(folder), replay.rows())
+        else:
+            from official_bert.export import plain_answers
+
+            alone, together = plain_answers.answer_without_package(folder, replay.rows())
         answers = {"the export": alone, "the export in a batch": together}
     different = [line for answerer, each in answers.items() for line in replay.differences(each, answerer)]
     if different:
@@ -58,15 +63,6 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
         f"{folder_or_url} answers {len(replay)} texts as predict did when {folder} was written; numbers x differ by at "
         f"most {largest:.1g} * (1 + |x|)"
     )
-
-
-def _query_folder(folder: str, replay: replays.Replay) -> tuple[Answers, Answers]:
-    """Returns the answers of an export to each reference input alone, and to the first ones in one batch."""
-    if exports.is_onnx(folder):
-        return replays.ask(loading.load(folder), replay.rows())
-    from official_bert.export import plain_answers
-
-    return plain_answers.answer_without_package(folder, replay.rows())
 
 
 def _query_server(url: str, replay: replays.Replay) -> Answers:

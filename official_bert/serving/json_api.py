@@ -6,7 +6,6 @@ a list is checked before its elements, so that a request that is much too large 
 B instances
 """
 
-import base64
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -69,7 +68,7 @@ def parse(
         signatures: The model's signatures.
         options: The options of the server, with its limits.
         metadata: The export's metadata. If it names the columns of the table that the model was trained on, a request
-            may use these names. Empty for a SavedModel of another tool, whose strings need not be UTF-8.
+            may use these names. Empty for a SavedModel of another tool.
 
     Raises:
         RequestError: If the body is malformed or too large.
@@ -95,7 +94,7 @@ def parse(
 def render(outputs: Columns, request: PredictRequest) -> bytes:
     """Returns the JSON of the response to a request.
 
-    Floats have the fewest digits that identify them. Bytes become base64.
+    Floats have the fewest digits that identify them.
 
     Args:
         outputs: An array [B, ...] for each output.
@@ -119,7 +118,7 @@ def render(outputs: Columns, request: PredictRequest) -> bytes:
         answer = {"predictions": next(iter(values.values()))}
     else:
         answer = {"predictions": [{name: value[i] for name, value in values.items()} for i in range(count)]}
-    return orjson.dumps(answer, default=_encode_bytes, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _to_json(value: np.ndarray) -> Any:
@@ -127,10 +126,6 @@ def _to_json(value: np.ndarray) -> Any:
     if value.dtype == object:
         return value.tolist()
     return np.ascontiguousarray(value if value.dtype.char in "?bhilqBHILQfd" else value.astype(np.float32))
-
-
-def _encode_bytes(value: Any) -> dict[str, str]:
-    return {"b64": base64.b64encode(value).decode()}
 
 
 def _parse_object(body: bytes) -> dict[str, Any]:
@@ -162,8 +157,7 @@ class _Reader:
             refuse(f"instances is {_format_value(rows)}; expected a list with one or more")
         self._check_count(len(rows))
         if self._only_input:
-            is_row = [isinstance(row, dict) and row.keys() != {"b64"} for row in rows]
-            rows = [row if named else {self._only_input: row} for row, named in zip(rows, is_row, strict=True)]
+            rows = [row if isinstance(row, dict) else {self._only_input: row} for row in rows]
         for i, row in enumerate(rows):
             if self.metadata and isinstance(row, dict):
                 rows[i] = row = self._select_inputs(row, f"instances[{i}]")
@@ -298,7 +292,7 @@ class _Reader:
     def _to_array(self, leaves: list[Any], name: str, spec: Tensor) -> np.ndarray:
         if spec.dtype == STRING:
             values = np.empty(len(leaves), object)
-            values[:] = [_text(leaf, name, self.options, bool(self.metadata)) for leaf in leaves]
+            values[:] = [_check_text(leaf, name, self.options) for leaf in leaves]
             return values
         if spec.dtype == BOOL:
             _check_types(leaves, {bool}, name, "true or false")
@@ -321,31 +315,12 @@ def _check_lengths(inputs: Mapping[str, Any]) -> None:
         refuse(f"the inputs have different numbers of instances: {counts}")
 
 
-def _text(leaf: Any, name: str, options: Options, must_be_utf8: bool) -> str | bytes:
-    """Parses a string, or an object {"b64": ...} with a string in base64.
-
-    Args:
-        leaf: The value in the request.
-        name: Name of the input, for error messages.
-        options: The options of the server, with the maximum size of a text.
-        must_be_utf8: Whether base64 is decoded to str, and must therefore be UTF-8. Otherwise it is returned as bytes.
-    """
-    is_b64 = isinstance(leaf, dict) and leaf.keys() == {"b64"} and isinstance(leaf["b64"], str)
-    if not is_b64 and not isinstance(leaf, str):
-        refuse(f'{name} has {_format_value(leaf)}; expected a string, or {{"b64": "..."}}')
-    try:
-        value: str | bytes = base64.b64decode(leaf["b64"], validate=True) if is_b64 else leaf
-    except ValueError as error:
-        refuse(f"{name} has a b64 that is not base64: {error}")
-    what = f"{name} has a {'b64' if is_b64 else 'text'}"
-    if (num_bytes := count_text_bytes(value)) > options.max_text_bytes:
-        refuse(f"{what} of {num_bytes} bytes; at most {options.max_text_bytes} are accepted")
-    if isinstance(value, bytes) and must_be_utf8:
-        try:
-            value = value.decode()
-        except UnicodeDecodeError as error:
-            refuse(f"{what} that is not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}")
-    return value
+def _check_text(leaf: Any, name: str, options: Options) -> str:
+    if not isinstance(leaf, str):
+        refuse(f"{name} has {_format_value(leaf)}; expected a string")
+    if (num_bytes := count_text_bytes(leaf)) > options.max_text_bytes:
+        refuse(f"{name} has a text of {num_bytes} bytes; at most {options.max_text_bytes} are accepted")
+    return leaf
 
 
 def _check_types(leaves: list[Any], types: set[type], name: str, expected: str) -> None:

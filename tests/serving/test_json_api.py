@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from official_bert.inference.predictor import Tensor
-from official_bert.inference.saved_model import decode_strings
 from official_bert.serving import json_api
 from official_bert.serving.json_api import PredictRequest, RequestError, parse, render
 from official_bert.serving.options import Options
@@ -36,7 +35,7 @@ MANY_ENDINGS = {"prompt": "p", "endings": ["a"] * MANY}
 ])  # fmt: skip
 def test_sizes_are_checked_before_elements(request_: dict, message: str, monkeypatch: pytest.MonkeyPatch):
     texts: list[str] = []
-    monkeypatch.setattr(json_api, "_text", lambda leaf, *_: texts.append(leaf) or "")
+    monkeypatch.setattr(json_api, "_check_text", lambda leaf, *_: texts.append(leaf) or "")
     with pytest.raises(RequestError, match=message):
         parse(json.dumps(request_).encode(), {"serving_default": Endings()}, options(1000), OURS)
     assert len(texts) <= 2  # the labels before it
@@ -113,14 +112,6 @@ def test_what_lacks_a_column_is_refused_by_its_name(request_: dict, message: str
 
 ROWS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=True)
 COLUMNS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=False)
-
-
-def test_strings_are_text_but_those_named_bytes_or_that_are_none():
-    outputs = {"word": np.array([b"a", b"\xff"], object), "word_bytes": np.array([b"a", b"b"], object)}
-    decoded = {name: decode_strings(name, value) for name, value in outputs.items()}
-    assert json.loads(render(decoded, COLUMNS)) == {
-        "outputs": {"word": ["a", {"b64": "/w=="}], "word_bytes": [{"b64": "YQ=="}, {"b64": "Yg=="}]}
-    }
 
 
 def test_only_a_request_in_rows_wants_a_row_for_each_instance():

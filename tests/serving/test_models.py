@@ -11,14 +11,11 @@ import time
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from official_bert.checkpoints.checksums import CHECKSUM_FILE
 from official_bert.errors import UserError
-from official_bert.inference.exports import WARMUP_FILE
 from official_bert.inference.replays import Replay
 from official_bert.inference.saved_model import SavedModelPredictor
-from official_bert.inference.warmup import EXAMPLES, warmup_requests
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Pools
 from official_bert.serving.options import Options
@@ -175,39 +172,6 @@ def test_the_server_begins_with_the_model_of_another_tool(tmp_path: pathlib.Path
     (served_models.versioned(tmp_path, 2) / CHECKSUM_FILE).unlink()
     with running({"size": tmp_path}) as (_, client):
         assert value(client) == 2002
-
-
-def write_warmup_file(version: pathlib.Path, content: bytes) -> None:
-    (version / WARMUP_FILE).write_bytes(content)
-
-
-def test_a_version_is_warmed_up_by_its_own_requests(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    asked = []
-    run = SavedModelPredictor.call
-    monkeypatch.setattr(SavedModelPredictor, "call", lambda self, *given: asked.append(given) or run(self, *given))
-    content = warmup_requests({"text": tf.TensorSpec([None], tf.string)})
-    write_warmup_file(served_models.versioned(tmp_path, 1), content)
-    with running({"size": tmp_path}):
-        pass
-    assert [signature for signature, _ in asked] == ["serving_default"] * len(EXAMPLES)
-    assert [inputs["text"].tolist() for _, inputs in asked] == [[text.encode()] for text in EXAMPLES]
-
-
-@pytest.mark.parametrize(("content", "message"), [
-    (lambda whole: whole[:-1], "cannot be read as warm-up requests"),
-    (lambda whole: warmup_requests({"words": tf.TensorSpec([None], tf.string)}), "cannot answer request 1 of its"),
-])  # fmt: skip
-def test_a_version_that_cannot_be_warmed_up_is_passed_over_until_it_can(content, message, tmp_path):
-    whole = warmup_requests({"text": tf.TensorSpec([None], tf.string)})
-    served_models.versioned(tmp_path, 1)
-    version = served_models.versioned(tmp_path / "elsewhere", 2)
-    write_warmup_file(version, content(whole))
-    with running({"size": tmp_path}) as (_, client):
-        version = version.rename(tmp_path / "2")
-        assert eventually(lambda: message in client.get("/v1/models/size").body.decode())
-        assert value(client) == 1002
-        write_warmup_file(version, whole)
-        assert eventually(lambda: value(client) == 2002)
 
 
 def test_taking_the_newest_version_away_brings_the_one_before_back(tmp_path: pathlib.Path):
