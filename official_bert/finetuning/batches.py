@@ -96,56 +96,31 @@ def _separate_equal_texts(batches: Array, texts: Array, prints_note: bool) -> Ar
         prints_note: Whether to print the number of rows that are left out.
     """
     size = batches.shape[1]
-    separated = [_BatchOfDistinctTexts(texts) for _ in batches]
+    separated: list[tuple[list[int], set[int]]] = [([], set()) for _ in batches]  # the rows, and their texts
+
+    def add(row: int, rows: list[int], texts_of_rows: set[int]) -> bool:
+        """Adds a row to a batch unless they have a common text. Returns whether the row was added."""
+        own = texts[row].tolist()
+        if not texts_of_rows.isdisjoint(own):
+            return False
+        rows.append(row)
+        texts_of_rows.update(own)
+        return True
+
     waiting = [
         row
         for batch, rows in zip(separated, batches.tolist(), strict=True)
         for row in rows
-        if row >= 0 and not batch.add(row)
+        if row >= 0 and not add(row, *batch)
     ]
     for row in waiting:
-        with_room = list(itertools.islice((batch for batch in separated if len(batch.rows) < size), _TRIES))
-        if not any(batch.add(row) for batch in with_room):
-            # Another batch takes it in exchange for a row that fits elsewhere.
-            any(batch.exchange(row, with_room[0]) for batch in itertools.islice(separated, _TRIES))
-    rows = int(np.sum(batches >= 0))
-    left_out = rows - sum(len(batch.rows) for batch in separated)
+        with_room = list(itertools.islice((batch for batch in separated if len(batch[0]) < size), _TRIES))
+        any(add(row, *batch) for batch in with_room)
+    count = int(np.sum(batches >= 0))
+    left_out = count - sum(len(rows) for rows, _ in separated)
     if left_out and prints_note:
-        print(f"note: the epoch leaves out {left_out:,} of {rows:,} rows, because other rows contain the same texts")
-    return np.stack([np.pad(batch.rows, (0, size - len(batch.rows)), constant_values=_EMPTY) for batch in separated])
-
-
-class _BatchOfDistinctTexts:
-    """A batch in which no two rows share a text."""
-
-    def __init__(self, texts: Array) -> None:
-        self.rows: list[int] = []
-        self._texts = texts
-        self._places: dict[int, int] = {}  # position in `rows` of the row that contains a text
-
-    def add(self, row: int) -> bool:
-        """Adds a row, unless it shares a text with a row of the batch. Returns whether it was added."""
-        own = self._texts[row].tolist()
-        if any(text in self._places for text in own):
-            return False
-        self._places |= dict.fromkeys(own, len(self.rows))
-        self.rows.append(row)
-        return True
-
-    def exchange(self, row: int, target: "_BatchOfDistinctTexts") -> bool:
-        """Replaces a row of this batch by `row` and moves the old row to `target`. Returns whether it succeeded."""
-        own = self._texts[row].tolist()
-        in_common = {self._places[text] for text in own if text in self._places}
-        places = range(len(self.rows)) if not in_common else in_common if len(in_common) == 1 else ()
-        for place in places:
-            other = self.rows[place]
-            if target is not self and target.add(other):
-                for text in self._texts[other].tolist():
-                    self._places.pop(text, None)
-                self.rows[place] = row
-                self._places |= dict.fromkeys(own, place)
-                return True
-        return False
+        print(f"note: the epoch leaves out {left_out:,} of {count:,} rows, because other rows contain the same texts")
+    return np.stack([np.pad(rows, (0, size - len(rows)), constant_values=_EMPTY) for rows, _ in separated])
 
 
 def _draw_balanced_rows(classes: Array, rng: np.random.Generator) -> Array:

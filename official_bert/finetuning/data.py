@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from official_bert.finetuning.feature_cache import compute_digest, load_or_compute_features
+from official_bert.finetuning import feature_cache
 from official_bert.kinds.features import Features
 from official_bert.tasks.task import Task
 from official_bert.tokenization.fast import FastTokenizer
@@ -32,16 +32,18 @@ class RunData:
     def digest(self, split: str) -> str:
         """Returns a digest of the examples of a split and of everything else that its features depend on."""
         if split not in self._digests:
-            self._digests[split] = compute_digest(self.task, self.read(split), self.tokenizer, self.max_seq_length)
+            inputs = (self.task, self.read(split), self.tokenizer, self.max_seq_length)
+            self._digests[split] = feature_cache.compute_digest(*inputs)
         return self._digests[split]
 
     def features(self, split: str) -> Features:
         """Returns the features of a split, if possible from the cache. Prints a note if examples are truncated."""
         if split not in self._features:
             examples = self.read(split)
-            features = load_or_compute_features(
-                self.task, examples, self.tokenizer, self.max_seq_length, self.cache_dir, self.digest(split)
-            )
+            path = feature_cache.find_path(self.cache_dir, self.digest(split))
+            if (features := feature_cache.read(path)) is None:
+                features = self.task.head.featurize(examples, self.tokenizer, self.max_seq_length)
+                feature_cache.write(path, features)
             if note := self.task.head.describe_truncation(features.num_truncated, len(examples), self.max_seq_length):
                 print(f"note: {split}: {note}", flush=True)
             self._features[split] = features

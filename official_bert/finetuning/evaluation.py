@@ -99,8 +99,12 @@ def evaluate_and_predict(
             results[split] = task.metrics(predictions, examples)
             print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items()))
             if is_chief:
-                evaluations[split] = _make_evaluation(
-                    task.head, results[split], data.features(split).num_truncated, predictions, examples
+                evaluations[split] = Evaluation(
+                    scores=results[split],
+                    outcomes=task.head.outcomes(predictions, examples),
+                    num_truncated=data.features(split).num_truncated,
+                    label_scores=task.head.label_scores(predictions, examples),
+                    calibration=task.head.calibration_report(predictions, examples),
                 )
                 task.write_predictions(options.output_dir, split, predictions, examples)
                 if len({outcome.expected for outcome in evaluations[split].outcomes}) > 1:
@@ -157,27 +161,6 @@ def _card_settings(options: Options) -> dict[str, Any]:
         names = {"init", *(field.name for field in fields if field.metadata.get("group") == TRAINING)}
         settings |= {name: value for name, value in files.read_json_object(path).items() if name in names}
     return settings
-
-
-def _make_evaluation(
-    head: KindSpec, scores: Mapping[str, float], num_truncated: int, predictions: Any, examples: list[Any]
-) -> Evaluation:
-    """Computes the results on one split that the model card shows.
-
-    Args:
-        head: The kind of task, with its labels and settings.
-        scores: The scores on the split.
-        num_truncated: Number of truncated examples.
-        predictions: The predictions for the split.
-        examples: The examples of the split.
-    """
-    return Evaluation(
-        scores=scores,
-        outcomes=head.outcomes(predictions, examples),
-        num_truncated=num_truncated,
-        label_scores=head.label_scores(predictions, examples),
-        calibration=head.calibration_report(predictions, examples),
-    )
 
 
 def _restore_decisions(head: KindSpec, task_spec: Mapping[str, Any]) -> KindSpec:

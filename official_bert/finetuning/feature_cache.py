@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import zipfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +17,9 @@ from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 from official_bert.version import __version__
 
-_VERSION = 5  # increase it when features are computed differently
-_CHECKSUM_BYTES = 32  # a SHA-256 digest before the arrays
+_VERSION = 6  # increase it when features are computed differently
+# What NumPy raises for a damaged file. Each array in it has a checksum.
+_DAMAGE = (ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile)
 # Entries of task.json that do not affect features, or that the examples already contain.
 _IGNORED = ("table", *DECISIONS)
 _ARRAYS = ("input_ids", "segment_ids", "splits", "is_truncated")
@@ -38,62 +40,33 @@ def compute_digest(task: Task, examples: Sequence[Any], tokenizer: FastTokenizer
     return hasher.hexdigest()[:32]
 
 
-def load_or_compute_features(
-    task: Task, examples: Sequence[Any], tokenizer: FastTokenizer, max_seq_length: int, folder: str, digest: str
-) -> Features:
-    """Returns the features of some examples. Reads them from the cache, or else computes and stores them.
-
-    Args:
-        task: The task that tokenizes the examples.
-        examples: Examples of the task.
-        tokenizer: Tokenizer of the model.
-        max_seq_length: Maximum sequence length.
-        folder: Folder of the cache.
-        digest: The result of `compute_digest` for the other arguments.
-    """
-    path = os.path.join(folder, f"{digest}.{_VERSION}.npz")
-    if files.exists(path) and (cached := _read(path)) is not None:
-        return cached
-    features = task.head.featurize(examples, tokenizer, max_seq_length)
-    _write(path, features)
-    return features
+def find_path(folder: str, digest: str) -> str:
+    """Returns the path of the features with this digest in the cache."""
+    return os.path.join(folder, f"{digest}.{_VERSION}.npz")
 
 
-def _compute_checksum(content: bytes | memoryview) -> bytes:
-    return hashlib.sha256(memoryview(content)[_CHECKSUM_BYTES:]).digest()
-
-
-def _write(path: str, features: Features) -> None:
+def write(path: str, features: Features) -> None:
+    """Writes features to a file."""
     arrays = {name: getattr(features, name) for name in _ARRAYS}
     for part in ("targets", "details"):
         arrays |= {f"{part}/{name}": array for name, array in getattr(features, part).items()}
     content = io.BytesIO()
-    content.write(bytes(_CHECKSUM_BYTES))
     np.savez(content, choices=features.choices, **arrays)
-    with content.getbuffer() as whole:
-        whole[:_CHECKSUM_BYTES] = _compute_checksum(whole)
-        files.write_bytes(path, whole)
+    files.write_bytes(path, content.getbuffer())
 
 
-def _read(path: str) -> Features | None:
-    """Returns the features in a cache file, or None if the file is damaged."""
-    content = files.read_bytes(path)
-    if content[:_CHECKSUM_BYTES] != _compute_checksum(content):
+def read(path: str) -> Features | None:
+    """Returns the features in a file, or None if it is missing or damaged."""
+    if not files.exists(path):
         return None
-    stream = io.BytesIO(content)
-    stream.seek(_CHECKSUM_BYTES)
-    with np.load(stream, allow_pickle=False) as arrays:
-        parts: dict[str, dict[str, Any]] = {"targets": {}, "details": {}}
-        for name in arrays.files:
-            part, _, rest = name.partition("/")
-            if rest:
-                parts[part][rest] = arrays[name]
-        return Features(
-            arrays["input_ids"],
-            arrays["segment_ids"],
-            arrays["splits"],
-            parts["targets"],
-            parts["details"],
-            int(arrays["choices"]),
-            arrays["is_truncated"],
-        )
+    try:
+        with np.load(io.BytesIO(files.read_bytes(path)), allow_pickle=False) as arrays:
+            values = dict(arrays)
+        parts = {
+            part: {name.removeprefix(part): array for name, array in values.items() if name.startswith(part)}
+            for part in ("targets/", "details/")
+        }
+        flat = {name: values[name] for name in _ARRAYS}
+        return Features(**flat, targets=parts["targets/"], details=parts["details/"], choices=int(values["choices"]))
+    except _DAMAGE:
+        return None

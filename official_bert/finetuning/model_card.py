@@ -83,7 +83,8 @@ def _make_score_table(task: Task, evaluations: Mapping[str, Evaluation]) -> mark
     rows = [["split", "examples", "score", "value"]]
     for split, evaluation in evaluations.items():
         scores = dict(evaluation.scores)
-        if baseline := find_commonest_class(find_confusions(task, evaluation.outcomes)):
+        if counts := find_confusions(task, evaluation.outcomes):
+            baseline = find_commonest_class(counts)
             scores[f"accuracy of always answering {baseline['label']}"] = baseline["accuracy"]
         number = f"{len(evaluation.outcomes):,}"
         rows += [[split, number, name, f"{value:.4f}"] for name, value in scores.items()]
@@ -131,31 +132,25 @@ def _format_calibration(figures: Mapping[str, Any]) -> list[str]:
     return [markdown.table(errors), markdown.table(coverage)]
 
 
-def find_confusions(task: Task, outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]] | None:
+def find_confusions(task: Task, outcomes: Sequence[Outcome]) -> dict[str, dict[str, int]]:
     """Returns how often each class was predicted for each expected class, as counts[expected][predicted].
 
-    Returns None if examples of the task do not have exactly one class.
+    The result is empty if examples of the task do not have exactly one class.
     """
     labels = task.head.labels
-    if not task.head.is_single_label or labels is None:
-        return None
-    return class_metrics.confusions(labels, outcomes)
+    return class_metrics.confusions(labels, outcomes) if task.head.is_single_label and labels else {}
 
 
-def compute_class_scores(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, dict[str, float]] | None:
+def compute_class_scores(counts: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, float]]:
     """Returns precision, recall, F1 and number of examples of each class, from the result of `find_confusions`."""
-    if counts is None:
-        return None
     return {
         label: class_metrics.class_scores(row[label], sum(each[label] for each in counts.values()), sum(row.values()))
         for label, row in counts.items()
     }
 
 
-def find_commonest_class(counts: Mapping[str, Mapping[str, int]] | None) -> dict[str, Any] | None:
+def find_commonest_class(counts: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
     """Returns the most frequent class and the accuracy of always predicting it, given `find_confusions`' result."""
-    if not counts:
-        return None
     totals = {label: sum(row.values()) for label, row in counts.items()}
     label = max(totals, key=totals.__getitem__)
     return {"label": label, "accuracy": totals[label] / max(sum(totals.values()), 1)}

@@ -15,7 +15,7 @@ from official_bert.finetuning.options import Options
 from official_bert.finetuning.runner import make_run_task, run
 from official_bert.finetuning.training import get_deciding_score, get_sign
 from official_bert.runs.training_run import make_strategy
-from official_bert.utils import files
+from official_bert.utils import files, markdown
 
 TABLE_FILE, JSON_FILE = "sweep.md", "sweep.json"
 
@@ -111,7 +111,7 @@ def _format_setting(setting: dict[str, Any]) -> str:
 def _format_table(rows: list[dict[str, Any]]) -> str:
     """Returns a Markdown table of scores: means ± sample standard deviations, or only means if there is one seed."""
     names = list(dict.fromkeys(name for row in rows for name in row["scores"]))
-    lines = [f"| setting | seeds | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
+    table = [["setting", "seeds", *names]]
     for row in rows:
         cells = []
         for name in names:
@@ -121,5 +121,5 @@ def _format_table(rows: list[dict[str, Any]]) -> str:
                 continue
             deviation = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
             cells.append(f"{statistics.fmean(values):.4f}{deviation}")
-        lines.append(f"| {_format_setting(row['setting'])} | {len(row['seeds'])} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        table.append([_format_setting(row["setting"]), str(len(row["seeds"])), *cells])
+    return markdown.table(table) + "\n"

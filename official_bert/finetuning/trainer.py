@@ -38,7 +38,7 @@ class Trainer:
         config: The training settings.
         weights: Initial weights of encoder and head, by variable path. None for a new head.
         loss: A Keras loss to use in place of the loss of the kind of task.
-        strategy: The distribution strategy. Defaults to the one that `config` names.
+        strategy: The distribution strategy. Defaults to TensorFlow's current one.
         is_compiled: Whether XLA compiles the step, once per length. Defaults to True on a TPU and False elsewhere.
 
     Attributes:
@@ -60,7 +60,7 @@ class Trainer:
         is_compiled: bool | None = None,
     ) -> None:
         self._config = config
-        self._strategy = strategy or distribution.get_strategy(config.strategy)
+        self._strategy = strategy or tf.distribute.get_strategy()
         if is_compiled is None:
             is_compiled = distribution.needs_static_shapes(self._strategy)
         with self._strategy.scope():

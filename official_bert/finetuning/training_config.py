@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from official_bert.finetuning.options import Options
-from official_bert.optimization.choices import DTYPES, ONE_DEVICE
+from official_bert.optimization.choices import DTYPES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,6 @@ class TrainingConfig:
     dtype: str = "float32"  # a Keras dtype policy
     micro_batches: int = 1  # micro-batches that a replica's rows are split into
     rematerialize: bool = False  # whether the backward pass computes encoder blocks again
-    strategy: str = ONE_DEVICE  # name that distribution.get_strategy accepts
 
 
 def make_training_config(options: Options, rows: int) -> TrainingConfig:
@@ -56,5 +55,4 @@ def make_training_config(options: Options, rows: int) -> TrainingConfig:
         dtype=DTYPES[options.dtype],
         micro_batches=options.gradient_accumulation_steps,
         rematerialize=options.rematerialize,
-        strategy=options.strategy,
     )

@@ -136,12 +136,8 @@ def _parquet(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterato
     waiting: list[TextFeatures] = []
 
     def column(layer: int) -> Any:
-        flat = np.concatenate([features.values[..., layer, :].reshape(-1) for features in waiting])
-        vectors = pa.FixedSizeListArray.from_arrays(pa.array(flat), extractor.hidden_size)
-        if is_pooled:
-            return vectors
-        splits = np.cumsum([0, *(len(features.values) for features in waiting)]).astype(np.int32)
-        return pa.ListArray.from_arrays(pa.array(splits), vectors)
+        values = [each.values[..., layer, :] for each in waiting]
+        return pa.array(values, vector) if is_pooled else pa.array(list(map(list, values)), pa.list_(vector))
 
     def flush(output: Any) -> None:
         columns = [pa.array([features.text for features in waiting], pa.string())]

@@ -3,17 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.kinds.multiple_choice.spec import MultipleChoiceSpec
-from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
-from official_bert.kinds.tagging.spec import TaggingSpec
-from official_bert.kinds.vectors.spec import VectorSpec
-from official_bert.tasks import conll, multiple_choice, squad
+from official_bert.kinds.names import MULTIPLE_CHOICE, QUESTION_ANSWERING, VECTORS
+from official_bert.kinds.names import TAGGING as TAGGING_KIND
+from official_bert.tasks import conll, multiple_choice
 from official_bert.tasks.all_tasks import make_task
 from official_bert.tasks.glue import SPECS, GlueTask, read_file
+from official_bert.tasks.multiple_choice import MultipleChoiceTask
 from official_bert.tasks.options import (
     CODAH,
     EMBEDDINGS,
     GLUE,
+    SQUAD,
+    SQUAD_V2,
     TABLE,
     TAGGING,
     XNLI,
@@ -24,6 +25,7 @@ from official_bert.tasks.options import (
     SquadV2Options,
     TableOptions,
     TaggingOptions,
+    TaskOptions,
     XnliOptions,
 )
 from official_bert.tasks.task import DEV, Task
@@ -44,54 +46,32 @@ def read_evaluation_file(task_spec: Mapping[str, Any], path: str) -> tuple[Task,
     Raises:
         UserError: If the file has another format.
     """
-    return _READERS.get(task_spec["kind"], _read_table)(task_spec, path)
+    kind, name, bad_rows = task_spec["kind"], task_spec["task"], NoBadRows()
+    if kind == MULTIPLE_CHOICE:
+        return MultipleChoiceTask(CODAH, MultipleChoiceOptions()), multiple_choice.read(path, bad_rows)
+    if kind == TAGGING_KIND and not _is_table_of_sentences(task_spec, path):
+        tagging = TaggingOptions().merge_trained(task_spec)
+        sentences = conll.read(path, bad_rows, tagging.tag_column, tagging.word_column)
+        return make_task(TAGGING, tagging, task_spec["labels"]), sentences
+    header = files.read_text(path).partition("\n")[0].split() if path.endswith(".tsv") else []
+    if name == XNLI and "gold_label" in header:
+        xnli_task = XnliTask(XnliOptions().merge_trained(task_spec))
+        return xnli_task, xnli_task.read_file(path, DEV, bad_rows)
+    glue_task = GlueTask(name, GlueOptions(doc_stride=task_spec.get("doc_stride"))) if name in GLUE else None
+    if glue_task and header and "text" not in header:
+        return glue_task, read_file(SPECS[name], path, DEV, bad_rows)
+    if kind == QUESTION_ANSWERING:
+        options: TaskOptions = (SquadV2Options if task_spec["version_2"] else SquadOptions)(eval_file=path)
+        task_name = SQUAD_V2 if task_spec["version_2"] else SQUAD
+    elif kind == VECTORS:
+        options, task_name = EmbeddingsOptions(eval_file=path), EMBEDDINGS
+    else:
+        # Without a table of its own, a pair is in the columns text and text_pair.
+        pair_column = "text_pair" if task_spec["pair"] and "table" not in task_spec else None
+        options, task_name = TableOptions(eval_file=path, text_pair_column=pair_column), TABLE
+    task = make_task(task_name, options.merge_trained(task_spec), task_spec["labels"])
+    return glue_task or task, task.read(DEV, bad_rows)
 
 
-def _read_questions(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
-    options = SquadV2Options() if spec["version_2"] else SquadOptions()
-    questions = squad.read(path, spec["version_2"], for_training=False, bad_rows=NoBadRows())
-    return squad.SquadTask(options.merge_trained(spec)), questions
-
-
-def _read_choices(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
-    task = multiple_choice.MultipleChoiceTask(CODAH, MultipleChoiceOptions())
-    return task, multiple_choice.read(path, NoBadRows())
-
-
-def _read_vectors(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
-    task = make_task(EMBEDDINGS, EmbeddingsOptions(eval_file=path).merge_trained(spec))
-    return task, task.read(DEV, NoBadRows())
-
-
-def _read_sentences(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
-    if "table" in spec or (tables.is_table(path) and not path.endswith((".csv", ".tsv"))):
-        return _read_table(spec, path)
-    options = TaggingOptions().merge_trained(spec)
-    sentences = conll.read(path, NoBadRows(), options.tag_column, options.word_column)
-    return make_task(TAGGING, options, spec["labels"]), sentences
-
-
-def _read_table(spec: Mapping[str, Any], path: str) -> tuple[Task, list[Any]]:
-    name = spec["task"]
-    if name == XNLI and path.endswith(".tsv") and "gold_label" in _read_header(path):
-        xnli_task = XnliTask(XnliOptions().merge_trained(spec))
-        return xnli_task, xnli_task.read_file(path, DEV, NoBadRows())
-    glue_task = GlueTask(name, GlueOptions(doc_stride=spec.get("doc_stride"))) if name in GLUE else None
-    if glue_task and path.endswith(".tsv") and "text" not in _read_header(path):
-        return glue_task, read_file(SPECS[name], path, DEV, NoBadRows())
-    pair_column = "text_pair" if spec["pair"] and "table" not in spec else None  # task.json has a table's own columns.
-    table = TableOptions(eval_file=path, text_pair_column=pair_column).merge_trained(spec)
-    task = make_task(TABLE, table, spec["labels"])
-    return glue_task or task, task.read(DEV, NoBadRows())
-
-
-def _read_header(path: str) -> list[str]:
-    return files.read_text(path).partition("\n")[0].split()
-
-
-_READERS = {
-    QuestionAnsweringSpec.kind: _read_questions,
-    MultipleChoiceSpec.kind: _read_choices,
-    VectorSpec.kind: _read_vectors,
-    TaggingSpec.kind: _read_sentences,
-}
+def _is_table_of_sentences(task_spec: Mapping[str, Any], path: str) -> bool:
+    return "table" in task_spec or (tables.is_table(path) and not path.endswith((".csv", ".tsv")))

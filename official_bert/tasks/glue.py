@@ -16,6 +16,7 @@ from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.features import Array
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.text_spec import TextExample
+from official_bert.tasks import data_files
 from official_bert.tasks.options import GlueOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
@@ -98,20 +99,14 @@ def read_file(spec: GlueSpec, path: str, split: str, bad_rows: BadRows) -> list[
     return examples
 
 
-def _get_path(spec: GlueSpec, data_dir: str | None, split: str) -> str:
-    if not data_dir:
-        raise UserError("--data_dir is missing; expected the folder of the task's files")
+def _find_file(spec: GlueSpec, data_dir: str | None, split: str) -> str:
     names = spec.splits.get(split)
     if names is None:
         raise UserError(
             f"the task has no {split} split, only {', '.join(spec.splits)}. To predict the diagnostic set, pass the "
             "--output_dir of a run on mnli as --init, and --do_predict"
         )
-    paths = [os.path.join(data_dir, f"{name}.tsv") for name in names]
-    present = [path for path in paths if files.exists(path)]
-    if not present:
-        raise UserError(f"{' or '.join(paths)} does not exist; --data_dir must be the folder of the task's files")
-    return present[0]
+    return data_files.find(data_dir, split, [f"{name}.tsv" for name in names])
 
 
 def _parse_label(text: str, labels: tuple[str, ...] | None) -> tuple[Any, str]:
@@ -220,7 +215,7 @@ class GlueTask(TextTask):
         self.eval_splits, self.test_splits = self._spec.eval_splits, self._spec.test_splits
 
     def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:
-        return read_file(self._spec, _get_path(self._spec, self._options.data_dir, split), split, bad_rows)
+        return read_file(self._spec, _find_file(self._spec, self._options.data_dir, split), split, bad_rows)
 
     @property
     def score_names(self) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ def test_a_text_encoder_learns_saves_and_goes_on(folder, tmp_path):
         ({"objective": "cosine"}, PAIRS, [2.0] * 8, r"y\[0\] is the score 2.0; expected 0 to 1"),
         ({}, ["the cat"], None, r"x\[0\] is 'the cat'; expected pairs or triplets"),
         ({}, (["a"], ["b", "c"]), None, "x has columns of 1, 2 texts"),
-        ({}, (["a", "b"], ["c", " "]), None, "text 1 of column 1 of x is empty"),
+        ({}, (["a", "b"], ["c", " "]), None, "text 1 in column 1 of x is empty"),
         ({"objective": "triplet"}, PAIRS, None, "expected triplets of texts"),
         ({"objective": "other"}, PAIRS, None, "objective is 'other'; expected one of ranking, cosine, triplet"),
         ({"dimensions": (9,)}, PAIRS, None, "dimensions contains 9; expected sizes from 1 to 8"),

@@ -1,13 +1,23 @@
 import numpy as np
 
-from official_bert.finetuning import feature_cache
+from official_bert.finetuning.data import RunData
 from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks import glue
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.fast import FastTokenizer
+from official_bert.utils.bad_rows import BadRows
 
 EXAMPLES = [TextExample("0", "the cat", "a dog", 1), TextExample("1", "sun", "mat", 0)]
 TASK = glue.GlueTask("rte", GlueOptions())
+
+
+def load_features(monkeypatch, folder, tokenizer, examples=EXAMPLES, length=12):
+    """Returns the features of a run that reads these examples."""
+    monkeypatch.setattr(TASK, "read", lambda split, bad_rows: examples, raising=False)
+    data = RunData(
+        task=TASK, tokenizer=tokenizer, max_seq_length=length, bad_rows=BadRows(), cache_dir=str(folder / "cache")
+    )
+    return data.features("train")
 
 
 def test_features_are_kept_and_made_anew_when_anything_changes(vocab_file, tmp_path, monkeypatch):
@@ -21,9 +31,7 @@ def test_features_are_kept_and_made_anew_when_anything_changes(vocab_file, tmp_p
     monkeypatch.setattr(type(TASK.head), "featurize", counting)
 
     def get(examples=EXAMPLES, length=12, tokenizer=tokenizer):
-        inputs = (TASK, examples, tokenizer, length)
-        digest = feature_cache.compute_digest(*inputs)
-        return feature_cache.load_or_compute_features(*inputs, str(tmp_path / "cache"), digest)
+        return load_features(monkeypatch, tmp_path, tokenizer, examples, length)
 
     first, second = get(), get()
     assert len(made) == 1
@@ -38,11 +46,11 @@ def test_features_are_kept_and_made_anew_when_anything_changes(vocab_file, tmp_p
     assert len(made) == 5
 
 
-def test_damaged_features_are_made_anew(vocab_file, tmp_path):
+def test_damaged_features_are_made_anew(vocab_file, tmp_path, monkeypatch):
     tokenizer = FastTokenizer(vocab_file)
 
     def get():
-        made = feature_cache.load_or_compute_features(TASK, EXAMPLES, tokenizer, 12, str(tmp_path / "cache"), "digest")
+        made = load_features(monkeypatch, tmp_path, tokenizer)
         return [each.tolist() for each in (made.input_ids, made.segment_ids, made.splits, made.targets["labels"])]
 
     right = get()
@@ -55,4 +63,3 @@ def test_damaged_features_are_made_anew(vocab_file, tmp_path):
     for each in damaged:
         path.write_bytes(each)
         assert get() == right
-        assert path.read_bytes() == content

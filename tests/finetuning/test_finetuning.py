@@ -299,7 +299,7 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
     ({"max_seq_length": 64}, "--max_seq_length is 64; the model accepts at most 32 tokens"),
     ({"class_weights": ["1", "x"]}, "expected balanced, or 2 numbers"),
     ({"do_train": False}, "contains a fine-tuned model; pass --do_train"),
-    ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, "nowhere/test.tsv does not exist"),
+    ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, "nowhere, which is not a folder"),
     ({"metric_for_best_model": "f1"}, "table has the scores accuracy, f1_macro, matthews_correlation, roc_auc"),
     ({"metric_for_best_model": "accuracy", "eval_file": None}, "needs evaluation data"),
     ({"freeze": ["nothing"]}, "'nothing' matches no whole layer name"),

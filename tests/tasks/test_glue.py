@@ -90,7 +90,7 @@ def test_a_bad_row_is_named_or_counted(row, problem, tmp_path, capsys):
 
 
 def test_missing_files_and_columns_are_named(tmp_path):
-    with pytest.raises(UserError, match="train.tsv does not exist.*--data_dir"):
+    with pytest.raises(UserError, match="has no train split; expected a file named train.tsv"):
         task_in(tmp_path, "rte").read("train", BadRows())
     (tmp_path / "train.tsv").write_text("index\ttext\n")
     with pytest.raises(UserError, match="no column sentence1, sentence2 among index, text"):
