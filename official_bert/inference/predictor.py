@@ -214,7 +214,7 @@ class Predictor(abc.ABC):
         return dict(answer)
 
     def warm_up(self) -> None:
-        """Checks some of the export's reference inputs, so that the first request is not slow.
+        """Answers some of the export's reference inputs, so that the first request is not slow, and checks the answers.
 
         Raises:
             UserError: If the model cannot answer them, or answers differently from when it was exported.

@@ -365,7 +365,7 @@ class Inputs:
         Args:
             data: The data set, batched or not.
             batch_size: Number of texts per batch, if the data set is not batched.
-            counter: The callback that knows the current epoch.
+            counter: The callback that stores the current epoch.
             class_weight: Weights by class name or index.
             truncation: Counter for the truncated texts.
         """

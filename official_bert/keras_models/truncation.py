@@ -1,4 +1,4 @@
-"""Counts the truncated texts of a tf.data.Dataset for the report of fit and evaluate."""
+"""Counts the truncated texts of a tf.data.Dataset for the notes of fit and evaluate."""
 
 import dataclasses
 
@@ -7,13 +7,13 @@ from official_bert.kinds.spec import KindSpec
 
 @dataclasses.dataclass
 class TruncationCounter:
-    """The number of texts that were read from a data set in all epochs, and how many of them were truncated."""
+    """Counts the texts that fit or evaluate reads from a data set in all epochs, and how many of them are truncated."""
 
     texts: int = 0
     truncated: int = 0
 
     def print_note(self, head: KindSpec, max_seq_length: int, *parts: str) -> None:
-        """Prints how many of the consumed texts were truncated, if any were.
+        """Prints how many texts were truncated, if any were.
 
         Args:
             head: The spec of the task, which formulates the note.

@@ -138,10 +138,17 @@ def to_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
 
 
 def to_columns(values: Any, least: int, most: int, name: str) -> list[list[str]]:
-    """Returns `least` to `most` columns of texts, from columns or from rows of texts (see `to_pairs`).
+    """Converts pairs or triplets of texts in any supported form to a list of columns, each a list of texts.
+
+    Args:
+        values: Columns (a tuple or list), or rows (a list of tuples, an array, or a DataFrame). A list of lists is
+            always read as columns.
+        least: Minimum number of columns.
+        most: Maximum number of columns.
+        name: Name of the argument, for error messages.
 
     Raises:
-        UserError: If the values have another form, or the columns differ in length.
+        UserError: If `values` has another form, or the columns differ in length.
     """
     expected = "triplets" if least == 3 else "pairs or triplets" if most == 3 else "pairs"
     if isinstance(values, list) and values and all(map(_is_column, values)):

@@ -80,14 +80,14 @@ class Context:
 
 
 class Window(NamedTuple):
-    """A part of a context that the model reads after the question.
+    """The part of a context that one row of the features contains. Long contexts have several overlapping windows.
 
     Attributes:
         question: Index of the question.
-        offset: Position of the first token of context in the sequence.
-        starts: Position in the context of the first character of each token.
-        ends: Position after the last character of each token.
-        has_most_context: Whether no other window has more context on both sides of each token.
+        offset: Position of the first token of context in the row, after [CLS] question [SEP].
+        starts: For each token of context in the window, the position of its first character in the context.
+        ends: For each token of context in the window, the position after its last character.
+        has_most_context: For each token of context in the window, whether no other window has more context around it.
     """
 
     question: int
@@ -109,14 +109,19 @@ def tokenize_context(text: str, tokenizer: FullTokenizer) -> Context:
 
 
 def featurize(questions: Sequence[Question], tokenizer: FullTokenizer, limits: Limits) -> Features:
-    """Returns the windows of all questions, in order, with targets if the answers of all questions are known.
+    """Splits the context of each question into windows, and returns the model's inputs for all windows in order.
 
-    Each window is [CLS] question [SEP] some of the context [SEP]. Consecutive questions about the same context tokenize
-    it once.
+    Each window is [CLS] question [SEP] part of the context [SEP]. They have targets only if the answers of all
+    questions are known. Consecutive questions with the same context tokenize it only once.
 
-    An answer starts and ends with the pieces that contain its characters. (The original takes the words between white
-    space, and shrinks them while the rest reads like the answer.) As in the original, a window is trained to have no
-    answer, which is [CLS], unless it contains the whole answer.
+    The target of a window is the first and the last token of the answer. As in the original, it is [CLS] ("no answer")
+    unless the window contains the whole answer. Unlike here, the original first finds the words of the answer, and
+    shrinks this span while its text is equal to the answer's.
+
+    Args:
+        questions: The questions with their contexts.
+        tokenizer: The model's tokenizer.
+        limits: The size of the windows.
     """
     cls, sep = tokenizer.convert_tokens_to_ids([CLS, SEP])
     rows, indices, answers = [], [], []
@@ -194,7 +199,7 @@ def _same_tokens(tokenizer: FullTokenizer, answer: Answer, context: Context) -> 
 
 
 def list_windows(features: Features) -> list[Window]:
-    """Returns the windows of `featurize`."""
+    """Returns the window in each row of the result of `featurize`."""
     windows = []
     for row, (first, last) in enumerate(itertools.pairwise(features.splits.tolist())):
         offset = int(np.argmax(features.segment_ids[first:last]))  # after the first [SEP]

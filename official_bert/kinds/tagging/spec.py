@@ -64,12 +64,12 @@ class Sentence:
 
 
 class Window(NamedTuple):
-    """The words that are tagged in a row of the features.
+    """The words that are tagged in one row of the features, which contains a sentence or a window of a long sentence.
 
     Attributes:
         sentence: Index of the sentence.
-        words: Indices of the words.
-        positions: Positions of their first pieces in the row.
+        words: Indices of the words in the sentence.
+        positions: Position of each word's first token in the row.
     """
 
     sentence: int
@@ -275,17 +275,17 @@ def featurize(
     labels: Sequence[str],
     stride: int | None = None,
 ) -> Features:
-    """Returns the windows of all sentences, in order, with targets if all sentences have tags.
+    """Splits sentences into windows of whole words, and returns the model's inputs for all windows in order.
 
-    Each window is [CLS] pieces of whole words [SEP].
+    Each window is [CLS] tokens of whole words [SEP]. They have targets only if all sentences have tags.
 
     Args:
-        sentences: The sentences. Tags that are not in `labels` become NO_LABEL.
-        tokenizer: Splits words into pieces. A word without pieces (a control character) becomes [UNK]. A word with more
-            pieces than fit is truncated.
-        max_seq_length: Maximum number of tokens of a window, with [CLS] and [SEP].
+        sentences: The sentences. The target of tags that are not in `labels` is NO_LABEL.
+        tokenizer: Splits words into tokens. A word without tokens (a control character) becomes [UNK]. A word with more
+            tokens than a window is truncated.
+        max_seq_length: Maximum number of tokens of a window, including [CLS] and [SEP].
         labels: The tags, in the order of the logits.
-        stride: Approximate number of tokens between the starts of two windows. Defaults to half of those that fit.
+        stride: Approximate number of tokens between the starts of two windows. Defaults to half of a window.
 
     Raises:
         UserError: If max_seq_length leaves no room for a word.
@@ -350,7 +350,7 @@ def decode_tags(
 
 
 def list_windows(features: Features) -> list[Window]:
-    """Returns the words that are tagged in each row of `featurize`."""
+    """Returns the words that are tagged in each row of the result of `featurize`."""
     windows = []
     for row, (first, last) in enumerate(itertools.pairwise(features.splits.tolist())):
         words = features.details[_WORD][first:last]
