@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Commands that run inside the test process must not tune its allocator, because hundreds of tests share its memory.
 os.environ.setdefault("OFFICIAL_BERT_TUNE_MALLOC", "0")
+# Tests that import onnxruntime themselves must not send its telemetry.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 # Disables the time limit of Hypothesis, because run times differ between machines.
 hypothesis.settings.register_profile("without_deadline", deadline=None)

@@ -154,8 +154,9 @@ class LoadedModel:
         """
         if self.vocab is None:
             raise UserError(
-                f"{self.source.name} has no vocabulary; pass it as vocab_file (--vocab_file), or copy {VOCAB_FILE} "
-                f'there together with a {TOKENIZER_FILE} that contains {{"do_lower_case": true}} or false'
+                f"{self.source.name} has no vocabulary; copy {VOCAB_FILE} there together with a {TOKENIZER_FILE} that "
+                f'contains {{"do_lower_case": true}} or false, or pass vocab_file in Python (--vocab_file to a command '
+                "that has this flag)"
             )
         return self.vocab
 

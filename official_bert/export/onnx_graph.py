@@ -20,6 +20,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from official_bert.errors import UserError
+from official_bert.inference.onnx_model import disable_telemetry
 from official_bert.kinds.multiple_choice.model import FoldChoices, UnfoldChoices
 from official_bert.kinds.question_answering.model import SpanLogits
 from official_bert.kinds.regression.model import WithoutAxis
@@ -103,6 +104,7 @@ def write(model: onnx.ModelProto, path: str, quantized: bool) -> None:
     if not quantized:
         files.write_bytes(path, model.SerializeToString())
         return
+    disable_telemetry()
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with tempfile.TemporaryDirectory() as folder, _hide_advice():

@@ -1,5 +1,6 @@
 """Loads an export with the backend for its format: TensorFlow or ONNX Runtime."""
 
+from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.predictor import Predictor
 from official_bert.utils import extras
@@ -24,5 +25,10 @@ def load(folder: str, threads: int | None = None, num_workers: int = 1, verify: 
     try:
         from official_bert.inference.saved_model import SavedModelPredictor
     except ModuleNotFoundError as error:
-        raise extras.explain_missing_package(error, "serve") or error from error
+        missing = extras.explain_missing_package(error, "serve")
+        if missing is None:
+            raise
+        raise UserError(
+            f"{folder} is a SavedModel: {missing}; or export the model with --format=onnx, which needs no TensorFlow"
+        ) from error
     return SavedModelPredictor(folder, verify)

@@ -85,7 +85,16 @@ class OnnxPredictor(SpecPredictor):
         return values[0] if len(self._outputs) == 1 else dict(zip(self._outputs, values, strict=True))
 
 
+def disable_telemetry() -> None:
+    """Disables the telemetry that ONNX Runtime sends to its vendor by default. Call it before onnxruntime is imported.
+
+    If the environment variable is set already, its value stays.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
 def _start_session(path: str, threads: int | None) -> Any:
+    disable_telemetry()
     try:
         import onnxruntime
     except ModuleNotFoundError as error:

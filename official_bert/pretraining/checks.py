@@ -22,6 +22,7 @@ from official_bert.runs.training_log import TRAIN, read_log
 from official_bert.runs.training_run import has_lost_checkpoints
 from official_bert.tokenization.casing import UNCASED, Casing, describe_contradiction, infer_casing, make_casing
 from official_bert.utils import files
+from official_bert.utils.counting import pluralize
 
 
 def read_config(options: Options) -> BertConfig:
@@ -32,6 +33,19 @@ def read_config(options: Options) -> BertConfig:
         vocab = files.read_text(str(options.vocab_file))
         return dataclasses.replace(config, vocab_size=len(split_vocab(vocab)))
     return config
+
+
+def warn_of_long_warmup(options: Options) -> None:
+    """Prints a warning for each learning-rate schedule that ends before its warm-up does."""
+    for phase in options.schedule_phases:
+        steps = phase.last_step - phase.first_step
+        if phase.num_warmup_steps >= steps:
+            print(
+                f"warning: the learning rate never reaches {phase.flag('learning_rate')}={phase.learning_rate:g}: the "
+                f"training has {pluralize(steps, 'step')}, the warm-up {phase.num_warmup_steps:,} "
+                f"({phase.flag('num_warmup_steps')})",
+                flush=True,
+            )
 
 
 def find_checkpoint(options: Options) -> str | None:

@@ -77,11 +77,23 @@ class HeldOutEvaluation:
         text = "".join(f"{name} = {results[name]}\n" for name in sorted(results))
         if self._is_chief:
             files.write_text(os.path.join(self._options.output_dir, RESULTS_FILE), text)
-        records = f"{pluralize(round(count), 'record')}, " if (count := totals["next_sentence_count"]) else ""
-        print(f"evaluated {records}{pluralize(round(totals['masked_lm_count']), 'prediction')}")
+        print(self._describe_evaluated(totals))
         print(text, end="")
         baseline = compute_unigram_accuracy(self._held_out, self._options.eval_batch_size, self._options.max_eval_steps)
         print(f"unigram baseline, always the commonest token: masked_lm_accuracy = {baseline}", flush=True)
+
+    def _describe_evaluated(self, totals: dict[str, float]) -> str:
+        """Returns a line with the number of evaluated records and predictions."""
+        predictions = pluralize(round(totals["masked_lm_count"]), "prediction")
+        options, available = self._options, self._held_out.num_records
+        limit = options.max_eval_steps * options.eval_batch_size
+        if available is not None and limit < available:
+            return (
+                f"evaluated the first {limit:,} of {available:,} records (--max_eval_steps={options.max_eval_steps} "
+                f"x --eval_batch_size={options.eval_batch_size}), {predictions}"
+            )
+        records = f"{pluralize(round(count), 'record')}, " if (count := totals["next_sentence_count"]) else ""
+        return f"evaluated {records}{predictions}"
 
     def _evaluate(self, is_stopping: Callable[[], bool]) -> dict[str, tuple[dict[str, float], dict[str, float]]] | None:
         """Evaluates all held-out records and logs the scores.
@@ -103,8 +115,9 @@ class HeldOutEvaluation:
             if result is None:
                 return None
             results[kind] = result
-        for kind, (metrics, _) in results.items():
-            self._log.write(kind, self._pretrainer.step, metrics)
+        for kind, (metrics, totals) in results.items():
+            # The number of predictions shows whether two evaluations used the same records.
+            self._log.write(kind, self._pretrainer.step, {**metrics, "predictions": round(totals["masked_lm_count"])})
         return results
 
     def _best_weights(self) -> "BestWeights":

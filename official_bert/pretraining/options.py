@@ -315,6 +315,13 @@ class Options(ValidatedOptions, choices.AdamOptions):
         return [first, first.create_next(self, "phase2_", self.phase2_num_train_steps)]
 
     @property
+    def schedule_phases(self) -> list[Phase]:
+        """Phases that have a learning-rate schedule of their own. As in the paper, it is one for all by default."""
+        if self.phase2_learning_rate is not None:
+            return self.phases
+        return [dataclasses.replace(self.phases[0], last_step=self.total_steps)]
+
+    @property
     def total_steps(self) -> int:
         """Number of steps of all phases."""
         return self.phases[-1].last_step

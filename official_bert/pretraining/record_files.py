@@ -185,6 +185,12 @@ class RecordFiles:
         ]
 
     @property
+    def num_records(self) -> int | None:
+        """Number of readable records according to the manifests, or None if a file has no manifest."""
+        shards = [self.shards.get(path) for path in self.paths]
+        return None if None in shards else sum(shard.records for shard in shards if shard) - self.damaged
+
+    @property
     def sentence_objective(self) -> str:
         """What the records' sentence labels mean: one of sentence_objectives.SENTENCE_OBJECTIVES."""
         return get_objective(self.manifests[0].source["flags"] if self.manifests else {})

@@ -119,6 +119,8 @@ def set_up(options: Options, strategy: Any) -> RunParts:
         initial = initial_checkpoint.open_initial_checkpoint(options, config)
     options, model_files, changes = checks.check_run(options, config, records, phases, resumed_from, initial)
     metadata = run_metadata.collect_run_metadata(options, config, strategy, records, phases, changes, steps_done)
+    if phases:
+        checks.warn_of_long_warmup(options)
     for phase in phases:
         cost.print_memory_estimate(options, config, replicas, phase, records.rows(phase))
     pretrainer = Pretrainer(
@@ -153,10 +155,8 @@ def set_up(options: Options, strategy: Any) -> RunParts:
 
 def make_schedule(options: Options) -> PhasedSchedule:
     """Returns the learning-rate schedule: one over all steps, as in the paper, or one for each phase."""
-    phases, schedules = options.phases, []
-    if options.phase2_learning_rate is None:
-        phases = [dataclasses.replace(phases[0], last_step=options.total_steps)]
-    for phase in phases:
+    schedules = []
+    for phase in options.schedule_phases:
         schedule = WarmupPolynomialDecay(
             phase.learning_rate,
             phase.last_step - phase.first_step,
@@ -241,8 +241,9 @@ def train(parts: RunParts, log: TrainingLog, evaluation: HeldOutEvaluation) -> i
             is_missing = parts.is_chief and all(
                 line["step"] != pretrainer.step for line in read_log(options.output_dir, EVAL)
             )
-            if distribution.mean_over_workers(parts.strategy, float(is_missing)) > 0:
-                evaluation.evaluate_checkpoint(stop.is_pending)
+            is_missing_anywhere = distribution.mean_over_workers(parts.strategy, float(is_missing)) > 0
+            if is_missing_anywhere and not evaluation.evaluate_checkpoint(stop.is_pending):
+                return _report_stop(pretrainer.step, stop)
         for phase in options.phases:
             if pretrainer.step < phase.last_step:
                 records = parts.records.training(phase)
@@ -313,10 +314,15 @@ def _train_phase(
             saved_at = step
         if stopping:
             profile.stop()
-            print(f"stopped at step {step:,}; run the same command to resume")
-            return stop.exit_code
+            return _report_stop(step, stop)
     profile.stop()
     return 0
+
+
+def _report_stop(step: int, stop: StopRequest) -> int:
+    """Prints how to resume. Returns the exit code."""
+    print(f"stopped at step {step:,}; run the same command to resume", flush=True)
+    return stop.exit_code
 
 
 def _end_of_call(options: Options, phase: Phase, profile: Profile, step: int, seconds_per_step: float | None) -> int:

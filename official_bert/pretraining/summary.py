@@ -109,7 +109,9 @@ def make_score_table(run: LoggedRun, objective: str) -> Table:
         columns.append((f"training, step {run.train[-1]['step']:,}", run.train[-1:], False))
     if run.eval:
         columns.append((f"evaluation, step {run.eval[-1]['step']:,}", run.eval[-1:], False))
-        columns.append(("best evaluation", run.eval, True))
+        # Scores on other records, or on fewer of them, cannot be compared with the last ones.
+        comparable = [line for line in run.eval if line.get("predictions") == run.eval[-1].get("predictions")]
+        columns.append(("best evaluation", comparable, True))
     if run.general:
         columns.append((f"general text, step {run.general[-1]['step']:,}", run.general[-1:], False))
     table = [["score", *(head for head, _, _ in columns)]]

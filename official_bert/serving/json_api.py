@@ -7,7 +7,8 @@ B instances
 """
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -199,7 +200,8 @@ class _Reader:
         arrays = {}
         for name, spec in self.signature.inputs.items():
             leaves, shape = self._flatten(columns[name], name, spec)
-            arrays[name] = self._to_array(leaves, name, spec).reshape(shape)
+            locate = functools.partial(self._locate, shape=shape, name=name)
+            arrays[name] = self._to_array(leaves, name, spec, locate).reshape(shape)
         _check_lengths(arrays)
         return arrays
 
@@ -289,21 +291,28 @@ class _Reader:
             return "".join([f"inputs.{name}", first, *others])
         return "".join([f"instances{first}", "" if self._only_input else f".{name}", *others])
 
-    def _to_array(self, leaves: list[Any], name: str, spec: Tensor) -> np.ndarray:
+    def _to_array(self, leaves: list[Any], name: str, spec: Tensor, locate: Callable[[int], str]) -> np.ndarray:
+        """Returns the elements as an array. `locate` names the place of an element in the request."""
         if spec.dtype == STRING:
+            for number, leaf in enumerate(leaves):
+                if not isinstance(leaf, str):
+                    refuse(f"{locate(number)} is {_format_value(leaf)}; expected a string")
+                if (num_bytes := count_text_bytes(leaf)) > self.options.max_text_bytes:
+                    most = self.options.max_text_bytes
+                    refuse(f"{locate(number)} has {num_bytes} bytes; at most {most} are accepted per text")
             values = np.empty(len(leaves), object)
-            values[:] = [_check_text(leaf, name, self.options) for leaf in leaves]
+            values[:] = leaves
             return values
         if spec.dtype == BOOL:
-            _check_types(leaves, {bool}, name, "true or false")
+            _check_types(leaves, {bool}, locate, "true or false")
         elif spec.is_integer:
-            _check_types(leaves, {int}, name, "an integer")
+            _check_types(leaves, {int}, locate, "an integer")
             for leaf in (min(leaves), max(leaves)) if leaves else ():
                 least, greatest = spec.range
                 if not least <= leaf <= greatest:
-                    refuse(f"{name} has {leaf}; {spec.dtype} holds {least} to {greatest}")
+                    refuse(f"{locate(leaves.index(leaf))} is {leaf}; {spec.dtype} holds {least} to {greatest}")
         elif spec.is_floating:
-            _check_types(leaves, {int, float}, name, "a number")
+            _check_types(leaves, {int, float}, locate, "a number")
         else:
             refuse(f"{name} is of type {spec.dtype}, which cannot be sent as JSON")
         return np.array(leaves, spec.numpy_type)
@@ -315,18 +324,10 @@ def _check_lengths(inputs: Mapping[str, Any]) -> None:
         refuse(f"the inputs have different numbers of instances: {counts}")
 
 
-def _check_text(leaf: Any, name: str, options: Options) -> str:
-    if not isinstance(leaf, str):
-        refuse(f"{name} has {_format_value(leaf)}; expected a string")
-    if (num_bytes := count_text_bytes(leaf)) > options.max_text_bytes:
-        refuse(f"{name} has a text of {num_bytes} bytes; at most {options.max_text_bytes} are accepted")
-    return leaf
-
-
-def _check_types(leaves: list[Any], types: set[type], name: str, expected: str) -> None:
+def _check_types(leaves: list[Any], types: set[type], locate: Callable[[int], str], expected: str) -> None:
     if set(map(type, leaves)) - types:
-        wrong = next(leaf for leaf in leaves if type(leaf) not in types)
-        refuse(f"{name} has {_format_value(wrong)}; expected {expected}")
+        number = next(i for i, leaf in enumerate(leaves) if type(leaf) not in types)
+        refuse(f"{locate(number)} is {_format_value(leaves[number])}; expected {expected}")
 
 
 def _describe_type(value: Any) -> str:

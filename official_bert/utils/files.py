@@ -445,6 +445,13 @@ def copy(source: str, target: str) -> None:
         shutil.copyfileobj(reader, writer, 1 << 22)
 
 
+def reset_permissions(path: str) -> None:
+    """Gives a local file the permissions of a new file. Some libraries create files that only their owner can read."""
+    umask = os.umask(0o022)
+    os.umask(umask)
+    os.chmod(path, 0o666 & ~umask)
+
+
 def check_writable(path: str) -> None:
     """Raises a UserError if a file cannot be created or overwritten."""
     probe = f"{path}.probe"

@@ -30,9 +30,13 @@ def test_the_server_may_drain_before_it_is_killed():
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     drain_seconds = float(re.search(r"--drain_seconds=(\d+)", " ".join(container["args"]))[1])
-    assert pod["terminationGracePeriodSeconds"] > drain_seconds
+    sleep_seconds = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > sleep_seconds + drain_seconds
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
+    user = re.findall(r"^USER (.*)$", (FOLDER / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)[-1]
+    assert container["securityContext"]["runAsNonRoot"]
+    assert int(user) > 0, "Kubernetes compares only numbers with root"
     unit = (FOLDER / "bert.service").read_text(encoding="utf-8")
     assert int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)[1]) > SERVE["drain_seconds"].default

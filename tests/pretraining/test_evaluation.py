@@ -11,7 +11,7 @@ from official_bert.pretraining.evaluation import BestWeights, evaluate
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import read_log
-from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, pretrainer_for
+from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, pretrainer_for, write_manifest
 
 
 def found_records(paths: list[str], config: BertConfig) -> RecordFiles:
@@ -87,7 +87,13 @@ def test_a_run_from_weights_is_evaluated_before_the_first_step_and_on_general_te
 
 
 @pytest.mark.slow
-def test_evaluation_ends_after_as_many_batches_as_asked_for(make_options, tmp_path, capsys):
+def test_evaluation_ends_after_as_many_batches_as_asked_for(make_options, record_files, vocab_file, tmp_path, capsys):
     options = make_options(tmp_path / "run", num_train_steps=1, do_eval=True, max_eval_steps=3, eval_batch_size=4)
     pretrain(options)
-    assert "evaluated 12 records" in capsys.readouterr().out
+    assert "evaluated 12 records, " in capsys.readouterr().out
+    write_manifest(record_files, vocab_file)
+    pretrain(options)
+    expected = (
+        f"evaluated the first 12 of {50 * len(record_files)} records (--max_eval_steps=3 x --eval_batch_size=4), "
+    )
+    assert expected in capsys.readouterr().out

@@ -139,6 +139,13 @@ def test_the_last_and_the_best_scores_stand_in_a_table():
     assert "masked" not in card.lower()
 
 
+def test_the_best_score_is_chosen_among_evaluations_of_the_same_records():
+    evaluations = [{**line(10, 3.0), "predictions": 9}, {**line(20, 1.5), "predictions": 5}, line(30, 1.0)]
+    run = LoggedRun("run", [], [*evaluations, {**line(40, 4.0), "predictions": 9}])
+    table = summary.make_score_table(run, "masked LM")
+    assert table[2] == ["masked LM loss (nats)", "4.0000", "3.0000 (step 10)"]
+
+
 def test_amounts_count_every_step_once():
     lines = [train_line(10), train_line(15), {**train_line(20), "examples_per_second": 64.0}]
     assert summary.amounts(LoggedRun("run", lines, [])) == {

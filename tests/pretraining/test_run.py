@@ -20,7 +20,7 @@ from official_bert.errors import UserError
 from official_bert.finetuning.initial_model import read_initial_model
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution
-from official_bert.pretraining import run
+from official_bert.pretraining import checks, run
 from official_bert.pretraining.run import pretrain
 from official_bert.runs.locks import lock_folder
 from official_bert.runs.training_log import read_log
@@ -37,6 +37,30 @@ from tests.pretraining.pretraining_runs import (
 )
 
 ANY_IDS = record_schema.pretraining_schema(LENGTH, PREDICTIONS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"num_warmup_steps": 19}, ""),
+        (
+            {"num_warmup_steps": 20},
+            "--learning_rate=0.01: the training has 20 steps, the warm-up 20 (--num_warmup_steps)",
+        ),
+        ({"num_warmup_steps": 20, "phase2_num_train_steps": 1, "phase2_input_file": ["x"]}, ""),
+        (
+            {
+                "phase2_num_train_steps": 3, "phase2_input_file": ["x"], "phase2_learning_rate": 0.1,
+                "phase2_num_warmup_steps": 4,
+            },
+            "--phase2_learning_rate=0.1: the training has 3 steps, the warm-up 4 (--phase2_num_warmup_steps)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_learning_rate_that_never_reaches_its_peak_is_reported(changes, expected, make_options, tmp_path, capsys):
+    checks.warn_of_long_warmup(make_options(tmp_path, num_train_steps=20, learning_rate=0.01, **changes))
+    expected = f"warning: the learning rate never reaches {expected}\n" if expected else ""
+    assert capsys.readouterr().out == expected
 
 
 def test_init_checkpoint_gives_weights_and_starts_at_step_zero(make_options, shared_run, tmp_path, capsys):

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -161,6 +162,28 @@ def test_a_runtime_that_answers_batches_wrongly_is_refused(tagger: pathlib.Path,
     monkeypatch.setattr(OnnxPredictor, "run", rotate_batches)
     with pytest.raises(UserError, match=r"does not match the model: .* with the model in a batch"):
         model.warm_up()
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "1"), ("0", "0")])
+def test_telemetry_of_onnxruntime_is_disabled_unless_the_user_chose(
+    before: str | None, after: str, tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
+    if before is not None:
+        monkeypatch.setenv("ORT_DISABLE_TELEMETRY", before)
+    # The variable has an effect only if it is set before the import.
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UserError, match="onnxruntime is not installed"):
+        loading.load(str(tagger / "1"), None)
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == after
+
+
+def test_a_saved_model_without_tensorflow_names_both_remedies(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / exports.GRAPH_FILE).touch()
+    monkeypatch.delitem(sys.modules, "official_bert.inference.saved_model", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(UserError, match=r"SavedModel: .*\[serve\]'; or export the model with --format=onnx"):
+        loading.load(str(tmp_path))
 
 
 def test_without_onnxruntime_the_extra_is_named(tagger: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

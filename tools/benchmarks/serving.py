@@ -25,6 +25,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401 - operations of the SavedModel
 
 from official_bert.inference import exports
+from official_bert.inference.onnx_model import disable_telemetry
 from official_bert.utils.command_line import Command
 from official_bert.utils.flags import ValidatedOptions, option
 from tools.benchmarks import measuring, samples
@@ -172,6 +173,7 @@ def load_pipeline(folder: str) -> Answer:
 
 def load_onnx_runtime(export: str, tokenizer_folder: str) -> Answer:
     """Returns a function that answers texts with ONNX Runtime and Hugging Face's tokenizer."""
+    disable_telemetry()
     import onnxruntime
     import transformers
 

@@ -132,6 +132,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     write_model_files(folder, contents, tensors)
     with files.write_atomically(os.path.join(folder, SAFETENSORS_FILE)) as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
+        files.reset_permissions(temporary)
     return checkpoint
 
 

@@ -59,6 +59,12 @@ def test_old_names_of_hugging_face_are_read(prefix: str, exact_config: BertConfi
     assert_equal(checkpoint, read(tmp_path))
 
 
+def test_weights_have_the_permissions_of_the_other_files(exact_config: BertConfig, tmp_path: pathlib.Path):
+    hugging_face.write(sample(exact_config), str(tmp_path))
+    modes = {path.name: path.stat().st_mode for path in tmp_path.iterdir()}
+    assert modes["model.safetensors"] == modes["config.json"]
+
+
 def test_sharded_weights_are_read(exact_config: BertConfig, tmp_path: pathlib.Path):
     from safetensors.numpy import load_file, save_file
 
