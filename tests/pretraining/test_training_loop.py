@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.pretraining import run
+from official_bert.pretraining.evaluation import HeldOutEvaluation
 from official_bert.pretraining.run import pretrain
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import format_line, read_log
@@ -82,6 +84,21 @@ def test_sigterm_saves_and_the_same_command_goes_on(record_files: list[str], con
     assert done.returncode == 0, done.stderr
     assert f"resuming from {saved}, step {step:,}" in done.stdout
     assert [line["step"] for line in read_log(f"{tmp_path}/run", "train")][-1] == step + 5
+
+
+def test_a_stop_during_the_first_evaluation_of_a_resumed_run_takes_no_step(
+    make_options, record_files, finished_run, monkeypatch, capsys
+):
+    def evaluate_until_sigterm(_: HeldOutEvaluation, is_stopping: Callable[[], bool]) -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return not is_stopping()
+
+    monkeypatch.setattr(HeldOutEvaluation, "evaluate_checkpoint", evaluate_until_sigterm)
+    changes = {"num_train_steps": 30, "allow_changes": ["num_train_steps"]}
+    options = make_options(finished_run, eval_input_file=record_files, eval_steps=20, **changes)
+    assert pretrain(options) == 128 + signal.SIGTERM
+    assert capsys.readouterr().out.endswith("stopped at step 20; run the same command to resume\n")
+    assert [line["step"] for line in read_log(str(finished_run), "train")][-1] == 20
 
 
 @pytest.mark.slow
