@@ -15,6 +15,7 @@ B batch, S sequence, N choices, R rows
 """
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -260,7 +261,17 @@ def _build_dataset(
 
     options = make_dataset_options(tf.data.experimental.AutoShardPolicy.OFF)
     signature = tf.nest.map_structure(spec, first)
-    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    # TensorFlow never releases the function passed to from_generator, so that function must not keep the data, and
+    # with the data the model, in memory. The attribute keeps them as long as the data set exists.
+    reference = weakref.ref(batches)
+
+    def call() -> Iterator[tuple[Any, ...]]:
+        generator = reference()
+        assert generator is not None, "the data set was deleted"
+        return generator()
+
+    dataset = tf.data.Dataset.from_generator(call, output_signature=signature)
+    dataset.batches = batches
     if cardinality != tf.data.UNKNOWN_CARDINALITY:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
     return dataset.prefetch(4).with_options(options)

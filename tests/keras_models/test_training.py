@@ -1,8 +1,10 @@
 """Keras' fit, evaluate and callbacks on strings give the metrics and weights of manually built batches."""
 
 import dataclasses
+import gc
 import re
 import warnings
+import weakref
 
 import keras
 import numpy as np
@@ -47,6 +49,20 @@ def test_texts_that_are_cut_are_counted(classifier, capsys):
     assert "note: cut to 32 tokens (max_seq_length): 1 of 1 text\n" in told
     classifier.predict(long[1:2])
     assert "were cut" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("in_data_set", [False, True])
+def test_a_fitted_model_and_its_data_are_freed(in_data_set: bool):
+    model = build()
+    data = (TEXTS[:4], LABELS[:4])
+    if in_data_set:
+        model.fit(tf.data.Dataset.from_tensor_slices(data).batch(2), verbose=0)
+    else:
+        model.fit(*data, batch_size=2, validation_data=data, verbose=0)
+    deleted = weakref.ref(model)
+    del model
+    gc.collect()
+    assert deleted() is None
 
 
 def test_predict_warns_if_all_answers_are_equal(capsys):
