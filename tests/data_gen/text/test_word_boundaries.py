@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries, get_continuation_mark, load
-from official_bert.tokenization.casing import Casing
+from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from official_bert.tokenization.fast import FastTokenizer
 from tests.make import assert_refused
@@ -18,7 +18,7 @@ WORDS = "机器\n机器学习\n学习者\n模型\nDNA测序\nin\nÜ\nかな\nC++
 LETTERS = "我们用机器学习者模型 abdinst测序かなは文,+。étü\u0301\u0323"
 
 
-def tokenizer(words: str, casing: Casing = CASINGS[1]) -> MarkingTokenizer:
+def tokenizer(words: str, casing: Casing = UNCASED) -> MarkingTokenizer:
     letters = [letter for letter in dict.fromkeys(LETTERS + LETTERS.upper()) if letter.strip()]
     vocab = "\n".join([*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters)]) + "\n"
     return MarkingTokenizer(FastTokenizer.from_vocab(vocab, **casing._asdict()), WordBoundaries(None, words))
