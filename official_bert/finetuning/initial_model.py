@@ -85,7 +85,12 @@ def describe_initial_model(initial: LoadedModel, path: str, has_head: bool) -> s
 
 
 def list_origin_notes(initial: LoadedModel, has_head: bool) -> tuple[str, ...]:
-    """Returns a note if only the encoder of a fine-tuned model is used, not its head."""
+    """Returns a note if the initial model is fine-tuned, but only its encoder is used.
+
+    Args:
+        initial: The initial model.
+        has_head: Whether its head is used, too.
+    """
     if initial.task is None or has_head:
         return ()
     return (f"the encoder comes from a model fine-tuned on {initial.task['task']}",)

@@ -316,7 +316,10 @@ class Options(ValidatedOptions, choices.AdamOptions):
 
     @property
     def schedule_phases(self) -> list[Phase]:
-        """Phases that have a learning-rate schedule of their own. As in the paper, it is one for all by default."""
+        """The parts of the training that have a learning-rate schedule of their own.
+
+        By default, this is one part with all steps, as in the paper. With --phase2_learning_rate, it is each phase.
+        """
         if self.phase2_learning_rate is not None:
             return self.phases
         return [dataclasses.replace(self.phases[0], last_step=self.total_steps)]
