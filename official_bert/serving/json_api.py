@@ -292,7 +292,14 @@ class _Reader:
         return "".join([f"instances{first}", "" if self._only_input else f".{name}", *others])
 
     def _to_array(self, leaves: list[Any], name: str, spec: Tensor, locate: Callable[[int], str]) -> np.ndarray:
-        """Returns the elements as an array. `locate` names the place of an element in the request."""
+        """Converts the elements of an input to an array, after checking their types.
+
+        Args:
+            leaves: The elements.
+            name: Name of the input.
+            spec: Its dtype and shape.
+            locate: Function from the index of an element to its position in the request, for error messages.
+        """
         if spec.dtype == STRING:
             for number, leaf in enumerate(leaves):
                 if not isinstance(leaf, str):
