@@ -19,7 +19,8 @@ from official_bert.version import __version__  # noqa: E402
 project = "official-bert"
 release = __version__
 extensions = ["myst_nb", "sphinx_copybutton", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "tutorials/answers", "tutorials/classify", "tutorials/embeddings", "tutorials/entities"]
+NOTEBOOK_FOLDERS = ("adapt", "answers", "classify", "embeddings", "entities", "questions")
+exclude_patterns = ["_build", *(f"tutorials/{folder}" for folder in NOTEBOOK_FOLDERS)]
 html_theme = "furo"
 html_title = f"official-bert {release}"
 html_static_path = ["_static"]

@@ -119,13 +119,16 @@ def write_original_losses(options: Options, texts: Texts, work: str) -> None:
     run = set_up(evaluation, distribution.get_strategy(evaluation.strategy))
     assign_weights(run.pretrainer.model, open_model(model_folder).weights)
     losses = {}
-    for name, dataset in (("heldout", run.records.held_out), ("general", run.records.general)):
+    for name, title, dataset in (
+        ("heldout", "held-out", run.records.held_out),
+        ("general", "general", run.records.general),
+    ):
         if dataset:
             size, steps = evaluation.eval_batch_size, evaluation.max_eval_steps
             result = evaluate(run.pretrainer, dataset, size, steps, is_stopping=lambda: False)
             assert result is not None
             losses[name] = result[0]["masked_lm_loss"]
-            print(f"Masked LM loss with the original vocabulary, {name} text: {losses[name]:.4f}", flush=True)
+            print(f"Masked LM loss with the original vocabulary, {title} text: {losses[name]:.4f}", flush=True)
     files.write_text(os.path.join(work, LOSSES_FILE), json.dumps(losses))
 
 

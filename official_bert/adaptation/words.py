@@ -59,7 +59,7 @@ def read_checkpoint(options: Options) -> tuple[LoadedModel, list[str]]:
     config.require_masked_lm()
     new = [part for part in PARTS if part in PRETRAINING and part not in checkpoint.parts]
     first = (
-        f"weights from {options.init}, a {FORMATS[checkpoint.source.format].title} checkpoint: "
+        f"weights from {options.init} ({FORMATS[checkpoint.source.format].title} checkpoint): "
         f"{config.num_hidden_layers} layers of {config.hidden_size}, {checkpoint.casing.kind} vocabulary of "
         f"{config.vocab_size:,} tokens"
     )

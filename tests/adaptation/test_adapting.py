@@ -45,6 +45,11 @@ def test_the_folder_is_a_model_with_losses_before_and_after(adapted: pathlib.Pat
     assert TextClassifier.from_checkpoint(str(adapted), labels=["a", "b"]).predict(["the cat"]).shape == (1, 2)
 
 
+def test_the_first_line_of_the_log_describes_the_weights(source: pathlib.Path, tmp_path: pathlib.Path):
+    _, lines = words.read_checkpoint(make_options(source, "text.txt", tmp_path))
+    assert lines[0].startswith(f"weights from {source} (Hugging Face checkpoint): ")
+
+
 def test_the_card_has_losses_words_and_filled_masks(adapted: pathlib.Path):
     card = (adapted / "MODEL_CARD.md").read_text()
     for expected in (
