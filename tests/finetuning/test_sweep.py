@@ -30,6 +30,20 @@ def test_a_sweep_makes_one_table_of_means_and_deviations(options, tmp_path, monk
         sweep.run_sweep(dataclasses.replace(options, grid_learning_rates=["fast"]))
 
 
+def test_a_sweep_over_errors_prefers_the_smallest_one(options, monkeypatch, capsys):  # noqa: F811
+    def run(each):
+        return {"dev": {"mean_absolute_error": each.learning_rate + each.random_seed / 100}}
+
+    monkeypatch.setattr(sweep, "run", run)
+    options = dataclasses.replace(
+        with_task_options(options, label_kind="regression"),
+        metric_for_best_model="mean_absolute_error", grid_learning_rates=["2e-3", "1e-3"], random_seeds=["1", "3"],
+    )  # fmt: skip
+    rows = sweep.run_sweep(dataclasses.replace(options, do_predict=False))
+    assert [row["setting"]["learning_rate"] for row in rows] == [1e-3, 2e-3]
+    assert "best run: rate 0.001, seed 1, with dev/mean_absolute_error 0.0110" in capsys.readouterr().out
+
+
 def test_a_sweep_checks_its_task_before_it_makes_a_strategy(options, monkeypatch):  # noqa: F811
     monkeypatch.setattr(sweep, "make_strategy", lambda _: pytest.fail("a strategy was made"))
     with pytest.raises(UserError, match="no evaluation data; pass --eval_file"):

@@ -7,12 +7,20 @@ from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.keras_models.inputs import EpochCounter, Inputs
 from official_bert.keras_models.masked_lm import MaskedLMHead
 from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.features import NO_LABEL
 from official_bert.kinds.spec import KindSpec
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
+from tests.conftest import WORDS
 from tests.make import VOCAB
 
 TEXTS = ["the cat sat and a dog ran in the sun", "the cat sat in the sun", "a dog ran"]
+MASKED_LM = MaskedLMHead(
+    masking=DynamicMasking(
+        vocab=FullTokenizer.from_vocab(VOCAB).vocab, max_predictions_per_seq=2, masked_lm_prob=0.3,
+        do_whole_word_mask=False,
+    )
+)  # fmt: skip
 
 
 def inputs_for(head: KindSpec) -> Inputs:
@@ -35,12 +43,15 @@ def test_each_window_weighs_as_its_text_does():
     assert (weights == 2.0).sum() > (weights == 30.0).sum() > 1
 
 
+def test_an_unused_prediction_of_a_masked_lm_has_no_label():
+    data = inputs_for(MASKED_LM)
+    batches = data.training(data.examples(["cat"], None), 1, False, EpochCounter())
+    ((_, targets),) = batches.as_numpy_iterator()
+    assert targets.tolist() == [[WORDS.index("cat"), NO_LABEL]]
+
+
 def test_a_masked_lm_hides_other_tokens_in_each_epoch_and_text():
-    masking = DynamicMasking(
-        vocab=FullTokenizer.from_vocab(VOCAB).vocab, max_predictions_per_seq=2, masked_lm_prob=0.3,
-        do_whole_word_mask=False,
-    )  # fmt: skip
-    data, counter = inputs_for(MaskedLMHead(masking=masking)), EpochCounter()
+    data, counter = inputs_for(MASKED_LM), EpochCounter()
     texts = ["the cat sat in the sun"] * 16
     of_lists = data.training(data.examples(texts, None), 8, False, counter)
     of_data_set = data.convert_data_set(tf.data.Dataset.from_tensor_slices(texts), 8, counter)

@@ -14,6 +14,7 @@ import tensorflow as tf
 import official_bert
 from official_bert.errors import UserError
 from official_bert.finetuning import batches
+from official_bert.keras_models import best_model
 from official_bert.keras_models.inputs import EpochCounter
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.modeling.dropout import Dropout
@@ -362,6 +363,21 @@ def test_fit_of_a_frozen_encoder_trains_the_head_and_of_frozen_layers_only_is_re
     assert "nothing to train" in refusal(classifier.fit, TEXTS, LABELS, verbose=0)
     classifier.compile("sgd")
     assert "nothing to train" in refusal(classifier.fit, TEXTS, LABELS, verbose=0)
+
+
+@pytest.mark.parametrize(("metric", "best_epoch"), [("loss", 1), ("mean_absolute_error", 1), ("accuracy", 2)])
+def test_the_best_epoch_has_the_lowest_error_or_the_highest_score(metric: str, best_epoch: int):
+    values = [0.5, 0.25, 0.75]
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    bias = model.layers[0].bias
+    callback = best_model._BestModel(metric, lambda: values[int(bias.numpy()[0])], len(values))
+    callback.set_model(model)
+    callback.on_train_begin()
+    for epoch, value in enumerate(values):
+        bias.assign([float(epoch)])
+        callback.on_epoch_end(epoch, {"val_loss": value})
+    callback.on_train_end()
+    assert bias.numpy() == best_epoch
 
 
 @pytest.mark.slow

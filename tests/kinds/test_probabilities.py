@@ -68,6 +68,7 @@ def test_the_calibration_error_is_what_its_definition_says():
         (pytest.approx(0.65), 0.5, 2), (pytest.approx(0.95), 0.75, 4)
     ]  # fmt: skip
     assert probabilities.calibration_error(np.ones(3), np.ones(3)) == 0.0
+    assert probabilities.calibration_error(np.ones(4), np.array([1, 0, 0, 0])) == 0.75  # the last bin includes 1
 
 
 def f_score(predicted: np.ndarray, right: np.ndarray, beta: float) -> float:

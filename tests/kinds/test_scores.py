@@ -42,6 +42,10 @@ def test_two_classes_are_scored_by_the_rarer_one():
     assert scores.two_class_scores(probabilities, predicted, np.zeros(5, int)) == nothing
 
 
+def test_the_second_class_is_the_rare_one_of_a_tie():
+    assert [scores.find_rare_class(np.array(labels)) for labels in ([0, 1], [0, 0, 1], [0, 1, 1])] == [1, 1, 0]
+
+
 EXAMPLES = [TextExample("", "", None, label) for label in (0, 1)]
 PAIRS = [VectorExample("", ("a", "b")), VectorExample("", ("c", "d"))]
 

@@ -117,13 +117,15 @@ def test_fine_tuning_refuses_a_folder_in_use(tmp_path: pathlib.Path):
         fine_tune(str(tmp_path))
 
 
-def mark(path: pathlib.Path, **changes: object) -> None:
-    path.write_text(json.dumps({"host": "elsewhere", "process": 1, "time": time.time(), "token": "x", **changes}))
+def mark(path: pathlib.Path, age: float = 0.0, **changes: object) -> None:
+    """Writes a lock file that was last renewed `age` seconds ago."""
+    path.write_text(json.dumps({"host": "elsewhere", "process": 1, "time": time.time() - age, "token": "x", **changes}))
 
 
 @pytest.mark.parametrize(("changes", "is_refused"), [
     ({}, True),
-    ({"time": 0.0}, False),  # the owner stopped renewing it
+    ({"age": 500.0}, True),
+    ({"age": 700.0}, False),  # the owner stopped renewing it
     ({"host": platform.node(), "process": os.getpid()}, True),
     ({"host": platform.node(), "process": 2**22 + 1}, False),  # larger than any Linux process id
 ])  # fmt: skip

@@ -34,6 +34,13 @@ def test_a_last_line_cut_short_is_left_out(tmp_path: pathlib.Path):
     assert [line["step"] for line in read_log(str(tmp_path), TRAIN)] == [1]
 
 
+def test_a_resumed_run_keeps_the_lines_up_to_its_checkpoint(tmp_path: pathlib.Path):
+    for step in (10, 20, 30):
+        TrainingLog(str(tmp_path), None).write(TRAIN, step, {"loss": 1.0})
+    TrainingLog(str(tmp_path), 20)
+    assert [line["step"] for line in read_log(str(tmp_path), TRAIN)] == [10, 20]
+
+
 def test_a_flipped_bit_anywhere_in_a_line_is_an_error_or_changes_no_value(tmp_path: pathlib.Path):
     values = [{"step": 1, "loss": 5.25}, {"step": 2, "loss": 4.5e-05}, {"step": 3, "loss": 4.0}]
     content = "".join(map(format_line, values)).encode()

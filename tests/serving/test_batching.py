@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from official_bert.inference.predictor import bound_tokens
 from official_bert.inference.saved_model import SavedModelPredictor
 from official_bert.serving import batching
 from official_bert.serving.batching import Batcher
@@ -260,3 +261,8 @@ def test_windows_of_long_texts_count_as_their_tokens(exports: pathlib.Path):
     assert [each.tokens for each in model.prepare("serving_default", texts)] == [[3000 * 8], [16]]  # by `tokenize`
     short = {"text": np.array(["a b", "a b c d"], object)}
     assert [each.tokens for each in model.prepare("serving_default", short)] == [[3], [7]]  # not by `tokenize`
+
+
+def test_every_choice_counts_as_a_text():
+    columns = {"text": np.array(["a", "a b"], object), "endings": np.full((2, 3), "a", object)}
+    assert bound_tokens(columns, [30, 4], max_seq_length=10) == [30, 12]

@@ -124,7 +124,8 @@ def test_custom_heads_are_ignored_and_listed(own: dict, exact_config: BertConfig
 
 def test_activations_are_translated(tiny_config: BertConfig):
     base = {"model_type": "bert", "vocab_size": 9}
-    kinds = {"gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "relu": "relu"}
+    exact = dict.fromkeys(("gelu", "gelu_python"), "gelu_exact")
+    kinds = {**exact, **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu"), "relu": "relu"}
     for theirs, ours in kinds.items():
         assert hugging_face_config.read_config({**base, "hidden_act": theirs}, "x").hidden_act == ours
     for ours, theirs in hugging_face_config.ACTIVATIONS.items():
