@@ -18,9 +18,8 @@ _MAX_CLASSES = 30  # in a confusion matrix
 _MAX_ERRORS = 10
 _MAX_CHARACTERS = 200  # of a text in the table of errors
 _LIMITS = (
-    "The scores were measured on the data named above. On other kinds of text the model may be worse. It answers every "
-    "text, even if no answer fits. It may repeat what the pre-trained model learned from its texts, including "
-    "prejudices."
+    "The scores were measured on the data named above. On other kinds of text the model may be worse. It may give an "
+    "answer even if none fits. It may repeat what the pre-trained model learned from its texts, including prejudices."
 )
 
 

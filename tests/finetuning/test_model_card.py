@@ -57,6 +57,7 @@ def test_a_card_has_scores_classes_baseline_settings_and_the_surest_errors_first
     assert card.index("bad &lt;b&gt;film") < card.index("fine film")
     assert "good film" not in card
     assert "freeze" not in card
+    assert "answers every text" not in card  # false with a minimum confidence
     assert "Calibration" not in card
 
 
