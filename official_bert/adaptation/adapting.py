@@ -62,7 +62,10 @@ def adapt(init: str, input_file: str | Sequence[str], output_dir: str, **options
 
 
 def run(options: Options) -> int:
-    """Adapts a model. Returns the process's exit code, which is not 0 if a signal stopped the training.
+    """Continues pre-training of a model on text of another domain, and writes the adapted model and a report.
+
+    Returns:
+        The exit code of the process, which is not 0 if a signal stopped the training.
 
     Raises:
         UserError: If an input is missing or damaged, or the options contradict each other. In this case no files are

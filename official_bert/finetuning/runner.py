@@ -109,7 +109,7 @@ def _resolve_dtype(options: Options, initial_model: LoadedModel, strategy: tf.di
 
 
 def make_run_task(options: Options) -> Task:
-    """Returns the task of a run. If there is a teacher, or a model that is only evaluated, its labels are used.
+    """Returns the task of a run. Its classes are those of the teacher, or of the model that is only evaluated, if any.
 
     Raises:
         UserError: If the task has no score named --metric_for_best_model, or an option is invalid.

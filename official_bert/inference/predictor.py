@@ -204,7 +204,7 @@ class Predictor(abc.ABC):
         """
 
     def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> Columns:
-        """Converts the outputs of a request's rows to answers: an array [B, ...] for each output name.
+        """Converts the outputs of a request's rows to answers: for each output name, an array with a row per text.
 
         Args:
             prepared: The texts, from `prepare`.

@@ -74,9 +74,12 @@ class TokenCounts:
 def initialize_from_records(
     model: keras.Model, config: BertConfig, records: RecordFiles, seed: int, next_sentence_prediction: bool
 ) -> str:
-    """Counts the tokens of records and initializes a model from the counts. Returns a line for the terminal.
+    """Sets initial weights, such as the word embeddings, from token counts of the training records.
 
-    `records` are the training records. See `initialize` for the other arguments.
+    The module docstring lists these weights. See `initialize` for the arguments other than `records`.
+
+    Returns:
+        A line for the terminal.
 
     Raises:
         UserError: If a record is damaged.

@@ -54,7 +54,7 @@ def compute_pretraining_sums(
 
 
 def record_weights(features: dict[str, Any]) -> Any:
-    """Returns 1.0 for each record and 0.0 for padding of the batch [B, 1], or [B, R] for packed batches."""
+    """Returns the weight of each record, [B, 1], or [B, R] for packed batches: 1.0, or 0.0 for an empty row."""
     if "next_sentence_weights" in features:
         return features["next_sentence_weights"]
     return ops.cast(features["input_mask"][:, :1], "float32")  # [CLS] is never padding

@@ -139,5 +139,5 @@ class CheckOptions(ValidatedOptions):
     """The options of the check-export command."""
 
     export_dir: str | None = option(
-        None, "Folder of the export, which contains the reference inputs, if you pass the address of a server."
+        None, "For the address of a server: folder of the export that it serves, which contains the reference inputs."
     )

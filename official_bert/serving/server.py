@@ -128,7 +128,8 @@ def serve(options: Options) -> None:
     """Runs the server until SIGTERM, SIGHUP or Ctrl-C. A second signal stops it without waiting for requests in flight.
 
     Raises:
-        UserError: If a folder or the token file is invalid, the address is in use, or a model cannot be loaded.
+        UserError: If a folder or the file of access tokens is invalid, the address is in use, or a model cannot be
+            loaded.
     """
     logs.start()
     # Each of these threads caches oneDNN's kernels for each input shape. Few threads save memory.

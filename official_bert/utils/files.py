@@ -295,8 +295,8 @@ def local_copy(path: str) -> str:
         return path
     if is_unfinished(path):
         raise UserError(
-            f"{path} is not complete: its files are still being uploaded, or the upload was interrupted. Run the "
-            "command that wrote it again."
+            f"{path} is not complete: its files are still being uploaded, or the upload was interrupted. Wait for "
+            "the upload, or run the command that writes these files again."
         )
     return file_system(path).local_copy(path)
 

@@ -112,7 +112,7 @@ class MultiLabelSpec(LabelSpec):
         if len(set(numbers)) < len(numbers):  # probably a list of 0 and 1 for each class
             raise UserError(
                 f"{name} is {input_adapters.format_value(row)}, which contains a class twice; expected distinct "
-                "classes, or 0 and 1 for each class as a NumPy array"
+                "classes, or a NumPy array with 0 or 1 for each class"
             )
         return tuple(numbers)
 

@@ -52,12 +52,19 @@ def find_blocks(model: keras.Model) -> list[BlockLayers]:
 
 @dataclasses.dataclass(frozen=True)
 class ModelParts:
-    """The parts of a functional model. They share its layers and weights."""
+    """The embeddings and the encoder blocks of a functional model, with the same layers and weights.
+
+    Attributes:
+        model: The functional model.
+        embedded: The input of the first block, a symbolic tensor [B, S, H].
+        blocks: The layers of each block.
+        attention_ids: Name of the model input that masks attention.
+    """
 
     model: keras.Model
-    embedded: Any  # the first block's input, [B, S, H], as a symbolic tensor
+    embedded: Any
     blocks: list[BlockLayers]
-    attention_ids: str  # the name of the input that masks attention
+    attention_ids: str
 
     def features(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Selects the model's inputs from a dict, and converts them to int32 tensors."""
