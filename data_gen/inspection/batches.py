@@ -103,28 +103,6 @@ def read_batches(path: str, schema: record_schema.Schema, advance: Callable[[int
             yield _parse([record], schema)
 
 
-def read_together(paths: Sequence[str], schema: record_schema.Schema) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Yields the records of several files in order, as batches.
-
-    Yields:
-        For each record, the index of its file in `paths` [B], and the features by name.
-
-    Raises:
-        UserError: If a file is missing, or only some of the files are compressed.
-        tensorflow.errors.OpError: If a record is damaged or differs from the schema. Call `read_batches` to learn
-            which.
-    """
-    kind = record_reader.get_compression(paths)
-
-    def read_numbered(number: tf.Tensor, path: tf.Tensor) -> tf.data.Dataset:
-        return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(number).repeat(), tf.data.TFRecordDataset(path, kind)))
-
-    numbered_paths = tf.data.Dataset.from_tensor_slices(list(map(files.local_copy, paths))).enumerate()
-    data = numbered_paths.flat_map(read_numbered).batch(_RECORDS_AT_ONCE).prefetch(1)
-    for numbers, serialized in data.with_options(make_dataset_options()).as_numpy_iterator():
-        yield numbers, _parse(serialized, schema)
-
-
 def _parse(serialized: Sequence[bytes], schema: record_schema.Schema) -> Batch:
     return {name: value.numpy() for name, value in record_codec.parse(tf.constant(serialized), schema).items()}
 
@@ -144,15 +122,6 @@ def is_text(batch: Batch) -> np.ndarray:
     position = np.arange(batch["input_ids"].shape[1])
     length, first = count_tokens(batch)[:, None], count_first_segment_tokens(batch)[:, None]
     return (position > 0) & (position < length - 1) & (position != first - 1)
-
-
-def restore_masked_ids(batch: Batch) -> np.ndarray:
-    """Returns the token ids as they were before masking [B, L]."""
-    ids = batch["input_ids"].copy()
-    if "masked_lm_positions" in batch:
-        row, slot = np.nonzero(batch["masked_lm_weights"])
-        ids[row, batch["masked_lm_positions"][row, slot]] = batch["masked_lm_ids"][row, slot]
-    return ids
 
 
 def get_token_name(tokens: Mapping[int, str], number: int) -> str:

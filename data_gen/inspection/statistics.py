@@ -11,6 +11,7 @@ import numpy as np
 from data_gen.inspection import batches
 from data_gen.inspection.batches import Batch
 from official_bert.data import record_schema
+from official_bert.data.record_codec import restore_masked_ids
 from official_bert.tokenization import exact
 
 _MAX_BINS = 16
@@ -85,7 +86,7 @@ class Statistics:
         self.records += len(length)
         self.random_next += int(batch["next_sentence_labels"].sum())
         self.text += int(text.sum())
-        self.unknown += int((text & (batches.restore_masked_ids(batch) == self._vocab[exact.UNK])).sum())
+        self.unknown += int((text & (restore_masked_ids(batch) == self._vocab[exact.UNK])).sum())
         self._lengths += np.bincount(length, minlength=len(self._lengths))
         self._a_lengths += np.bincount(np.maximum(first - 2, 0), minlength=len(self._lengths))
         self._b_lengths += np.bincount(np.maximum(length - first - 1, 0), minlength=len(self._lengths))

@@ -9,6 +9,7 @@ import numpy as np
 
 from data_gen.inspection import batches
 from data_gen.inspection.batches import Batch
+from official_bert.data.record_codec import restore_masked_ids
 from official_bert.tokenization import exact
 
 # Violations of a rule, [B, n] bool; the values, [B, n]; a message template with {at} for the column and {value}.
@@ -130,7 +131,7 @@ def _check_predictions(batch: Batch) -> Iterator[_Check]:
 
 
 def _check_special_tokens(batch: Batch, vocab: Mapping[str, int], one_segment: bool) -> Iterator[_Check]:
-    ids = batches.restore_masked_ids(batch)
+    ids = restore_masked_ids(batch)
     cls, sep = vocab[exact.CLS], vocab[exact.SEP]
     text = batches.is_text(batch)
     ends = ~text & (batch["input_mask"] == 1)
@@ -145,7 +146,7 @@ def _check_special_tokens(batch: Batch, vocab: Mapping[str, int], one_segment: b
 
 
 def _check_word_pieces(batch: Batch, word_pieces: WordPieces) -> _Check:
-    ids, text = batches.restore_masked_ids(batch), batches.is_text(batch)
+    ids, text = restore_masked_ids(batch), batches.is_text(batch)
     word_pieces.has_seen_capitals |= word_pieces.has_capital[ids[text]].any()
     wrong = np.zeros_like(text)
     wrong[:, 1:] = text[:, :-1] & text[:, 1:] & word_pieces.find_impossible_pairs(ids[:, :-1], ids[:, 1:])

@@ -4,11 +4,9 @@ import concurrent.futures
 import dataclasses
 import functools
 import glob
+import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
-
-import numpy as np
-import tensorflow as tf
+from collections.abc import Callable, Mapping
 
 from data_gen.inspection import batches, validation
 from data_gen.options import VerificationOptions
@@ -23,10 +21,6 @@ from official_bert.utils import files
 from official_bert.utils.counting import pluralize
 
 _Check = Callable[[batches.Batch], tuple[int, str] | None]  # See validation.find_first_violation.
-_Entry = tuple[str, Shard | None]  # A file and its entry in the manifest.
-
-# Small files are checked in groups of about this size, because opening a file costs more than reading its records.
-_GROUP_BYTES, _MAX_GROUP_FILES = 4 << 20, 1000
 
 
 @dataclasses.dataclass
@@ -110,54 +104,31 @@ def _read_file_set(path: str, findings: Findings) -> _FileSet:
 
 
 def _find_file_sets(paths: list[str], findings: Findings) -> list[_FileSet]:
-    by_folder: dict[str, dict[str, None]] = {}
-    for path in map(files.normalize_path, paths):
-        by_folder.setdefault(os.path.dirname(path), {})[path] = None
-    file_sets = []
-    for folder, unlisted in by_folder.items():
-        with_manifest = _find_manifest_sets(folder, unlisted, findings)
-        file_sets += with_manifest
-        if not with_manifest:
-            findings.notes.append(f"no manifest in {folder or '.'} lists the files, to compare them with")
-            file_sets.append(_FileSet(None, None, unlisted))
-            continue
-        findings.problems.extend(
-            f"{path} is not listed in any manifest of its folder, so it may be from another run; remove it, or do not "
-            "pass it"
-            for path in unlisted
-        )
-    return file_sets
-
-
-def _find_manifest_sets(folder: str, unlisted: dict[str, None], findings: Findings) -> list[_FileSet]:
-    """Returns the files in a folder that its manifests list, one file set for each manifest.
-
-    Args:
-        folder: The folder.
-        unlisted: The paths of the files to check in this folder, as keys. Those that a manifest lists are removed.
-        findings: Problems are added to it.
-    """
-    file_sets = []
-    for manifest_file in manifest.list_manifests(folder):
-        contents = Manifest.read(manifest_file)
+    """Returns the files that each manifest lists, and the files of each folder without manifests."""
+    requested = dict.fromkeys(map(files.normalize_path, paths))
+    unlisted, file_sets = requested.copy(), []
+    for manifest_file, contents in manifest.read_manifests(paths).items():
+        folder = os.path.dirname(manifest_file)
         listed = {os.path.join(folder, shard.file): shard for shard in contents.shards}
-        requested = {path: shard for path, shard in listed.items() if path in unlisted}
-        if not requested:
+        entries = {path: shard for path, shard in listed.items() if path in requested}
+        if not entries:
             continue
-        file_sets.append(_FileSet(manifest_file, contents, requested))
-        for path in requested:
-            del unlisted[path]
-        unchecked = []
-        for path in sorted(listed.keys() - requested.keys()):
-            if files.exists(path):
-                unchecked.append(path)
-            else:
-                findings.problems.append(f"{path} is missing; {manifest_file} lists it")
-        if unchecked:
-            findings.notes.append(
-                f"not checked, because --input_file does not match them: {len(unchecked)} more files of "
-                f"{manifest_file}, the first {unchecked[0]}"
+        file_sets.append(_FileSet(manifest_file, contents, entries))
+        absent = [path for path in listed if path not in requested and not files.exists(path)]
+        findings.problems.extend(f"{path} is missing; {manifest_file} lists it" for path in absent)
+        for path in entries:
+            unlisted.pop(path, None)
+    described = {os.path.dirname(str(each.manifest_file)) for each in file_sets}
+    for folder, group in itertools.groupby(sorted(unlisted), os.path.dirname):
+        if folder in described:
+            findings.problems.extend(
+                f"{path} is not listed in any manifest of its folder, so it may be from another run; remove it, or do "
+                "not pass it"
+                for path in group
             )
+        else:
+            findings.notes.append(f"no manifest in {folder or '.'} lists the files, to compare them with")
+            file_sets.append(_FileSet(None, None, dict.fromkeys(group)))
     return file_sets
 
 
@@ -193,7 +164,7 @@ def _check_file_set(
     advance: Callable[[int], None],
     findings: Findings,
 ) -> None:
-    max_seq_length, max_predictions_per_seq = _read_lengths(file_set)
+    flags = file_set.source.source["flags"] if file_set.source else {}
     if file_set.source and options.vocab_file:
         expected, actual = file_set.source.source.get("vocabulary"), files.sha256(options.vocab_file)
         if actual != expected:
@@ -207,7 +178,8 @@ def _check_file_set(
     if not file_set.entries:
         return
     try:
-        schema = batches.infer_schema(list(file_set.entries), limit, max_seq_length, max_predictions_per_seq)
+        lengths = flags.get("max_seq_length"), flags.get("max_predictions_per_seq")
+        schema = batches.infer_schema(list(file_set.entries), limit, *lengths)
     except UserError as error:
         findings.problems.append(str(error))
         return
@@ -218,18 +190,16 @@ def _check_file_set(
             f"{config.max_position_embeddings}"
         )
     read = 0
-    flags = file_set.source.source["flags"] if file_set.source else {}
     pieces = validation.WordPieces(vocab) if vocab else None
     check = functools.partial(
         validation.find_first_violation, word_pieces=pieces, one_segment=get_objective(flags) == NONE
     )
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-        check_group = functools.partial(_check_group, schema=schema, check=check, advance=advance)
-        for results in threads.map(check_group, _group_files(file_set.entries)):
-            for count, problem in results:
-                read += count
-                if problem:
-                    findings.problems.append(problem)
+        check_file = functools.partial(_check_file, schema=schema, check=check, advance=advance)
+        for count, problem in threads.map(check_file, file_set.entries, file_set.entries.values()):
+            read += count
+            if problem:
+                findings.problems.append(problem)
     if pieces and read:
         recorded = flags.get("do_lower_case")
         # Without a manifest, only the pieces show whether text was lower-cased, and some text has no capital letters.
@@ -244,78 +214,6 @@ def _check_file_set(
     findings.files += len(file_set.entries)
     findings.records += read
     findings.checked += _describe_checks(file_set, schema, read, vocab, limit)
-
-
-def _read_lengths(file_set: _FileSet) -> tuple[int | None, int | None]:
-    """Returns the manifest's flags max_seq_length and max_predictions_per_seq, or (None, None) without a manifest."""
-    if file_set.source is None:
-        return None, None
-    try:
-        flags = file_set.source.source["flags"]
-        return int(flags["max_seq_length"]), int(flags["max_predictions_per_seq"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{file_set.manifest_file} lacks the flags max_seq_length and max_predictions_per_seq; restore it from a "
-            "copy, or remove it to check the files without a manifest"
-        ) from error
-
-
-def _group_files(entries: Mapping[str, Shard | None]) -> Iterator[list[_Entry]]:
-    """Yields the files and their manifest entries in order, in groups. Small files share a group."""
-    group: list[_Entry] = []
-    size = 0
-    for path, shard in entries.items():
-        group.append((path, shard))
-        size += shard.bytes if shard else files.size(path)
-        if size > _GROUP_BYTES or len(group) == _MAX_GROUP_FILES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
-def _check_group(
-    group: list[_Entry], schema: record_schema.Schema, check: _Check, advance: Callable[[int], None]
-) -> list[tuple[int, str | None]]:
-    """Checks the files of a group together, and one by one if there is a problem.
-
-    Args:
-        group: Paths of files and their manifest entries.
-        schema: Schema of the records.
-        check: Function that returns the first violation in a batch, or None.
-        advance: Function that is called with numbers of bytes that were read.
-
-    Returns:
-        For each file, the number of readable records, and an error message or None.
-    """
-    if len(group) == 1:
-        return [_check_file(*group[0], schema, check, advance)]
-    counts = _count_valid_records(group, schema, check)
-    if counts is not None:
-        advance(sum(2 * shard.bytes if shard else files.size(path) for path, shard in group))
-        return [(count, None) for count in counts]
-    half = len(group) // 2
-    return [each for part in (group[:half], group[half:]) for each in _check_group(part, schema, check, advance)]
-
-
-def _count_valid_records(group: list[_Entry], schema: record_schema.Schema, check: _Check) -> list[int] | None:
-    """Returns the number of records in each file of a group, or None if there is a problem with any of the files."""
-    counts = np.zeros(len(group), np.int64)
-    try:
-        for numbers, batch in batches.read_together([path for path, _ in group], schema):
-            if check(batch):
-                return None
-            counts += np.bincount(numbers, minlength=len(group))
-        for (path, shard), count in zip(group, counts.tolist(), strict=True):
-            if shard and (files.size(path), count, files.sha256(path)) != (
-                shard.bytes,
-                shard.records,
-                shard.sha256,
-            ):
-                return None
-    except (UserError, OSError, tf.errors.OpError):
-        return None
-    return counts.tolist()
 
 
 def _check_file(

@@ -1,10 +1,9 @@
 """The fast algorithm from text to records: uses little memory and all cores, and can be resumed at any time.
 
 1. Tokenize: each part of an input file becomes a part of a corpus on disk. The parts are then joined.
-2. Make instances (training examples): each block of documents becomes instances, once for each of the --dupe_factor
-   passes, sorted by a random key.
-3. Write shards: each shard collects the instances of its range of keys from all blocks. Several workers write a shard
-   together, unless it is compressed.
+2. Make instances: each block of documents becomes instances, once for each pass, sorted by a random key.
+3. Write shards: each bucket, a part of a shard, collects the instances of its range of keys from all blocks and encodes
+   them. A shard is written from its buckets.
 
 Worker processes run the tasks of each step and store the results in a working folder next to the records, or in the
 current folder for remote records. Result files are written atomically, and a task is complete if its file exists. So a
@@ -24,12 +23,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from data_gen.options import RecordOptions
-from data_gen.pipelines import preparation, run_plan, shard_writing, summary, worker
+from data_gen.pipelines import preparation, run_plan, summary, worker
 from data_gen.pipelines.worker import TextError
-from data_gen.pipelines.worker_pool import Pool, WorkerPool
+from data_gen.pipelines.worker_pool import WorkerPool
 from data_gen.text import formats, token_store
 from data_gen.text.exclusion import ExcludedTexts
-from data_gen.text.file_states import FileState, check_unchanged
 from data_gen.text.token_store import TokenStore
 from data_gen.text.word_boundaries import WordBoundaries
 from official_bert.data import manifest
@@ -46,11 +44,11 @@ _CHANGED_FILES = "other text, --vocab_file, --exclude_texts or --word_boundaries
 def create_records(
     options: RecordOptions,
     source: dict[str, Any],
-    states: dict[str, FileState],
+    states: dict[str, tuple[int, int] | None],
     vocab_text: str,
     boundaries: WordBoundaries | None,
     excluded: ExcludedTexts | None,
-    pool: Callable[[str], Pool],
+    pool: Callable[[str], WorkerPool],
 ) -> manifest.Manifest:
     """Makes the record files and their manifest.
 
@@ -101,12 +99,12 @@ def create_records(
             tasks = [{"block": list(each)} for each in blocks]
             workers.grow(min(options.num_workers, len(tasks)))
             counts = workers.do_all("making instances", tasks, "blocks")
-            # A compressed file can only be written sequentially, by one worker.
-            if isinstance(workers, WorkerPool) and not options.gzip:
-                shards = shard_writing.write_shards(plan, folder, workers, options.num_workers)
-            else:
-                tasks = [{"shard": [number]} for number in range(len(plan.outputs))]
-                shards = workers.do_all("writing records", tasks, "shards")
+            num_buckets = plan.buckets_per_shard * len(plan.outputs)
+            workers.do_all("encoding records", [{"bucket": [bucket]} for bucket in range(num_buckets)], "parts")
+            for task in tasks:  # The instances are encoded, so their disk space is free for the records.
+                files.remove(worker.get_spool_path(folder, *task["block"]))
+            tasks = [{"shard": [number]} for number in range(len(plan.outputs))]
+            shards = workers.do_all("writing records", tasks, "shards")
         empty = sum(not shard["records"] for shard in shards)
         if empty:
             print(f"warning: {empty:,} of {len(shards):,} files are empty; write fewer files", file=sys.stderr)
@@ -152,18 +150,10 @@ def _open_run_folder(work_folder: str, source: dict[str, Any]) -> str:
     return os.path.join(work_folder, name)
 
 
-def _tokenize(folder: str, options: RecordOptions, states: dict[str, FileState], workers: Pool) -> dict[str, int]:
-    """Tokenizes the text into a corpus in the run's folder.
-
-    Args:
-        folder: The run's folder.
-        options: The flags.
-        states: For each text file, its size and modification time at the start of the run.
-        workers: The workers.
-
-    Returns:
-        Counts of the corpus: tokens, sentences, documents, and tokens that are [UNK].
-    """
+def _tokenize(
+    folder: str, options: RecordOptions, states: dict[str, tuple[int, int] | None], workers: WorkerPool
+) -> dict[str, int]:
+    """Tokenizes the text into a corpus in the run's folder. Returns its numbers of tokens, documents, ..."""
     corpus = os.path.join(folder, worker.CORPUS)
     parts: list[tuple[int, int]] = []
     if not os.path.exists(os.path.join(corpus, token_store.COMPLETE)):
@@ -178,7 +168,7 @@ def _tokenize(folder: str, options: RecordOptions, states: dict[str, FileState],
         amounts = [sizes[number] / len(descriptions[number]["ranges"]) for number, _ in parts]
         workers.do_all("tokenizing", [{"part": list(each)} for each in parts], "MB", amounts)
         try:
-            check_unchanged(states)
+            files.check_unchanged(states)
         except UserError as error:
             raise TextError(str(error)) from error
     folders = [worker.get_part_folder(folder, *each) for each in parts]

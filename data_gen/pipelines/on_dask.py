@@ -15,6 +15,7 @@ from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine
 from data_gen.pipelines.summary import RecordSummary
 from data_gen.pipelines.worker import TextError, Worker
+from data_gen.pipelines.worker_pool import WorkerPool
 from official_bert.errors import UserError
 from official_bert.utils import dask_cluster, files
 
@@ -40,18 +41,12 @@ def create_pretraining_data(options: RecordOptions, address: str) -> RecordSumma
         return one_machine.create_pretraining_data(options, functools.partial(DaskPool, cluster))
 
 
-class DaskPool:
-    """Runs the tasks of a working folder on a Dask cluster. Implements worker_pool.Pool."""
+class DaskPool(WorkerPool):
+    """A pool without processes of its own, which runs the tasks of a working folder on a Dask cluster."""
 
     def __init__(self, cluster: dask_cluster.Cluster, folder: str) -> None:
-        self._cluster, self._folder = cluster, files.make_absolute(folder)
-        self._run = uuid.uuid4().hex
-
-    def __enter__(self) -> "DaskPool":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+        super().__init__(files.make_absolute(folder))
+        self._cluster, self._run = cluster, uuid.uuid4().hex
 
     def grow(self, count: int) -> None:
         """Does nothing, because the user decides how many workers the cluster has."""

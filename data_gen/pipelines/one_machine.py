@@ -6,13 +6,13 @@ from collections.abc import Callable
 from data_gen.options import RecordOptions
 from data_gen.pipelines import fast, outputs, preparation, reference
 from data_gen.pipelines.summary import RecordSummary
-from data_gen.pipelines.worker_pool import Pool, WorkerPool
-from data_gen.text import file_states
+from data_gen.pipelines.worker_pool import WorkerPool
 from official_bert.data import manifest
+from official_bert.utils import files
 
 
-def create_pretraining_data(options: RecordOptions, pool: Callable[[str], Pool] = WorkerPool) -> RecordSummary:
-    """Makes record files and their manifest from text files.
+def create_pretraining_data(options: RecordOptions, pool: Callable[[str], WorkerPool] = WorkerPool) -> RecordSummary:
+    """Reads the text, makes the instances, and writes the records and their manifest.
 
     With the fast algorithm, the records depend only on text, vocabulary, flags and seed, not on the number of workers
     or on interruptions. The reference algorithm holds everything in memory, like the original script. For the same
@@ -28,7 +28,7 @@ def create_pretraining_data(options: RecordOptions, pool: Callable[[str], Pool] 
     """
     paths, vocab, tokenizer, boundaries, excluded, flags = preparation.check_options(options)
     with outputs.lock_outputs(options):
-        states = {path: file_states.get_file_state(path) for path in paths}
+        states = {path: None if files.is_remote(path) else files.size_and_time(path) for path in paths}
         vocab_hash = hashlib.sha256(vocab.encode()).hexdigest()
         source = manifest.describe_source(flags, vocab_hash, paths)
         completed = outputs.read_completed(options, source)

@@ -17,7 +17,6 @@ from data_gen.rules.instances import Instance, InstanceConfig, make_instances
 from data_gen.text import documents
 from data_gen.text.documents import Document
 from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
-from data_gen.text.file_states import FileState, check_unchanged
 from data_gen.text.word_boundaries import MarkingTokenizer, get_continuation_mark
 from official_bert.data import manifest
 from official_bert.errors import UserError
@@ -31,7 +30,7 @@ from official_bert.utils.progress import Progress
 def create_records(
     options: RecordOptions,
     source: dict[str, Any],
-    states: dict[str, FileState],
+    states: dict[str, tuple[int, int] | None],
     tokenizer: FastTokenizer | MarkingTokenizer,
     excluded: ExcludedTexts | None,
 ) -> RecordSummary:
@@ -48,7 +47,7 @@ def create_records(
     if not corpus:
         expected = "expected one sentence per line and an empty line between documents"
         raise UserError(f"{explain_empty_text(kept.counts)}; {expected}")
-    check_unchanged(states)
+    files.check_unchanged(states)
     ids = collections.Counter(itertools.chain.from_iterable(itertools.chain.from_iterable(corpus)))
     vocab = tokenizer.vocab
     unknown = ids[vocab[exact.UNK]] + ids[vocab[exact.UNK] + get_continuation_mark(vocab)]

@@ -5,25 +5,23 @@ It reads one task per line from standard input, in JSON, and writes one line wit
 - `{"file": [file]}`: detect the format of an input file and split it into parts,
 - `{"part": [file, part]}`: tokenize a part of an input file,
 - `{"block": [pass, block]}`: make the instances of a block of documents,
-- `{"shard": [shard]}`: write a shard.
+- `{"bucket": [bucket]}`: encode the records of a bucket, a part of a shard (see shuffle.py),
+- `{"shard": [shard]}`: write a shard, which consists of its buckets.
 
-The results of these tasks are written to files atomically. A task whose result file exists is not run again.
-
-Several workers can write a shard together (see shard_writing.py). `{"bucket": [bucket]}` encodes the records of a
-bucket and holds them in memory. `{"write": [path, position]}` writes them into a file.
+Results are written to files atomically. A task whose result file exists is not run again.
 """
 
 import collections
 import contextlib
 import functools
+import itertools
 import json
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
-
-import numpy as np
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import preparation, shuffle, writer
@@ -50,8 +48,6 @@ _MAX_PLAN_BYTES = 4 << 30  # A plan lists all text files, blocks and shards.
 CORPUS, VOCAB, OPTIONS, PLAN = "corpus", "vocab.txt", "options.json", "run.json"
 WORDS, EXCLUDED = "words.txt", "excluded.txt"
 
-_Steps = dict[str, Callable[..., dict[str, Any]]]
-
 
 class TextError(UserError):
     """The text cannot be read with these flags. Unlike after other errors, running the command again does not help."""
@@ -62,24 +58,21 @@ class Worker:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._frames: list[bytes] = []  # The encoded records of a bucket, until they are written.
 
     def do(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Runs a task and returns its result. If the result of the task is stored, it is returned instead."""
-        stored: _Steps = {
+        """Runs a task and returns its result, or returns the stored result of a completed task."""
+        steps: dict[str, Callable[..., dict[str, Any]]] = {
             "file": self._describe_file,
             "part": self._tokenize_part,
             "block": self._make_block,
+            "bucket": self._encode_bucket,
             "shard": self._write_shard,
         }
-        repeated: _Steps = {"bucket": self._encode_bucket, "write": self._write_bucket}  # These results are not stored.
         name, arguments = next(iter(task.items()))
-        if name in repeated:
-            return repeated[name](*arguments)
         done = os.path.join(self._folder, f"{name}-{'-'.join(map(str, arguments))}.json")
         if os.path.exists(done):
             return files.read_json_object(done)
-        result = stored[name](*arguments)
+        result = steps[name](*arguments)
         files.write_text(done, json.dumps(result))
         return result
 
@@ -154,9 +147,6 @@ class Worker:
                 raise
         return {}
 
-    def _get_spool_path(self, number_of_pass: int, block: int) -> str:
-        return os.path.join(self._folder, f"spooled-{number_of_pass}-{block}")
-
     def _make_block(self, number_of_pass: int, block: int) -> dict[str, int]:
         """Makes the instances of a block of documents and writes them to disk, sorted by random keys.
 
@@ -171,59 +161,36 @@ class Worker:
         first, last = self._plan.blocks[block]
         instances = vectorized_instances.make_instances(self._store, first, last, self._config, random)
         self._store.release()
-        shuffle.spool(
-            self._get_spool_path(number_of_pass, block), shuffle.sort_by_random_keys(instances, random), self._layout
-        )
+        path = get_spool_path(self._folder, number_of_pass, block)
+        shuffle.spool(path, shuffle.sort_by_random_keys(instances, random), self._layout)
         return shuffle.count_statistics(instances)
 
-    def _write_shard(self, number: int) -> dict[str, Any]:
-        """Writes a shard completely, and returns its entry for the manifest."""
-        path = self._plan.outputs[number]
-        count = 0
-        with writer.open_shard(path, self._options.gzip) as shard:
-            for bucket in range(number * self._plan.buckets_per_shard, (number + 1) * self._plan.buckets_per_shard):
-                rows = self._collect(bucket)
-                count += len(rows)
-                for content in self._encode_frames(rows):
-                    shard.write(content)
-        return {
-            "file": os.path.basename(path),
-            "records": count,
-            "bytes": files.size(path),
-            "sha256": files.sha256(path),
-        }
-
-    def _encode_frames(self, rows: np.ndarray) -> Iterator[bytes]:
-        """Yields rows (see shuffle.py), encoded as records with the framing of the TFRecord format."""
+    def _encode_bucket(self, bucket: int) -> dict[str, Any]:
+        """Writes the records of a bucket to a file in the working folder. Returns their number."""
+        passes, blocks = range(self._options.dupe_factor), range(len(self._plan.blocks))
+        spooled = [get_spool_path(self._folder, *each) for each in itertools.product(passes, blocks)]
+        rows = shuffle.collect_bucket(spooled, bucket, self._layout)
         schema = shuffle.make_schema(self._config)
-        for start in range(0, len(rows), _RECORDS_AT_ONCE):
-            batch = shuffle.make_features(rows[start : start + _RECORDS_AT_ONCE])
-            yield writer.frame_records(record_codec.encode(batch, schema))
+        with files.write_atomically(self._get_bucket_path(bucket)) as temporary, open(temporary, "wb") as target:
+            for start in range(0, len(rows), _RECORDS_AT_ONCE):
+                batch = shuffle.make_features(rows[start : start + _RECORDS_AT_ONCE])
+                target.write(writer.frame_records(record_codec.encode(batch, schema)))
+        return {"records": len(rows)}
 
-    def _encode_bucket(self, bucket: int) -> dict[str, int]:
-        rows = self._collect(bucket)
-        self._frames = list(self._encode_frames(rows))
-        return {"records": len(rows), "bytes": sum(map(len, self._frames))}
+    def _get_bucket_path(self, bucket: int) -> str:
+        return os.path.join(self._folder, f"encoded-{bucket}")
 
-    def _write_bucket(self, path: str, position: int) -> dict[str, Any]:
-        try:
-            with open(path, "r+b") as shard:
-                shard.seek(position)
-                shard.writelines(self._frames)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, path) from error
-        self._frames = []
-        return {}
-
-    def _collect(self, bucket: int) -> np.ndarray:
-        """Returns the instances of a bucket, a range of random keys, from all blocks and passes.
-
-        They are rows (see shuffle.py), sorted by key.
-        """
-        spooled = [
-            self._get_spool_path(p, b) for p in range(self._options.dupe_factor) for b in range(len(self._plan.blocks))
-        ]
-        return shuffle.collect_bucket(spooled, bucket, self._layout)
+    def _write_shard(self, number: int) -> dict[str, Any]:
+        """Joins the buckets of a shard. Returns its entry for the manifest."""
+        path, count = self._plan.outputs[number], 0
+        with files.write_atomically(path) as temporary:
+            with writer.open_shard(temporary, self._options.gzip) as shard:
+                for bucket in range(number * self._plan.buckets_per_shard, (number + 1) * self._plan.buckets_per_shard):
+                    count += self.do({"bucket": [bucket]})["records"]
+                    with open(self._get_bucket_path(bucket), "rb") as encoded:
+                        shutil.copyfileobj(encoded, shard, 1 << 20)
+            size, digest = files.size(temporary), files.sha256(temporary)
+        return {"file": os.path.basename(path), "records": count, "bytes": size, "sha256": digest}
 
 
 @contextlib.contextmanager
@@ -233,6 +200,11 @@ def _convert_text_errors() -> Iterator[None]:
         yield
     except UserError as error:
         raise TextError(str(error)) from error
+
+
+def get_spool_path(folder: str, number_of_pass: int, block: int) -> str:
+    """Returns the path of the instances of a block in the working folder."""
+    return os.path.join(folder, f"spooled-{number_of_pass}-{block}")
 
 
 def get_part_folder(folder: str, number: int, part: int) -> str:

@@ -1,40 +1,22 @@
 """The pool of worker processes that run the tasks of the fast algorithm."""
 
+import concurrent.futures
 import contextlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from data_gen.pipelines import worker
 from official_bert.errors import UserError
 from official_bert.utils.progress import Progress
 
-Ask = Callable[[dict[str, Any]], dict[str, Any]]  # Sends a task to a worker and returns the result.
-
-
-class Pool(Protocol):
-    """A pool of workers: processes on this machine (`WorkerPool`) or on a cluster (on_dask.py)."""
-
-    def __enter__(self) -> "Pool": ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def grow(self, count: int) -> None:
-        """Starts worker processes until there are `count`. Does nothing on a cluster."""
-
-    def do_all(
-        self, what: str, tasks: list[dict[str, Any]], unit: str, amounts: list[float] | None = None
-    ) -> list[dict[str, Any]]:
-        """Runs tasks and returns their results in order (see WorkerPool.do_all)."""
-
 
 class WorkerPool:
-    """Worker processes (see worker.py) on this machine that share a working folder. A thread controls each process."""
+    """Worker processes (see worker.py) on this machine for a working folder. A thread waits for each process."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -69,7 +51,6 @@ class WorkerPool:
         tasks: list[dict[str, Any]],
         unit: str,
         amounts: list[float] | None = None,
-        do: Callable[[dict[str, Any], Ask], dict[str, Any]] | None = None,
     ) -> list[dict[str, Any]]:
         """Runs tasks on the worker processes and returns their results in the order of the tasks.
 
@@ -78,46 +59,33 @@ class WorkerPool:
             tasks: The tasks (see worker.py).
             unit: Unit of the amounts, for the progress lines.
             amounts: Amount of work of each task. Defaults to 1 each.
-            do: Function (task, ask) that runs a task on a worker and returns the result. `ask` sends a task to this
-                worker and returns the answer. Defaults to a single call of `ask`.
 
         Raises:
             Exception: The first error of a task (see `ask`). After it, no more tasks are started.
         """
-        amounts = amounts or [1] * len(tasks)
-        pending = iter(range(len(tasks)))  # Shared by the threads; each number is taken once.
-        results: list[dict[str, Any] | None] = [None] * len(tasks)
-        errors: list[BaseException] = []
-        progress = Progress(what, sum(amounts), unit)
-        done = 0.0
-        lock = threading.Lock()
+        amounts = amounts or [1.0] * len(tasks)
+        free: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
+        for process in self._processes:
+            free.put(process)
 
-        def drive(process: subprocess.Popen[str]) -> None:
-            nonlocal done
-
-            def ask_process(task: dict[str, Any]) -> dict[str, Any]:
+        def run(task: dict[str, Any]) -> dict[str, Any]:
+            process = free.get()
+            try:
                 return ask(process, task, self._folder)
+            finally:
+                free.put(process)
 
-            while not errors and (number := next(pending, None)) is not None:
-                try:
-                    result = do(tasks[number], ask_process) if do else ask_process(tasks[number])
-                except BaseException as error:  # Including KeyboardInterrupt.
-                    errors.append(error)
-                    return
-                with lock:
-                    results[number] = result
-                    done += amounts[number]
-                    progress.update(done)
-
-        threads = [threading.Thread(target=drive, args=(process,), daemon=True) for process in self._processes]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(1)  # Without a timeout, a Ctrl-C just before the call would be handled only afterwards.
-        if errors:
-            raise errors[0]
-        return [result for result in results if result is not None]
+        progress, done = Progress(what, sum(amounts), unit), 0.0
+        threads = concurrent.futures.ThreadPoolExecutor(len(self._processes))
+        try:
+            futures = {threads.submit(run, task): amount for task, amount in zip(tasks, amounts, strict=True)}
+            for future in concurrent.futures.as_completed(futures):
+                future.result()  # raises the error of the task
+                done += futures[future]
+                progress.update(done)
+            return [future.result() for future in futures]
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 def ask(process: subprocess.Popen[str], task: dict[str, Any], folder: str) -> dict[str, Any]:

@@ -41,8 +41,8 @@ def _frame_length(length: int) -> bytes:
 
 @contextlib.contextmanager
 def open_shard(path: str, gzip: bool) -> Iterator[Any]:
-    """Yields a writer of bytes for a record file. The file appears under `path` when the context ends without error."""
-    with files.write_atomically(path) as temporary, open(temporary, "wb") as raw:
+    """Yields a writer of bytes to a file, compressed or not."""
+    with open(path, "wb") as raw:
         # The header contains no name and no time, so that equal records give equal bytes.
         zipped = GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) if gzip else None
         with zipped or contextlib.nullcontext(raw) as writer:
@@ -71,7 +71,8 @@ def write(instances: Sequence[Instance], paths: list[str], max_seq_length: int, 
     layout = shuffle.Layout(max_seq_length, max_predictions_per_seq, np.dtype("<u4"), 1)
     progress = Progress("writing", len(instances), "instances")
     with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(open_shard(path, gzip=False)) for path in paths]
+        temporary = [stack.enter_context(files.write_atomically(path)) for path in paths]
+        writers = [stack.enter_context(open(path, "wb")) for path in temporary]
         for start in range(0, len(instances), _RECORDS_AT_ONCE):
             rows = _make_rows(instances[start : start + _RECORDS_AT_ONCE], layout)
             records = record_codec.encode(shuffle.make_features(rows), schema)

@@ -4,12 +4,9 @@ Texts are compared without white space, so line breaks and sentence boundaries d
 """
 
 import collections
-import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
-
-import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.utils import files, row_files, tables
@@ -17,11 +14,6 @@ from official_bert.utils.bad_rows import NoBadRows
 from official_bert.utils.counting import pluralize
 
 MIN_CHARACTERS = 20  # Without white space. Shorter texts occur in documents by chance.
-
-# Texts are found by a hash of their first MIN_CHARACTERS characters: a polynomial modulo 2**64.
-_BASE = 0x9E3779B97F4A7C15
-_SPREAD = np.uint64(0xD6E8FEB86659FD93)  # Spreads differences in any bit to the upper bits.
-_TABLE_BITS = 20
 
 
 class ExcludedTexts:
@@ -39,21 +31,9 @@ class ExcludedTexts:
         squeezed = {_remove_white_space(text) for text in texts} - {""}
         self.texts = sorted(text for text in squeezed if len(text) >= MIN_CHARACTERS)
         self.too_short = len(squeezed) - len(self.texts)
-
-    @functools.cached_property
-    def _texts_by_start(self) -> dict[str, list[str]]:
-        texts = collections.defaultdict(list)
+        self._texts_by_start = collections.defaultdict(list)
         for text in self.texts:
-            texts[text[:MIN_CHARACTERS]].append(text)
-        return texts
-
-    @functools.cached_property
-    def _hash_table(self) -> np.ndarray:
-        """A bool table [2 ** _TABLE_BITS] that is True at the hashes of the texts' first MIN_CHARACTERS characters."""
-        table = np.zeros(1 << _TABLE_BITS, bool)
-        for start in self._texts_by_start:
-            table[_hash_windows(start)] = True
-        return table
+            self._texts_by_start[text[:MIN_CHARACTERS]].append(text)
 
     def is_in(self, document: Sequence[str]) -> bool:
         """Returns whether a document contains one of the texts.
@@ -62,11 +42,10 @@ class ExcludedTexts:
             document: Lines or sentences.
         """
         text = _remove_white_space("".join(document))
-        if len(text) < MIN_CHARACTERS:
-            return False
-        for position in np.flatnonzero(self._hash_table[_hash_windows(text)]).tolist():
-            candidates = self._texts_by_start.get(text[position : position + MIN_CHARACTERS], ())
-            if any(text.startswith(each, position) for each in candidates):
+        starts = self._texts_by_start
+        for position in range(len(text) - MIN_CHARACTERS + 1):
+            start = text[position : position + MIN_CHARACTERS]
+            if start in starts and any(text.startswith(each, position) for each in starts[start]):
                 return True
         return False
 
@@ -161,18 +140,3 @@ def _find_strings(value: Any) -> Iterator[str]:
 
 def _remove_white_space(text: str) -> str:
     return "".join(text.split()).encode("utf-8", "ignore").decode()  # JSON can contain lone surrogates.
-
-
-def _hash_windows(text: str) -> np.ndarray:
-    """Returns the hashes of all substrings of MIN_CHARACTERS characters of a text, reduced to _TABLE_BITS bits."""
-    values = np.frombuffer(text.encode("utf-32-le"), "<u4").astype(np.uint64)
-    hashes_of_4 = values
-    for length in (1, 2, 4, 8):  # Doubles the number of characters per hash.
-        values = values[:-length] * _compute_power(length) + values[length:]
-        hashes_of_4 = values if length == 2 else hashes_of_4
-    values = values[:-4] * _compute_power(4) + hashes_of_4[16:]  # 16 + 4 = MIN_CHARACTERS
-    return (values * _SPREAD) >> np.uint64(64 - _TABLE_BITS)
-
-
-def _compute_power(exponent: int) -> np.uint64:
-    return np.uint64(pow(_BASE, exponent, 1 << 64))

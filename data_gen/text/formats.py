@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from data_gen.options import TEXT_FORMATS, TextOptions
+from data_gen.options import TextOptions
 from data_gen.text.sentences import check_language, split_sentences
 from official_bert.errors import UserError
 from official_bert.utils import files, row_files, streams, tables
@@ -53,7 +53,7 @@ def read_documents(
 
     Args:
         path: A local file, or a URL of a file system that TensorFlow or fsspec supports.
-        format: One of `TEXT_FORMATS` or `row_files.KINDS`. "auto" calls `detect_format`.
+        format: One of options.TEXT_FORMATS or `row_files.KINDS`. "auto" calls `detect_format`.
         language: ISO 639 code of the language whose rules split paragraphs into sentences. Languages without rules use
             general ones.
         text_field: The field or column of the text, for "jsonl" and files of rows.
@@ -62,14 +62,28 @@ def read_documents(
         end: End of the range. Defaults to the end of the file.
 
     Raises:
-        UserError: If the format or language code is invalid (before anything is read). While reading, if the text is
-            not UTF-8 or does not match the format, or the file is missing, unreadable or damaged. The message names the
-            file and the line or row.
+        UserError: If the language code is invalid, the text is not UTF-8 or does not match the format, or the
+            file is missing, unreadable or damaged.
     """
-    if format not in (*TEXT_FORMATS, *row_files.KINDS):
-        raise UserError(f"unknown text format {format!r}; expected one of {', '.join(TEXT_FORMATS)}")
     check_language(language)
-    return _read_documents(path, format, language, text_field, drop_invalid_utf8, start, end)
+    split = partial(split_sentences, language=language)
+    if format == "auto":
+        format = detect_format(path, language)
+    if format in row_files.KINDS:
+        for position, row in row_files.read_rows(path, format, [text_field], (start, end), drop_invalid_utf8):
+            if row[text_field] is None:
+                raise UserError(f"{path}, {position}: {text_field!r} is null; expected text")
+            if document := split(row[text_field]):
+                yield document
+        return
+    lines = streams.read_lines(path, start, end)
+    texts = map(str.strip, streams.decode_lines(path, lines, drop_invalid_utf8, at_start=not start))
+    if format in ("sentences", "paragraphs"):
+        yield from _read_plain_text(texts, _keep_line if format == "sentences" else split)
+    elif format == "wikiextractor":
+        yield from _read_wikiextractor(path, texts, split)
+    else:
+        yield from _read_jsonl(path, texts, split, text_field, drop_invalid_utf8)
 
 
 def read_with_options(
@@ -194,34 +208,6 @@ def describe_formats(formats: list[str], options: TextOptions) -> str:
 def _keeps_lines(format: str, options: TextOptions) -> bool:
     """Returns whether the lines of a file that was detected as paragraphs are each treated as one sentence."""
     return format == "paragraphs" and options.input_format == "auto" and not options.detects_paragraphs
-
-
-def _read_documents(
-    path: str, format: str, language: str, text_field: str, drop_invalid_utf8: bool, start: int, end: int | None
-) -> Iterator[Document]:
-    split = partial(split_sentences, language=language)
-    if format == "auto":
-        format = row_files.detect_kind(path) or format
-    if format in row_files.KINDS:
-        for position, row in row_files.read_rows(path, format, [text_field], (start, end), drop_invalid_utf8):
-            if row[text_field] is None:
-                raise UserError(f"{path}, {position}: {text_field!r} is null; expected text")
-            if document := split(row[text_field]):
-                yield document
-        return
-    lines = streams.read_lines(path, start, end)
-    if format == "auto":
-        # The first lines are kept and not read again, because the file may be a pipe.
-        head = list(_read_head(lines))
-        format = _detect_text_format(path, head, language)
-        lines = itertools.chain(head, lines)
-    texts = map(str.strip, streams.decode_lines(path, lines, drop_invalid_utf8, at_start=not start))
-    if format in ("sentences", "paragraphs"):
-        yield from _read_plain_text(texts, _keep_line if format == "sentences" else split)
-    elif format == "wikiextractor":
-        yield from _read_wikiextractor(path, texts, split)
-    else:
-        yield from _read_jsonl(path, texts, split, text_field, drop_invalid_utf8)
 
 
 def _read_head(lines: Iterator[bytes]) -> Iterator[bytes]:

@@ -4,7 +4,6 @@ The docstrings are read from source files. The modules are not imported.
 """
 
 import ast
-import collections
 import os
 import re
 import zlib
@@ -25,7 +24,7 @@ _LEFT_OUT = frozenset(
 
 _HELD_OUT_PERCENT = 5
 
-_Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def reference_documents() -> Iterator[tuple[str, str]]:
@@ -49,22 +48,8 @@ def docstring_documents() -> Iterator[tuple[str, str]]:
                     tree = ast.parse(reader.read())
             except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
                 continue  # A few files are invalid on purpose.
-            strings = [ast.get_docstring(node) for node in _find_documented_nodes(tree)]
+            strings = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, _DOCUMENTED)]
             yield os.path.relpath(path, library), "\n\n".join(string for string in strings if string)
-
-
-def _find_documented_nodes(module: ast.Module) -> Iterator[_Documented]:
-    """Yields the nodes of a module's syntax tree that can have a docstring, in the order of ast.walk.
-
-    Expressions are not visited.
-    """
-    statements: collections.deque[ast.AST] = collections.deque([module])
-    while statements:
-        node = statements.popleft()
-        if isinstance(node, _Documented):
-            yield node
-        inner = ast.stmt | ast.excepthandler | ast.match_case
-        statements.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, inner))
 
 
 def sentences(text: str) -> Iterator[str]:

@@ -29,7 +29,6 @@ from official_bert.modeling.config import BertConfig
 from official_bert.runs import run_file
 from official_bert.runs.locks import lock_folder
 from official_bert.utils import files, row_files
-from official_bert.utils.counting import pluralize
 
 _WORK = "adaptation"
 _OPTIONS_FILE, _CONTENTS_FILE = "options.json", "contents.json"  # In the folder of texts.
@@ -111,14 +110,6 @@ def _check_folder(options: Options, work: str) -> None:
     contents = files.read_json_object(os.path.join(work, records.TEXTS, _CONTENTS_FILE))
     for flag, patterns in options.text_files.items():
         row_files.check_unchanged(contents[flag], patterns, flag)
-    words_file = os.path.join(work, words.WORDS_FILE)
-    if options.new_words_file and files.exists(options.new_words_file) and files.exists(words_file):
-        before, now = files.read_json_object(words_file)["new_words"], words.read_new_words(options.new_words_file)
-        if before != now:
-            raise UserError(
-                f"--new_words_file has changed since: {options.new_words_file} has {pluralize(len(now), 'word')}, "
-                f"which differ from the {len(before):,} of the start; restore it, or pass another --output_dir"
-            )
 
 
 def _run_stages(options: Options, work: str) -> int:

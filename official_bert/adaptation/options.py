@@ -108,6 +108,7 @@ class Options(TextOptions, AdamOptions):
     def text_files(self) -> dict[str, list[str]]:
         """The file names and patterns of each flag that names text files. Flags that are not set are left out."""
         patterns = {name: getattr(self, name) for name in ("input_file", "general_file", "exclude_texts")}
+        patterns["new_words_file"] = [self.new_words_file] if self.new_words_file else []
         return {flag: value for flag, value in patterns.items() if value}
 
     def resolve_defaults(self, config: BertConfig) -> "Options":

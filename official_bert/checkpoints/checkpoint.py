@@ -8,6 +8,7 @@ V vocabulary, H hidden size, T segment types, L longest sequence, I intermediate
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -74,6 +75,8 @@ PRETRAINING = frozenset({ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE})
 SLOTS = ("adam_m", "adam_v")
 # The heads of fine-tuned models.
 TASK_HEADS = (SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, MULTIPLE_CHOICE, QUESTION_ANSWERING)
+# Of these, the heads that read the pooler's output. The others read the vectors of the tokens.
+POOLED_HEADS = (SEQUENCE_CLASSIFIER, MULTIPLE_CHOICE)
 # The variables with one value per class.
 CLASSIFIER_BIASES = ("sequence_classifier/bias", "token_classifier/bias")
 
@@ -246,6 +249,11 @@ def get_part_shapes(part: str, config: BertConfig, num_classes: int = 0) -> dict
         "2": 2,
     }
     return {name: tuple(map(sizes.__getitem__, shape)) for name, shape in expand_blocks(PARTS[part], config).items()}
+
+
+def count_parameters(parts: Iterable[str], config: BertConfig) -> int:
+    """Returns the number of weights of some parts."""
+    return sum(math.prod(shape) for part in parts for shape in get_part_shapes(part, config).values())
 
 
 def keep_parts(model: LoadedModel, parts: Iterable[str], format_name: str) -> LoadedModel:

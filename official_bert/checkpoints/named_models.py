@@ -7,13 +7,12 @@ bert-base-uncased, need no scheme.
 import dataclasses
 import difflib
 import functools
-import math
 import os
 import re
 from collections.abc import Iterator
 
 from official_bert.checkpoints import google_models
-from official_bert.checkpoints.checkpoint import ENCODER, POOLER, get_part_shapes
+from official_bert.checkpoints.checkpoint import ENCODER, POOLER, count_parameters
 from official_bert.errors import UserError
 from official_bert.modeling.choices import HUB_MODELS, MINIATURES
 from official_bert.modeling.config import BertConfig
@@ -110,8 +109,7 @@ def format_table() -> Iterator[str]:
     rows = [["name", "parameters", "layers", "hidden", "licence", "taken from"]]
     for model in list_known_models().values():
         config = BertConfig.from_json_file(find_config(f"configs/models/{model.size}.json"))
-        shapes = [shape for part in (ENCODER, POOLER) for shape in get_part_shapes(part, config).values()]
-        sizes = sum(map(math.prod, shapes)), config.num_hidden_layers, config.hidden_size
+        sizes = count_parameters((ENCODER, POOLER), config), config.num_hidden_layers, config.hidden_size
         rows.append([model.name, *(f"{size:,}" for size in sizes), _LICENCE, model.source])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -8,7 +8,16 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
-from official_bert.checkpoints.checkpoint import MASKED_LM, NEXT_SENTENCE, PARTS, POOLER, Array, LoadedModel
+from official_bert.checkpoints.checkpoint import (
+    MASKED_LM,
+    NEXT_SENTENCE,
+    PARTS,
+    POOLED_HEADS,
+    POOLER,
+    TASK_HEADS,
+    Array,
+    LoadedModel,
+)
 from official_bert.checkpoints.formats.format import Framework
 from official_bert.checkpoints.tensors import assign_weights
 from official_bert.errors import UserError
@@ -70,21 +79,14 @@ def compute_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | Non
     blocks = [block.encoded for block in find_blocks(model)]
     inner = {"pooled_output": model.get_layer(layer_names.POOLER).output, "encoder_outputs": blocks}
     computed = keras.Model(model.input, {**model.output, **inner})({**features, "masked_lm_positions": everywhere})
-    outputs = {f"hidden_{number}": np.asarray(layer) for number, layer in enumerate(computed["encoder_outputs"])}
-    if POOLER in parts:
-        outputs["pooled_output"] = np.asarray(computed["pooled_output"])
-    for part, name in ((MASKED_LM, "masked_lm_logits"), (NEXT_SENTENCE, "next_sentence_logits")):
-        if part in parts:
-            outputs[name] = np.asarray(computed[name])
-    pooled, last = computed["pooled_output"], computed["encoder_outputs"][-1]
-    for part, encoded in (
-        ("sequence classifier", pooled), ("multiple-choice head", pooled),
-        ("token classifier", last), ("question-answering head", last),
-    ):  # fmt: skip
-        if part in parts:
-            kernel, bias = (checkpoint.weights[name] for name in PARTS[part])
-            outputs["logits"] = np.asarray(encoded) @ kernel + bias
-    return outputs
+    pooled, encoded = computed["pooled_output"], computed["encoder_outputs"]
+    outputs = {f"hidden_{number}": layer for number, layer in enumerate(encoded)}
+    names = {POOLER: "pooled_output", MASKED_LM: "masked_lm_logits", NEXT_SENTENCE: "next_sentence_logits"}
+    outputs |= {name: computed[name] for part, name in names.items() if part in parts}
+    for part in set(TASK_HEADS) & set(parts):
+        kernel, bias = (checkpoint.weights[name] for name in PARTS[part])
+        outputs["logits"] = (pooled if part in POOLED_HEADS else encoded[-1]) @ kernel + bias
+    return {name: np.asarray(value) for name, value in outputs.items()}
 
 
 def make_fixed_texts(casing: Casing) -> list[str]:
@@ -93,29 +95,20 @@ def make_fixed_texts(casing: Casing) -> list[str]:
     return [*_TEXTS, *(template.format(each) for each in contents for template in _TOKEN_TEMPLATES)]
 
 
-def compare_texts(checkpoint: LoadedModel, framework: Framework, folder: str) -> int | None:
-    """Compares the token ids that our tokenizer and the framework's tokenizer produce for fixed texts.
-
-    Args:
-        checkpoint: The contents of the folder.
-        framework: The framework that the folder's format belongs to.
-        folder: The folder, from which the framework reads its tokenizer.
+def compare_texts(checkpoint: LoadedModel, framework: Framework, folder: str) -> int:
+    """Compares the ids of our tokenizer with the ids of the framework that the folder's format belongs to.
 
     Returns:
-        The number of texts. None if nothing was compared, because the checkpoint has no vocabulary or the framework's
-        tokenizer is unavailable.
+        The number of texts, which is 0 without a vocabulary or if the framework's tokenizer is not compared.
 
     Raises:
         UserError: If the ids of a text differ.
+        ModuleNotFoundError: If the framework is not installed.
     """
     if framework.encode is None or checkpoint.vocab is None:
-        return None
+        return 0
     texts, tokenizer = make_fixed_texts(checkpoint.casing), checkpoint.tokenizer
-    try:
-        encoded = framework.encode(folder, texts)
-    except ModuleNotFoundError:
-        return None
-    for text, theirs in zip(texts, encoded, strict=True):
+    for text, theirs in zip(texts, framework.encode(folder, texts), strict=True):
         tokens = tokenizer.tokenize(text)
         if tokenizer.convert_tokens_to_ids(tokens) != theirs:
             names = [tokenizer.inv_vocab.get(index, str(index)) for index in theirs]
@@ -126,17 +119,12 @@ def compare_texts(checkpoint: LoadedModel, framework: Framework, folder: str) ->
     return len(texts)
 
 
-def compare_forward_pass(checkpoint: LoadedModel, framework: Framework, folder: str) -> float | None:
-    """Compares the outputs of our model with the framework's for a fixed input.
+def compare_forward_pass(checkpoint: LoadedModel, framework: Framework, folder: str) -> float:
+    """Returns the largest difference of our outputs to those of the framework that the folder's format belongs to.
 
-    The arguments are the same as for `compare_texts`.
-
-    Returns:
-        The largest absolute difference over all outputs of the framework, or None if the framework is not installed.
+    Raises:
+        ModuleNotFoundError: If the framework is not installed.
     """
-    try:
-        expected = framework.outputs(checkpoint, folder, make_fixed_input(checkpoint.config))
-    except ModuleNotFoundError:
-        return None
+    expected = framework.outputs(checkpoint, folder, make_fixed_input(checkpoint.config))
     computed = compute_outputs(checkpoint)
     return find_largest_difference({name: computed[name] for name in expected}, expected)

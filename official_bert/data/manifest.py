@@ -69,30 +69,16 @@ class Manifest:
         """
         values = files.read_json_object(path)
         try:
-            manifest = cls(values["source"], [Shard(**shard) for shard in values["shards"]], values["statistics"])
+            source, shards = values["source"], [Shard(**shard) for shard in values["shards"]]
+            for name in ("flags", "vocabulary"):
+                source[name]
+            return cls(source, shards, values["statistics"])
         except (KeyError, TypeError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise UserError(f"{path} is not a manifest of records, or is corrupted: {reason}") from error
-        if problem := manifest._find_problem():
             raise UserError(
-                f"{path} is not a manifest of records, or is corrupted: {problem}; restore it from a copy, or remove "
+                f"{path} is not a manifest of records, or is corrupted: {reason}; restore it from a copy, or remove "
                 "it to use the records without a manifest"
-            )
-        return manifest
-
-    def _find_problem(self) -> str | None:
-        """Returns a description of what is missing or has the wrong type, or None if the manifest is valid."""
-        if not isinstance(self.source, dict) or not isinstance(self.source.get("flags"), dict):
-            return "it has no flags in its source"
-        if not isinstance(self.source.get("vocabulary"), str):
-            return "it has no hash of a vocabulary in its source"
-        if not isinstance(self.statistics, dict):
-            return "its statistics are not an object"
-        for shard in self.shards:
-            types = {"file": str, "records": int, "bytes": int, "sha256": str}
-            if not all(isinstance(getattr(shard, name), type) for name, type in types.items()):
-                return f"the entry {dataclasses.asdict(shard)} has a value of the wrong type"
-        return None
+            ) from error
 
 
 def read_manifests(paths: list[str]) -> dict[str, Manifest]:

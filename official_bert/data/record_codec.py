@@ -148,3 +148,12 @@ def parse(serialized: "tf.Tensor", schema: Schema) -> dict[str, "tf.Tensor"]:
             tf.debugging.assert_non_negative(parsed[name], name)
             tf.debugging.assert_less(parsed[name], tf.constant(feature.limit, tf.int64), name)
     return {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value for name, value in parsed.items()}
+
+
+def restore_masked_ids(batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the ids of a batch of records before masking, [B, S]. Records for dynamic masking have no masks."""
+    ids = batch["input_ids"].copy()
+    if "masked_lm_positions" in batch:
+        record, prediction = np.nonzero(batch["masked_lm_weights"])
+        ids[record, batch["masked_lm_positions"][record, prediction]] = batch["masked_lm_ids"][record, prediction]
+    return ids

@@ -53,42 +53,28 @@ def _find_damaged_records(path: str, schema: Schema) -> tuple[list[int], int]:
     record_reader.check_is_tfrecord(path)
     data = tf.data.TFRecordDataset(path, record_reader.get_compression([path]))
     data = data.with_options(make_dataset_options())
+    start = 0
+    try:
+        for batch in data.batch(_BATCH_SIZE).as_numpy_iterator():
+            record_codec.parse(tf.constant(batch), schema)
+            start += len(batch)
+        return [], start
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
+        pass  # The other records are read one by one, because TensorFlow drops the batch of a corrupted one.
     damaged: list[int] = []
-    start, previous_error = 0, None
+    previous_error = None
     while True:
         try:
-            for batch in data.skip(start).batch(_BATCH_SIZE).as_numpy_iterator():
-                damaged += _find_mismatches(batch, schema, start)
-                start += len(batch)
+            for record in data.skip(start).as_numpy_iterator():
+                if describe_mismatch(record, schema):
+                    damaged.append(start)
+                start += 1
             return damaged, start
-        except tf.errors.DataLossError:
-            # TensorFlow drops a whole batch if one of its records is corrupted, so read its records one by one.
-            intact, error_message = [], None
-            try:
-                for record in data.skip(start).take(_BATCH_SIZE).as_numpy_iterator():
-                    intact.append(record)
-            except tf.errors.DataLossError as error:
-                error_message = error.message
-            damaged += _find_mismatches(intact, schema, start)
-            start += len(intact)
-            if error_message is None:
-                continue
-            if error_message == previous_error:  # The record could not be skipped: its length is corrupted.
+        except tf.errors.DataLossError as error:
+            if error.message == previous_error:  # The record could not be skipped: its length is corrupted.
                 return damaged, start - 1
             damaged.append(start)
-            start, previous_error = start + 1, error_message
-
-
-def _find_mismatches(batch: Sequence[bytes], schema: Schema, start: int) -> list[int]:
-    import tensorflow as tf
-
-    if not len(batch):
-        return []
-    try:
-        record_codec.parse(tf.constant(batch), schema)
-        return []
-    except tf.errors.InvalidArgumentError:
-        return [number for number, record in enumerate(batch, start) if describe_mismatch(record, schema)]
+            start, previous_error = start + 1, error.message
 
 
 def describe_first_damage(paths: Sequence[str], schema: Schema) -> str | None:

@@ -1,11 +1,9 @@
 """Reads and counts the records of TFRecord files."""
 
-import contextlib
+import gzip
 import re
 import struct
-import tempfile
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from official_bert.data.dataset_options import make_dataset_options
@@ -13,9 +11,7 @@ from official_bert.errors import UserError
 from official_bert.utils import file_kinds, files
 from official_bert.utils.progress import Progress
 
-_CHUNK = 1 << 14
-
-# A command makes its files again only if one is missing or too short, so a damaged file must be removed.
+# A command does not make a file again if all its files exist with their full length.
 REPAIR_HINT = "remove it and rerun the command that made it, or restore it from a copy"
 
 
@@ -77,19 +73,10 @@ def read_file(path: str) -> Iterator[bytes]:
     except tf.errors.NotFoundError as error:
         raise UserError(f"there is no file {path}") from error
     except tf.errors.DataLossError as error:
-        offset = re.search(r"at (\d+)", error.message)
-        if offset and not kind:
+        if kind:  # TensorFlow decompresses large blocks, of which it also loses the intact records.
+            near = " or one after it"
+        elif offset := re.search(r"at (\d+)", error.message):
             near = f", near byte {offset.group(1)},"
-    if kind:
-        # TensorFlow decompresses large blocks and so also loses the intact records before the damage.
-        with tempfile.NamedTemporaryFile() as plain, contextlib.suppress(tf.errors.DataLossError):
-            for piece in _decompress(path):
-                plain.write(piece)
-            plain.flush()
-            rest = tf.data.TFRecordDataset(plain.name).skip(number)
-            for record in rest.with_options(options).as_numpy_iterator():
-                yield record
-                number += 1
     if not number:
         check_is_tfrecord(path)
     raise UserError(f"{path}: record {number} (from 0){near} is corrupted; {REPAIR_HINT}")
@@ -98,30 +85,14 @@ def read_file(path: str) -> Iterator[bytes]:
 def check_is_tfrecord(path: str) -> None:
     """Raises a UserError if the first bytes of a file show that it is no TFRecord file, not even a damaged one."""
     with files.explain_read_errors(path), files.open_bytes(path) as reader:
-        start = next(_decompress(path), b"") if get_compression([path]) else reader.read(file_kinds.START)
+        content = gzip.GzipFile(fileobj=reader) if get_compression([path]) else reader
+        start = content.read(file_kinds.START)
     kind = file_kinds.describe(start)
     if kind != file_kinds.TFRECORD and (kind or b"\0" not in start):
         raise UserError(
             f"{path} is {kind or 'text'}, not a TFRecord file; official-bert make-records makes TFRecord files from "
             "text"
         )
-
-
-def _decompress(path: str) -> Iterator[bytes]:
-    """Yields the decompressed content of a gzip file in blocks, up to its end or its first corrupted byte."""
-    reading = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-    with files.open_bytes(path) as reader:
-        while piece := reader.read(_CHUNK):
-            before = reading.copy()
-            try:
-                yield reading.decompress(piece)
-                continue
-            except zlib.error:
-                pass  # Decompress up to the damage, byte by byte.
-            with contextlib.suppress(zlib.error):
-                for byte in piece:
-                    yield before.decompress(bytes([byte]))
-            return
 
 
 def count_records(path: str) -> int:

@@ -10,12 +10,12 @@ from official_bert.checkpoints.checkpoint import TOKENIZER_FILE, VOCAB_FILE, Loa
 from official_bert.checkpoints.model_files import check_model_files, format_model_files, read_casing
 from official_bert.checkpoints.vocabulary import check_vocabulary, split_vocab
 from official_bert.data import manifest
-from official_bert.data.sentence_objectives import NONE
+from official_bert.data.sentence_objectives import NONE, get_objective
 from official_bert.errors import CollectedErrors, UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import initial_checkpoint, run_metadata
 from official_bert.pretraining.options import Options, Phase
-from official_bert.pretraining.record_files import RecordFiles, read_recorded_casing
+from official_bert.pretraining.record_files import RecordFiles, get_masking_rates, read_recorded_casing
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.runs.run_file import Changes
 from official_bert.runs.training_log import TRAIN, read_log
@@ -26,9 +26,10 @@ from official_bert.utils.counting import pluralize
 
 
 def read_config(options: Options) -> BertConfig:
-    """Returns the model configuration from --bert_config_file, changed by flags such as --vocab_size_from_vocab."""
+    """Returns the model configuration with the changes from flags."""
     config = BertConfig.from_json_file(options.bert_config_file)
-    config = options.apply_to(config)
+    if options.left_to_right:
+        config = dataclasses.replace(config, causal_attention=True)
     if options.vocab_size_from_vocab:
         vocab = files.read_text(str(options.vocab_file))
         return dataclasses.replace(config, vocab_size=len(split_vocab(vocab)))
@@ -205,24 +206,18 @@ def _check_lengths(options: Options, config: BertConfig) -> None:
 
 
 def _check_objectives(options: Options, training: Iterable[RecordFiles], evaluated: Iterable[RecordFiles]) -> None:
-    """Raises a UserError if sentence objectives or masking rates of the records do not fit together.
-
-    All records must have the same sentence objective, one that the run's flags allow, and all training records the same
-    masking rates.
-    """
-    training = list(training)
-    objectives = sorted({each.sentence_objective for each in (*training, *evaluated)})
-    if len(objectives) > 1:
-        raise UserError(
-            f"make-records wrote the records with different values of --sentence_objective: {', '.join(objectives)}; "
-            "use one value for all phases and for evaluation"
-        )
-    rates = sorted({each.masking_rates for each in training})
-    if len(rates) > 1:
-        raise UserError(
-            f"make-records wrote the records with different values of --masking_rates: {', '.join(rates)}; use one "
-            "value for all phases"
-        )
+    """Raises a UserError if the records differ in objective or masking rates, or contradict the run's objective."""
+    flags = [each for records in training for each in records.flags]
+    objectives = sorted(
+        {get_objective(each) for each in (*flags, *(each for some in evaluated for each in some.flags))}
+    )
+    rates = sorted(set(map(get_masking_rates, flags)))
+    for name, values in (("sentence_objective", objectives), ("masking_rates", rates)):
+        if len(values) > 1:
+            raise UserError(
+                f"make-records wrote the records with different values of --{name}: {', '.join(values)}; use records "
+                "with one value for all phases and for evaluation"
+            )
     if options.next_sentence_prediction and objectives == [NONE]:
         raise UserError(
             f"make-records wrote the records with --sentence_objective={NONE}, without sentence labels; pass "

@@ -27,6 +27,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from official_bert.data.record_codec import restore_masked_ids
 from official_bert.modeling import layer_names
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.record_files import RecordFiles
@@ -103,7 +104,8 @@ def count(batches: Iterable[Mapping[str, Any]], vocab_size: int) -> TokenCounts:
     """
     rows, tokens = [], 0
     for batch in batches:
-        rows.append(_restore_tokens({name: np.asarray(value) for name, value in batch.items()}))
+        arrays = {name: np.asarray(value) for name, value in batch.items()}
+        rows.append(np.where(arrays["input_mask"] > 0, restore_masked_ids(arrays).astype(np.int64), -1))
         tokens += int((rows[-1] >= 0).sum())
         if tokens >= _MAX_TOKENS:
             break
@@ -122,14 +124,6 @@ def count(batches: Iterable[Mapping[str, Any]], vocab_size: int) -> TokenCounts:
         cells = line[is_pair][columns >= 0] * number + columns[columns >= 0]
         contexts[:, index] = np.bincount(cells, minlength=vocab_size * number).reshape(vocab_size, number)
     return TokenCounts(tokens, pieces, contexts.reshape(vocab_size, -1))
-
-
-def _restore_tokens(batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the token ids of records as they were before masking [B, S], with -1 for padding."""
-    ids = batch["input_ids"].astype(np.int64)
-    record, prediction = np.nonzero(batch["masked_lm_weights"] > 0)
-    ids[record, batch["masked_lm_positions"][record, prediction]] = batch["masked_lm_ids"][record, prediction]
-    return np.where(batch["input_mask"] > 0, ids, -1)
 
 
 def initialize(

@@ -1,78 +1,17 @@
-"""Computes the cost of training: floating-point operations and memory. Also measures the speed of the machine.
+"""An estimate of the memory that training needs.
 
-B batch of one device, S sequence, P predictions, L blocks, H hidden size, F intermediate size, N heads, V vocabulary
+B batch of one device, S sequence, H hidden size, F intermediate size, N heads
 """
 
 import dataclasses
-import time
-from typing import Any
 
-import tensorflow as tf
-
+from official_bert.checkpoints.checkpoint import PRETRAINING, count_parameters
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import TPU
 from official_bert.pretraining.options import Options, Phase
 
 # Number of [B, S, F] tensors that the gradient of an activation needs in addition to its result. Others need none.
 _KEPT_BY_ACTIVATION = {"gelu": 4, "gelu_exact": 3}
-
-
-def count_training_flop(config: BertConfig, batch: int, length: int, predictions: int) -> int:
-    """Returns the floating-point operations of the matrix products in a pre-training step.
-
-    In the forward pass, an example takes this number of multiply-adds:
-
-        L (4 S H^2 + 2 S^2 H + 2 S H F)    projections, attention's two products, feed-forward layer
-        + H^2 + 2 H                        pooler and next sentence
-        + P (H^2 + H V)                    masked-LM transform and scores
-
-    A multiply-add is 2 operations, and the backward pass takes twice as many as the forward pass. Padding positions are
-    included. Embedding look-ups, and what rematerialization computes again, are not.
-
-    Args:
-        config: Configuration of the model.
-        batch: Number of rows in a step over all devices.
-        length: Sequence length.
-        predictions: Predictions per row.
-    """
-    width, wide = config.hidden_size, config.intermediate_size
-    block = 4 * length * width**2 + 2 * length**2 * width + 2 * length * width * wide
-    heads = width**2 + 2 * width + predictions * (width**2 + width * config.vocab_size)
-    return 3 * 2 * batch * (config.num_hidden_layers * block + heads)
-
-
-def measure_matmul_rate(strategy: tf.distribute.Strategy, dtype: str = "float32", repeats: int = 5) -> float:
-    """Measures the floating-point operations per second of large matrix products, on all replicas together.
-
-    This takes about a second. A call computes eight products of square matrices, with 1,024 rows on a CPU and 8,192 on
-    other devices. The fastest of `repeats` calls counts.
-    """
-    size = 1024 if "CPU" in strategy.extended.worker_devices[0] else 8192
-    products = 8
-
-    with strategy.scope():
-        # A variable, because TensorFlow computes products of constants only once, while it traces the function.
-        matrix = tf.Variable(tf.random.stateless_normal((size, size), (1, 2)) * size**-0.5)  # keeps norms near 1
-
-    def on_replica() -> tf.Tensor:
-        x = factor = tf.cast(matrix, dtype)
-        for _ in range(products):
-            x = tf.matmul(x, factor)
-        return tf.reduce_sum(tf.cast(x, tf.float32))  # Fetching this scalar waits for all products.
-
-    @tf.function
-    def run() -> Any:
-        return strategy.experimental_local_results(strategy.run(on_replica))
-
-    def seconds() -> float:
-        start = time.perf_counter()
-        for result in run():
-            result.numpy()
-        return time.perf_counter() - start
-
-    seconds()  # compiles
-    operations = 2 * size**3 * products * strategy.num_replicas_in_sync
-    return operations / min(seconds() for _ in range(repeats))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,7 +63,7 @@ def estimate_memory(
         + scores * (number + 5)
         + tokens * wide * number * (1 + _KEPT_BY_ACTIVATION.get(config.hidden_act, 0))
     )
-    weights = 4 * count_parameters(config)
+    weights = 4 * count_parameters(PRETRAINING, config)
     table = 4 * config.vocab_size * width
     logits = 4 * batch * predictions * config.vocab_size
     activations = blocks * (tokens * width * number if rematerialize else inside)
@@ -164,13 +103,3 @@ def print_memory_estimate(options: Options, config: BertConfig, replicas: int, p
     ).total
     on_tpu = " (TPUs usually need less: see make tpu-check)" if options.strategy == TPU else ""
     print(f"estimated memory of each device in phase {phase.number}: {needed / 1e9:.2f} GB{on_tpu}", flush=True)
-
-
-def count_parameters(config: BertConfig) -> int:
-    """Returns the number of weights of the pre-training model."""
-    width, wide, vocab = config.hidden_size, config.intermediate_size, config.vocab_size
-    norm = 2 * width
-    embeddings = (vocab + config.type_vocab_size + config.max_position_embeddings) * width + norm
-    block = 4 * (width**2 + width) + 2 * norm + 2 * width * wide + wide + width
-    heads = 2 * (width**2 + width) + norm + vocab + 2 * width + 2
-    return embeddings + config.num_hidden_layers * block + heads

@@ -1,5 +1,6 @@
 """Evaluates held-out records during and after training, and keeps the best weights."""
 
+import dataclasses
 import math
 import os
 from collections.abc import Callable
@@ -24,23 +25,17 @@ from official_bert.utils.counting import pluralize
 RESULTS_FILE = "eval_results.txt"
 
 
+@dataclasses.dataclass(frozen=True)
 class HeldOutEvaluation:
     """Evaluates a run on its held-out records, and on records of general text if --general_eval_file is set."""
 
-    def __init__(
-        self,
-        options: Options,
-        config: BertConfig,
-        pretrainer: Pretrainer,
-        records: RunRecords,
-        model_files: dict[str, str],
-        log: TrainingLog,
-        is_chief: bool,
-    ) -> None:
-        self._options, self._config = options, config
-        self._pretrainer, self._records = pretrainer, records
-        self._model_files, self._log, self._is_chief = model_files, log, is_chief
-        self._folder = os.path.join(options.output_dir, "best")
+    options: Options
+    config: BertConfig
+    pretrainer: Pretrainer
+    records: RunRecords
+    model_files: dict[str, str]
+    log: TrainingLog
+    is_chief: bool
 
     def evaluate_checkpoint(self, is_stopping: Callable[[], bool]) -> bool:
         """Evaluates the current weights during training, and saves them if they are the best so far.
@@ -54,16 +49,19 @@ class HeldOutEvaluation:
         results = self._evaluate(is_stopping)
         if results is None:
             return False
-        step = self._pretrainer.step
+        step = self.pretrainer.step
         for kind, (metrics, _) in results.items():
             print(
                 f"evaluation at step {step:,}{' on general text' * (kind == GENERAL)}: "
-                f"{format_losses(metrics, self._config, ', ', noun=' loss')}",
+                f"{format_losses(metrics, self.config, ', ', noun=' loss')}",
                 flush=True,
             )
         metrics, _ = results[EVAL]
-        if self._is_chief and self._best_weights().keep_if_better(step, metrics["loss"]):
-            print(f"the best so far, kept in {self._folder}", flush=True)
+        if self.is_chief:
+            folder = os.path.join(self.options.output_dir, "best")
+            best = BestWeights(folder, self.pretrainer.model, self.model_files, self._held_out.fingerprint)
+            if best.keep_if_better(step, metrics["loss"]):
+                print(f"the best so far, kept in {folder}", flush=True)
         return True
 
     def evaluate_final_weights(self) -> None:
@@ -71,21 +69,21 @@ class HeldOutEvaluation:
         evaluated = self._evaluate(lambda: False)
         assert evaluated is not None
         metrics, totals = evaluated[EVAL]
-        results = {"global_step": self._pretrainer.step, **metrics}
+        results = {"global_step": self.pretrainer.step, **metrics}
         if GENERAL in evaluated:
             results |= {f"general_{name}": value for name, value in evaluated[GENERAL][0].items()}
         text = "".join(f"{name} = {results[name]}\n" for name in sorted(results))
-        if self._is_chief:
-            files.write_text(os.path.join(self._options.output_dir, RESULTS_FILE), text)
+        if self.is_chief:
+            files.write_text(os.path.join(self.options.output_dir, RESULTS_FILE), text)
         print(self._describe_evaluated(totals))
         print(text, end="")
-        baseline = compute_unigram_accuracy(self._held_out, self._options.eval_batch_size, self._options.max_eval_steps)
+        baseline = compute_unigram_accuracy(self._held_out, self.options.eval_batch_size, self.options.max_eval_steps)
         print(f"unigram baseline, always the commonest token: masked_lm_accuracy = {baseline}", flush=True)
 
     def _describe_evaluated(self, totals: dict[str, float]) -> str:
         """Returns a line with the number of evaluated records and predictions."""
         predictions = pluralize(round(totals["masked_lm_count"]), "prediction")
-        options, available = self._options, self._held_out.num_records
+        options, available = self.options, self._held_out.num_records
         limit = options.max_eval_steps * options.eval_batch_size
         if available is not None and limit < available:
             return (
@@ -96,37 +94,27 @@ class HeldOutEvaluation:
         return f"evaluated {records}{predictions}"
 
     def _evaluate(self, is_stopping: Callable[[], bool]) -> dict[str, tuple[dict[str, float], dict[str, float]]] | None:
-        """Evaluates all held-out records and logs the scores.
-
-        Args:
-            is_stopping: Function that returns whether a stop was requested.
-
-        Returns:
-            Metrics and sums (see `evaluate`) for each log, EVAL and possibly GENERAL. None if a stop was requested.
-        """
-        options, general = self._options, self._records.general
-        # The log of the held-out records is written last, so that any step in it is in the other log, too.
+        """Evaluates and logs. Returns the results by kind of log, or None if a stop was requested first."""
+        options, general = self.options, self.records.general
+        # The log of the held-out records is written last, so that a step in it is in the other log too.
         results = {}
         for kind, records in {**({GENERAL: general} if general else {}), EVAL: self._held_out}.items():
             with records.explain_damage():
                 result = evaluate(
-                    self._pretrainer, records, options.eval_batch_size, options.max_eval_steps, is_stopping
+                    self.pretrainer, records, options.eval_batch_size, options.max_eval_steps, is_stopping
                 )
             if result is None:
                 return None
             results[kind] = result
         for kind, (metrics, totals) in results.items():
             # The number of predictions shows whether two evaluations used the same records.
-            self._log.write(kind, self._pretrainer.step, {**metrics, "predictions": round(totals["masked_lm_count"])})
+            self.log.write(kind, self.pretrainer.step, {**metrics, "predictions": round(totals["masked_lm_count"])})
         return results
-
-    def _best_weights(self) -> "BestWeights":
-        return BestWeights(self._folder, self._pretrainer.model, self._model_files, self._held_out.fingerprint)
 
     @property
     def _held_out(self) -> RecordFiles:
-        assert self._records.held_out is not None
-        return self._records.held_out
+        assert self.records.held_out is not None
+        return self.records.held_out
 
 
 def evaluate(

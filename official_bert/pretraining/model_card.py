@@ -8,7 +8,7 @@ from official_bert.data.sentence_objectives import NONE, get_objective
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import summary
 from official_bert.pretraining.run_metadata import CHANGE_DESCRIPTIONS
-from official_bert.pretraining.summary import LENGTH, LoggedRun, read_logged_run, split_phases
+from official_bert.pretraining.summary import LENGTH, LoggedRun, read_logged_run
 from official_bert.runs.run_file import describe_changes
 from official_bert.runs.training_log import NOTICES, read_log
 from official_bert.utils import files, markdown
@@ -26,13 +26,17 @@ def write_model_card(
 
     Args:
         folder: Folder of the run, whose log has the scores.
-        metadata: The contents of run.json. Any key may be missing: - command: The command line, as one string. - flags:
-            All flags, by name. - config: The configuration of the model, with the keys of bert_config.json. -
-            parameters: The number of weights. - data: The manifests of the training records, each as the JSON object of
-            its file. - evaluation_data: The manifests of the evaluation records. - versions: Versions of official_bert,
-            tensorflow, keras and python, by name. - devices: Short names of the devices, such as CPU:0. - changes:
-            Options that were changed when the run was resumed: step, option, before and now of each.
-        sections: Additional tables for the start of the card, by title.
+        metadata: The content of run.json:
+            - command: The command line, as one string.
+            - flags: All flags, by name.
+            - config: The configuration of the model, with the keys of bert_config.json.
+            - parameters: The number of weights.
+            - data: The manifests of the training records, each as the JSON object of its file.
+            - evaluation_data: The manifests of the evaluation records.
+            - versions: Versions of official_bert, tensorflow, keras and python, by name.
+            - devices: Short names of the devices, such as CPU:0.
+            - changes: Options that were changed when the run was resumed: step, option, before and now of each.
+        sections: Tables for the start of the card, by title.
 
     Raises:
         UserError: If the log is damaged or the file cannot be written.
@@ -49,52 +53,37 @@ def model_card(
     notices: Sequence[Mapping[str, Any]],
     sections: Mapping[str, markdown.Table],
 ) -> str:
-    """Returns the text of the card.
-
-    Args:
-        run: The log of the run.
-        metadata: The contents of run.json. See `write_model_card`.
-        notices: Unusual events of the run, each with a step and a sentence.
-        sections: Additional tables for the start of the card, by title.
-    """
-    flags = metadata.get("flags", {})
-    parts = [f"# {markdown.escape(run.name)}", _introduction(metadata)]
+    """Returns the text of the card. See `write_model_card` for the arguments."""
+    flags, config = metadata["flags"], BertConfig.from_dict(metadata["config"])
+    parts = [f"# {markdown.escape(run.name)}", _introduction(metadata, config)]
     for title, rows in sections.items():
         parts += [f"## {title}", markdown.table(rows)]
 
     parts += ["## Model", markdown.table(summary.make_model_table(metadata)), _tokenization(flags)]
 
     parts.append("## Data")
-    if not metadata.get("data"):
+    if not metadata["data"]:
         parts.append("The records have no manifest. The text that they were made from is unknown.")
-    parts += [markdown.table(summary.make_data_table(manifest)) for manifest in metadata.get("data", ())]
+    parts += [markdown.table(summary.make_data_table(manifest)) for manifest in metadata["data"]]
 
     parts += ["## Training", markdown.table(summary.make_amount_table(run))]
-    if metadata.get("command"):
-        parts.append(f"The command: {markdown.code(str(metadata['command']))}")
+    parts.append(f"The command: {markdown.code(metadata['command'])}")
     parts += [markdown.table(markdown.flag_table(flags)), markdown.table(summary.make_environment_table(metadata))]
-    if changes := metadata.get("changes"):
+    if changes := metadata["changes"]:
         parts += ["These are the flags of the last steps. They were changed during the run:", _list_changes(changes)]
     if notices:
-        parts.append("## Notices")
-        if len(notices) > _MOST_NOTICES:
-            parts.append(f"The first {len(notices) - _MOST_NOTICES:,} are only in {NOTICES}.jsonl.")
+        parts.append(f"## Notices\n\nAt most {_MOST_NOTICES} are shown. {NOTICES}.jsonl contains all.")
         shown = [
             f"- step {each['step']:,}: {markdown.escape(str(each['notice']))}" for each in notices[-_MOST_NOTICES:]
         ]
         parts.append("\n".join(shown))
 
-    scores = markdown.table(summary.make_score_table(run, _get_token_objective(metadata)))
+    scores = markdown.table(summary.make_score_table(run, config.token_objective))
     parts += ["## Scores", scores or "Nothing was measured.", _describe_evaluation(run, metadata)]
 
-    parts += ["## Limits", "\n".join(f"- {limit}" for limit in _limits(run, metadata))]
+    parts += ["## Limits", "\n".join(f"- {limit}" for limit in _limits(run, flags, config))]
     parts.append("_official-bert pretrain overwrites this file at the end of a run. Keep your edits in a copy._")
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _get_token_objective(metadata: Mapping[str, Any]) -> str:
-    config = metadata.get("config")
-    return BertConfig.from_dict(config).token_objective if config else "masked LM"
 
 
 def _list_changes(changes: Sequence[Mapping[str, Any]]) -> str:
@@ -105,34 +94,28 @@ def _list_changes(changes: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _introduction(metadata: Mapping[str, Any]) -> str:
-    config, flags = metadata.get("config", {}), metadata.get("flags", {})
-    sizes = ""
-    if {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= set(config):
-        sizes = (
-            f" It has {config['num_hidden_layers']} layers of width {config['hidden_size']} with "
-            f"{config['num_attention_heads']} attention heads."
-        )
+def _introduction(metadata: Mapping[str, Any], config: BertConfig) -> str:
     learned, can = ["masked tokens"], ["fills in masked tokens"]
-    if _get_token_objective(metadata) == "next token":
+    if not config.predicts_masked_tokens:
         learned, can = ["each token from the tokens before it"], ["predicts the next token"]
-    data = metadata.get("data", ())
-    objective = get_objective(data[0].get("source", {}).get("flags", {}) if data else {})
-    if flags.get("next_sentence_prediction", True) and objective != NONE:
+    data = metadata["data"]
+    objective = get_objective(data[0]["source"]["flags"] if data else {})
+    if metadata["flags"]["next_sentence_prediction"] and objective != NONE:
         learned.append("next sentences")
         can.append("judges whether one sentence follows another")
     without = "" if len(learned) > 1 else " Its pooler is not trained, because the sentence objective was disabled."
     return (
         "A BERT encoder ([Devlin et al.](https://arxiv.org/abs/1810.04805)), pre-trained to predict "
-        f"{' and '.join(learned)}.{sizes}{without} It is meant for fine-tuning. Without fine-tuning, it "
+        f"{' and '.join(learned)}. It has {config.num_hidden_layers} layers of width {config.hidden_size} with "
+        f"{config.num_attention_heads} attention heads.{without} It is meant for fine-tuning. Without fine-tuning, it "
         f"{' and '.join(can)}."
     )
 
 
 def _tokenization(flags: Mapping[str, Any]) -> str:
-    if flags.get("do_lower_case") is None or not flags.get("vocab_file"):
+    if flags["do_lower_case"] is None or not flags["vocab_file"]:
         return ""
-    accents = "with" if flags.get("strip_accents") is False else "without"
+    accents = "with" if flags["strip_accents"] is False else "without"
     case = f"lower-cased, {accents} accents," if flags["do_lower_case"] else "not lower-cased"
     return f"Text is {case} and split into the word pieces of `vocab.txt`, in the folder of the checkpoints."
 
@@ -140,10 +123,10 @@ def _tokenization(flags: Mapping[str, Any]) -> str:
 def _describe_evaluation(run: LoggedRun, metadata: Mapping[str, Any]) -> str:
     if not run.eval:
         return ""
-    evaluated = metadata.get("evaluation_data")
+    evaluated = metadata["evaluation_data"]
     if not evaluated:
         return "The evaluation records are not recorded, so it is unknown whether the model was trained on them."
-    shared = summary.find_shared_shards(metadata.get("data", ()), evaluated)
+    shared = summary.find_shared_shards(metadata["data"], evaluated)
     if shared:
         names = markdown.escape(", ".join(sorted(shared)))
         return f"Evaluated on records that it was trained on ({names}). The scores do not apply to other text."
@@ -152,8 +135,7 @@ def _describe_evaluation(run: LoggedRun, metadata: Mapping[str, Any]) -> str:
     )
 
 
-def _limits(run: LoggedRun, metadata: Mapping[str, Any]) -> list[str]:
-    config, flags = metadata.get("config", {}), metadata.get("flags", {})
+def _limits(run: LoggedRun, flags: Mapping[str, Any], config: BertConfig) -> list[str]:
     limits = []
     examples = summary.amounts(run)["examples"]
     if examples:
@@ -161,11 +143,11 @@ def _limits(run: LoggedRun, metadata: Mapping[str, Any]) -> list[str]:
             f"It was trained on {pluralize(round(examples), 'sequence')}, the original models on "
             f"{_ORIGINAL_SEQUENCES:,}. With fewer sequences, a model is weaker than a released model of the same size."
         )
-    if flags.get("init_checkpoint"):
+    if flags["init_checkpoint"]:
         limits.append("It started from trained weights (--init_checkpoint). Their training is not counted here.")
-    lengths = [length for length, _ in split_phases(run.train) if length] or [flags.get(LENGTH)]
-    longest, positions = max(filter(None, lengths), default=None), config.get("max_position_embeddings")
-    if longest and positions and longest < positions and not flags.get("init_checkpoint"):
+    longest = max((line[LENGTH] for line in run.train), default=flags[LENGTH])
+    positions = config.max_position_embeddings
+    if longest < positions and not flags["init_checkpoint"]:
         limits.append(
             f"It was trained on sequences of at most {longest} tokens. Its embeddings of the positions from there to "
             f"{positions} are untrained."

@@ -1,12 +1,12 @@
 """Monitors a run: logs measurements, checks for non-finite steps, and runs the profiler."""
 
+import dataclasses
 import os
 from collections.abc import Mapping
 
 import tensorflow as tf
 
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining import cost
 from official_bert.pretraining.losses import compute_pretraining_metrics
 from official_bert.pretraining.options import Options, Phase
 from official_bert.pretraining.record_files import RecordFiles
@@ -21,29 +21,26 @@ from official_bert.utils.progress import format_duration
 _MOST_SKIPPED = 100  # non-finite steps in a row after which a run stops
 
 
+@dataclasses.dataclass
 class Monitor:
     """Logs measurements of the training steps, and stops a run whose loss or gradient is not finite.
 
     Each line of the log has the means over an interval: the steps since the previous line.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        config: BertConfig,
-        pretrainer: Pretrainer,
-        records: RunRecords,
-        log: TrainingLog,
-        is_chief: bool,
-    ) -> None:
-        self._options, self._config, self._pretrainer = options, config, pretrainer
-        self._records, self._log = records, log
-        self._matmul_rate = cost.measure_matmul_rate(pretrainer.strategy, options.dtype)
+    options: Options
+    config: BertConfig
+    pretrainer: Pretrainer
+    records: RunRecords
+    log: TrainingLog
+    is_chief: bool
+
+    def __post_init__(self) -> None:
         # Initial weights from a checkpoint start below the unigram level.
-        from_scratch = not options.init_checkpoint
-        self._checks_unigram_level = is_chief and from_scratch and pretrainer.step < CHECKED_STEP
-        self.skipped_in_a_row = 0  # Number of non-finite steps since the last finite one.
-        self.start_interval(pretrainer.step)
+        from_scratch = not self.options.init_checkpoint
+        self._checks_unigram_level = self.is_chief and from_scratch and self.pretrainer.step < CHECKED_STEP
+        self.skipped_in_a_row = 0  # Number of last steps without a finite one.
+        self.start_interval(self.pretrainer.step)
 
     def start_interval(self, step: int) -> None:
         """Starts collecting measurements for the next line of the log. `step` is the number of steps done."""
@@ -67,35 +64,27 @@ class Monitor:
         # If all steps were skipped, there are no means, and the notices have reported the steps.
         if self._sums["nonfinite_steps"] < step - self._first_step:
             values = self._measurements(step, phase)
-            self._log.write(TRAIN, step, values)
-            print(format_progress(step, self._options.total_steps, values, self._config), flush=True)
+            self.log.write(TRAIN, step, values)
+            print(format_progress(step, self.options.total_steps, values, self.config), flush=True)
             if self._checks_unigram_level and phase.number == 1 and step >= CHECKED_STEP:
                 self._checks_unigram_level = False
-                records = self._records.training(phase)
-                warn_at_unigram_level(self._options.output_dir, records, self._log, step, phase, self._config)
+                records = self.records.training(phase)
+                warn_at_unigram_level(self.options.output_dir, records, self.log, step, phase, self.config)
         self.start_interval(step)
 
     def _measurements(self, step: int, phase: Phase) -> dict[str, float]:
         steps, seconds, sums = step - self._first_step, self._seconds, self._sums
-        config, rows = self._config, self._records.rows(phase)
-        flop = cost.count_training_flop(config, rows, phase.max_seq_length, phase.predictions(config))
-        flops_per_second = flop * steps / seconds
-        values = {
+        return {
             **compute_pretraining_metrics(sums),
-            "learning_rate": float(self._pretrainer.schedule(step - 1)),
+            "learning_rate": float(self.pretrainer.schedule(step - 1)),
             "gradient_norm": sums["gradient_norm"] / max(steps - sums["nonfinite_steps"], 1),
             "steps_per_second": steps / seconds,
             "examples_per_second": steps * phase.train_batch_size / seconds,
             "tokens_per_second": sums["tokens"] / seconds,
             "processor_seconds": self._processor_seconds,
             "input_wait_share": sums["input_wait"] / seconds,
-            "model_flops_per_second": flops_per_second,
             "max_seq_length": phase.max_seq_length,
         }
-        # A higher value means that the rate was measured while another process used the machine.
-        if flops_per_second <= self._matmul_rate:
-            values["flops_utilization"] = flops_per_second / self._matmul_rate
-        return values
 
     def check_finite(
         self, sums: dict[str, float], first: int, last: int, position: int, phase: Phase, records: RecordFiles
@@ -122,13 +111,13 @@ class Monitor:
         step = int(sums["nonfinite_step"])
         loss, norm = sums["nonfinite_loss"], sums["nonfinite_norm"]
         what = f"step {step:,}: loss {loss}, gradient norm {norm} (sums over the batch)"
-        options = self._options
+        options = self.options
         first_skipped = last - self.skipped_in_a_row + 1
         # Gradients in float16 sometimes overflow until the loss scale is reduced.
         skips = options.on_nonfinite == "skip" or (options.dtype == "float16" and not sums["nonfinite_losses"])
         if skips and self.skipped_in_a_row < _MOST_SKIPPED:
             skipped = pluralize(int(sums["nonfinite_steps"]), "step")
-            self._log.note(step, f"{skipped} skipped as not finite, the first: {what}")
+            self.log.note(step, f"{skipped} skipped as not finite, the first: {what}")
             print(f"skipped {skipped}, not finite; {what}", flush=True)
             return
         # Steps are counted from 1.

@@ -286,10 +286,6 @@ class Options(ValidatedOptions, choices.AdamOptions):
                 "that folder to all workers as --init_checkpoint"
             )
 
-    def apply_to(self, config: BertConfig) -> BertConfig:
-        """Returns the model configuration with the changes that flags make."""
-        return dataclasses.replace(config, causal_attention=True) if self.left_to_right else config
-
     @property
     def strategy(self) -> str:
         """The name of the distribution strategy that the flags choose."""

@@ -18,7 +18,6 @@ from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.next_token_targets import NextTokenTargets
 from official_bert.data.packing import Packing
 from official_bert.data.record_damage import RecordRanges
-from official_bert.data.sentence_objectives import get_objective
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import Casing
@@ -95,7 +94,6 @@ class RecordFiles:
         for each in manifests:
             _check_manifest(each, flag, max_seq_length, max_predictions_per_seq, vocab_file)
         _check_casing(manifests, flag, {"do_lower_case": do_lower_case, "strip_accents": strip_accents})
-        _check_one_kind(manifests, flag)
         dynamic = {each.source["flags"].get("masking") == "dynamic" for each in manifests}
         if len(dynamic) > 1 or (dynamic == {True} and len(described) < len(paths)):
             raise UserError(f"--{flag}: only some of the records have masks. Pass files of one kind.")
@@ -185,20 +183,15 @@ class RecordFiles:
         ]
 
     @property
+    def flags(self) -> list[dict[str, Any]]:
+        """The flags of make-records in each manifest. Without a manifest, one empty dict."""
+        return [each.source["flags"] for each in self.manifests] or [{}]
+
+    @property
     def num_records(self) -> int | None:
         """Number of readable records according to the manifests, or None if a file has no manifest."""
         shards = [self.shards.get(path) for path in self.paths]
         return None if None in shards else sum(shard.records for shard in shards if shard) - self.damaged
-
-    @property
-    def sentence_objective(self) -> str:
-        """What the records' sentence labels mean: one of sentence_objectives.SENTENCE_OBJECTIVES."""
-        return get_objective(self.manifests[0].source["flags"] if self.manifests else {})
-
-    @property
-    def masking_rates(self) -> str:
-        """How often predicted tokens were replaced by [MASK] and so on, in the format of MaskingRates.parse."""
-        return _masking_rates(self.manifests[0].source["flags"] if self.manifests else {})
 
     @property
     def fingerprint(self) -> int:
@@ -275,17 +268,8 @@ def _check_casing(manifests: list[manifest.Manifest], flag: str, expected: Mappi
             )
 
 
-def _check_one_kind(manifests: list[manifest.Manifest], flag: str) -> None:
-    for name, value_of in (("sentence_objective", get_objective), ("masking_rates", _masking_rates)):
-        values = sorted({value_of(each.source["flags"]) for each in manifests})
-        if len(values) > 1:
-            raise UserError(
-                f"--{flag}: the records were made with different values of --{name}: {', '.join(values)}. Pass records "
-                "of one kind."
-            )
-
-
-def _masking_rates(flags: dict[str, Any]) -> str:
+def get_masking_rates(flags: dict[str, Any]) -> str:
+    """Returns the rates of the replacements of predicted tokens (see MaskingRates.parse) in the flags of records."""
     return str(flags.get("masking_rates", BERT_RATES))
 
 
@@ -294,16 +278,17 @@ def _masking(manifests: list[manifest.Manifest], limit: int, vocab_file: str | N
         raise UserError(
             "The records have no masks, and masking them during training needs their vocabulary. Pass --vocab_file."
         )
+    names = ("masked_lm_prob", "do_whole_word_mask")
     settings = {
-        (each.source["flags"]["masked_lm_prob"], each.source["flags"]["do_whole_word_mask"]) for each in manifests
+        (*(each.source["flags"][name] for name in names), get_masking_rates(each.source["flags"])) for each in manifests
     }
     if len(settings) > 1:
         raise UserError(
-            "The records were made with different values of masked_lm_prob and do_whole_word_mask: "
-            f"{sorted(settings)}. Pass records of one kind."
+            f"The records were made with different values of {', '.join(names)} and masking_rates: {sorted(settings)}. "
+            "Pass records of one kind."
         )
-    rates = MaskingRates.parse(_masking_rates(manifests[0].source["flags"]))
-    return DynamicMasking(load_vocab(vocab_file), limit, *next(iter(settings)), rates)
+    probability, whole_words, rates = next(iter(settings))
+    return DynamicMasking(load_vocab(vocab_file), limit, probability, whole_words, MaskingRates.parse(rates))
 
 
 def _check_first_records(paths: list[str], schema: record_schema.Schema, skip_damaged: bool) -> None:

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -47,20 +48,9 @@ def column(lines: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def split_phases(lines: Sequence[dict[str, Any]]) -> list[tuple[int | None, list[dict[str, Any]]]]:
-    """Splits the lines of a log into phases, in which all records have the same length.
-
-    Returns:
-        The length (None if unknown) and the lines of each phase.
-    """
-    length = next((line[LENGTH] for line in lines if LENGTH in line), None)
-    by_phase: list[tuple[int | None, list[dict[str, Any]]]] = []
-    for line in lines:
-        before, length = length, line.get(LENGTH, length)
-        if not by_phase or length != before:
-            by_phase.append((length, []))
-        by_phase[-1][1].append(line)
-    return by_phase
+def split_phases(lines: Iterable[dict[str, Any]]) -> list[tuple[int, list[dict[str, Any]]]]:
+    """Splits the lines of the training log by the length of the records. Returns each length and its lines."""
+    return [(length, list(phase)) for length, phase in itertools.groupby(lines, lambda line: line[LENGTH])]
 
 
 def _loss(value: float) -> str:
@@ -157,22 +147,22 @@ def make_amount_table(run: LoggedRun) -> Table:
         ]
         phases = split_phases(run.train)
         for number, (length, lines) in enumerate(phases if len(phases) > 1 else (), start=1):
-            table.append([f"phase {number}", f"length {length or 'unknown'}, up to step {lines[-1]['step']:,}"])
+            table.append([f"phase {number}", f"length {length}, up to step {lines[-1]['step']:,}"])
     return table
 
 
 def make_model_table(metadata: Mapping[str, Any]) -> Table:
-    """Returns a table of the model's configuration and number of parameters. `metadata` is the contents of run.json."""
-    rows = [["parameters", _count(metadata["parameters"])]] if "parameters" in metadata else []
-    return [["setting", "value"], *rows, *([name, str(value)] for name, value in metadata.get("config", {}).items())]
+    """Returns the model's configuration and its number of parameters."""
+    settings = ([name, str(value)] for name, value in metadata["config"].items())
+    return [["setting", "value"], ["parameters", _count(metadata["parameters"])], *settings]
 
 
 def make_environment_table(metadata: Mapping[str, Any]) -> Table:
-    """Returns a table of versions and devices. `metadata` is the contents of run.json."""
-    kinds = collections.Counter(str(device).split(":")[0] for device in metadata.get("devices", ()))
+    """Returns versions and devices."""
+    kinds = collections.Counter(device.split(":")[0] for device in metadata["devices"])
     devices = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    rows = [[name, str(version)] for name, version in metadata.get("versions", {}).items()]
-    return [["what", "value"], *rows, *([["devices", devices]] if devices else [])]
+    rows = [[name, version] for name, version in metadata["versions"].items()]
+    return [["what", "value"], *rows, ["devices", devices]]
 
 
 def make_data_table(manifest: Mapping[str, Any]) -> Table:

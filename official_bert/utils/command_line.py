@@ -25,11 +25,9 @@ A UserError is printed as one line on standard error, with exit code 1. After Ct
 import contextlib
 import dataclasses
 import difflib
-import errno
 import io
 import os
 import re
-import resource
 import select
 import sys
 import textwrap
@@ -46,7 +44,7 @@ from official_bert.utils.flags import Flag, describe, list_flags
 from official_bert.utils.signals import describe_out_of_memory, end_interrupted, handle_interrupts
 
 _HELP = ("--help", "-help", "-h")
-_FLAGFILE = "flagfile"
+_FLAGFILE = re.compile(r"^(--?flagfile=|)(configs/.*\.flagfile)$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,8 +262,8 @@ class Command:
 def exit_codes(extra: str | None = None) -> Iterator[None]:
     """Prints an expected error within the context as one line and exits with code 1, or 130 after Ctrl-C.
 
-    Expected errors are UserErrors, missing packages, lack of memory, and too many open files. Other errors show a
-    traceback. If the reader of the output closed the pipe, the exit code is 0.
+    Expected are UserErrors, missing packages and out-of-memory errors. If the reader of the output closed the pipe, the
+    exit code is 0.
 
     Args:
         extra: The pip extra that the command needs, such as "serve". The message about a missing package names it.
@@ -294,29 +292,12 @@ def exit_codes(extra: str | None = None) -> Iterator[None]:
                 f"out of memory: {reason}. Use smaller batches or shorter texts, free memory, or raise the limit "
                 "(ulimit -v unlimited)."
             )
-        if not _is_out_of_descriptors(error):
-            raise
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        _fail(
-            f"the process needs more than {limit:,} open files, which is its limit. Raise the limit (ulimit -n 1024) "
-            "and run the command again."
-        )
+        raise
 
 
 def _fail(message: str) -> NoReturn:
     print(f"error: {message}", file=sys.stderr)
     sys.exit(1)
-
-
-def _is_out_of_descriptors(error: BaseException | None) -> bool:
-    """Returns whether the cause of an error is that the process has too many open files."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            return True
-        if type(error).__module__.startswith("tensorflow.") and os.strerror(errno.EMFILE) in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _is_output_closed() -> bool:
@@ -356,7 +337,9 @@ def _parse_flags(
         if name in names and alias not in names:
             flags.DEFINE_alias(alias, name, flag_values=values)
     try:
-        return values, values(["", *_expand_flagfiles(arguments)], known_only=explain is None)[1:]
+        # absl reads flagfiles. Paths that start with configs/ also refer to the files of the installed package.
+        located = [_FLAGFILE.sub(lambda match: match[1] + find_config(match[2]), each) for each in arguments]
+        return values, values(["", *located], known_only=explain is None)[1:]
     except flags.UnrecognizedFlagError as error:
         raise UserError(explain(error.flagname) if explain else str(error)) from error
     except flags.IllegalFlagValueError as error:
@@ -367,40 +350,13 @@ def _parse_flags(
         raise UserError(f"{assignment}: expected {expected}") from error
     except (flags.Error, ValueError) as error:
         missing = re.fullmatch("Missing value for flag (.*)", str(error))
-        raise UserError(f"{missing[1]}: expected a value, as in {missing[1]}=..." if missing else str(error)) from error
+        reason = f"{missing[1]}: expected a value, as in {missing[1]}=..." if missing else str(error)
+        raise UserError(reason.removeprefix("ERROR:: ")) from error
 
 
 def _resolve_value(field: str, value: Any) -> Any:
     """Returns the value of a field. For fields that may name a file in configs/, returns the packaged file's path."""
     return find_config(value) if field in NAMING_CONFIGS and value is not None else value
-
-
-def _expand_flagfiles(arguments: Sequence[str], including: tuple[str, ...] = ()) -> list[str]:
-    """Replaces each --flagfile argument with the lines of the file.
-
-    Args:
-        arguments: Arguments, or the lines of a flagfile. A path that starts with configs/ may also be a file of the
-            installed package.
-        including: The flagfiles that led to these lines, outermost first. They are not read again, so that cycles end.
-
-    Raises:
-        UserError: If a flagfile does not exist, is not a regular file, or is not UTF-8 text.
-    """
-    expanded: list[str] = []
-    remaining = iter(_before_double_dash(arguments))
-    for argument in remaining:
-        name, equals, path = argument.strip().partition("=")
-        if name not in (f"-{_FLAGFILE}", f"--{_FLAGFILE}"):
-            expanded.append(argument)
-            continue
-        path = find_config(os.path.expanduser((path if equals else next(remaining, "")).strip()))
-        if not path:
-            raise UserError(f"--{_FLAGFILE}: expected a value, as in --{_FLAGFILE}=FILE")
-        if path not in including:
-            lines = [line.strip() for line in files.read_text(path).splitlines()]
-            lines = [line for line in lines if line and not line.startswith(("#", "//"))]
-            expanded += _expand_flagfiles(lines, (*including, path))
-    return [*expanded, *arguments[len(_before_double_dash(arguments)) :]]
 
 
 def _before_double_dash(arguments: Sequence[str]) -> Sequence[str]:

@@ -18,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from official_bert.errors import UserError
@@ -356,25 +356,16 @@ def create_temporary_folder(path: str) -> Iterator[str]:
     folder, name = os.path.split(path)
     make_folder(folder or ".")
     remove_unfinished(folder or ".", re.escape(name))
-    temporary, descriptor = _locked_folder(path)
+    temporary = temporary_name(path)
+    os.mkdir(temporary)
+    descriptor = os.open(temporary, os.O_RDONLY)
     try:
+        with contextlib.suppress(OSError):  # without support for locks, nothing is removed either
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield temporary
     finally:
         os.close(descriptor)
         remove_folder(temporary)
-
-
-def _locked_folder(path: str) -> tuple[str, int]:
-    while True:
-        temporary = temporary_name(path)
-        os.mkdir(temporary)
-        with contextlib.suppress(FileNotFoundError):  # another process removed it before it was locked
-            descriptor = os.open(temporary, os.O_RDONLY)
-            with contextlib.suppress(OSError):  # without support for locks, nothing is removed either
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.exists(temporary):
-                return temporary, descriptor
-            os.close(descriptor)
 
 
 def remove_unfinished(folder: str, names: str = ".*") -> None:
@@ -518,11 +509,19 @@ def size(path: str) -> int:
 
 
 def size_and_time(path: str) -> tuple[int, int]:
-    """Returns the size of a file in bytes and the time of its last change in nanoseconds."""
-    if is_remote(path):
-        return size(path), file_system(path).modified(path)
-    local = os.stat(path)
-    return local.st_size, local.st_mtime_ns
+    """Returns the size of a file in bytes, and the time of its last change in nanoseconds."""
+    with explain_read_errors(path):
+        if is_remote(path):
+            return size(path), file_system(path).modified(path)
+        local = os.stat(path)
+        return local.st_size, local.st_mtime_ns
+
+
+def check_unchanged(states: Mapping[str, tuple[int, int] | None]) -> None:
+    """Raises a UserError if the `size_and_time` of a file differs from its value in `states`, unless that is None."""
+    for path, before in states.items():
+        if before is not None and size_and_time(path) != before:
+            raise UserError(f"{path} changed while it was read; run the same command again")
 
 
 def glob(pattern: str) -> list[str]:

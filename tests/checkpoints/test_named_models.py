@@ -101,7 +101,7 @@ def test_an_interrupted_download_leaves_no_incomplete_model(most_bytes, on_hub, 
     server.most_bytes = most_bytes
     for name in ("hf://owner/name", f"google://{TINY}"):
         for _ in range(2):  # the second attempt finds the files left by the first
-            with pytest.raises(UserError, match=rf"{name}|{TINY}.zip was damaged or cut off"):
+            with pytest.raises(UserError, match=rf"cannot download ({name}|.*{TINY}.zip)"):
                 open_model(name)
     server.most_bytes = None
     assert_equal(open_model("hf://owner/name"), open_model(str(on_hub)))
@@ -133,7 +133,7 @@ def test_googles_releases_are_downloaded_once(prefix: str, released: pathlib.Pat
     google_models.get_local_folder.cache_clear()
     assert google_models.get_local_folder(f"google://{TINY}") == str(tmp_path / "cache" / "google" / TINY)
     assert len(server.asked) == 1
-    assert not list(tmp_path.rglob("outside.txt"))
+    assert not (tmp_path / "cache" / "google" / "outside.txt").exists()
 
 
 def test_concurrent_and_killed_downloads(
@@ -143,7 +143,7 @@ def test_concurrent_and_killed_downloads(
     other = tmp_path / "cache" / "google" / TINY
     left = other.with_name(f"{TINY}.writing-0123456789ab")
     left.mkdir(parents=True)
-    (left / f"{TINY}.zip").write_bytes(b"half of it")
+    (left / "release.zip").write_bytes(b"half of it")
     places = []
 
     def other_is_sooner(path: str) -> None:
@@ -174,7 +174,7 @@ def test_a_damaged_download_leaves_no_files(released: pathlib.Path, server: Serv
     flipped[len(content) // 2] ^= 1
     for received, message in ((bytes(flipped), "Bad CRC"), (b"<html>", "File is not a zip file")):
         server.publish(received)
-        assert f"was damaged or cut off during the download: {message}" in refusal(open_model, f"google://{TINY}")
+        assert f"or it was damaged on the way: {message}" in refusal(open_model, f"google://{TINY}")
     del server.files[f"/2020_02_20/{TINY}.zip"]
     with pytest.raises(
         UserError,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_gen.inspection.batches import read_batches, read_together
+from data_gen.inspection.batches import read_batches
 from data_gen.pipelines import writer
 from official_bert.data import input_pipeline, manifest, record_codec, record_damage, record_reader, record_schema
 from official_bert.data.dynamic_masking import DynamicMasking, make_record_keys
@@ -297,14 +297,9 @@ def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manif
             write_manifest(path.removesuffix(".tfrecord"), {path: count}, vocab_file, **changes)
         return find_records(paths, vocab_file)
 
-    for name, other in (("masking_rates", "0/0/100"), ("sentence_objective", "none")):
-        assert_refused(
-            f"different values of --{name}: .*{other}.*Pass records of one kind", open_records, {}, {name: other}
-        )
-    records = open_records({}, {})
-    assert (records.masking_rates, records.sentence_objective) == ("80/10/10", "next_sentence")
+    message = "different values of masked_lm_prob, do_whole_word_mask and masking_rates: .*Pass records of one kind"
+    assert_refused(message, open_records, {}, {"masking_rates": "0/0/100"})
     records = open_records(*[{"masking_rates": "0/100/0", "sentence_objective": "none"}] * 2)
-    assert (records.masking_rates, records.sentence_objective) == ("0/100/0", "none")
     batch = next(iter(records.evaluation(7)))
     predicted = tf.gather(batch["input_ids"], batch["masked_lm_positions"], batch_dims=1)
     chosen = batch["masked_lm_weights"] > 0
@@ -371,6 +366,5 @@ def test_no_thread_tunes_the_data_by_the_time_of_day(
     zipped = write_text(tmp_path / "damaged.tfrecord.gz", gzip.compress(damaged))
     assert_refused("record 6", list, record_reader.read_file(zipped))
     list(read_batches(shards[0], SCHEMA, lambda size: None))
-    list(read_together(shards, SCHEMA))
     assert len(tuned) >= 10
     assert not any(each is not False for each in tuned)

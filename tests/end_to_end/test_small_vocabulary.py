@@ -18,7 +18,7 @@ from official_bert.pretraining.run import pretrain
 from official_bert.tasks.options import TableOptions
 from tests.conftest import WORDS
 from tests.export.exported_models import export
-from tests.pretraining.conftest import quick_runs, record_files, shared_record_files  # noqa: F401
+from tests.pretraining.conftest import record_files, shared_record_files  # noqa: F401
 from tests.pretraining.pretraining_runs import options_for
 
 ROWS = 100

@@ -9,25 +9,8 @@ import shutil
 import pytest
 
 from official_bert.modeling.config import BertConfig
-from official_bert.pretraining import cost
 from official_bert.pretraining.run import pretrain
 from tests.pretraining.pretraining_runs import OptionsMaker, options_for, random_record, write_records
-
-
-@pytest.fixture(autouse=True)
-def quick_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disables the measurement of the machine, except in tests that request `whole_runs`."""
-    if "whole_runs" not in request.fixturenames:
-        _make_quick(monkeypatch)
-
-
-@pytest.fixture
-def whole_runs() -> None:
-    """Enables the measurement of the machine in the runs of a test."""
-
-
-def _make_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "measure_matmul_rate", lambda *_: 1e12)
 
 
 @pytest.fixture(scope="session")
@@ -69,9 +52,7 @@ def shared_run(
 ) -> pathlib.Path:
     """A finished run with the options of `options_for` and checkpoints at steps 10 and 20. Tests must not change it."""
     folder = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        _make_quick(monkeypatch)
-        pretrain(options_for(shared_record_files, write_config(tiny_config, folder), folder / "run"))
+    pretrain(options_for(shared_record_files, write_config(tiny_config, folder), folder / "run"))
     return folder / "run"
 
 

@@ -30,13 +30,23 @@ MANIFEST = {
 HELD_OUT = {**MANIFEST, "shards": [{"file": "heldout.tfrecord", "records": 99, "bytes": 1, "sha256": "34" * 32}]}
 METADATA: dict[str, Any] = {
     "command": "python -m run_pretraining --do_train",
-    "flags": {"train_batch_size": 32, "learning_rate": 1e-4, "init_checkpoint": None, "input_file": ["a", "b"]},
+    "flags": {
+        "train_batch_size": 32,
+        "learning_rate": 1e-4,
+        "init_checkpoint": None,
+        "input_file": ["a", "b"],
+        "max_seq_length": 512,
+        "next_sentence_prediction": True,
+        "do_lower_case": None,
+        "vocab_file": None,
+    },
     "config": BertConfig(30522, 128, 2, 2, 512).to_dict(),
     "parameters": 4_433_468,
     "data": [MANIFEST],
     "evaluation_data": [HELD_OUT],
     "versions": {"tensorflow": "2.21.0"},
     "devices": ["TPU:0", "TPU:1"],
+    "changes": [],
 }
 
 
@@ -49,7 +59,7 @@ def line(step: int, loss: float = 2.0, **others: object) -> dict[str, Any]:
 
 def train_line(step: int, loss: float = 2.0, **others: object) -> dict[str, Any]:
     rates = {"steps_per_second": 4.0, "examples_per_second": 128.0, "tokens_per_second": 8000.0}
-    return line(step, loss, learning_rate=1e-4, gradient_norm=1.0, **rates, **others)
+    return line(step, loss, **{"learning_rate": 1e-4, "gradient_norm": 1.0, "max_seq_length": 128, **rates, **others})
 
 
 def run_folder(
@@ -101,14 +111,15 @@ def test_sections_stand_at_the_beginning_of_the_card(tmp_path: pathlib.Path):
 
 
 def test_a_card_of_an_empty_run_says_that_nothing_is_known(tmp_path: pathlib.Path):
-    card = write_card(run_folder(tmp_path / "run", []), {})
+    card = write_card(run_folder(tmp_path / "run", []), {**METADATA, "data": []})
     assert "Nothing was measured." in card
     assert "is unknown" in card
 
 
 def test_no_text_in_the_card_is_html(tmp_path: pathlib.Path):
     hostile = '<script>alert("&")</script>'
-    metadata = {**METADATA, "command": hostile, "flags": {hostile: hostile}, "versions": {hostile: hostile}}
+    flags = {**METADATA["flags"], hostile: hostile}
+    metadata = {**METADATA, "command": hostile, "flags": flags, "versions": {hostile: hostile}}
     folder = run_folder(tmp_path / "<b>run", [train_line(10)])
     TrainingLog(folder, None).note(5, hostile)
     card = write_card(folder, metadata)
@@ -118,7 +129,8 @@ def test_no_text_in_the_card_is_html(tmp_path: pathlib.Path):
 
 def test_text_in_the_card_is_no_markup(tmp_path: pathlib.Path):
     folder = run_folder(tmp_path / "run_1", [train_line(10)])
-    card = write_card(folder, {"flags": {"a_b": "x|y*z* [_q_](r) `c`"}, "command": "echo `date`"})
+    flags = {**METADATA["flags"], "a_b": "x|y*z* [_q_](r) `c`"}
+    card = write_card(folder, {**METADATA, "flags": flags, "command": "echo `date`"})
     assert r"| --a_b | x\|y\*z\* \[\_q\_\](r) \`c\` |" in card
     assert "`` echo `date` ``" in card
     assert card.startswith("# run_1\n")
@@ -181,18 +193,13 @@ def test_a_step_logged_twice_counts_once_as_logged_last(tmp_path: pathlib.Path):
     assert [(each["step"], each["masked_lm_loss"]) for each in found.eval] == [(10, 3.0), (15, 2.0), (20, 1.0)]
 
 
-def test_lines_from_before_lengths_were_logged_are_no_phase():
-    assert [length for length, _ in summary.split_phases([line(1), line(2, max_seq_length=128), line(3)])] == [128]
-    assert [length for length, _ in summary.split_phases([line(1), line(2)])] == [None]
-
-
 def test_of_many_notices_the_last_are_shown(tmp_path: pathlib.Path):
     folder = run_folder(tmp_path / "run", [train_line(100)])
     log = TrainingLog(folder, 100)
     for step in range(1, 61):
         log.note(step, f"skipped step no. {step};")
     card = write_card(folder, METADATA)
-    assert "The first 10 are only in notices.jsonl." in card
+    assert "At most 50 are shown. notices.jsonl contains all." in card
     assert "no. 60;" in card
     assert "no. 11;" in card
     assert "no. 10;" not in card

@@ -17,7 +17,6 @@ from official_bert.errors import UserError
 from official_bert.pretraining import monitor
 from official_bert.pretraining.options import Options
 from official_bert.pretraining.run import pretrain
-from official_bert.pretraining.run_metadata import read_run_metadata
 from official_bert.runs.training_log import TrainingLog, read_log
 from tests.conftest import WORDS
 from tests.make import assert_refused
@@ -51,20 +50,6 @@ def test_a_folder_with_brackets_in_its_name_goes_on_keeps_as_many_as_asked_for_a
         kernel = next(each for each in loaded.variables if each.path == "pooler/kernel")
         stored = source.read("model/pooler.Skernel/.ATTRIBUTES/VARIABLE_VALUE")
         np.testing.assert_array_equal(np.asarray(kernel), stored)
-
-
-@pytest.mark.parametrize(
-    ("names", "value", "expected"),
-    [
-        (("flags", "config", "versions", "records"), None, "an object"),
-        (("data", "evaluation_data", "devices"), 3, "a list"),
-    ],
-)
-def test_a_value_of_the_wrong_kind_in_run_json_is_an_error(names, value, expected, tmp_path):
-    for name in names:
-        (tmp_path / "run.json").write_text(json.dumps({name: value}))
-        with pytest.raises(UserError, match=rf"run.json is damaged \(its {name} is {value}; expected {expected}\)"):
-            read_run_metadata(str(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +181,7 @@ def finite_check(options: Options, tmp_path: pathlib.Path, skipped: int, last: i
             return "0.tfrecord: 1"
 
     watched = monitor.Monitor.__new__(monitor.Monitor)
-    watched._options, watched.skipped_in_a_row = options, skipped - 1
+    watched.options, watched.skipped_in_a_row = options, skipped - 1
     sums = {"nonfinite_steps": 1.0, "nonfinite_losses": 1.0, "nonfinite_at_end": 1.0, "nonfinite_step": float(last),
             "nonfinite_loss": float("nan"), "nonfinite_norm": float("nan")}  # fmt: skip
     return watched, sums, last - 1, last, 0, options.phases[0], Records()
@@ -205,7 +190,7 @@ def finite_check(options: Options, tmp_path: pathlib.Path, skipped: int, last: i
 def test_a_call_that_ends_with_finite_steps_begins_the_count_of_skipped_ones_again(make_options, tmp_path):
     options = make_options(tmp_path / "run", on_nonfinite="skip")
     watched, sums, *_, phase, records = finite_check(options, tmp_path, skipped=100, last=1)
-    watched._log = TrainingLog(None, 0)
+    watched.log = TrainingLog(None, 0)
     # One of a thousand steps was skipped, so not every step of the run is skipped.
     watched.check_finite({**sums, "nonfinite_at_end": 0.0}, 0, 1000, 0, phase, records)
     assert watched.skipped_in_a_row == 0

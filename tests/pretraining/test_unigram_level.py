@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.pretraining import cost, monitor, unigram_level
+from official_bert.pretraining import monitor, unigram_level
 from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import NOTICES, TRAIN, format_line, read_log
 from tests.pretraining.pretraining_runs import OptionsMaker
@@ -32,7 +32,6 @@ def run_monitor(
     lines = [format_line({"step": step, "masked_lm_loss": loss}) for step, loss in losses.items()]
     (folder / f"{TRAIN}.jsonl").write_text("".join(lines))
     monkeypatch.setattr(unigram_level, "compute_unigram_entropy", lambda records: ENTROPY)
-    monkeypatch.setattr(cost, "measure_matmul_rate", lambda *_: 1.0)
     monkeypatch.setattr(monitor.Monitor, "_measurements", lambda watched, step, phase: {"masked_lm_loss": losses[step]})
     monkeypatch.setattr(monitor, "format_progress", lambda *_: "")
     options: Any = SimpleNamespace(

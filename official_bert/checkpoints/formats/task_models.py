@@ -13,6 +13,7 @@ from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
     MULTIPLE_CHOICE,
+    POOLED_HEADS,
     POOLER,
     QUESTION_ANSWERING,
     TASK_HEADS,
@@ -126,7 +127,7 @@ def add_task(checkpoint: LoadedModel) -> LoadedModel:
     head = find_task_head(checkpoint)
     assert head is not None
     task, notes = _make_task(checkpoint, head)
-    if head in (TOKEN_CLASSIFIER, QUESTION_ANSWERING):  # These do not use the pooler.
+    if head not in POOLED_HEADS:
         checkpoint = keep_parts(checkpoint, {ENCODER, head}, "official_bert")
     elif POOLER not in checkpoint.parts:
         raise UserError(

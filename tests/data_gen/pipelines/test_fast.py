@@ -43,7 +43,7 @@ def test_bytes_are_the_same_for_any_number_of_workers(
 ):
     made = []
     for workers in (1, 2, 4):
-        # Several workers can only write one file if it consists of many buckets.
+        # Several workers encode one file together only if it consists of many buckets.
         monkeypatch.setattr(run_plan, "_BUCKET_BYTES", 6e6 if workers == 1 else 10_000)
         make_records(corpus, tmp_path / str(workers), num_workers=workers)
         made.append(contents(tmp_path / str(workers)))
