@@ -113,7 +113,7 @@ class Statistics:
         return self.hidden + self.kept + self.replaced
 
     def summarize(self) -> list[tuple[str, str]]:
-        """Returns the lines of a summary, each as a name and a text."""
+        """Returns the lines of a printed summary of the records, each as a name and a text."""
         tokens = int((np.arange(len(self._lengths)) * self._lengths).sum())
         positions = self.records * self.max_seq_length
         lines = [

@@ -34,14 +34,14 @@ class WordPieces:
         self._possible: dict[int, bool] = {}  # The key contains both ids: first << 32 | second.
 
     def find_impossible_pairs(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Returns where no text is tokenized into id `second` directly after id `first`.
+        """Finds pairs of neighboring tokens that the tokenization of a text never contains.
 
         Args:
             first: Token ids, of any shape.
             second: The ids of the tokens that follow them, of the same shape.
 
         Returns:
-            A bool array of the same shape.
+            A bool array of the same shape, True for the impossible pairs.
         """
         wrong = np.zeros(first.shape, bool)
         rows = np.nonzero(self._is_continuation[second])

@@ -32,7 +32,7 @@ class RunPlan:
 
 
 def plan_run(options: RecordOptions, config: InstanceConfig, store: TokenStore) -> RunPlan:
-    """Plans a run over a tokenized corpus. See `RunPlan`."""
+    """Decides how make-records divides a tokenized corpus into blocks, and the records into files and buckets."""
     blocks = store.blocks(options.block_tokens)
     count, size = _estimate(store, blocks, config, options.dupe_factor)
     outputs = make_shard_names(options, size)

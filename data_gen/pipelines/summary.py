@@ -9,7 +9,11 @@ _MAX_RANDOM_SHARE = 0.75  # Half of the pairs are random if the documents have e
 
 
 def explain_empty_text(counts: dict[str, int]) -> str:
-    """Returns the error message for a corpus without tokens, given its counts."""
+    """Returns the error message for a corpus without tokens.
+
+    Args:
+        counts: Counts of the corpus. The number of documents that --exclude_texts removed is under "excluded".
+    """
     excluded = counts.get("excluded")
     if excluded:
         return f"all documents ({excluded:,}) contain a text of --exclude_texts"

@@ -1,4 +1,4 @@
-"""The pool of worker processes that run the tasks of the fast algorithm."""
+"""The pool of worker processes among which make-records divides its work (--algorithm=fast)."""
 
 import concurrent.futures
 import contextlib

@@ -1,6 +1,7 @@
 """Continues the pre-training of a model on the user's own text: the command adapt and `official_bert.adapt`.
 
-The stages are words and weights (words.py), records (records.py) and training (training.py). adapting.py runs them.
+adapting.py runs the stages: words.py adds new words of the text to the vocabulary and makes the initial weights,
+records.py makes pre-training records, and training.py trains.
 
 This is the only package of official_bert that imports data_gen.
 """

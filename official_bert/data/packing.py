@@ -148,7 +148,7 @@ def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tenso
 
 
 def spread_over_rows(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Adds the features that a packed model needs to an unpacked batch, in which each record has its own row."""
+    """Adds the features of packed batches to a batch in which each record has a row of its own."""
     input_mask, labels = features["input_mask"], features["next_sentence_labels"]
     return {
         **features,

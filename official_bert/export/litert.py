@@ -81,7 +81,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
 
 
 def _make_predictor(source: Source, run: Run) -> KerasPredictor:
-    """Returns a predictor that answers texts with a converted model, one at a time. `run` calls the model."""
+    """Returns a predictor that runs the converted LiteRT model on one text at a time. `run` calls that model."""
     assert source.spec
     max_seq_length = source.task_spec["max_seq_length"]
 

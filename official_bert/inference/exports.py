@@ -56,7 +56,7 @@ def find_graph(folder: str) -> str | None:
 
 
 def is_onnx(folder: str) -> bool:
-    """Returns whether the folder of a version contains an ONNX model."""
+    """Returns whether the folder of an export, such as exports/mine/1, contains an ONNX model."""
     return os.path.basename(find_graph(folder) or "") == ONNX_FILE
 
 

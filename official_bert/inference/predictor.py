@@ -112,7 +112,8 @@ class Prepared:
         instances: Number of texts.
         content: The inputs, in the form that the backend needs.
         tokens: Number of tokens of each row.
-        group: Rows with equal groups may be in the same batch. None if a row needs a batch of its own.
+        group: The rows of requests with equal groups may be in the same batch. None if each row needs a batch of its
+            own.
     """
 
     signature: str

@@ -48,7 +48,7 @@ class MultipleChoiceTask(Task):
         return read(path, bad_rows, need_labels=split != TEST or self._test_has_labels)
 
     def write_predictions(self, folder: str, split: str, predictions: Array, examples: Sequence[Example]) -> list[str]:
-        """Writes the index of each example's chosen ending, one per line, for the leaderboard. Returns the path."""
+        """Writes the index of each example's chosen ending to a file, one per line. Returns [path]."""
         path = os.path.join(folder, f"predictions_{split}.csv")
         files.write_text(path, "".join(f"{choice}\n" for choice in choose_endings(predictions)))
         return [path]

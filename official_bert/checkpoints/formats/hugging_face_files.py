@@ -117,7 +117,7 @@ def open_safetensors(path: str) -> Source:
 
 
 def _pytorch_name(name: str) -> str:
-    """Converts a tensor's name in a file that PyTorch wrote to transformers' current name.
+    """Returns the name that transformers uses today for a tensor of a file that PyTorch wrote.
 
     Old files use gamma and beta, and files of encoders lack the prefix "bert.". PyTorch's wrappers (DataParallel,
     compile) and users' own classes add an attribute's name as a prefix.
