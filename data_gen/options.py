@@ -86,7 +86,7 @@ class RecordOptions(TextOptions):
     word_boundaries: str | None = option(None, WORD_BOUNDARIES, group=MASKING)
     max_seq_length: int = option(128, "Length of every record, in tokens.", group=RECORDS, min=5, max=_MAX_POSITIONS)
     max_predictions_per_seq: int = option(
-        20, "Maximum number of predicted tokens per record.", group=RECORDS, min=1, max=_MAX_POSITIONS
+        20, "Maximum number of masked tokens to predict per record.", group=RECORDS, min=1, max=_MAX_POSITIONS
     )
     random_seed: int = option(12345, "Random seed.", group=RECORDS, min=0)
     dupe_factor: int = option(

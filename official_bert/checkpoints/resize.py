@@ -32,7 +32,7 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
         UserError: If a token already exists, the tokenizer would split it, or there are too few [unused...] tokens.
     """
     if checkpoint.slots:
-        raise UserError("tokens cannot be added to a checkpoint with optimizer state; remove --optimizer")
+        raise UserError("tokens cannot be added to a checkpoint with the state of an optimizer; remove --optimizer")
     vocab = split_vocab(checkpoint.require_vocab())
     numbers = {token: number for number, token in enumerate(vocab)}
     casing = checkpoint.casing

@@ -92,7 +92,7 @@ class Options(ValidatedOptions, AdamOptions):
     )
     freeze: list[str] = option(
         [],
-        "Regular expressions of encoder layers to freeze, or all for the whole encoder: then only the head is trained.",
+        "Regular expressions of the names of layers to freeze, such as layer_[0-5]_.*, or all to train only the head.",
         group=TRAINING,
     )
     layer_decay: float = option(
@@ -202,7 +202,10 @@ class Options(ValidatedOptions, AdamOptions):
 
     dtype: str = dtype_option()
     gradient_accumulation_steps: int = option(
-        1, "Number of micro-batches per device and step, to save memory.", group=HARDWARE, min=1
+        1,
+        "Number of parts that each batch is split into, to save memory. The batch size and the step stay the same.",
+        group=HARDWARE,
+        min=1,
     )
     rematerialize: bool = option(
         False, "Whether the backward pass computes encoder blocks again, to save memory.", group=HARDWARE

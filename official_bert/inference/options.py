@@ -34,7 +34,9 @@ class BatchPredictionOptions(ValidatedOptions):
 class FeatureOptions(ValidatedOptions):
     """The flags of the features command. The defaults are those of the original's extract_features.py."""
 
-    init: str = option(dataclasses.MISSING, "Checkpoint of an encoder: a folder or file in any format.")
+    init: str = option(
+        dataclasses.MISSING, "Checkpoint of an encoder: a name, folder or file, in any format that convert reads."
+    )
     input_file: str = option(
         dataclasses.MISSING,
         'File with one text per line, or a pair separated by " ||| ". Or a table or data set as for predict, with the '
@@ -49,12 +51,16 @@ class FeatureOptions(ValidatedOptions):
     )
     pooling: str = option(
         NONE,
-        "One vector per text: the [CLS] vector, or the mean or maximum over all tokens. With trained: the settings "
-        "of a model of finetune --task=embeddings, including --layers, --max_seq_length and --normalize.",
+        "How to make one vector per text: from [CLS], as the mean or maximum over all tokens, or as the model was "
+        "trained by finetune --task=embeddings (trained), which also sets --layers, --max_seq_length and --normalize.",
         POOLINGS,
     )
     normalize: bool = option(False, "With pooling: divide each vector by its length.")
-    align: str = option(PIECES, "Without pooling: one vector per word piece, or the mean for each word.", ALIGNMENTS)
+    align: str = option(
+        PIECES,
+        "Without pooling: a vector for each word piece (pieces), or their mean for each word (words).",
+        ALIGNMENTS,
+    )
     is_split_into_words: bool = option(
         False, "Read lists of words from the column words of JSON lines or Parquet, instead of texts."
     )

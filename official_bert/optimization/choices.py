@@ -24,7 +24,7 @@ class AdamOptions:
 
     adam_bias_correction: bool = option(
         False,
-        "Correct the bias of adamw's moments. The original does not; the other optimizers always do.",
+        "Correct the bias of adamw's moments. The original BERT does not; the other optimizers always do.",
         group=TRAINING,
     )
     weight_decay: float = option(

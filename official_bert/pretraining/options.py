@@ -147,10 +147,12 @@ class Options(ValidatedOptions, choices.AdamOptions):
     optimizer: str = _training(
         "adamw", "Optimizer: adamw (the original's), lamb (for large batches) or keras_adamw.", choices.OPTIMIZERS
     )
-    freeze: list[str] = _training([], "Comma-separated regular expressions of whole layer names to freeze.")
+    freeze: list[str] = _training([], "Regular expressions of the names of layers to freeze, such as layer_[0-5]_.*.")
     random_seed: int = _training(12345, "Random seed for initial weights, the order of the records and dropout.", min=0)
     gradient_accumulation_steps: int = _training(
-        1, "Number of micro-batches per device and step. More of them need less memory; the step is the same.", min=1
+        1,
+        "Number of parts that each batch is split into, to save memory. The batch size and the step stay the same.",
+        min=1,
     )
     pack_sequences: bool = _training(
         False, "Pack several short records into one row. This reduces padding; losses and gradients are the same."

@@ -307,7 +307,7 @@ def find_versions(folder: str) -> dict[int, VersionFiles]:
 
 def _check_folder(name: str, folder: str) -> None:
     if not files.exists(folder):
-        raise UserError(f"--model: the folder {folder} of {name} does not exist; pass the --export_dir of an export")
+        raise UserError(f"--model: the folder {folder} of {name} does not exist; pass the folder of an export")
     if find_versions(folder):
         return
     if exports.find_graph(folder):

@@ -49,6 +49,7 @@ def read(
         tag_name = None if tag_index is None else _get_cell(list(first), tag_index) or str(tag_index)
         return read_rows(tables.read_rows(path, bad_rows), path, bad_rows, _WORD_COLUMN, tag_name, known_tags)
     blocks = list(_read_blocks(path, is_conllu))
+    _check_separator(path, blocks)
     widths = collections.Counter(len(row) for block in blocks for _, row in block if not _may_be_comment(row))
     usual = widths.most_common(1)[0][0] if widths else 0
     if not is_conllu:
@@ -70,7 +71,7 @@ def read(
             elif tag == "" or (is_conllu and tag == "_"):
                 problem = f"no tag in column {tag_index} of {len(row)}"
             elif tag_index is not None and word_index % len(row) == tag_index % len(row):
-                problem = f"column {word_index} of {len(row)} is both the word and the tag; separate them by a tab"
+                problem = f"column {word_index} of {len(row)} is both the word and the tag; they need two columns"
             elif tag is not None and known_tags is not None and tag not in known_tags:
                 problem = f"unknown tag {tag!r}; expected one of {tables.format_names(sorted(known_tags))}"
             if problem:
@@ -83,6 +84,21 @@ def read(
         reason = bad_rows.first_reason(path)
         raise UserError(f"{path} has no sentences; expected one word per line, an empty line between sentences{reason}")
     return sentences
+
+
+def _check_separator(path: str, blocks: Iterable[Sequence[_Row]]) -> None:
+    """Raises a UserError if commas, semicolons or vertical bars seem to separate the columns."""
+    rows = [row for block in blocks for row in block]
+    for separator in ",;|":
+        joined = [(line, row[0]) for line, row in rows if separator in row[0] and row[0] != separator]
+        if 2 * len(joined) > len(rows):
+            line, text = joined[0]
+            raise UserError(
+                f"{path}, line {line}: the columns seem to be separated by {separator!r} ({text[:60]!r}); expected "
+                "tabs or spaces. Convert the file, or use a table: finetune --task=table --label_kind=tagging for one "
+                f'sentence per row, or a .csv file with the columns "{_SENTENCE_COLUMN}", Word and Tag for one word '
+                "per row"
+            )
 
 
 def _may_be_comment(row: Sequence[str]) -> bool:

@@ -43,8 +43,8 @@ class TaskOptions(ValidatedOptions):
     data_dir: str | None = option(None, "Folder with the files of the task.", group=DATA, resumable=True)
     head: str = option(
         LINEAR,
-        "Head on the encoder: linear; bilstm, a two-layer BiLSTM before the linear layer; or a BiLSTM on the "
-        "embeddings or on one or several hidden layers of a frozen encoder.",
+        "Head on the encoder: linear, or bilstm for a two-layer BiLSTM before the linear layer. The others freeze the "
+        "encoder and put that BiLSTM on its embeddings or hidden layers, such as sum_last_four.",
         HEADS,
         group=MODEL,
     )
@@ -100,7 +100,8 @@ class SquadV2Options(SquadOptions):
     """Options of the SQuAD v2.0 task, in which questions may have no answer."""
 
     null_score_diff_threshold: float = option(
-        0.0, "Predict no answer if its score exceeds the score of the best answer by more than this threshold."
+        0.0,
+        "Predict that a question has no answer if the score of this exceeds that of the best answer by more than this.",
     )
 
 

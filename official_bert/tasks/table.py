@@ -14,6 +14,8 @@ from official_bert.tasks.text_task import TextTask
 from official_bert.utils import tables
 from official_bert.utils.bad_rows import SKIP, BadRows
 
+_MAX_LISTED = 10
+
 
 def get_path(options: RowsOptions, split: str) -> str:
     """Returns the path of a split's file, from the options.
@@ -85,7 +87,29 @@ def find_text_problem(values: Mapping[str, Any], texts: Sequence[Sequence[str]])
     return ""
 
 
-def _count_labels(options: TableOptions, column: LabelColumn, path: str) -> dict[str, int]:
+class _RecordedRows(BadRows):
+    """All rows of a file, including the problems of invalid rows, in order. The file is read only once."""
+
+    def __init__(self, options: RowsOptions, path: str) -> None:
+        super().__init__(SKIP)
+        self._path = path
+        self._rows: list[tuple[int | str, dict[str, Any] | str]] = []
+        for line, values in read_rows(options, path, self):
+            self._rows.append((line, values))
+
+    def add(self, path: str, line: int | str, problem: str) -> None:
+        self._rows.append((line, problem))
+
+    def replay(self, bad_rows: BadRows) -> Iterator[tuple[int | str, dict[str, Any]]]:
+        """Yields the valid rows again, and passes the problems of invalid rows to `bad_rows`."""
+        for line, row in self._rows:
+            if isinstance(row, str):
+                bad_rows.add(self._path, line, row)
+            else:
+                yield line, row
+
+
+def _count_labels(options: TableOptions, column: LabelColumn, path: str, recorded: _RecordedRows) -> dict[str, int]:
     """Returns the number of training rows of each class. Classes are sorted by number or alphabetically.
 
     Args:
@@ -95,10 +119,11 @@ def _count_labels(options: TableOptions, column: LabelColumn, path: str) -> dict
         recorded: The rows of this file.
     """
     labels: collections.Counter[str] = collections.Counter()
+    lines: dict[str, int | str] = {}
     sizes = set()
     rows = 0
     bad_rows = BadRows(SKIP, silent=True)  # They are reported later, when the rows are read for training.
-    for line, values in read_rows(options, path, bad_rows):
+    for line, values in recorded.replay(bad_rows):
         rows += 1
         check_columns(options, path, [options.label_column], list(values), bad_rows)
         value = values.get(options.label_column)
@@ -107,6 +132,7 @@ def _count_labels(options: TableOptions, column: LabelColumn, path: str) -> dict
             bad_rows.add(path, line, problem)
             continue
         labels.update(names)
+        lines |= {name: line for name in names if name not in lines}
         if not isinstance(value, list):
             sizes.add(len(names))
     reason = bad_rows.first_reason(path)
@@ -119,7 +145,7 @@ def _count_labels(options: TableOptions, column: LabelColumn, path: str) -> dict
             f"{path} has only the label {next(iter(labels))!r}; expected at least {column.min_classes} labels"
         )
     if sizes:
-        column.check_separator(path, labels, sizes)
+        column.check_separator(path, lines, sizes)
     ordered = sorted(labels, key=lambda name: (not is_number(name), float(name) if is_number(name) else 0.0, name))
     return {name: labels[name] for name in ordered}
 
@@ -141,13 +167,15 @@ class TableTask(TextTask):
         self._column = COLUMNS[options.label_kind](options)
         values = tuple(options.label_values or labels or ())
         self._class_notes: list[str] = []
+        self._training_rows: _RecordedRows | None = None  # until they are read as examples
         if self._column.has_classes and labels is None:
             if options.train_file is None:
                 raise UserError(
                     "--train_file is missing; --task=table reads the classes from it, unless --init or --teacher is a "
                     "fine-tuned model"
                 )
-            counts = _count_labels(options, self._column, options.train_file)
+            self._training_rows = _RecordedRows(options, options.train_file)
+            counts = _count_labels(options, self._column, options.train_file, self._training_rows)
             values = tuple(counts)
             self._class_notes = find_similar_classes(counts)
             if once := [repr(name) for name, count in counts.items() if count == 1]:
@@ -191,9 +219,12 @@ class TableTask(TextTask):
         options = self._options
         part = get_path(options, split)
         labelled = split == DEV or (split == TRAIN and self._needs_labels)
+        table = read_rows(options, part, bad_rows)
+        if split == TRAIN and self._training_rows:
+            table, self._training_rows = self._training_rows.replay(bad_rows), None
         examples = []
         rows = 0
-        for line, values in read_rows(options, part, bad_rows):
+        for line, values in table:
             rows += 1
             texts = get_text_columns((options.text_column, options.text_pair_column), values)
             wanted = [name for names in texts for name in names] + ([options.label_column] if labelled else [])

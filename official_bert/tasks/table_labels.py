@@ -2,7 +2,7 @@
 
 import collections
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,8 +16,10 @@ from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.text_spec import TextSpec
 from official_bert.tasks.options import TableOptions
 from official_bert.utils import tables
+from official_bert.utils.bad_rows import format_position
 
 _MAX_LISTED = 10
+_SEPARATORS = ",;|\t"  # Common separators of labels.
 
 
 def is_number(text: str) -> bool:
@@ -71,12 +73,12 @@ class LabelColumn:
         numbers, problem = self._parse_numbers(value, label_numbers)
         return (None, problem) if problem else (numbers[0], "")
 
-    def check_separator(self, path: str, names: Collection[str], sizes: set[int]) -> None:
+    def check_separator(self, path: str, lines: Mapping[str, int | str], sizes: set[int]) -> None:
         """Raises a UserError if class names seem to be separated by another character than the options state.
 
         Args:
             path: The file of the table.
-            names: The class names.
+            lines: Position in the file of the first row of each class.
             sizes: The different numbers of classes that rows have.
         """
 
@@ -118,12 +120,21 @@ class SeveralLabelsColumn(LabelColumn):
         numbers, problem = self._parse_numbers(value, label_numbers)
         return (None, problem) if problem else (numbers, "")
 
-    def check_separator(self, path: str, names: Collection[str], sizes: set[int]) -> None:
+    def check_separator(self, path: str, lines: Mapping[str, int | str], sizes: set[int]) -> None:
+        for name, line in lines.items():
+            for separator in _SEPARATORS:
+                parts = {part.strip() for part in name.split(separator)}
+                if len(parts) > 1 and (max(sizes) < 2 or parts & lines.keys()):
+                    raise UserError(
+                        f"{format_position(path, line)}: the label {name!r} contains {separator!r}; expected "
+                        f"{self._separator!r} between labels. Pass --label_separator={separator!r} if that separates "
+                        "them"
+                    )
         if sizes == {1}:
             raise UserError(
-                f"{path}: no row has more than one label (such as {max(names, key=len)!r}); expected labels separated "
-                f"by {self._separator!r}. Pass another --label_separator, or --label_kind=classification for one label "
-                "per row"
+                f"{format_position(path, next(iter(lines.values())))}: no row has more than one label (such as "
+                f"{next(iter(lines))!r}); expected labels separated by {self._separator!r}. Pass another "
+                "--label_separator, or --label_kind=classification for one label per row"
             )
 
 

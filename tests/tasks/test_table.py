@@ -323,8 +323,9 @@ def test_a_header_that_columns_repeats_is_no_row(header, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("labels", "problem"), [
-    (["Business|US", "Business|Sport", "US"], r"no row has more than one label .such as 'Business\|Sport'"),
-    (["a b", "b c", "c"], r"no row has more than one label .such as 'a b'.*--label_kind=class"),
+    (["Business|US", "Business|Sport", ""], r"line 2: the label 'Business\|US' contains '\|'.*--label_separator='\|'"),
+    (["a;b", "b,c", "c"], r"line 3: the label 'b,c' contains ','; expected ';' between labels"),
+    (["a b", "b c", "c"], r"line 2: no row has more than one label .such as 'a b'.*--label_kind=class"),
     (["a;b", "Arts, Crafts", ""], None),
     (["a", "", "b"], None),
 ])  # fmt: skip
@@ -333,7 +334,7 @@ def test_a_wrong_separator_of_labels_is_found(labels, problem, tmp_path):
     if problem is None:
         table.TableTask(options(path, label_kind="multi_label"))
         return
-    assert re.search(rf"train\.csv: {problem}", refusal(table.TableTask, options(path, label_kind="multi_label")))
+    assert re.search(rf"train\.csv, {problem}", refusal(table.TableTask, options(path, label_kind="multi_label")))
 
 
 def test_doubtful_classes_are_listed(tmp_path):
@@ -394,9 +395,14 @@ def test_spreadsheets_and_latin_1_are_told_how_to_convert(tmp_path):
         table.TableTask(options(tmp_path / "train.csv"))
 
 
-def test_bad_rows_of_the_training_file_are_reported_when_it_is_used(tmp_path):
+def test_the_training_file_is_read_once_and_its_bad_rows_are_reported_when_it_is_used(tmp_path, monkeypatch):
     path = written(tmp_path, "text,label\na,x\nb\nc,y\n")
+    opened = []
+    read_rows = tables.read_rows
+    monkeypatch.setattr(tables, "read_rows", lambda path, *rest: opened.append(path) or read_rows(path, *rest))
     task = table.TableTask(options(path))
     bad_rows = KeptRows()
     assert [each.text_a for each in task.read("train", bad_rows)] == ["a", "c"]
+    assert opened == [str(path)]
     assert bad_rows.problems == [f"{path}, line 3: 1 column; expected 2: text, label"]
+    assert len(task.read("train", KeptRows())) == 2  # read again

@@ -46,7 +46,7 @@ class VectorLoss(BatchLoss):
         vectors = y_pred
         if len(vectors.shape) != 3:
             raise UserError(
-                "training vectors requires pairs or triplets of texts, but the inputs are token ids of single texts; "
+                "a model of vectors is trained on pairs or triplets, but the inputs are token ids of single texts; "
                 "pass the pairs or triplets as texts"
             )
         if not self.dimensions:
