@@ -35,7 +35,7 @@ MANY_ENDINGS = {"prompt": "p", "endings": ["a"] * MANY}
 ])  # fmt: skip
 def test_sizes_are_checked_before_elements(request_: dict, message: str, monkeypatch: pytest.MonkeyPatch):
     texts: list[str] = []
-    monkeypatch.setattr(json_api, "_check_text", lambda leaf, *_: texts.append(leaf) or "")
+    monkeypatch.setattr(json_api, "count_text_bytes", lambda leaf: texts.append(leaf) or 0)
     with pytest.raises(RequestError, match=message):
         parse(json.dumps(request_).encode(), {"serving_default": Endings()}, options(1000), OURS)
     assert len(texts) <= 2  # the labels before it
@@ -46,7 +46,7 @@ def test_a_text_of_as_many_bytes_as_are_taken_is_taken():
     for text in ("ä" * 5, "b" * 10):
         body = json.dumps({"instances": [{"prompt": text, "endings": list("abcd")}]}).encode()
         parse(body, signatures, options(10), OURS)
-        with pytest.raises(RequestError, match="a text of 10 bytes; at most 9 are accepted"):
+        with pytest.raises(RequestError, match="has 10 bytes; at most 9 are accepted"):
             parse(body, signatures, options(9), OURS)
 
 
