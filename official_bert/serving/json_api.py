@@ -6,6 +6,8 @@ a list is checked before its elements, so that a request that is much too large 
 B instances
 """
 
+import base64
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -158,7 +160,8 @@ class _Reader:
             refuse(f"instances is {_format_value(rows)}; expected a list with one or more")
         self._check_count(len(rows))
         if self._only_input:
-            rows = [row if isinstance(row, dict) else {self._only_input: row} for row in rows]
+            named = [isinstance(row, dict) and row.keys() != {"b64"} for row in rows]
+            rows = [row if each else {self._only_input: row} for row, each in zip(rows, named, strict=True)]
         for i, row in enumerate(rows):
             if self.metadata and isinstance(row, dict):
                 rows[i] = row = self._select_inputs(row, f"instances[{i}]")
@@ -301,6 +304,7 @@ class _Reader:
             locate: Function from the index of an element to its position in the request, for error messages.
         """
         if spec.dtype == STRING:
+            leaves = list(map(_decode_base64, leaves))
             for number, leaf in enumerate(leaves):
                 if not isinstance(leaf, str):
                     refuse(f"{locate(number)} is {_format_value(leaf)}; expected a string")
@@ -329,6 +333,14 @@ def _check_lengths(inputs: Mapping[str, Any]) -> None:
     counts = {name: len(value) for name, value in inputs.items()}
     if len(set(counts.values())) > 1:
         refuse(f"the inputs have different numbers of instances: {counts}")
+
+
+def _decode_base64(leaf: Any) -> Any:
+    """Returns the text of {"b64": ...}, the form of a string in base64 that TensorFlow Serving accepts."""
+    if isinstance(leaf, dict) and leaf.keys() == {"b64"}:
+        with contextlib.suppress(TypeError, ValueError):  # A malformed object is refused like other values.
+            return base64.b64decode(leaf["b64"], validate=True).decode()
+    return leaf
 
 
 def _check_types(leaves: list[Any], types: set[type], locate: Callable[[int], str], expected: str) -> None:

@@ -1,5 +1,6 @@
 """The server's HTTP endpoints, with small SavedModels in place of BERT."""
 
+import base64
 import concurrent.futures
 import contextlib
 import gzip
@@ -53,6 +54,12 @@ def test_ids_are_taken_by_serving_ids(client: Client):
     row = {"input_ids": [5, 6, 7], "input_mask": [1, 1, 0], "segment_ids": [0, 1, 0]}
     answer = client.predict("length", {"signature_name": "serving_ids", "instances": [row]})
     assert answer.json == {"predictions": [12]}
+
+
+def test_base64_stands_for_a_string(client: Client):
+    encoded = {"b64": base64.b64encode("Ünder".encode()).decode()}
+    for instance in (encoded, {"text": encoded}):
+        assert client.predict("size", {"instances": [instance]}).json == {"predictions": [1006.0]}
 
 
 def test_models_with_several_or_nested_inputs_are_asked_by_name(client: Client):
@@ -144,7 +151,8 @@ def ids(rows=None, columns=None) -> dict:
     ({"instances": ["a", None]}, 400, "instances[1] is null"),
     ({"instances": [["a"]]}, 400, 'instances[0] is ["a"]'),
     ({"instances": [{"words": "a"}]}, 400, "instances[0] lacks text"),
-    ({"instances": [{"b64": "YQ=="}]}, 400, "instances[0] lacks text"),
+    ({"instances": [{"b64": "?"}]}, 400, 'instances[0] is {"b64":"?"}; expected a string'),
+    ({"instances": [{"b64": "/w=="}]}, 400, "expected a string"),  # not UTF-8
     ({"inputs": "a"}, 400, "inputs.text is a string; expected a list"),
     ({"inputs": {"text": []}}, 400, "empty list"),
     ({"instances": ["!"]}, 400, "the model rejects the input: assertion failed: [no ! please]"),
