@@ -80,4 +80,4 @@ def test_padding_takes_no_part(case: str):
 
 
 def test_ids_of_single_texts_are_refused():
-    assert "pairs or triplets of texts" in refusal(RankingLoss(), SCORES, TRIPLETS[:, 0])
+    assert "pairs or triplets" in refusal(RankingLoss(), SCORES, TRIPLETS[:, 0])
