@@ -232,6 +232,7 @@ def test_vocabulary_without_special_tokens_is_refused(tmp_path: pathlib.Path):
     path.write_text("the\n[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]\n")
     assert "has [PAD] on line 3; it must be on line 1" in refusal(FullTokenizer, str(path))
     assert "there is no file" in refusal(FullTokenizer, str(tmp_path / "none.txt"))
+    assert "If 'bert/vocab.txt' is a path" in refusal(FullTokenizer.from_vocab, "bert/vocab.txt")
 
 
 def test_vocabulary_may_be_text_or_a_mapping(vocab_file: str):
