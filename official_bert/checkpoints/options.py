@@ -57,5 +57,11 @@ class ConversionOptions(ValidatedOptions):
     max_position_embeddings: int | None = option(
         None, "The new maximum number of positions, greater than the model's.", group=CHANGES
     )
-    position_init: str = option("tiled", "How to initialize the additional positions.", POSITION_INITS, group=CHANGES)
+    position_init: str = option(
+        "tiled",
+        "How to initialize the embeddings of positions beyond the model's: tiled repeats the table, interpolated "
+        "stretches it.",
+        POSITION_INITS,
+        group=CHANGES,
+    )
     list_tensors: bool = option(False, "Whether to list every tensor that was loaded or left behind.", group=FILES)

@@ -80,8 +80,8 @@ class Options(ValidatedOptions, AdamOptions):
     )
     class_weights: list[str] = option(
         [],
-        "Weight of each class in the loss, in the order of the labels, or balanced for the inverse class frequency. "
-        "With several labels per text, the weights of the positive examples of each label.",
+        "Weight of each class in the loss, in the order of the labels, or the word balanced to weight classes by their "
+        "inverse frequency. With several labels per text, these are weights of the positive examples.",
         group=TRAINING,
     )
     balanced_sampling: bool = option(

@@ -47,7 +47,9 @@ class FeatureOptions(ValidatedOptions):
         AUTO, 'Format of the output file. "original" is the JSON format of extract_features.py.', FEATURE_FORMATS
     )
     layers: list[str] = option(
-        ["-1", "-2", "-3", "-4"], "Layers: 0 is the embedding output, 1 the first layer, -1 the last one.", items=int
+        ["-1", "-2", "-3", "-4"],
+        "Layers whose vectors are written: 0 for the embeddings, 1 for the first layer, -1 for the last.",
+        items=int,
     )
     pooling: str = option(
         NONE,

@@ -44,8 +44,12 @@ class Options(ValidatedOptions):
         False, "Serve /metrics without a token and for any host name, such as the address of a pod.", group=_NETWORK
     )
     versions: int = option(1, "Number of versions of each model to serve, newest first.", group=_MODELS, min=1)
-    reload_seconds: float = option(2.0, "Number of seconds between checks for new versions.", group=_MODELS, above=0)
-    threads: int | None = option(None, "Threads per batch. Defaults to the number of cores.", group=_BATCHES, min=1)
+    reload_seconds: float = option(
+        2.0, "Number of seconds between checks for new versions of the models.", group=_MODELS, above=0
+    )
+    threads: int | None = option(
+        None, "Number of threads that compute one batch. Defaults to the number of cores.", group=_BATCHES, min=1
+    )
     max_batch_size: int = option(32, "Maximum texts (or windows of long texts) per batch.", group=_BATCHES, min=1)
     max_batch_tokens: int = option(
         2048, "Maximum number of tokens per batch, with padding. A longer text is its own batch.", group=_BATCHES, min=1
@@ -139,5 +143,5 @@ class CheckOptions(ValidatedOptions):
     """The options of the check-export command."""
 
     export_dir: str | None = option(
-        None, "For the address of a server: folder of the export that it serves, which contains the reference inputs."
+        None, "Folder of the export, to compare the answers of a running server with the answers stored there."
     )

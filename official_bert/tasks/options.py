@@ -191,7 +191,11 @@ class EmbeddingsOptions(RowsOptions):
         shown_default="cosine if the training data has scores, otherwise ranking",
     )
     scale: float = option(20.0, "Factor of the cosine similarities, for --objective=ranking.", group=TRAINING)
-    margin: float = option(5.0, "Minimum difference of Euclidean distances, for --objective=triplet.", group=TRAINING)
+    margin: float = option(
+        5.0,
+        "With --objective=triplet: how much farther the negative must be than the positive (Euclidean).",
+        group=TRAINING,
+    )
     dimensions: list[str] = option(
         [],
         "Numbers of leading dimensions to train as vectors of their own, such as 256,128,64.",
