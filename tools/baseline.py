@@ -71,7 +71,7 @@ def write_inputs() -> None:
     """Writes vocabulary, configuration, text and task data into the current folder."""
     rng = random.Random(1)
     Path("vocab.txt").write_text("\n".join(VOCAB) + "\n")
-    # No text has these two pieces, so the records are those of vocab.txt.
+    # No text has these two pieces, so the records are the same as with vocab.txt.
     Path("cased.txt").write_text(Path("vocab.txt").read_text().replace("##y", "Anna").replace("##z", "Berlin"))
     Path("bert_config.json").write_text(json.dumps(CONFIG))
     documents = [[f"{make_sentence(rng, 3, 14)} ." for _ in range(rng.randint(1, 12))] for _ in range(60)]

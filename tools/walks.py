@@ -40,11 +40,11 @@ _PORT = re.compile(r"127\.0\.0\.1:(\d+)")
 class Walk:
     """Records the files whose functions are called while `active` is true, in the order of their first calls."""
 
-    def __init__(self, stop_at: str | None = None) -> None:
+    def __init__(self, stack_function: str | None = None) -> None:
         self.files: dict[str, None] = {}
-        self.stack: list[str] = []  # files on the stack at the first call of the function `stop_at`
+        self.stack: list[str] = []  # files on the stack at the first call of the function `stack_function`
         self.active = True
-        self._stop_at = stop_at
+        self._stack_function = stack_function
 
     def _note(self, frame: Any, event: str, argument: Any) -> None:
         if event != "call" or not self.active:
@@ -52,7 +52,7 @@ class Walk:
         name = _name_file(frame)
         if name:
             self.files.setdefault(name)
-        if frame.f_code.co_name == self._stop_at and not self.stack:
+        if frame.f_code.co_name == self._stack_function and not self.stack:
             while frame:
                 self.stack += [name] if (name := _name_file(frame)) else []
                 frame = frame.f_back
@@ -94,7 +94,7 @@ def pretrain(folder: pathlib.Path) -> list[str]:
         "make-records", f"--input_file={folder}/text.txt", f"--output_file={records}",
         f"--vocab_file={folder}/vocab.txt", *sizes, "--num_workers=1",
     )  # fmt: skip
-    parsing, walk = Walk(), Walk(stop_at="replica_step")
+    parsing, walk = Walk(), Walk(stack_function="replica_step")
     flags = [f"--input_file={records}", f"--output_dir={folder}/run", f"--bert_config_file={folder}/config.json"]
     flags += [f"--vocab_file={folder}/vocab.txt", "--do_train", "--num_train_steps=1", "--train_batch_size=2", *sizes]
     with parsing.counting():

@@ -94,8 +94,8 @@ def keras_arguments(
 
     Args:
         head: The spec of the model's task, whose loss and metrics are the defaults.
-        loss: The user's loss of logits. None for the default of the head.
-        metrics: The user's metrics of logits. None for the defaults of the head.
+        loss: The user's loss of logits. If None, the loss of the head is used.
+        metrics: The user's metrics of logits. If None, the metrics of the head are used.
         settings: Further arguments that the user passed to compile.
         pads_rows: Whether batches may contain padding rows, which must not count (several replicas or micro-batches).
         has_regularizers: Whether the model has regularization losses.

@@ -100,8 +100,8 @@ class FittingModel(keras.Model):
             metrics: Keras metrics that accept logits. Defaults to the metrics of the task. [] disables them.
             learning_rate: Peak learning rate of BERT's optimizer.
             warmup_proportion: Fraction of the steps in which the learning rate warms up.
-            layer_decay: Factor from the learning rate of each layer to that of the layer below it. 1.0 trains all
-                layers alike.
+            layer_decay: Learning rate of each layer, as a fraction of the learning rate of the layer above it. 1.0
+                trains all layers alike.
             adam_bias_correction: Whether BERT's optimizer corrects the bias of Adam's moments. The original does not
                 correct it, and therefore fails more often on small data sets.
             settings: Other arguments of keras.Model.compile, such as loss_weights, weighted_metrics and

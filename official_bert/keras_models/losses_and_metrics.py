@@ -144,5 +144,5 @@ def _get_name(instance: Any) -> str:
 
 
 def _is_from_keras(instance: Any) -> bool:
-    """Returns whether a loss or metric is defined in Keras. Those that users define themselves are not checked."""
+    """Returns whether a loss or metric is defined in Keras. Losses and metrics that users define are not checked."""
     return (instance if inspect.isfunction(instance) else type(instance)).__module__.startswith("keras.")

@@ -17,7 +17,7 @@ from official_bert.modeling.config import BertConfig
 class MultipleChoice(TextModel):
     """Selects one of four endings of a text (SWAG; paper, section 4.4).
 
-    x is a tuple of prompts and of lists of four endings, or a list of such (prompt, endings) rows. y contains the index
+    x is a tuple of prompts and of lists of four endings, or a list of (prompt, endings) pairs. y contains the index
     of the correct ending. predict returns probabilities, float64 [B, N], and `choose` returns indices.
 
     Args:

@@ -23,7 +23,7 @@ class Preprocessor(keras.layers.Layer):
     Args:
         vocab: Contents of a vocab.txt.
         do_lower_case: Whether the vocabulary is uncased. None detects it from capital letters in the vocabulary. A
-            Casing object is used as it is, without a check against the vocabulary.
+            Casing object is used without a check against the vocabulary.
         max_seq_length: Maximum number of tokens in a sequence. Longer texts are truncated as in fine-tuning.
         strip_accents: Whether to remove accents. Defaults to the value of do_lower_case.
         layer_settings: Arguments of keras.layers.Layer.

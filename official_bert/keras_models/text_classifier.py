@@ -37,7 +37,7 @@ class TextClassifier(TextModel):
         pair: Whether an example consists of two texts.
         doc_stride: Number of tokens between the starts of two windows of a long text, whose logits are averaged.
             Defaults to None, which truncates long texts.
-        temperature: Number by which logits are divided before the softmax or sigmoid. `calibrate` finds the best value.
+        temperature: Divisor of the logits before the softmax or sigmoid. `calibrate` finds the best value.
         thresholds: For each class, the probability above which `classify` returns it. Defaults to 0.5. With
             multi_label=False they are for two classes and must add up to 1. `choose_thresholds` finds better values.
         positive_weights: For each class, the weight in the loss of the texts that have it, for multi_label=True.
@@ -84,7 +84,7 @@ class TextClassifier(TextModel):
 
     @property
     def temperature(self) -> float:
-        """Number by which logits are divided before the softmax or sigmoid."""
+        """Divisor of the logits before the softmax or sigmoid."""
         return self._label_head.temperature
 
     @temperature.setter

@@ -39,7 +39,7 @@ from official_bert.tokenization.casing import Casing, resolve_casing, restore_ca
 from official_bert.tokenization.exact import parse_vocab
 from official_bert.tokenization.fast import FastTokenizer
 
-_STEPS_OF_PROGRESS_BAR = 10  # number of batches from which predict shows a progress bar
+_MIN_PROGRESS_BAR_STEPS = 10  # predict shows a progress bar if there are at least this many batches
 
 
 class TextModel(FittingModel):
@@ -54,7 +54,7 @@ class TextModel(FittingModel):
         config: Sizes of the encoder: a BertConfig or a dict of its fields.
         vocab: Contents of the model's vocab.txt.
         do_lower_case: Whether the vocabulary is uncased. None detects it from capital letters in the vocabulary. A
-            Casing object is used as it is, without a check against the vocabulary.
+            Casing object is used without a check against the vocabulary.
         strip_accents: Whether to remove accents. Defaults to the value of do_lower_case.
         max_seq_length: Maximum number of tokens in a sequence. Longer texts are truncated or split into windows.
         seed: Random seed for new weights, dropout and shuffling.
@@ -214,7 +214,7 @@ class TextModel(FittingModel):
         class_labels.check_label_names(labels, 2 if self.head.is_single_label else 1, {})
         arguments = restore_casing(self.get_config() | {"labels": labels})
         weights, strategy = self._weights(), self.distribute_strategy
-        # Start again with the attributes that Keras gives a new object, except for those that belong to this one.
+        # Start again with the attributes that Keras gives a new object, but keep the following attributes of this one.
         kept = ("build", "quantize", "_compile_again", "_saved_arguments")
         attributes = {name: self.__dict__[name] for name in kept if name in self.__dict__}
         self.__dict__.clear()
@@ -541,7 +541,7 @@ def _make_progress_bar(num_rows: int, batch_size: int, verbose: Any) -> Callable
         A function of the number of completed rows.
     """
     steps = -(-num_rows // batch_size)
-    if not verbose or steps < _STEPS_OF_PROGRESS_BAR:
+    if not verbose or steps < _MIN_PROGRESS_BAR_STEPS:
         return lambda done: None
     bar = keras.utils.Progbar(steps, verbose=1 if verbose == "auto" else verbose)
     return lambda done: bar.update(-(-done // batch_size))

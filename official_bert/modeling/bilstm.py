@@ -20,7 +20,7 @@ _LAYERS = 2
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class BiLSTM(keras.layers.Layer):
-    """One bidirectional LSTM layer that skips padding.
+    """A bidirectional LSTM layer that skips padding.
 
     Takes [x, input_mask]: [B, S, H] and int32 [B, S]. Returns [B, S, 2 U], with zeros at padding. It passes on no Keras
     mask, because losses and scores use their own weights.

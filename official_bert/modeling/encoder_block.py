@@ -41,10 +41,10 @@ class AttentionProbabilities(keras.layers.Layer):
         query, key, attention_ids = inputs
         query, key = split_heads(query, self.num_heads), split_heads(key, self.num_heads)  # [B, N, S, D]
         products = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # [B, N, S, T]
-        return self.of_products(products, attention_ids, query.shape[-1])
+        return self.compute_from_products(products, attention_ids, query.shape[-1])
 
-    def of_products(self, products: Any, attention_ids: Any, head_size: int) -> Any:
-        """Returns the attention probabilities, given the products of queries and keys.
+    def compute_from_products(self, products: Any, attention_ids: Any, head_size: int) -> Any:
+        """Computes the attention probabilities from the products of queries and keys.
 
         Args:
             products: [B, N, S, T].

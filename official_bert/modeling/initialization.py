@@ -41,7 +41,7 @@ def dense(units: int, name: str, config: BertConfig, seed: int | None, dtype: An
         config: Sizes of the model.
         seed: Seed of the model. None draws a random seed.
         dtype: Keras dtype policy of the layer.
-        activation: Activation function. None for a linear layer.
+        activation: Activation function. If None, the layer is linear.
     """
     kernel = initializer(config, seed, name)
     return keras.layers.Dense(units, activation, kernel_initializer=kernel, name=name, dtype=dtype)

@@ -27,7 +27,7 @@ def block(index: int) -> str:
 
 
 def find_block_index(name: str) -> int | None:
-    """Returns the index of the encoder block that a layer belongs to, or None for layers outside of the blocks."""
+    """Returns the index of the encoder block that a layer belongs to, or None if it belongs to no block."""
     match = re.match(r"layer_(\d+)_", name)
     return int(match[1]) if match else None
 

@@ -19,8 +19,8 @@ def build_pretraining_model(
     """Builds the encoder with both pre-training heads (paper, section 3.1).
 
     The model takes the encoder's inputs and masked_lm_positions, int32 [B, P]. It returns masked_lm_logits,
-    float32 [B, P, V], and next_sentence_logits, float32 [B, 2]. With `packed`, the latter is [B, R, 2] for R records
-    per row. `get_encoder` returns the model's encoder.
+    float32 [B, P, V], and next_sentence_logits, float32 [B, 2]. With `packed`, next_sentence_logits is [B, R, 2] for R
+    records per row. `get_encoder` returns the model's encoder.
 
     Args:
         config: Sizes and rates.

@@ -55,7 +55,7 @@ class AllReduceClipMixin:
         """Sums gradients over replicas and clips them.
 
         Args:
-            grads: The gradients of this replica. None for variables without a gradient.
+            grads: The gradients of this replica. A gradient is None if the loss does not depend on the variable.
 
         Returns:
             The dense gradients, and their global norm before clipping. The norm is finite if and only if all gradients

@@ -19,7 +19,7 @@ OPTIMIZERS = ("adamw", "lamb", "keras_adamw")
 class AdamOptions:
     """The optimizer flags of the commands that train.
 
-    Names are those of Hugging Face, defaults those of the original.
+    The names are the same as in Hugging Face, and the defaults are the same as in the original.
     """
 
     adam_bias_correction: bool = option(

@@ -100,7 +100,7 @@ def _tpu(name: str, zone: str | None, project: str | None) -> tf.distribute.Stra
 
 
 def set_workers(name: str, worker_hosts: Sequence[str], worker_index: int | None) -> None:
-    """Sets the environment variable TF_CONFIG, from which TensorFlow reads the workers, for the multi_worker strategy.
+    """Sets the environment variable TF_CONFIG for the multi_worker strategy. TensorFlow reads the workers from it.
 
     Without `worker_hosts`, an existing TF_CONFIG is kept, or the workers of a SLURM step are used.
 

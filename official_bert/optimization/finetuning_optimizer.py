@@ -31,8 +31,8 @@ def create_bert_optimizer(
         num_steps: Number of training steps, after which the learning rate is 0.
         learning_rate: Peak learning rate.
         warmup_proportion: Fraction of the steps in which the learning rate warms up.
-        layer_decay: Factor from the learning rate of each layer to that of the layer below it. 1.0 trains all layers
-            alike.
+        layer_decay: Learning rate of each layer, as a fraction of the learning rate of the layer above it. 1.0 trains
+            all layers alike.
         scales_loss: Whether to scale the loss, as float16 requires.
         settings: Other arguments of BertAdamW. adam_bias_correction defaults to True.
     """
@@ -55,7 +55,7 @@ def compute_layer_factors(model: keras.Model, num_layers: int, decay: float) -> 
     Args:
         model: The model to train.
         num_layers: Number of encoder blocks.
-        decay: Factor from the learning rate of each layer to that of the layer below it.
+        decay: Learning rate of each layer, as a fraction of the learning rate of the layer above it.
     """
     if decay == 1.0:
         return {}

@@ -8,7 +8,7 @@ import keras
 from official_bert.errors import UserError
 from official_bert.modeling import layer_names
 
-ALL = "all"  # a pattern that stands for all layers of the encoder, without heads
+ALL = "all"  # a pattern that matches all layers of the encoder, but no heads
 
 
 def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:

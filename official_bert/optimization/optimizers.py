@@ -135,7 +135,7 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         self.iterations.assign_add(1)
 
     def _rate_factor(self, index: int) -> float:
-        """Returns the factor by which the learning rate of the variable with this index is multiplied."""
+        """Returns the learning rate multiplier of the variable with this index."""
         return 1.0
 
     def _update_moments(self, index: int, gradient: Any) -> tuple[Any, Any]:

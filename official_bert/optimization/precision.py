@@ -27,7 +27,7 @@ def resolve_dtype(
 
     Args:
         dtype: Value of --dtype.
-        earlier: Precision of the run that is resumed, which "auto" keeps. None for a new run.
+        earlier: Precision of the run that is resumed, which "auto" keeps. None if the run is new.
         strategy: The distribution strategy. "auto" selects bfloat16 on a TPU.
         config: Sizes of the model.
         tokens: Number of tokens in a step.
@@ -73,7 +73,7 @@ def should_jit_compile(requested: bool, dtype: str, strategy: tf.distribute.Stra
 def _time_products(tokens: int, hidden_size: int, intermediate_size: int) -> dict[str, float]:
     """Measures a matrix product in float32 and bfloat16, and returns the shortest time in seconds by dtype.
 
-    The product is that of an encoder block's input and the first matrix of its feed-forward network.
+    The factors are an encoder block's input and the first matrix of its feed-forward network.
 
     Args:
         tokens: Number of tokens in a step.

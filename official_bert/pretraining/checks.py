@@ -50,7 +50,7 @@ def warn_of_long_warmup(options: Options) -> None:
 
 
 def find_checkpoint(options: Options) -> str | None:
-    """Returns the path of the run's newest complete checkpoint, to resume or evaluate. None for a new run.
+    """Returns the path of the run's newest complete checkpoint, to resume or evaluate, or None if the run is new.
 
     Raises:
         UserError: If the checkpoints of an earlier start are missing or unreadable, and --begin_anew is not set.
@@ -154,7 +154,7 @@ def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) ->
 def _check_model_files(options: Options, contents: dict[str, str], manifests: Sequence[manifest.Manifest]) -> None:
     """Raises a UserError if the folder contains files of another model.
 
-    A stored casing that the records' manifest contradicts is no error. A note says that it will be replaced.
+    If the records' manifest contradicts a stored casing, prints a note that the stored casing will be replaced.
 
     Args:
         options: The options of the run.
@@ -177,7 +177,7 @@ def _check_vocabulary_size(options: Options, config: BertConfig) -> None:
 
 
 def _check_vocabulary_casing(options: Options, casing: Casing | None, has_manifest: bool) -> Casing | None:
-    """Returns `casing`, the casing of the run's text, or if it is None the casing that the vocabulary suggests.
+    """Returns the casing of the run's text. Infers it from the vocabulary if `casing` is None.
 
     Raises:
         UserError: If the vocabulary contradicts the casing.

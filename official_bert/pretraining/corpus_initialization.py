@@ -58,7 +58,7 @@ _SECOND_SEGMENT = 2.0  # attention score of the second segment's tokens for the 
 
 @dataclasses.dataclass(frozen=True)
 class TokenCounts:
-    """Token counts of records, from which weights are computed.
+    """Token counts of records, used to compute weights.
 
     Attributes:
         tokens: Number of tokens.

@@ -34,7 +34,7 @@ class Memory:
 def estimate_memory(
     config: BertConfig, batch: int, length: int, predictions: int, dtype: str = "float32", rematerialize: bool = False
 ) -> Memory:
-    """Estimates the bytes that pre-training needs on each device, without those of the program itself.
+    """Estimates the bytes that pre-training needs on each device, without the memory of the program itself.
 
     Activations are counted tensor by tensor, as TensorFlow keeps them without XLA, with dropout. Each block keeps, with
     c bytes per number (4, or 2 in half precision):

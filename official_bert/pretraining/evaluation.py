@@ -164,7 +164,7 @@ class BestWeights:
         self._saved = run_checkpoints.RunCheckpoints(folder, saved, keep=1)
 
     def keep_if_better(self, step: int, loss: float) -> bool:
-        """Saves the current weights if `loss` is lower than that of the saved weights. Returns whether it did."""
+        """Saves the current weights if their `loss` is lower than the saved weights' loss. Returns whether it did."""
         if not (math.isfinite(loss) and loss < self._lowest(step)):
             return False
         write_model_files(self._folder, self._model_files)

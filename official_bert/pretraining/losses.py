@@ -1,4 +1,4 @@
-"""Computes the pre-training losses as sums and counts, from which means over a batch on several devices follow.
+"""Computes the pre-training losses as sums and counts, which can be added up over the devices of a batch.
 
 B batch, P predictions, V vocabulary, R records of a packed row
 """
@@ -12,14 +12,14 @@ from keras import ops
 
 from official_bert.modeling.fast.compiled_blocks import FactoredLogits
 
-# Added to the number of predictions, as in the original, so that a batch may have none.
+# Added to the number of predictions, as in the original, so that a batch without predictions does not divide by zero.
 MASKED_LM_EPSILON = 1e-5
 
 
 def compute_pretraining_sums(
     outputs: dict[str, Any], features: dict[str, Any], compute_masked_lm: Callable[..., tuple[Any, Any]] | None = None
 ) -> dict[str, Any]:
-    """Computes the sums and counts from which losses and accuracies are computed.
+    """Computes the sums and counts for the losses and accuracies.
 
     A record whose input_mask is all zero pads the batch and is not counted. If several records share a row (see
     data.packing), each is counted.

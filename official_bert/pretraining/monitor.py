@@ -61,7 +61,7 @@ class Monitor:
 
     def write(self, step: int, phase: Phase) -> None:
         """Ends the interval after `step` steps, and writes its means to the log and the terminal."""
-        # If all steps were skipped, there are no means, and the notices have reported the steps.
+        # If all steps were skipped, nothing can be averaged, and the notices have reported the steps.
         if self._sums["nonfinite_steps"] < step - self._first_step:
             values = self._measurements(step, phase)
             self.log.write(TRAIN, step, values)

@@ -87,7 +87,7 @@ class RunParts:
     pretrainer: Pretrainer
     data_position: list[Any]  # Variables that are saved with the weights.
     checkpoints: run_checkpoints.RunCheckpoints
-    resumed_from: str | None  # The checkpoint to resume. A new run has none.
+    resumed_from: str | None  # The checkpoint to resume, or None if the run is new.
     initial: LoadedModel | None  # The model of --init_checkpoint, unless the run is resumed.
 
     @property

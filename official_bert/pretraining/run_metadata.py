@@ -112,10 +112,9 @@ def check_resume_compatibility(
         records: The records by number of the phase.
 
     Returns:
-        The old and new values of the options that have changed, all of which are permitted. A change is permitted if
-        --allow_changes names the option. The number of micro-batches may also change if the model has no dropout,
-        because then the step computes the same sums. Under the name options.RECORDS, the values are the records' names,
-        sizes and hashes.
+        The old and new values of the options that have changed. A change is permitted if --allow_changes names the
+        option. The number of micro-batches may also change if the model has no dropout, because then the step computes
+        the same sums. Under the name options.RECORDS, the values are the records' names, sizes and hashes.
 
     Raises:
         UserError: If something else has changed.

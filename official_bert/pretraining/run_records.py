@@ -41,7 +41,7 @@ class RunRecords:
 
     @functools.cached_property
     def held_out(self) -> RecordFiles | None:
-        """The records to evaluate: --eval_input_file, or those of the first phase if only --do_eval is set, or None."""
+        """The records to evaluate: --eval_input_file, or the first phase's if only --do_eval is set, or None."""
         first_phase = self._options.phases[0]
         if self._options.eval_input_file:
             return self._find(self._options.eval_input_file, "eval_input_file", first_phase)

@@ -1,4 +1,4 @@
-"""Access control: requests must send the token or, if there is none, be addressed to this machine or an allowed host.
+"""Access control: requests must send the token. Without a token, their host must be this machine or an allowed host.
 
 Without a token, any web page in a browser on this machine could send requests. The Origin header tells which site the
 page is from. The Host header reveals foreign host names that resolve to 127.0.0.1 (DNS rebinding).

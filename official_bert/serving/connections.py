@@ -133,7 +133,7 @@ class Connection(web.RequestHandler):
 
 
 class Connections:
-    """All connections of a server. Use it within one event loop.
+    """The connections of a server. Use it within one event loop.
 
     Args:
         limit: Maximum number of connections. Further ones become spare connections, or get status 503.

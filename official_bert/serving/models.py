@@ -105,7 +105,7 @@ class Model:
         """Returns the version with a number, or the newest version that is available.
 
         Args:
-            digits: The number in the URL, or None for the newest version.
+            digits: The number in the URL. If None, the newest version is returned.
 
         Raises:
             RequestError: If the version does not exist (404), or no version has been loaded yet (503).
@@ -228,7 +228,7 @@ class Pools:
 
 
 class Models:
-    """All models of a server.
+    """The models of a server.
 
     Args:
         options: The options of the server.

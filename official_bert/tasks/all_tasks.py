@@ -34,7 +34,7 @@ def make_task(name: str, options: TaskOptions, labels: Sequence[str] | None = No
 
     Raises:
         UserError: If the task is unknown, an option is invalid, or training data are needed for the labels and missing.
-        TypeError: If the options are those of another task.
+        TypeError: If the options belong to another task.
     """
     if type(options) is not get_options_class(name):
         raise TypeError(

@@ -115,7 +115,7 @@ def _remove_comments(
     Args:
         blocks: The rows of each sentence.
         usual: The usual number of columns.
-        tag_index: Index of the tag's column, or None for text without tags.
+        tag_index: Index of the tag's column, or None if the text has no tags.
         known_tags: Known tags, in addition to those in the file.
 
     Returns:
@@ -157,7 +157,7 @@ def read_rows(
         path: The file of the table, for error messages.
         bad_rows: Handles invalid rows.
         word_column: Name of the column with the words.
-        tag_column: Name of the column with the tags. None for text without tags.
+        tag_column: Name of the column with the tags, or None if the text has no tags.
         known_tags: Allowed tags. None to allow any tag.
 
     Raises:

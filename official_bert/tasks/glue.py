@@ -195,7 +195,7 @@ SPECS = {
 
 
 class GlueTask(TextTask):
-    """One of the GLUE tasks.
+    """A GLUE task.
 
     Args:
         name: Name of the task, a key of SPECS.

@@ -22,7 +22,7 @@ _NO_WINDOWS = "none, long texts are truncated"
 
 @dataclasses.dataclass(frozen=True)
 class Defaults:
-    """The default training settings of a task, which are those of the original's scripts."""
+    """The default training settings of a task, taken from the original's scripts."""
 
     train_batch_size: int = 32
     learning_rate: float = 5e-5
@@ -101,7 +101,8 @@ class SquadV2Options(SquadOptions):
 
     null_score_diff_threshold: float = option(
         0.0,
-        "Predict that a question has no answer if the score of this exceeds that of the best answer by more than this.",
+        "Predict that a question has no answer if the no-answer score exceeds the best answer's score by more than "
+        "this.",
     )
 
 

@@ -66,7 +66,7 @@ def get_text_columns(names: Sequence[str | None], values: Mapping[str, Any]) -> 
     """Returns the columns of each text of a row. A text may consist of several columns, which are joined.
 
     Args:
-        names: For each text, the name of its column or several names separated by commas. None for no text.
+        names: For each text, the name of its column or several names separated by commas. None is skipped.
         values: The values of the row, by column.
     """
     return [[name] if name in values else name.split(",") for name in names if name is not None]

@@ -1,4 +1,4 @@
-"""Lookup tables with which TensorFlow operations do to each character what the exact tokenizer does.
+"""Lookup tables that let TensorFlow operations treat each character as the exact tokenizer does.
 
 Most rules of exact.py (1 to 5: cleaning, lower case, accents and punctuation) treat a character the same in every
 context. For each code point, the tables contain its form: the characters that the exact tokenizer turns it into. They

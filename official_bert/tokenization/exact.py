@@ -490,7 +490,7 @@ def check_special_tokens(vocab: Mapping[str, int], source: str) -> None:
     if missing:
         raise UserError(
             f"{source} has {len(vocab)} tokens, but lacks {', '.join(missing)}; BERT needs "
-            f"{', '.join(SPECIAL_TOKENS)}, each alone on a line"
+            f"{', '.join(SPECIAL_TOKENS)}, each on a separate line"
             + (f". If {next(iter(vocab))!r} is a path, pass the contents of the file" if len(vocab) == 1 else "")
         )
     if vocab[PAD] != 0:

@@ -1,4 +1,4 @@
-"""A tokenizer for large amounts of text. Its ids equal those of exact.FullTokenizer, and it needs no TensorFlow.
+"""A tokenizer for large amounts of text. It returns the same ids as exact.FullTokenizer and needs no TensorFlow.
 
 Cleaning, lower-casing, accents and punctuation (rules 1 to 5 of exact.py) become one array lookup per character and a
 split at white space. The table of characters, and the word pieces of each distinct word (rule 6), are computed with the
@@ -122,7 +122,7 @@ class _CharacterTable:
 
 
 class FastBasicTokenizer:
-    """Splits many texts into words at once. The words equal those of BasicTokenizer."""
+    """Splits many texts into words at once. Returns the same words as BasicTokenizer."""
 
     def __init__(self, exact: BasicTokenizer) -> None:
         self._exact = exact

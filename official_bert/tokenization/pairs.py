@@ -14,7 +14,7 @@ def join(cls: Any, sep: Any, a: Sequence[Any], b: Sequence[Any] | None = None) -
         cls: [CLS], or its id.
         sep: [SEP], or its id.
         a: The tokens of the first text, or their ids.
-        b: The tokens or ids of the second text. None for a single text.
+        b: The tokens or ids of the second text, or None if there is only one text.
 
     Returns:
         The tokens or ids, and the segment ids: 0 up to the first [SEP], and 1 after it.

@@ -81,7 +81,7 @@ class Command:
         original_script: The file that runs the command under the name of google-research/bert's script.
         script_flags: Flags that this script adds before the user's, where the original's defaults differ from the
             command's.
-        aliases: The flag that each alternative name, taken from the original's script, stands for.
+        aliases: The flag for each alternative name, taken from the original's script.
         refused: For each flag of the original's script that the command does not support, the reason for the error
             message.
         tensorflow: Whether `main` uses TensorFlow. If true, TensorFlow is imported before `main`, without its messages.
@@ -106,7 +106,7 @@ class Command:
 
     @property
     def script_module(self) -> str | None:
-        """The module name of `original_script`, such as run_pretraining, or None if there is none."""
+        """The module name of `original_script`, such as run_pretraining, or None if that is not set."""
         return self.original_script and self.original_script.removesuffix(".py").replace("/", ".")
 
     def run_as_script(self) -> NoReturn:
@@ -117,7 +117,7 @@ class Command:
         """Runs the command and exits with its exit code.
 
         Args:
-            arguments: The command-line arguments. Defaults to those of the process.
+            arguments: The command-line arguments. Defaults to the arguments of the process.
             program: The name of the program in --help. Defaults to `self.program`.
         """
         with exit_codes(self.extra):
@@ -167,8 +167,8 @@ class Command:
         """Returns the flags of the command.
 
         Args:
-            variant: A value of the chooser, to include its flags and show its defaults. None for the flags that all
-                variants share.
+            variant: A value of the chooser, to include its flags and show its defaults. If None, includes only the
+                flags that all variants share.
         """
         chosen = self._chosen(variant)
         shown_defaults = chosen.shown_defaults if variant is not None else self._defaults_of_variants()
@@ -317,7 +317,7 @@ def _parse_flags(
 
     Args:
         known_flags: The flags that the arguments may contain.
-        aliases: Alternative names and the flags that they stand for.
+        aliases: The flag for each alternative name.
         arguments: The arguments.
         explain: Function that returns the error message for the name of an unknown flag. If it is None, unknown flags
             are ignored.

@@ -208,10 +208,10 @@ def do_task(identity: str, function: Callable[..., Any], *arguments: Any) -> Any
     return function(*arguments)
 
 
-def _check_identity(found: str, expected: str, worker: str) -> None:
-    if found != expected:
+def _check_identity(actual: str, expected: str, worker: str) -> None:
+    if actual != expected:
         raise UserError(
-            f"The worker {worker} has {found}, but the command has {expected}. Install the same version on all "
+            f"The worker {worker} has {actual}, but the command has {expected}. Install the same version on all "
             "machines and restart the workers."
         )
 

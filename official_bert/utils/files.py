@@ -148,7 +148,7 @@ def sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
 
     Args:
         path: The file.
-        progress: Function that is called with the number of bytes of each block that was read. None for no reports.
+        progress: Function that is called with the number of bytes of each block that was read, or None.
     """
     check_regular(path)
     with explain_read_errors(path), open_bytes(path) as reader:
@@ -190,7 +190,7 @@ def describe_invalid_utf8(path: str, line: int, error: UnicodeDecodeError, colum
         path: The file.
         line: The line's number, counted from 1.
         error: The error that decoding raised.
-        column: The name of the table column with the invalid text, or "" if there is none.
+        column: The name of the table column with the invalid text, or "" if the text is not in a table.
     """
     return (
         f"{path}, line {line}: byte 0x{error.object[error.start]:02x}{column} is not UTF-8; convert the file to UTF-8, "

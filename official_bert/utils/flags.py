@@ -204,7 +204,7 @@ def list_flags(options: type, shown_defaults: Mapping[str, Any] | None = None, g
     """
     hints = typing.get_type_hints(options)
     flags = []
-    # Python puts inherited fields first. Here, those of mixins such as AdamOptions come last.
+    # Python puts inherited fields first. Here, the fields of mixins such as AdamOptions come last.
     mixins = {field.name for base in options.__bases__[1:] for field in dataclasses.fields(base)}
     for field in sorted(dataclasses.fields(options), key=lambda field: field.name in mixins):
         if "help" not in field.metadata:  # not made by `option`

@@ -22,7 +22,7 @@ def code(text: str) -> str:
 
 
 def table(rows: Table) -> str:
-    """Formats rows, of which the first is the header, as a table of escaped cells. Returns "" for a header alone."""
+    """Formats a header and rows as a table of escaped cells. Returns "" if the header has no rows below it."""
     if len(rows) < 2:
         return ""
     lines = [f"| {' | '.join(map(escape, row))} |" for row in rows]

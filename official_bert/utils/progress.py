@@ -33,7 +33,7 @@ class Progress:
     """Prints a progress line to stderr every ten seconds. Shorter work prints nothing.
 
     Args:
-        what: Description of the work, with which each line starts.
+        what: Description of the work, at the start of each line.
         total: Total amount of work.
         unit: Unit of `total` and of the amounts passed to `update`, such as "MB".
     """

@@ -1,4 +1,4 @@
-"""Files of rows with named columns, and datasets that consist of such files.
+"""Files of rows with named columns, and datasets that consist of these files.
 
 The kinds of files are:
 

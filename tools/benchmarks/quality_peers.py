@@ -5,8 +5,8 @@ object with the result.
 
 hugging_face trains like run_mlm of transformers: Trainer, new masks in every batch, texts concatenated and cut into
 full sequences, the fused optimizer, and a learning rate that warms up over a tenth of the steps and decays linearly.
-BertForMaskedLM would compute the scores of every position. The loss here computes only those of masked positions, as
-the other programs do, in the method that Trainer offers for this. keras_hub trains like its guides: BertMaskedLM in
+BertForMaskedLM would compute the scores of every position. The loss here computes only the scores of masked positions,
+as the other programs do, in the method that Trainer offers for this. keras_hub trains like its guides: BertMaskedLM in
 fit, MaskedLMMaskGenerator, and AdamW with clipping of the global gradient norm.
 
 Both train without dropout, which slows learning in short runs. Each measures the time of a few steps first, tries every

@@ -1,4 +1,4 @@
-"""Writes the page with the results of a table, in Markdown: the paper's scores next to those of the runs."""
+"""Writes the page with the results of a table, in Markdown: the paper's scores next to the scores of the runs."""
 
 import itertools
 import math

@@ -34,7 +34,7 @@ def _format_flag(item: tuple[str, Any]) -> str:
 
 
 def perform(runs: Sequence[Run]) -> None:
-    """Runs the commands one after the other, except those that have been run before.
+    """Runs the commands one after the other. Skips commands that have been run before.
 
     Raises:
         UserError: If a command fails, or its folder contains the results of another command.

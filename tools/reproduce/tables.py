@@ -29,9 +29,9 @@ class Variant:
     Attributes:
         name: Name of the row on the result page.
         paper: Scores in the paper, by column.
-        records: Flags of make-records, in addition to those of the scale.
-        pretraining: Flags of pretrain, in addition to those of the scale.
-        finetuning: Flags of finetune, in addition to those of the scale.
+        records: Flags of make-records, in addition to the flags of the scale.
+        pretraining: Flags of pretrain, in addition to the flags of the scale.
+        finetuning: Flags of finetune, in addition to the flags of the scale.
         size: Index of the model in `Scale.shapes`, or None for `Scale.shape`.
         share: Share of the pre-training steps after which the model is fine-tuned. 1 for all steps.
     """
@@ -63,8 +63,8 @@ class Table(NamedTuple):
 class Scale:
     """How large the experiments are: sizes of models, numbers of steps, and so on.
 
-    Pre-training may begin with short sequences, from which a small model learns sooner to use context. This part has no
-    next-sentence prediction, since short sequences contain too little of both segments.
+    Pre-training may begin with short sequences, because a small model then learns sooner to use context. This part has
+    no next-sentence prediction, since short sequences contain too little of both segments.
 
     Attributes:
         shape: Size of the model.

@@ -27,7 +27,7 @@ _BROKEN = ("ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "In
 
 
 class Mutation(NamedTuple):
-    """A change of one place in one file, and the tests of which one should fail because of it."""
+    """A change of one place in one file, and tests. At least one of the tests should fail because of the change."""
 
     path: str
     old: str

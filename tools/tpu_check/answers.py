@@ -92,7 +92,7 @@ def format_cells(answer: Compiled | Refused | str, batch: int) -> tuple[str, str
     """Returns the cells of a table row: rows per replica, TFLOP, memory in GiB, bytes exchanged, and whether it fits.
 
     Args:
-        answer: The compiler's result, or the reason why there is none.
+        answer: The compiler's result, or the reason why it is missing.
         batch: Number of rows per replica.
     """
     if not isinstance(answer, Compiled):

@@ -87,7 +87,7 @@ def run(
         return _check_pretraining(options, step_options)
     assert task_options is not None
     return _check_finetuning(
-        options, step_options.with_defaults(get_options_class(options.task).defaults), task_options
+        options, step_options.fill_in_defaults(get_options_class(options.task).defaults), task_options
     )
 
 
@@ -122,7 +122,7 @@ def _check_pretraining(options: Options, step_options: PretrainingStepOptions) -
         f"{f', in {parts} micro-batches' if parts > 1 else ''}",
         flush=True,
     )
-    # First with the default effort, whose memory equals that of training. The search only needs to know what fits.
+    # First with the default effort, which needs as much memory as training. The search only needs to know what fits.
     try:
         first = step_compiler.compile(step, batch)
     except compiler.OutOfTimeError as error:

@@ -61,7 +61,7 @@ def compile_step(step: LoweredStep, topology: str, fast: bool, seconds: float | 
         step: The step of one replica.
         topology: Kind and layout of the TPU, such as v5e:2x4.
         fast: Whether the compiler optimizes less, to save time. The step may then need slightly more memory.
-        seconds: Time limit. None for no limit.
+        seconds: Time limit. No limit if None.
 
     Raises:
         OutOfTimeError: If the time limit is exceeded.

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 class _VariableValue:
-    """Stands for a variable while a function is replayed, and holds its current value."""
+    """Replaces a variable while a function is replayed, and holds its current value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

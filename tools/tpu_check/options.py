@@ -1,4 +1,4 @@
-"""The flags of the check: those of pretrain and finetune that affect the training step, and its own."""
+"""The flags of the check: its own, and the flags of pretrain and finetune that affect the training step."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -97,7 +97,7 @@ class FineTuningStepOptions(_StepOptions):
     freeze: list[str] = _copy_flag(FineTuningOptions, "freeze")
     layer_decay: float = _copy_flag(FineTuningOptions, "layer_decay")
 
-    def with_defaults(self, defaults: Defaults) -> "FineTuningStepOptions":
+    def fill_in_defaults(self, defaults: Defaults) -> "FineTuningStepOptions":
         """Returns the options with the defaults of a task in place of None."""
         missing = {name for name in ("max_seq_length", "train_batch_size") if getattr(self, name) is None}
         return dataclasses.replace(self, **{name: getattr(defaults, name) for name in missing})

@@ -105,7 +105,7 @@ class _CompiledFunctions:
 
         def attend(products: Any, attention_ids: Any, numbers: Any) -> Any:
             """Converts the products of queries and keys, [B, N, S, T], to attention probabilities with dropout."""
-            return attention_dropout.drop(attention.of_products(products, attention_ids, head_size), numbers)
+            return attention_dropout.drop(attention.compute_from_products(products, attention_ids, head_size), numbers)
 
         def merge(x: Any) -> Any:
             """Joins the heads: [B, N, S, D] to [B, S, H]."""
@@ -166,7 +166,7 @@ def _weights(layer: Any, *kinds: str) -> list[Any]:
 
 
 def _numbers(dropout: Any, x: Any) -> Any:
-    """Returns the random numbers with which a dropout layer drops elements of `x`. Empty if its rate is 0."""
+    """Returns the random numbers that a dropout layer uses to drop elements of `x`. Empty if its rate is 0."""
     return dropout.random_numbers(ops.shape(x)) if dropout.drops else tf.zeros([0], tf.uint16)
 
 

@@ -90,7 +90,7 @@ def _block(block: BlockLayers, x: Any, shape: Any, input_mask: Any) -> Any:
         return tf.stack(tf.split(tf.ensure_shape(projected, (None, None, width)), heads, axis=-1), axis=1)
 
     products = tf.matmul(split(block.attention_query), split(block.attention_key), transpose_b=True)  # [B, N, S, S]
-    probabilities = attention.of_products(products, input_mask, width // heads)
+    probabilities = attention.compute_from_products(products, input_mask, width // heads)
     values = tf.unstack(tf.matmul(probabilities, split(block.attention_value)), heads, axis=1)
     context = tf.concat(values, axis=-1)  # [B, S, H]
     attended = _product(tf.reshape(context, (-1, width)), block.attention_output)

@@ -145,10 +145,10 @@ def _flatten(outputs: Any) -> list[Any]:
     return list(keras.tree.flatten(outputs))
 
 
-def _is_close(found: Any, expected: Any) -> bool:
-    if found is None or expected is None:
-        return found is expected
-    if found.shape != expected.shape:
+def _is_close(actual: Any, expected: Any) -> bool:
+    if actual is None or expected is None:
+        return actual is expected
+    if actual.shape != expected.shape:
         return False
     # The gradient of some biases is zero but for rounding.
-    return bool(np.max(np.abs(found - expected)) <= _TOLERANCE * max(np.max(np.abs(expected)), 1e-2))
+    return bool(np.max(np.abs(actual - expected)) <= _TOLERANCE * max(np.max(np.abs(expected)), 1e-2))

@@ -46,7 +46,7 @@ def change_scores(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, Any], 
         query, key, attention_ids = inputs
         query, key = split_heads(query, self.num_heads), split_heads(key, self.num_heads)
         products = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
-        return self.of_products(change(self, products), attention_ids, query.shape[-1])
+        return self.compute_from_products(change(self, products), attention_ids, query.shape[-1])
 
     monkeypatch.setattr(AttentionProbabilities, "call", call)
 
@@ -94,7 +94,7 @@ def test_a_new_weight_that_starts_at_zero_is_not_missed(tiny_config: BertConfig,
 def test_a_weight_in_a_function_that_a_form_calls_does_not_stop_the_run(
     tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch
 ):
-    of_products = AttentionProbabilities.of_products
+    compute_from_products = AttentionProbabilities.compute_from_products
 
     def build(self: Any, shapes: Any) -> None:
         self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
@@ -102,17 +102,17 @@ def test_a_weight_in_a_function_that_a_form_calls_does_not_stop_the_run(
     monkeypatch.setattr(AttentionProbabilities, "build", build)
     monkeypatch.setattr(
         AttentionProbabilities,
-        "of_products",
-        lambda self, products, ids, size: of_products(self, products * self.scale, ids, size),
+        "compute_from_products",
+        lambda self, products, ids, size: compute_from_products(self, products * self.scale, ids, size),
     )
     assert not is_compiled(tiny_config)
     assert is_flat()  # it calls this function outside of XLA
 
 
 def test_a_changed_function_that_a_form_calls_is_followed(tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch):
-    of_products = AttentionProbabilities.of_products
-    changed: Any = lambda self, products, ids, size: of_products(self, products * 2, ids, size)  # noqa: E731
-    monkeypatch.setattr(AttentionProbabilities, "of_products", changed)
+    compute_from_products = AttentionProbabilities.compute_from_products
+    changed: Any = lambda self, products, ids, size: compute_from_products(self, products * 2, ids, size)  # noqa: E731
+    monkeypatch.setattr(AttentionProbabilities, "compute_from_products", changed)
     assert is_compiled(tiny_config)
     assert is_flat()
 

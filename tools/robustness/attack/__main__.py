@@ -83,7 +83,7 @@ def run_cases(
         kinds: Kinds of attack.
         seed: Seed of all cases.
         first: Number of the first case to run of each kind.
-        num_cases: Number of cases to run of each kind, or None for no limit.
+        num_cases: Number of cases to run of each kind. No limit if None.
         seconds: Time after which no more cases are started, except that the first case of each kind always is.
         sample_folder: Folder of the samples (see samples.py).
     """

@@ -24,7 +24,7 @@ def _write_checkpoint(case: Case, format_name: str, parts: frozenset[str] = froz
     Args:
         case: The case.
         format_name: The checkpoint format.
-        parts: The parts that the checkpoint has. Defaults to those of a pre-training model.
+        parts: The parts that the checkpoint has. Defaults to the parts of a pre-training model.
         **fields: Values of other fields of LoadedModel.
     """
     from official_bert.checkpoints.checkpoint import PRETRAINING

@@ -28,7 +28,7 @@ _EXTRA_FILES = re.compile(r"events\.out|/ckpt-[0-9]+\.(index|data-[^/]*)$|notice
 
 
 def attack(case: Case) -> None:
-    """Disturbs one of the commands. When it is run again, its result must be that of an undisturbed run."""
+    """Disturbs a command. When it is run again, its result must equal the result of an undisturbed run."""
     command, out = COMMANDS[case.number % len(COMMANDS)], case.folder / "out"
     out.mkdir()
     disturb = case.rng.choices([_kill_and_repeat, _run_twice, _fill_disk], [3, 1, 1])[0]
