@@ -79,8 +79,7 @@ class _Document(NamedTuple):
 def prepare_texts(options: Options, folder: str) -> Texts:
     """Reads the texts of --input_file and --general_file, and writes training and held-out text to a folder.
 
-    Which documents are held out depends only on their contents. So equal documents are all held out, or none of them
-    is.
+    Which documents are held out depends only on their contents. So the decision is the same for equal documents.
 
     Raises:
         UserError: If the text cannot be read or is too short, or --general_file and --input_file are the same text.
@@ -225,7 +224,7 @@ def _split_general(
 def _read_documents(
     title: str, paths: list[str], options: Options, excluded: ExcludedTexts | None, corpus: IO[bytes]
 ) -> list[_Document]:
-    """Copies the documents in some files to `corpus`, without those that contain an excluded text.
+    """Copies the documents in some files to `corpus`, except documents that contain an excluded text.
 
     Returns:
         The documents, with their positions in `corpus`.

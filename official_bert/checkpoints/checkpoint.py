@@ -203,7 +203,7 @@ def make_placeholder_labels(num_classes: int) -> tuple[str, ...]:
 
 
 def build_names(layers: Mapping[str, str], suffixes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns a table from variable paths to a checkpoint format's names. {} in a name stands for the block.
+    """Returns a table from variable paths to a checkpoint format's names. {} in a name is replaced by the block number.
 
     Args:
         layers: The format's name of each layer, by the layer's name in our models. A variable whose name in the format

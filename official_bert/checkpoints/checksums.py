@@ -1,4 +1,4 @@
-"""Writes and checks checksums.json, with which a damaged file in a model's folder is detected.
+"""Writes and checks checksums.json, which is used to detect damaged files in a model's folder.
 
 It contains the SHA-256 of the configuration, the vocabulary and similar files, and of a fine-tuned model's weights. For
 other weights in formats without checksums of their own (safetensors, HDF5), it contains the CRC-32 of each tensor.

@@ -169,13 +169,15 @@ def _check_round_trip(written: LoadedModel, again: LoadedModel, target_format: F
     return f"round trip: {len(back)} tensors read back, largest difference {difference:g}"
 
 
-def _compare(checkpoint: LoadedModel, framework: Framework | None, folder: str, with_texts: bool = True) -> list[str]:
+def _compare(
+    checkpoint: LoadedModel, framework: Framework | None, folder: str, compare_tokenizer: bool = True
+) -> list[str]:
     """Compares forward pass and tokenizer with the framework that the folder belongs to, if there is one."""
     if framework is None:
         return []
     try:
         difference = parity.compare_forward_pass(checkpoint, framework, folder)
-        num_texts = parity.compare_texts(checkpoint, framework, folder) if with_texts else 0
+        num_texts = parity.compare_texts(checkpoint, framework, folder) if compare_tokenizer else 0
     except ModuleNotFoundError:
         return [f"forward pass: not compared with {framework.title}, which is not installed"]
     if not difference <= _TOLERANCE:

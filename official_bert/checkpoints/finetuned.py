@@ -120,7 +120,7 @@ def _write_task(folder: str, task: Mapping[str, Any]) -> None:
 def is_finetuned(folder: str) -> bool:
     """Returns whether a local folder holds a model that this library fine-tuned.
 
-    A task.json alone does not prove that: keras-hub presets contain a file of this name, too.
+    A task.json is not sufficient evidence, because keras-hub presets contain a file of this name, too.
     """
     has_task, has_config, is_preset = (
         files.exists(os.path.join(folder, name)) for name in (TASK_FILE, CONFIG_FILE, "config.json")

@@ -37,7 +37,7 @@ def open_model(path_or_name: str, overrides: LoadOverrides | None = None) -> Loa
     Args:
         path_or_name: A folder, one of the checkpoint's files, a TensorFlow checkpoint's path without .index, or a name,
             such as bert-base-uncased, hf://owner/name or google://name.
-        overrides: The user's settings. None for no settings.
+        overrides: The user's settings. If None, nothing is overridden.
 
     Raises:
         UserError: If the format is unknown, a file or tensor is missing, unexpected or damaged, or files contradict

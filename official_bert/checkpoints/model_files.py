@@ -128,7 +128,7 @@ def write_model_files(folder: str, contents: Mapping[str, str], tensors: Mapping
     Args:
         folder: The folder.
         contents: The texts, by file name.
-        tensors: The tensors in the folder's weight files, whose checksums are stored, too. None for no tensors.
+        tensors: The tensors in the folder's weight files, to store their checksums, too. May be None.
     """
     for name, content in contents.items():
         files.write_text(os.path.join(folder, name), content)

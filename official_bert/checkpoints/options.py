@@ -32,7 +32,7 @@ class ConversionOptions(ValidatedOptions):
     bert_config_file: str | None = option(None, "The configuration, if the checkpoint's folder lacks it.", group=FILES)
     vocab_file: str | None = option(
         None,
-        "The vocabulary, if the checkpoint's folder has none. Otherwise replaces the one in the folder.",
+        "The vocabulary, if the checkpoint's folder lacks it. Otherwise replaces the one in the folder.",
         group=FILES,
     )
     do_lower_case: bool | None = option(

@@ -120,7 +120,7 @@ def compare_texts(checkpoint: LoadedModel, framework: Framework, folder: str) ->
 
 
 def compare_forward_pass(checkpoint: LoadedModel, framework: Framework, folder: str) -> float:
-    """Returns the largest difference of our outputs to those of the framework that the folder's format belongs to.
+    """Returns the largest difference between our outputs and the outputs of `framework` for the same folder.
 
     Raises:
         ModuleNotFoundError: If the framework is not installed.

@@ -69,7 +69,7 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
 
 
 def find_tokens_without_pieces(checkpoint: LoadedModel, tokens: Sequence[str]) -> list[str]:
-    """Returns those of `tokens` that the checkpoint's present vocabulary turns into [UNK] only."""
+    """Returns the elements of `tokens` that the checkpoint's present vocabulary turns into [UNK] only."""
     numbers = {token: number for number, token in enumerate(split_vocab(checkpoint.vocab or ""))}
     basic = BasicTokenizer(checkpoint.casing.do_lower_case, checkpoint.casing.strip_accents)
     return [token for token in tokens if not _get_piece_ids(token, numbers, basic)]

@@ -36,7 +36,9 @@ class RunCheckpoints:
         self._checkpoint = tf.train.Checkpoint(**self._named)
 
     def save(self, step: int) -> str:
-        """Writes ckpt-<step>, removes the oldest checkpoints beyond `keep` and those of later steps. Returns the path.
+        """Writes ckpt-<step> and returns its path.
+
+        Removes checkpoints of later steps, and the oldest checkpoints if there are more than `keep`.
 
         If saving fails, the earlier checkpoints stay intact.
 
@@ -66,7 +68,7 @@ class RunCheckpoints:
         return path
 
     def _write_state(self, newest: str, saved: list[str]) -> None:
-        """Writes the file named `checkpoint`, from which other programs read which checkpoint is the newest."""
+        """Writes the file named `checkpoint`, where other programs look up the newest checkpoint."""
         names = [f'model_checkpoint_path: "{os.path.basename(newest)}"']
         names += [f'all_model_checkpoint_paths: "{os.path.basename(each)}"' for each in reversed(saved)]
         files.write_text(os.path.join(self._folder, STATE_FILE), "\n".join(names) + "\n")
@@ -101,7 +103,10 @@ class RunCheckpoints:
         return find_newest_complete(self._folder)
 
     def restore_latest(self) -> str | None:
-        """Restores all variables from the newest complete checkpoint. Returns its path, or None if there is none.
+        """Restores all variables from the newest complete checkpoint.
+
+        Returns:
+            The checkpoint's path, or None if the folder has no checkpoint.
 
         Raises:
             UserError: If no checkpoint is complete, or it does not fit the model.

@@ -51,10 +51,10 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Naming:
-    """How a checkpoint format names its tensors and lays them out.
+    """The tensor names and tensor layouts of a checkpoint format.
 
     Attributes:
-        names: The format's name of each tensor, by path of the Keras variable. {} stands for the number of the block.
+        names: The format's name of each tensor, by path of the Keras variable. {} is replaced by the block number.
         transposed: Regular expression that matches the variable paths of the matrices that the format stores
             transposed.
         splits_heads: Whether attention tensors have a separate axis for the heads, as in Keras' MultiHeadAttention.
@@ -103,7 +103,7 @@ class Naming:
         stored = value.T if re.fullmatch(self.transposed, name) else value
         return np.ascontiguousarray(stored).reshape(self.get_stored_shape(name, value.shape, config))
 
-    def from_format(self, name: str, value: Array, shape: tuple[int, ...]) -> Array:
+    def to_keras_layout(self, name: str, value: Array, shape: tuple[int, ...]) -> Array:
         """Transposes and reshapes a tensor from the file format's layout to the Keras model's.
 
         Args:
@@ -117,8 +117,8 @@ class Naming:
 def read_weights(described: LoadedModel, source: Source, naming: Naming, overrides: LoadOverrides) -> LoadedModel:
     """Reads a model's weights from a file, and the optimizer state if `overrides` asks for it.
 
-    The file must contain all tensors of a part (encoder, pooler, each head) or none of them. Tensors that belong to no
-    part and are not in `naming.ignored` or `naming.foreign` are errors.
+    The file must contain either all tensors of a part (encoder, pooler, each head) or no tensor of the part. Tensors
+    that belong to no part and are not in `naming.ignored` or `naming.foreign` are errors.
 
     Args:
         described: The model without its weights: configuration, vocabulary and so on.
@@ -140,7 +140,7 @@ def read_weights(described: LoadedModel, source: Source, naming: Naming, overrid
 
     def read(theirs: str, name: str) -> Array:
         value = _convert_to_float32(source.read(theirs), theirs, source.path)
-        return naming.from_format(name, value, shapes[name])
+        return naming.to_keras_layout(name, value, shapes[name])
 
     weights = {name: read(theirs, name) for theirs, name in loaded.items()}
     slots, step = {}, described.step
@@ -249,7 +249,7 @@ def _get_expected_shapes(config: BertConfig, source: Source, naming: Naming) -> 
 
 
 def _get_num_classes(source: Source, part: str, names: Mapping[str, str]) -> int:
-    """Returns a head's number of classes from the shape of its bias, or 0 if the file or the part has no such bias."""
+    """Returns a head's number of classes from the shape of its bias, or 0 if the file or the part lacks this bias."""
     bias = next((name for name, shape in PARTS[part].items() if shape == "C"), "")
     shape = source.shapes.get(names.get(bias, ""), ())
     return shape[0] if len(shape) == 1 else 0

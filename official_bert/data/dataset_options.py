@@ -14,7 +14,7 @@ def make_dataset_options(shard_policy: "tf.data.experimental.AutoShardPolicy | N
     processors, up to 16.
 
     Args:
-        shard_policy: How several workers share the dataset. None for TensorFlow's default.
+        shard_policy: How several workers share the dataset. If None, TensorFlow's default is used.
     """
     import tensorflow as tf
 

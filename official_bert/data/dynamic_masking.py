@@ -81,7 +81,7 @@ class DynamicMasking:
         }
 
     def _choose_words(self, ids: tf.Tensor, candidate: tf.Tensor, order: tf.Tensor, budget: tf.Tensor) -> tf.Tensor:
-        """Chooses words in random order, skipping those that exceed the remaining budget.
+        """Chooses words in random order, skipping words that exceed the remaining budget.
 
         Args:
             ids: Token ids [B, S].

@@ -45,10 +45,10 @@ def training_batches(
         schema: Schema of the records in the files.
         seed: Random seed of the order.
         skipped_records: Number of records to skip at the start of the endless sequence.
-        record_ranges: Records to read of each file. None for all records, which are counted if some are skipped.
-        masking: Masks the tokens of unmasked records, differently in each epoch, or adds next-token targets. None for
-            masked records.
-        packing: Shapes of packed batches, in which several records share a row. None for one record per row.
+        record_ranges: Records to read of each file. If None, reads all records, and counts them if some are skipped.
+        masking: Masks the tokens of unmasked records, differently in each epoch, or adds next-token targets. If
+            None, the records must be masked already.
+        packing: Shapes of packed batches, in which several records share a row. If None, each row has one record.
         compression: Compression of all files (see `record_reader.get_compression`). None to detect it.
     """
     batches = _training_batches(paths, batch_size, schema, seed, skipped_records, record_ranges, masking, compression)
@@ -267,7 +267,7 @@ def _read_files(
         paths: TFRecord files.
         compression: Compression of all files.
         order: Indices of the files to read, in order.
-        record_ranges: Records to read of each file. None for all.
+        record_ranges: Records to read of each file. If None, reads all records.
         cycle_length: Number of files per group.
     """
     record_ranges = record_ranges or [[(0, -1)]] * len(paths)  # take(-1) takes all records.

@@ -1,8 +1,8 @@
 """Sequence packing: several short records share a row of the batch, so that it contains little padding.
 
 Packing moves the records of a batch into fewer rows of the same length. In a packed model (see
-modeling.encoder.build_encoder), records do not attend to each other, so losses and gradients equal those of the
-unpacked batch, up to rounding. Shapes are static: unused rows are empty.
+modeling.encoder.build_encoder), records do not attend to each other, so losses and gradients are the same as for
+the unpacked batch, up to rounding. Shapes are static: unused rows are empty.
 
 N records per batch, S sequence, P predictions per row, R records per row. A batch consists of G groups of M records.
 """

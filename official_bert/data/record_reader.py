@@ -21,7 +21,7 @@ def track_reading(description: str, paths: Iterable[str]) -> Callable[[int], Non
     Call it with the number of bytes of each piece that was read. It is thread-safe.
 
     Args:
-        description: Description of the work, with which each line starts.
+        description: Description of the work. Each progress line starts with it.
         paths: The files that will be read.
     """
     progress, read, lock = Progress(description, sum(map(files.size, paths)) / 1e6, "MB"), 0, threading.Lock()
@@ -73,7 +73,7 @@ def read_file(path: str) -> Iterator[bytes]:
     except tf.errors.NotFoundError as error:
         raise UserError(f"there is no file {path}") from error
     except tf.errors.DataLossError as error:
-        if kind:  # TensorFlow decompresses large blocks, of which it also loses the intact records.
+        if kind:  # TensorFlow decompresses large blocks and also loses the intact records of the block.
             near = " or one after it"
         elif offset := re.search(r"at (\d+)", error.message):
             near = f", near byte {offset.group(1)},"
@@ -83,7 +83,7 @@ def read_file(path: str) -> Iterator[bytes]:
 
 
 def check_is_tfrecord(path: str) -> None:
-    """Raises a UserError if the first bytes of a file show that it is no TFRecord file, not even a damaged one."""
+    """Raises a UserError if the first bytes of a file show that it is not a TFRecord file, not even a damaged one."""
     with files.explain_read_errors(path), files.open_bytes(path) as reader:
         content = gzip.GzipFile(fileobj=reader) if get_compression([path]) else reader
         start = content.read(file_kinds.START)

@@ -59,6 +59,6 @@ def pretraining_schema(
 def unmasked_schema(
     max_seq_length: int, vocab_size: int | None = None, type_vocab_size: int | None = None
 ) -> dict[str, Feature]:
-    """Returns the features of a record for dynamic masking: those of `pretraining_schema` without masked_lm_*."""
+    """Returns the features of a record for dynamic masking: `pretraining_schema` without the masked_lm_* features."""
     masked = pretraining_schema(max_seq_length, 0, vocab_size, type_vocab_size)
     return {name: feature for name, feature in masked.items() if not name.startswith("masked_lm_")}

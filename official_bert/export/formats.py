@@ -35,7 +35,7 @@ def write(source: Source, options: ExportOptions) -> dict[str, str]:
 
     Raises:
         UserError: If a format does not support the model, a folder exists already, or the answers of an export differ
-            from those of predict.
+            from the answers of predict.
     """
     for name in options.format:
         if name in _CHECKS:

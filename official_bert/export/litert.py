@@ -1,7 +1,8 @@
 """Writes a fine-tuned model for LiteRT (phones), with a report of what the conversion costs.
 
 Only the part from token ids to logits is converted, because LiteRT has no tokenizer. The export fails if the converted
-model loses more of the task's score than allowed or, in float32, if its answers differ from those of predict.
+model loses more of the task's score than allowed or, in float32, if its answers differ from the answers of
+predict.
 
 N choices, S sequence
 """
@@ -56,7 +57,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
 
     Raises:
         UserError: If a package is missing, the converted model's score is worse than allowed, or its answers differ
-            from those of predict.
+            from the answers of predict.
     """
     path = os.path.join(folder, MODEL_FILE)
     files.write_bytes(path, convert(source, options.quantization == DYNAMIC_INT8))

@@ -45,8 +45,8 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     """Writes the folder of one version of an ONNX export.
 
     Raises:
-        UserError: If a package is missing, the answers differ from those of predict, or the score of the quantized
-            model is worse than allowed.
+        UserError: If a package is missing, the answers differ from the answers of predict, or the score of the
+            quantized model is worse than allowed.
     """
     try:
         from official_bert.export import onnx_graph

@@ -53,7 +53,7 @@ def onnx_model(
     Args:
         model: A model with a head, or an encoder.
         pooling: For an encoder: how its outputs are pooled into the only output `vector` (see `build_vector_model`).
-            None for no pooling.
+            If None, the outputs are not pooled.
         layers: If pooling is set: numbers of the blocks whose outputs are pooled.
         normalize: If pooling is set: whether to divide each vector by its Euclidean length.
 

@@ -18,7 +18,7 @@ _LIST = "configs/serving_operations.json"  # made by tests/golden/make_serving_o
 
 @functools.cache
 def _load_operations() -> dict[str, dict[str, frozenset[str]]]:
-    """Returns the attributes of each operation, by release and operation, including those of tensorflow-text."""
+    """Returns the attributes of each operation of TensorFlow and tensorflow-text, by release and operation."""
     releases: dict[str, dict[str, frozenset[str]]] = {}
     operations: dict[str, frozenset[str]] = {}
     for release, changes in json.loads(files.read_text(find_config(_LIST))).items():

@@ -22,7 +22,7 @@ class ExportOptions(ValidatedOptions):
     """The flags of export.
 
     Raises:
-        UserError: If a format is unknown, or a flag applies to none of the chosen formats.
+        UserError: If a format is unknown, or a flag does not apply to any of the chosen formats.
     """
 
     model_dir: str = option(dataclasses.MISSING, "A fine-tuned model's folder, or a checkpoint of any format.")

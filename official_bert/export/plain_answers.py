@@ -55,15 +55,15 @@ def run_process(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answe
 
 
 def ask(folder: str, rows: list[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Runs the serving_default signature of a SavedModel on each request alone, and on some requests in one batch.
+    """Runs the serving_default signature of a SavedModel on each request by itself, and on some requests in one batch.
 
     Args:
         folder: The folder of the SavedModel.
         rows: The texts of each request, by name of the input.
 
     Returns:
-        The answers to each request from a batch with this request alone, and the answers to the first `_TOGETHER`
-        requests from one batch. Padding is removed.
+        The answers to each request from a batch of one, and the answers to the first `_TOGETHER` requests from one
+        batch. Padding is removed.
     """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the operations of the exported tokenizer)

@@ -26,8 +26,8 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     """Writes the folder of one version of a SavedModel export.
 
     Raises:
-        UserError: If its answers differ from those of predict, or it uses an operation that the requested release of
-            TensorFlow Serving lacks.
+        UserError: If its answers differ from the answers of predict, or it uses an operation that the requested release
+            of TensorFlow Serving lacks.
     """
     functions = build_graph_model(source.model, source.tokenizer, source.kind, source.task_spec)
     module = tf.Module()

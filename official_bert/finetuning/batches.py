@@ -41,7 +41,7 @@ def pad_batches(batch_indices: Array, multiple: int) -> Array:
 
     Args:
         batch_indices: Row indices of each batch [batches, B].
-        multiple: Number of which the batch size becomes a multiple.
+        multiple: The batch size is rounded up to a multiple of this number.
     """
     return np.pad(batch_indices, ((0, 0), (0, -batch_indices.shape[1] % multiple)), constant_values=_EMPTY)
 
@@ -190,7 +190,8 @@ def pad_batch(
         features: The features of all rows, with targets.
         rows: Indices of the batch's rows. -1 gives an empty row.
         max_seq_length: Maximum length of the padded rows.
-        row_weights: Weight of each row in the loss, float32 [R], or [R, 1] for token labels. None for no weights.
+        row_weights: Weight of each row in the loss, float32 [R], or [R, 1] for token labels. If None, all rows count
+            equally.
         multiple: The length of the padded rows is rounded up to a multiple of this number.
         buckets: Lengths. If there are any, the length of the padded rows is rounded up to one of them instead.
 
@@ -244,7 +245,7 @@ def make_streamed_dataset(batches: Callable[[], Iterator[tuple[Any, ...]]], card
         cardinality: Number of batches, or tf.data's constant for an unknown number.
 
     Raises:
-        UserError: If there are no batches.
+        UserError: If `batches` yields no batch.
     """
     first = next(batches(), None)
     if first is None:

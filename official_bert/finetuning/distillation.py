@@ -83,7 +83,7 @@ def add_teacher_targets(
         folder: Folder of the teacher, a fine-tuned model.
         teacher_weight: Weight of the teacher's loss, from 0 to 1.
         batch_size: Number of rows per batch of the teacher.
-        strategy: The distribution strategy to run the teacher with. None for TensorFlow's default.
+        strategy: The distribution strategy to run the teacher with. If None, TensorFlow's default is used.
 
     Raises:
         UserError: If the teacher was trained on another task, or labels are needed and missing.

@@ -152,8 +152,8 @@ def _warn_if_constant(split: str, head: KindSpec, predictions: Any, examples: li
 def _card_settings(options: Options) -> dict[str, Any]:
     """Returns the options to show in the model card.
 
-    If the run does not train, training options come from the model's folder, which stores those that it was trained
-    with.
+    If the run does not train, the training options are read from the model's folder, which stores the
+    options of its training run.
     """
     settings, path = options.as_dict(), os.path.join(options.output_dir, OPTIONS_FILE)
     if not options.do_train and files.exists(path):

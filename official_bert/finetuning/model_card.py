@@ -32,7 +32,7 @@ class Evaluation:
         outcomes: For each example, its text and the expected and predicted label.
         num_truncated: Number of examples that were truncated because they were too long.
         label_scores: Scores by label if an example may have several labels. Otherwise None.
-        calibration: Result of KindSpec.calibration_report, or None for a model without probabilities.
+        calibration: Result of KindSpec.calibration_report, or None if the model has no probabilities.
     """
 
     scores: Mapping[str, float]

@@ -45,7 +45,7 @@ def run_classifier(options: Options, original: OriginalOptions, task_options: Ta
     if scores:
         write_scores(os.path.join(folder, "eval_results.txt"), next(iter(scores.values())))
     if options.do_predict:
-        # For MNLI, the first file is that of the matched split.
+        # For MNLI, the first file belongs to the matched split.
         path = min(files.glob(os.path.join(glob.escape(folder), "predictions_test*.tsv")))
         rows = files.read_text(path).splitlines()[1:]
         probabilities = ["\t".join(row.split("\t")[3:]) for row in rows]  # after id, prediction and label

@@ -39,7 +39,7 @@ def run(options: Options, bert_config_file: str | None = None) -> Scores:
 
     Args:
         options: The flags of finetune.
-        bert_config_file: Path of the model's configuration, if --init has none.
+        bert_config_file: Path of the model's configuration, if --init lacks it.
 
     Raises:
         UserError: If an option, a file or a row is invalid, or the folder contains another run.
@@ -109,7 +109,9 @@ def _resolve_dtype(options: Options, initial_model: LoadedModel, strategy: tf.di
 
 
 def make_run_task(options: Options) -> Task:
-    """Returns the task of a run. Its classes are those of the teacher, or of the model that is only evaluated, if any.
+    """Returns the task of a run.
+
+    It has the classes of the teacher, or of the model that is only evaluated, if there is one.
 
     Raises:
         UserError: If the task has no score named --metric_for_best_model, or an option is invalid.

@@ -36,7 +36,7 @@ class Trainer:
         head: The kind of task, with its labels and settings.
         initial_model: The model whose encoder training starts from.
         config: The training settings.
-        weights: Initial weights of encoder and head, by variable path. None for a new head.
+        weights: Initial weights of encoder and head, by variable path. If None, the head is new.
         loss: A Keras loss to use in place of the loss of the kind of task.
         strategy: The distribution strategy. Defaults to TensorFlow's current one.
         is_compiled: Whether XLA compiles the step, once per length. Defaults to True on a TPU and False elsewhere.

@@ -47,7 +47,7 @@ def train(
         options: Options of the run.
         data: Training and evaluation data.
         initial_model: The model whose encoder training starts from.
-        weights: Initial weights of encoder and head, by variable path. None for a new head.
+        weights: Initial weights of encoder and head, by variable path. If None, the head is new.
         strategy: The distribution strategy. The chief worker writes files, and all workers read them.
 
     Returns:
@@ -147,7 +147,7 @@ def _run_loop(
         weights: Weight of each row in the loss, or None.
         trainer: The trainer.
         config: The settings of the trainer.
-        state: The checkpoints of the state from which the run can resume.
+        state: The checkpoints of the training state, used to resume the run.
         monitor: Logs, evaluates and saves the best model.
         step: Number of steps done.
         strategy: The distribution strategy.
@@ -202,7 +202,7 @@ def _is_logged(step: int, log_steps: int | None, config: TrainingConfig) -> bool
 
     Args:
         step: Number of steps done.
-        log_steps: Number of steps between lines. None for lines that are evenly spaced between evaluations.
+        log_steps: Number of steps between lines. If None, lines are evenly spaced between evaluations.
         config: The settings of the trainer.
     """
     if log_steps:
@@ -324,7 +324,7 @@ def has_stopped_improving(scores: list[float], patience: int) -> bool:
 def check_resume_compatibility(
     options: Options, data_digest: str, evaluation_digests: Sequence[str], is_writer: bool = True
 ) -> None:
-    """Compares the options and data with those of the run in the output folder.
+    """Compares the options and data with the run in the output folder.
 
     If the folder contains no run, the options and digests are written to it instead.
 

@@ -21,7 +21,7 @@ class TrainingConfig:
     random_seed: int  # seed of the head's weights, the order of the data and dropout
     freeze: tuple[str, ...] = ()  # regular expressions of encoder layers to freeze
     balanced_sampling: bool = False  # whether an epoch has equally many rows of each class
-    layer_decay: float = 1.0  # learning rate of a layer divided by that of the next higher layer
+    layer_decay: float = 1.0  # learning rate of a layer divided by the rate of the next higher layer
     optimizer_settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # arguments of BertAdamW
     group_by_length: bool = False  # whether the rows of a batch have similar lengths
     dtype: str = "float32"  # a Keras dtype policy

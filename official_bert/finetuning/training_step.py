@@ -101,8 +101,8 @@ class TrainingStep:
                 scaled = self.optimizer.scale_loss(share)
             if on_outputs:
                 on_outputs(inputs, targets, outputs, weights)
-            # Gradients of micro-batches are added up, so those of unused variables are zeros.
-            # For a single batch they are None, and the variables are not updated.
+            # Gradients of micro-batches are added up, so unused variables get zero gradients.
+            # In a single batch, unused variables get None and are not updated.
             unconnected = tf.UnconnectedGradients.NONE if self._micro_batches == 1 else tf.UnconnectedGradients.ZERO
             return {"loss": share}, tape.gradient(scaled, variables, unconnected_gradients=unconnected)
 

@@ -115,7 +115,7 @@ def explain_missing_export(folder: str) -> UserError:
 def link_to_loadable_path(folder: str) -> Iterator[str]:
     """Yields a path through which TensorFlow can load a folder.
 
-    TensorFlow takes a path such as run[1] for a glob pattern. In this case the path is that of a temporary symbolic
+    TensorFlow takes a path such as run[1] for a glob pattern. In this case, yields the path of a temporary symbolic
     link.
     """
     folder = files.local_copy(folder)
@@ -152,7 +152,7 @@ def read_metadata(folder: str) -> dict[str, Any]:
 
 
 def list_trained_columns(table: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the table columns from which a model reads its texts.
+    """Returns the names of the table columns that a model reads its texts from.
 
     Args:
         table: "table" of the export's metadata.

@@ -18,7 +18,7 @@ from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.keras_model import KerasPredictor, compute_outputs
 from official_bert.inference.options import NONE, PIECES, WORDS
-from official_bert.kinds.features import Features, Outputs, from_rows
+from official_bert.kinds.features import Features, Outputs, concatenate_rows
 from official_bert.kinds.spec import KindSpec
 from official_bert.modeling import layer_names
 from official_bert.modeling.choices import CLS_POOLING, MAX, MEAN
@@ -170,7 +170,7 @@ class _FeatureSpec(KindSpec):
             for each in examples
         ]
         segment_ids = [np.array(each.segment_ids, np.int32) for each in examples]
-        return from_rows(ids, segment_ids, {}, {}, is_truncated=[each.is_truncated for each in examples])
+        return concatenate_rows(ids, segment_ids, {}, {}, is_truncated=[each.is_truncated for each in examples])
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[_Example]) -> list[TextFeatures]:
         return list(map(self._extract, examples, outputs))

@@ -18,7 +18,7 @@ from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.inference.keras_model import KerasPredictor, compute_outputs
 from official_bert.inference.options import FillMaskOptions
-from official_bert.kinds.features import Array, Features, Outputs, from_rows
+from official_bert.kinds.features import Array, Features, Outputs, concatenate_rows
 from official_bert.kinds.names import FILL_MASK
 from official_bert.kinds.probabilities import softmax
 from official_bert.kinds.spec import KindSpec
@@ -109,7 +109,7 @@ class _FillMaskSpec(KindSpec):
                 raise UserError(f"The text has {len(tokens)} tokens; the model takes at most {max_seq_length}.")
             ids.append(np.array(tokenizer.convert_tokens_to_ids(tokens), np.int32))
             segment_ids.append(np.array(segments, np.int32))
-        return from_rows(ids, segment_ids, {}, {}, is_truncated=[False] * len(ids))
+        return concatenate_rows(ids, segment_ids, {}, {}, is_truncated=[False] * len(ids))
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[str]) -> list[Array]:
         is_mask = features.input_ids == self.tokenizer.vocab[MASK]

@@ -169,7 +169,7 @@ def _run(computation: Computation, input_file: str, output_file: str, num_shards
     Args:
         computation: The computation of the command, with its settings.
         input_file: A file, or a pattern that matches several files.
-        output_file: The output file, from which the names of the shards are derived.
+        output_file: The output file. The names of the shards are derived from its name.
         num_shards: Number of shards.
         address: Address of the Dask scheduler.
 
@@ -250,7 +250,7 @@ def _compute_shard(computation: Computation, sources: list[dict[str, Any]], shar
         sources: The entries of the input files in the run file.
         shard: The part of the rows to compute.
         path: The shard's output file.
-        run: Identifier of the run, by which the worker caches the model.
+        run: Identifier of the run. It is the worker's cache key for the model.
     """
     if _is_complete(computation, path):
         return

@@ -32,7 +32,7 @@ class BatchPredictionOptions(ValidatedOptions):
 
 @dataclasses.dataclass(frozen=True)
 class FeatureOptions(ValidatedOptions):
-    """The flags of the features command. The defaults are those of the original's extract_features.py."""
+    """The flags of the features command. The defaults match the original's extract_features.py."""
 
     init: str = option(
         dataclasses.MISSING, "Checkpoint of an encoder: a name, folder or file, in any format that convert reads."

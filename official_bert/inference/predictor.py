@@ -63,7 +63,7 @@ class Tensor:
         return int(limits.min), int(limits.max)
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Returns the JSON object with which TensorFlow Serving describes a tensor with this name."""
+        """Returns TensorFlow Serving's JSON description of a tensor with this name."""
         sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in self.shape or ()]
         dtype = {"float16": "HALF", "float32": "FLOAT", "float64": "DOUBLE"}.get(self.dtype, self.dtype.upper())
         shape = {"dim": sizes, "unknown_rank": self.shape is None}
@@ -90,7 +90,7 @@ class Signature:
         return bool(self.inputs) and all(tensor.shape for tensor in self.inputs.values())
 
     def describe(self) -> dict[str, Any]:
-        """Returns the JSON object with which TensorFlow Serving describes a signature."""
+        """Returns TensorFlow Serving's JSON description of a signature."""
         description: dict[str, Any] = {
             part: {name: tensor.describe(name) for name, tensor in tensors.items()}
             for part, tensors in (("inputs", self.inputs), ("outputs", self.outputs))

@@ -1,4 +1,4 @@
-"""The reference inputs of an export and the model's answers to them, with which the export can be checked anywhere.
+"""The reference inputs of an export and the model's answers to them, used to check the export on any machine.
 
 The export command stores them with the model (see export/proof.py).
 """
@@ -24,7 +24,7 @@ Answers = list[dict[str, Any]]  # A dict of outputs for each row.
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """The reference inputs of an export, and the answers of the model from which it was exported.
+    """The reference inputs of an export, and the answers of the model that was exported.
 
     Attributes:
         texts: The reference inputs: a list of texts for each input name.
@@ -143,7 +143,7 @@ class Model(Protocol):
 
 
 def ask(model: Model, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
-    """Returns a model's answers to each row alone, and its answers to the first rows in one batch.
+    """Returns a model's answers to each row by itself, and its answers to the first rows in one batch.
 
     Args:
         model: The model.

@@ -151,12 +151,12 @@ def class_numbers(values: Iterable[Any], labels: Sequence[str], name: str = "y")
     Raises:
         UserError: If a value is not one of the classes.
     """
-    by_name = numbers_by_name(labels)
+    class_indices = numbers_by_name(labels)
     are_names = are_values(labels) and tuple(labels) != _TRUTH
     numbers = []
     for position, value in enumerate(values):
         is_one_hot = is_probability_row(value, len(labels)) and max(value) == 1
-        number = int(np.argmax(value)) if is_one_hot else _find_number(unwrap(value), by_name, are_names)
+        number = int(np.argmax(value)) if is_one_hot else _find_number(unwrap(value), class_indices, are_names)
         if not 0 <= number < len(labels):
             or_number = "" if are_names else f", or a number from 0 to {len(labels) - 1}"
             raise UserError(
@@ -166,20 +166,20 @@ def class_numbers(values: Iterable[Any], labels: Sequence[str], name: str = "y")
     return numbers
 
 
-def _find_number(value: Any, by_name: Mapping[str, int], are_names: bool) -> int:
+def _find_number(value: Any, class_indices: Mapping[str, int], are_names: bool) -> int:
     """Converts a label to a class index. Returns -1 if it is an unknown name or not a whole number.
 
     Args:
         value: A class name or a class index.
-        by_name: Class indices by name.
+        class_indices: Class indices by name.
         are_names: Whether numbers are names of classes instead of indices.
     """
     if isinstance(value, bytes | np.bytes_):
         value = bytes(value).decode("utf-8", "replace")
     if isinstance(value, str):
-        return by_name.get(value, by_name.get(class_name(value), -1))
+        return class_indices.get(value, class_indices.get(class_name(value), -1))
     if are_names:
-        return by_name.get(str(value), by_name.get(class_name(value), -1))
+        return class_indices.get(str(value), class_indices.get(class_name(value), -1))
     number = to_number(value)
     return int(number) if number.is_integer() else -1
 

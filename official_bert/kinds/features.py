@@ -69,7 +69,7 @@ class Features:
 Outputs = Any
 
 
-def from_rows(
+def concatenate_rows(
     ids: Sequence[Array],
     segment_ids: Sequence[Array],
     targets: dict[str, Array],
@@ -153,7 +153,7 @@ def gather_rows(numbered: Iterable[tuple[Features, int]]) -> Features:
         for start, end in itertools.pairwise(features.splits[row * choices : (row + 1) * choices + 1]):
             ids.append(features.input_ids[start:end])
             segment_ids.append(features.segment_ids[start:end])
-    return from_rows(ids, segment_ids, {}, {}, choices)
+    return concatenate_rows(ids, segment_ids, {}, {}, choices)
 
 
 def sequence_positions(features: Features, rows: Array) -> tuple[Array, Array]:
@@ -178,9 +178,9 @@ def batches_by_length(lengths: Array, max_rows: int | None = None, max_tokens: i
 
     Args:
         lengths: Number of tokens of each text or window, [R].
-        max_rows: Maximum number of texts in a batch. None for no limit.
-        max_tokens: Maximum number of tokens in a batch, including padding. A longer text gets a batch of its own. None
-            for no limit.
+        max_rows: Maximum number of texts in a batch. No limit if None.
+        max_tokens: Maximum number of tokens in a batch, including padding. A longer text gets a batch of its own. No
+            limit if None.
     """
     order = np.argsort(lengths, kind="stable")
     start = 0

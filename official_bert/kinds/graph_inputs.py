@@ -81,7 +81,7 @@ def truncate(first: TokenSpans, second: TokenSpans | None, max_seq_length: int) 
 
     Args:
         first: The first texts.
-        second: The second texts, or None for single texts.
+        second: The second texts, or None if the rows are single texts.
         max_seq_length: The maximum length, including the special tokens. A second text without tokens has no [SEP],
             which leaves room for one more token.
     """
@@ -108,7 +108,7 @@ def pack(first: TokenSpans, second: TokenSpans | None, cls: int, sep: int, drop_
 
     Args:
         first: The first text of each row. All rows are padded to the longest one.
-        second: The second text of each row, or None for single texts.
+        second: The second text of each row, or None if the rows are single texts.
         cls: The id of [CLS].
         sep: The id of [SEP].
         drop_empty: Whether to omit the [SEP] of a second text without tokens, as the original's classifiers do.

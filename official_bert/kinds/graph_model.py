@@ -86,9 +86,9 @@ class GraphModel(abc.ABC):
         return rows.features if rows.windows is None else {**rows.features, "text_index": rows.windows.texts}
 
     def answer(self, **texts: Any) -> dict[str, Any]:
-        """Returns the model's answers to texts by output name, and whether the end of each text was left out.
+        """Returns the model's answers to texts by output name, and is_truncated, bool [B].
 
-        The latter is is_truncated, bool [B].
+        is_truncated is true if the end of a text was left out.
 
         Args:
             texts: A string tensor for each name in `inputs`.
@@ -101,12 +101,12 @@ class GraphModel(abc.ABC):
 
         Args:
             rows: The model's inputs for the texts, from `read_texts`.
-            texts: The strings, from which the answers to questions and the words of tags are copied.
+            texts: The strings. Answers to questions and the words of tags are copied from them.
         """
         return _drop_logits(self.answer_ids(**rows.features))
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
-        """Returns the answers that can be computed from token ids alone, and the logits.
+        """Returns the logits, and the answers that can be computed from token ids without the texts.
 
         Args:
             features: input_ids, input_mask and segment_ids.
@@ -137,7 +137,7 @@ class GraphModel(abc.ABC):
 
         Args:
             features: input_ids, input_mask and segment_ids of the windows.
-            shape: Shape of the logits of one window. None for an unknown size.
+            shape: Shape of the logits of one window. Unknown sizes are None.
         """
         chunks = -tf.math.floordiv(-tf.shape(features["input_ids"])[0], _MAX_WINDOWS_PER_CALL)
 
@@ -199,7 +199,7 @@ class LabelGraph(TextGraph):
         return _drop_logits(self.answer_logits(means))
 
     def scale_logits(self, logits: Any) -> Any:
-        """Divides logits by the temperature that was fitted for calibration (1 if there is none)."""
+        """Divides logits by the temperature that was fitted for calibration (1 without calibration)."""
         return logits / float(self.task_spec.get("temperature", 1.0))
 
     def read_texts(self, texts: Mapping[str, Any]) -> Rows:

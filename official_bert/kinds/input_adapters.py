@@ -25,7 +25,8 @@ def is_data_set(x: Any) -> bool:
 def are_ids(x: Any) -> bool:
     """Returns whether `x` contains token ids instead of texts.
 
-    True for a dict with the key input_ids, and for a tf.data.Dataset of such dicts or of (dict, labels) tuples.
+    True for a dict with the key input_ids, and for a tf.data.Dataset whose elements are such dicts or (dict, labels)
+    tuples.
     """
     if is_data_set(x):
         spec = x.element_spec
@@ -127,7 +128,7 @@ def to_pairs(values: Any, name: str = "x") -> tuple[list[str], list[str]]:
         name: Name of the argument, for error messages.
 
     Raises:
-        UserError: If `values` is none of these, or the two columns differ in length.
+        UserError: If `values` has another type, or the two columns differ in length.
     """
     if isinstance(values, Mapping) or (is_frame(values) and sorted(map(str, values.columns)) == ["text", "text_pair"]):
         if set(values) != {"text", "text_pair"}:

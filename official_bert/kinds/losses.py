@@ -154,7 +154,7 @@ class MetricOfClasses(keras.metrics.Metric):
 def reads_indices(loss_or_metric: Any) -> bool:
     """Returns whether a Keras loss or metric expects class indices instead of one-hot rows.
 
-    Keras' names of such classes start with "Sparse".
+    The names of these Keras classes start with "Sparse".
     """
     return type(loss_or_metric).__name__.startswith("Sparse")
 

@@ -34,7 +34,7 @@ PRECISION, RECALL = "precision", "recall"
 
 
 def parse_measure(measure: str, argument: str = "measure") -> tuple[str, float]:
-    """Parses the measure by which thresholds are chosen, such as "f1" or "precision=0.9".
+    """Parses the measure for choosing thresholds, such as "f1" or "precision=0.9".
 
     Args:
         measure: One of MEASURES, or "precision=P" or "recall=R" with a minimum above 0, at most 1.

@@ -38,12 +38,12 @@ def compute_margins(values: Array) -> list[float]:
 
 
 def rescale_softmax(probabilities: Array, temperature: float) -> Array:
-    """Converts softmax probabilities, [E, C], to those that the same logits give after division by `temperature`."""
+    """Rescales softmax probabilities, [E, C], as if their logits had been divided by `temperature`."""
     return softmax(np.log(np.maximum(probabilities, _MIN_PROBABILITY)) / temperature)
 
 
 def rescale_sigmoid(probabilities: Array, temperature: float) -> Array:
-    """Converts sigmoid probabilities, [E, C], to those that the same logits give after division by `temperature`."""
+    """Rescales sigmoid probabilities, [E, C], as if their logits had been divided by `temperature`."""
     clipped = np.clip(probabilities, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
     return np.asarray(1.0 / (1.0 + np.exp(-(np.log(clipped) - np.log1p(-clipped)) / temperature)))
 
@@ -177,7 +177,7 @@ def calibration_error(confidences: Array, is_correct: Array) -> float:
 
 
 def calibration_report(
-    temperature: float, before: float, confidences: Array, is_correct: Array, with_coverage: bool
+    temperature: float, before: float, confidences: Array, is_correct: Array, include_coverage: bool
 ) -> dict[str, Any]:
     """Returns the temperature, the calibration errors and the coverage table, for the evaluation report.
 
@@ -186,7 +186,7 @@ def calibration_report(
         before: Calibration error with a temperature of 1.
         confidences: Confidence of each decision with `temperature`, of any shape.
         is_correct: Whether each decision is correct, of the same shape.
-        with_coverage: Whether to compute the coverage table, for models that may abstain below a minimum confidence.
+        include_coverage: Whether to compute the coverage table, for models that may abstain below a minimum confidence.
 
     Returns:
         A dict with the keys temperature, before, after (the calibration error with `temperature`) and coverage.
@@ -195,7 +195,7 @@ def calibration_report(
         "temperature": temperature,
         "before": before,
         "after": calibration_error(confidences, is_correct),
-        "coverage": compute_coverage(confidences, is_correct) if with_coverage else [],
+        "coverage": compute_coverage(confidences, is_correct) if include_coverage else [],
     }
 
 

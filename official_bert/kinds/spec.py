@@ -52,8 +52,8 @@ class KindSpec(abc.ABC):
         kind: Name of the kind in task.json and exports.
         decoding: Description of how logits become answers, which task.json contains for other programs.
         head_input: Input of the head: the encoder, or a BiLSTM on top of it.
-        labels: Names of the classes in the order of the logits. None for kinds without classes.
-        num_choices: Number of choices per example. None for kinds without choices.
+        labels: Names of the classes in the order of the logits. None if the kind has no classes.
+        num_choices: Number of choices per example. None if the kind has no choices.
         discrete_outputs: Outputs chosen by comparing numbers (such as labels), which rounding may flip.
         pair: Whether an example has two texts.
         supports_sample_weight: Whether training supports sample weights.
@@ -95,7 +95,7 @@ class KindSpec(abc.ABC):
 
     @property
     def score_names(self) -> tuple[str, ...]:
-        """The names of the scores by which the best model can be selected.
+        """The names of the scores that can be used to select the best model.
 
         Higher is better, except for LOWER_IS_BETTER.
         """
@@ -239,11 +239,11 @@ class KindSpec(abc.ABC):
         return batch
 
     def describe_truncation(self, num_truncated: int, num_examples: int, max_seq_length: int) -> str | None:
-        """Returns a line for the log on how many examples `featurize` truncated, or None if there are none."""
+        """Returns a line for the log on how many examples `featurize` truncated, or None if it truncated no example."""
         return describe_truncation(num_truncated, num_examples, "text", max_seq_length, "max_seq_length")
 
     def loss_weights(self) -> dict[str, float] | None:
-        """Returns the weight of each output in the loss, by output name, or None for models with one output."""
+        """Returns the weight of each output in the loss, by output name, or None if the model has one output."""
         return None
 
     def blank_targets(self, tokens: int) -> dict[str, Array]:
@@ -321,12 +321,12 @@ class KindSpec(abc.ABC):
     def label_scores(self, predictions: Any, examples: Sequence[Any]) -> dict[str, dict[str, float]] | None:
         """Returns precision, recall, F1 and the number of examples of each label.
 
-        None for all kinds but multi_label.
+        Only multi_label has these scores. Other kinds return None.
         """
         return None
 
     def calibration_report(self, predictions: Any, examples: Sequence[Any]) -> dict[str, Any] | None:
-        """Returns `probabilities.calibration_report` for labelled examples, or None for kinds without classes."""
+        """Returns `probabilities.calibration_report` for labelled examples, or None if the kind has no classes."""
         return None
 
     # Predictions.

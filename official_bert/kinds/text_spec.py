@@ -76,7 +76,7 @@ class TextSpec(KindSpec):
     def parse_rows(self, y: Any) -> Array | None:
         """Returns labels that were given as a number for each class (such as one-hot), float32 [E, C].
 
-        None for other labels.
+        Returns None if the labels have another form.
         """
         return None
 
@@ -120,7 +120,7 @@ class TextSpec(KindSpec):
         return [self.format_label(label) for label in self.predicted_labels(predictions)]
 
     def certainty(self, prediction: Any) -> float | None:
-        """Returns the probability of the predicted label of one example, or None for regression."""
+        """Returns the probability of the predicted label of one example, or None if the kind is regression."""
         return float(max(prediction))
 
     def outcomes(self, predictions: Array, examples: Sequence[TextExample]) -> list[Outcome]:
@@ -184,7 +184,7 @@ class LabelSpec(TextSpec):
     @staticmethod
     @abc.abstractmethod
     def rescale(probabilities: Array, temperature: float) -> Array:
-        """Converts probabilities to those that the same logits give after division by `temperature`."""
+        """Rescales probabilities as if their logits had been divided by `temperature`."""
 
     @abc.abstractmethod
     def certainties(self, predictions: Array, examples: Sequence[TextExample]) -> tuple[Array, Array]:
@@ -212,7 +212,7 @@ class LabelSpec(TextSpec):
             probabilities.calibration_error(*uncalibrated),
             confidences,
             is_correct,
-            with_coverage=self.is_single_label,
+            include_coverage=self.is_single_label,
         )
 
     def uncalibrated(self) -> Self:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from official_bert.kinds.all_kinds import SPECS
-from official_bert.kinds.features import NO_LABEL, Features, from_rows
+from official_bert.kinds.features import NO_LABEL, Features, concatenate_rows
 from tests.conftest import WORDS
 
 CLASSES = 4
@@ -26,4 +26,4 @@ def random_features(kind: str, rows: int, longest: int) -> Features:
         targets = {"labels": rng.integers(NO_LABEL, CLASSES, lengths.sum()).astype(np.int32)}
     elif kind == "question_answering":
         targets = {name: (rng.random(rows) * lengths).astype(np.int32) for name in ("start_logits", "end_logits")}
-    return from_rows(ids, [np.zeros(len(each)) for each in ids], targets, {}, choices)
+    return concatenate_rows(ids, [np.zeros(len(each)) for each in ids], targets, {}, choices)

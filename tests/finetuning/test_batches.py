@@ -3,7 +3,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.finetuning import batches
-from official_bert.kinds.features import Features, from_rows
+from official_bert.kinds.features import Features, concatenate_rows
 
 
 def features(lengths, choices=1, tags=False) -> Features:
@@ -11,7 +11,7 @@ def features(lengths, choices=1, tags=False) -> Features:
     total = sum(lengths)
     targets = np.arange(total) % 5 if tags else np.arange(len(lengths) // choices)
     made = {"labels": targets.astype(np.int32)}
-    return from_rows(ids, [np.zeros(length) for length in lengths], made, {}, choices)
+    return concatenate_rows(ids, [np.zeros(length) for length in lengths], made, {}, choices)
 
 
 def test_every_row_is_in_one_batch_of_an_epoch_and_the_order_is_of_seed_and_epoch():

@@ -11,7 +11,7 @@ from official_bert.finetuning import batches, training_step
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.kinds.classification.model import build_classifier
-from official_bert.kinds.features import Features, from_rows
+from official_bert.kinds.features import Features, concatenate_rows
 from official_bert.kinds.model import create_model
 from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.encoder import build_encoder
@@ -34,7 +34,7 @@ def rows(count: int) -> Features:
     rng = np.random.default_rng(0)
     ids = [rng.integers(5, len(WORDS), rng.integers(3, 9)) for _ in range(count)]
     labels = rng.integers(0, 2, count).astype(np.int32)
-    return from_rows(ids, [np.zeros(len(each)) for each in ids], {"labels": labels}, {})
+    return concatenate_rows(ids, [np.zeros(len(each)) for each in ids], {"labels": labels}, {})
 
 
 def make(**changes) -> Trainer:

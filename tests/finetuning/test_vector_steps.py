@@ -11,7 +11,7 @@ from official_bert.finetuning.loss_share import make_loss_share
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.finetuning.training_step import TrainingStep
-from official_bert.kinds.features import Features, from_rows
+from official_bert.kinds.features import Features, concatenate_rows
 from official_bert.kinds.model import create_model
 from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.config import BertConfig
@@ -36,7 +36,7 @@ def build_features(texts: int, rows: int = ROWS) -> Features:
     rng = np.random.default_rng(0)
     ids = [rng.integers(5, len(WORDS), rng.integers(3, LENGTH)) for _ in range(rows * texts)]
     labels = rng.random(rows).astype(np.float32)
-    return from_rows(ids, [np.zeros(len(each)) for each in ids], {"labels": labels}, {}, texts)
+    return concatenate_rows(ids, [np.zeros(len(each)) for each in ids], {"labels": labels}, {}, texts)
 
 
 def make_batch(texts: int) -> tuple:

@@ -4,14 +4,14 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.inference.keras_model import compute_outputs
-from official_bert.kinds.features import from_rows
+from official_bert.kinds.features import concatenate_rows
 
 LENGTHS = (5, 2, 7, 3, 1)
 
 
 def test_outputs_are_in_order_and_those_of_tokens_without_padding():
     ids = [np.full(length, 10 * number) for number, length in enumerate(LENGTHS)]
-    features = from_rows(ids, [np.zeros_like(each) for each in ids], {}, {})
+    features = concatenate_rows(ids, [np.zeros_like(each) for each in ids], {}, {})
     for found in (
         compute_outputs(lambda inputs: tf.stack([inputs["input_ids"]] * 2, -1), features, 2, 8),  # [B, S, C]
         compute_outputs(lambda inputs: {"tokens": inputs["input_ids"]}, features, 2, 8)["tokens"],  # [B, S]

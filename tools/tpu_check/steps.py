@@ -20,7 +20,7 @@ from official_bert.errors import UserError
 from official_bert.finetuning import batches
 from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
-from official_bert.kinds.features import Features, from_rows
+from official_bert.kinds.features import Features, concatenate_rows
 from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import AUTO, DTYPES
@@ -234,7 +234,7 @@ def make_blank_features(head: KindSpec, length: int) -> Features:
     """
     choices = head.num_choices or 1
     zeros = [np.zeros(length, np.int32)] * choices
-    return from_rows(zeros, zeros, head.blank_targets(length), {}, choices)
+    return concatenate_rows(zeros, zeros, head.blank_targets(length), {}, choices)
 
 
 def _create_variable(_: Any, **arguments: Any) -> Any:

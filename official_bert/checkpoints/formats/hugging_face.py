@@ -1,7 +1,7 @@
 """Hugging Face folders: config.json, the weights, vocab.txt or tokenizer.json, tokenizer_config.json.
 
-Reading and writing them needs neither PyTorch nor transformers. Weights can also be those of transformers' TensorFlow
-classes (TFBertModel and similar).
+Reading and writing them needs neither PyTorch nor transformers. Weights of transformers' TensorFlow classes
+(TFBertModel and similar) are supported, too.
 """
 
 import dataclasses

@@ -18,7 +18,7 @@ from official_bert.utils import files
 ADDED_TOKENS_FILE = "added_tokens.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 
-# The id of each added token, or None for a special token without an id.
+# The id of each added token, or None if a special token has no id.
 AddedIds = dict[AddedToken, int | None]
 
 

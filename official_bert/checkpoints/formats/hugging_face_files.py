@@ -1,7 +1,7 @@
 """Opens the weights of a Hugging Face folder: safetensors, tf_model.h5, or shards of either with an index file.
 
-Tensor names of earlier versions of transformers are converted to those of the current version. Pickled weights are
-never opened, because they can run any code.
+Tensor names of earlier versions of transformers are converted to the names of the current version. Pickled weights
+are never opened, because they can run any code.
 """
 
 import os

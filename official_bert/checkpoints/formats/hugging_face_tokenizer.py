@@ -27,7 +27,7 @@ from official_bert.utils import files
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 
-# Values with which Hugging Face's tokenizers follow BERT's rules, by key of tokenizer_config.json or place in
+# Values that make Hugging Face's tokenizers follow BERT's rules, by key of tokenizer_config.json or place in
 # tokenizer.json. With other values they produce other tokens.
 _ALLOWED: dict[str, tuple[Any, ...]] = {
     "tokenizer_class": (None, "PreTrainedTokenizerFast", "TokenizersBackend"),

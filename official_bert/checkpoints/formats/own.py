@@ -86,7 +86,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
         The model that was written.
 
     Raises:
-        UserError: If the model has optimizer state, but its weights are not exactly those of a pre-training model.
+        UserError: If the model has optimizer state, but does not have exactly the weights of a pre-training model.
     """
     if checkpoint.slots and set(checkpoint.parts) != PRETRAINING:
         raise UserError(

@@ -23,7 +23,7 @@ class MultiLabelSpec(LabelSpec):
     """The KindSpec of multi-label classification: any number of classes for each text or text pair.
 
     Labels are tuples of class indices. Predictions are the probabilities of all classes, [E, C]. A class is predicted
-    if its probability is above its threshold, or above 0.5 if there are no thresholds.
+    if its probability is above its threshold, which is 0.5 unless thresholds were chosen.
 
     Attributes:
         positive_weights: For each class, the weight in the loss of the texts that have it, [C]. Empty for weights of 1.

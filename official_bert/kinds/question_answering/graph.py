@@ -1,4 +1,4 @@
-"""Question answering as TensorFlow functions, for SavedModels. The rules are those of candidates.py.
+"""Question answering as TensorFlow functions, for SavedModels. It follows the rules of candidates.py.
 
 B texts, R windows of the contexts, S sequence length, A candidate answers of all texts, best first within each text
 """
@@ -57,7 +57,7 @@ class Graph(GraphModel):
     def answer_rows(self, rows: Rows, texts: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the answers: answer, start, end, probability and null_score_difference, each [B].
 
-        The answer is context[start:end], in characters. If there is no answer, it is "", and start and end are 0.
+        The answer is context[start:end], in characters. If a question has no answer, it is "", and start and end are 0.
         """
         assert rows.windows is not None
         version_2 = bool(self.task_spec["version_2"])

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from official_bert.errors import UserError
-from official_bert.kinds.features import EXAMPLE, Array, Features, from_rows
+from official_bert.kinds.features import EXAMPLE, Array, Features, concatenate_rows
 from official_bert.tokenization import pairs, truncation
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.utils.progress import Progress
@@ -149,7 +149,7 @@ def featurize(questions: Sequence[Question], tokenizer: FullTokenizer, limits: L
         progress.update(number + 1)
     positions = np.array(answers, np.int32).reshape(-1, 2)
     are_known = all(question.answers is not None for question in questions)
-    return from_rows(
+    return concatenate_rows(
         [np.array(ids, np.int32) for ids, _ in rows],
         [np.array(segment_ids, np.int32) for _, segment_ids in rows],
         {START_LOGITS: positions[:, 0], END_LOGITS: positions[:, 1]} if are_known else {},
@@ -181,10 +181,10 @@ def find_answer_tokens(question: Question, context: Context, tokenizer: FullToke
 
 
 def _same_tokens(tokenizer: FullTokenizer, answer: Answer, context: Context) -> tuple[int, int] | None:
-    """Searches the answer, tokenized alone, among the tokens of the words that it overlaps in the context.
+    """Tokenizes the answer by itself and searches for it among the tokens of the context words that it overlaps.
 
     Returns:
-        The indices of the first and the last token of the first match, or None if there is no match.
+        The indices of the first and the last token of the first match, or None if nothing matches.
     """
     end = answer.start + len(answer.text)
     before, after = context.text[: answer.start].rsplit(maxsplit=1), context.text[end:].split(maxsplit=1)

@@ -158,8 +158,8 @@ class QuestionAnsweringSpec(KindSpec):
         lengths = np.diff(tokenizer.encode([example.text for example in examples])[1])
         return dataclasses.replace(features, is_truncated=lengths > self.max_query_length)
 
-    def describe_truncation(self, cut: int, examples: int, max_seq_length: int) -> str | None:
-        return describe_truncation(cut, examples, "question", self.max_query_length, "max_query_length")
+    def describe_truncation(self, num_truncated: int, num_examples: int, max_seq_length: int) -> str | None:
+        return describe_truncation(num_truncated, num_examples, "question", self.max_query_length, "max_query_length")
 
     def loss_weights(self) -> dict[str, float]:
         """Returns 0.5 for each output: the loss is the mean of the losses of start and end, as in the original."""

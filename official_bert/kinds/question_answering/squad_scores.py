@@ -83,7 +83,8 @@ def score_version_2(
 ) -> dict[str, float]:
     """Returns the scores of SQuAD v2.0: exact, f1 and total (the number of questions).
 
-    HasAns_exact and so on are the scores of questions with an answer, NoAns_exact and so on those of questions without.
+    HasAns_exact and similar scores count only questions with an answer, and NoAns_exact and similar scores count only
+    questions without an answer.
 
     Args:
         questions: Questions with their correct answers. An empty tuple means that the question has no answer.

@@ -1,4 +1,4 @@
-"""Tagging as TensorFlow functions, for SavedModels. The rules are those of spec.py.
+"""Tagging as TensorFlow functions, for SavedModels. It follows the rules of spec.py.
 
 B texts, R windows of the texts, S sequence length, C tags, P tokens of all texts, W words of all texts
 """

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from official_bert.errors import UserError
 from official_bert.kinds import class_labels, input_adapters
-from official_bert.kinds.features import EXAMPLE, LABELS, NO_LABEL, Array, Features, Outputs, from_rows
+from official_bert.kinds.features import EXAMPLE, LABELS, NO_LABEL, Array, Features, Outputs, concatenate_rows
 from official_bert.kinds.names import TAGGING
 from official_bert.kinds.probabilities import compute_margins, softmax
 from official_bert.kinds.spec import KindSpec, Outcome
@@ -317,7 +317,7 @@ def featurize(
             indices.append(number)
     words, tags = np.concatenate(marks, axis=1)
     are_known = all(sentence.tags is not None for sentence in sentences)
-    return from_rows(
+    return concatenate_rows(
         rows,
         [np.zeros_like(ids) for ids in rows],
         {LABELS: tags} if are_known else {},
