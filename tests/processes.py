@@ -43,7 +43,7 @@ def worker_environments(number: int) -> list[dict[str, str]]:
     return [{**whole, "TF_CONFIG": json.dumps(config)} for config in configs]
 
 
-def wait_for_the_end_of(pid: int, seconds: float = 10.0) -> None:
+def wait_for_exit(pid: int, seconds: float = 10.0) -> None:
     """Waits until a process, which need not be a child, has ended. Zombies count as ended. Fails after `seconds`."""
     end = time.monotonic() + seconds
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):

@@ -10,7 +10,7 @@ import pytest
 
 from official_bert.utils.flags import list_flags
 from official_bert_cli import COMMANDS, load
-from tests.test_structure import NAMES, ours_among, reachable_from
+from tests.test_structure import NAMES, find_reachable, ours_among
 
 _FLAG = re.compile(r"(?<![\w-])--(?:no)?([a-z][a-z0-9_]+)(?![\w{-])")
 # A message that names a command may name that command's flags.
@@ -24,7 +24,7 @@ def _reachable_modules(command: str) -> set[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return set().union(*(reachable_from(module) for module in ours_among(names)))
+    return set().union(*(find_reachable(module) for module in ours_among(names)))
 
 
 def _messages(module: str) -> Iterator[str]:

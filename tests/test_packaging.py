@@ -25,7 +25,7 @@ from official_bert.version import __version__
 from official_bert_cli import COMMANDS, main
 from tests.conftest import ROOT
 from tests.make import assert_refused
-from tests.test_structure import LAYERS, imports_of
+from tests.test_structure import LAYERS, list_imports
 from tests.utils.test_command_line import Options
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -136,7 +136,7 @@ def test_every_package_that_is_imported_is_a_dependency():
     distributions = importlib.metadata.packages_distributions()
     brought = {"google"}  # protobuf, installed by TensorFlow
     for path in (path for tree in LAYERS for path in (ROOT / tree).rglob("*.py")):
-        for name in {each.split(".")[0] for each in imports_of(path)}:
+        for name in {each.split(".")[0] for each in list_imports(path)}:
             if name in sys.stdlib_module_names | brought | PEERS | set(LAYERS).union(*EXTRAS.values()):
                 continue
             installing = {canonicalize_name(each) for each in distributions[name]}

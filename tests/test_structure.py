@@ -60,7 +60,7 @@ def is_ours(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-def imports_of(path: pathlib.Path) -> set[str]:
+def list_imports(path: pathlib.Path) -> set[str]:
     """Returns the full names of all imports of a file, including imports in functions and module names in strings."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -94,7 +94,7 @@ def ours_among(names: set[str]) -> set[str]:
     return {module for module in NAMES for name in names if name == module or name.startswith(f"{module}.")}
 
 
-def reachable_from(module: str) -> set[str]:
+def find_reachable(module: str) -> set[str]:
     """Returns our modules that a module imports directly or indirectly."""
     reached: set[str] = set()
     waiting = [module]
@@ -102,7 +102,7 @@ def reachable_from(module: str) -> set[str]:
         current = waiting.pop()
         if current not in reached:
             reached.add(current)
-            waiting += ours_among(imports_of(NAMES[current]))
+            waiting += ours_among(list_imports(NAMES[current]))
     return reached
 
 
@@ -122,14 +122,14 @@ def test_dependencies_point_down_only(path: pathlib.Path):
         allowed |= {("official_bert", each) for each in USED_BY_DATA_GEN}
     elif package == "adaptation":
         allowed |= {("data_gen", each) for each in USED_BY_ADAPTATION}
-    for name in imports_of(path):
+    for name in list_imports(path):
         first = name.split(".")[0]
         assert first not in {each.stem for each in ROOT.iterdir()} - set(LAYERS), f"{path} imports {name}"
         assert first not in LAYERS or (is_ours(name) and get_package(name) in allowed), f"{path} imports {name}"
 
 
 def test_no_modules_import_each_other():
-    graph = {name: ours_among(imports_of(path)) - {name} for name, path in NAMES.items()}
+    graph = {name: ours_among(list_imports(path)) - {name} for name, path in NAMES.items()}
     while leaves := {name for name, imports in graph.items() if not imports}:
         graph = {name: imports - leaves for name, imports in graph.items() if name not in leaves}
     assert not graph, f"these modules are in an import cycle, or import one: {', '.join(sorted(graph))}"
@@ -137,14 +137,14 @@ def test_no_modules_import_each_other():
 
 def test_a_module_that_a_string_names_counts_as_imported(tmp_path: pathlib.Path):
     (tmp_path / "a.py").write_text('"""Of data_gen.text."""\nTABLE = {"x": ("data_gen.commands", "data_gen")}\n')
-    assert imports_of(tmp_path / "a.py") == {"data_gen.commands"}
+    assert list_imports(tmp_path / "a.py") == {"data_gen.commands"}
 
 
 def test_pretraining_needs_tensorflow_keras_and_absl_alone():
-    needed = [NAMES[name] for name in reachable_from("official_bert.pretraining.run")]
+    needed = [NAMES[name] for name in find_reachable("official_bert.pretraining.run")]
     assert len(needed) > 20
     for path in [*needed, ROOT / "run_pretraining.py"]:
-        for name in imports_of(path):
+        for name in list_imports(path):
             package = name.split(".")[0]
             needed = {"official_bert", *sys.stdlib_module_names, *PRETRAINING_NEEDS}
             assert package in needed | PRETRAINING_CAN_DO_WITHOUT, f"{path.name} imports {name}"
@@ -156,7 +156,7 @@ def test_only_files_that_build_graphs_import_the_tokenizer_for_graphs():
     in_graph = "official_bert.tokenization.in_graph"
     for name, path in NAMES.items():
         builds_graphs = path.stem.startswith("graph") or get_package(name)[1] in ("export", "keras_models")
-        assert builds_graphs or name == in_graph or in_graph not in ours_among(imports_of(path)), path
+        assert builds_graphs or name == in_graph or in_graph not in ours_among(list_imports(path)), path
         if get_package(name)[1] == "tokenization" and name != in_graph:
             assert not re.search(r"^(import|from) tensorflow", path.read_text(encoding="utf-8"), re.MULTILINE), path
 
@@ -178,7 +178,7 @@ def named_kinds(path: pathlib.Path) -> set[str]:
     """Returns the kinds that a module names in a string, with a constant of kinds.names, or in an import."""
     kinds = {folder.parent.name for folder in (ROOT / "official_bert" / "kinds").glob("*/spec.py")}
     assert len(kinds) > 6
-    named = {name.split(".")[2] for name in imports_of(path) if name.startswith("official_bert.kinds.")}
+    named = {name.split(".")[2] for name in list_imports(path) if name.startswith("official_bert.kinds.")}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             named.add(node.value)

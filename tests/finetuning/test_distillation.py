@@ -9,7 +9,7 @@ from official_bert.finetuning.distillation import DistillationLoss
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.tasks.options import GlueOptions
-from tests.finetuning.test_finetuning import options, with_task_options  # noqa: F401
+from tests.finetuning.test_finetuning import add_task_options, options  # noqa: F401
 
 
 def softmax(x):
@@ -40,7 +40,7 @@ def test_a_student_learns_from_a_teacher_without_labels(options, tmp_path, capsy
     lines = (tmp_path / "train.csv").read_text().splitlines()
     (tmp_path / "texts.csv").write_text("\n".join(line.rsplit(",", 1)[0] for line in lines) + "\n")
     student = dataclasses.replace(
-        with_task_options(options, train_file=str(tmp_path / "texts.csv")),
+        add_task_options(options, train_file=str(tmp_path / "texts.csv")),
         teacher=teacher.output_dir,
         temperature=2.0,
         do_predict=False,

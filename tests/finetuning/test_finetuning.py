@@ -65,7 +65,7 @@ def options(tmp_path, vocab_file) -> Options:
     )
 
 
-def with_task_options(options: Options, **changes) -> Options:
+def add_task_options(options: Options, **changes) -> Options:
     return dataclasses.replace(options, task_options=dataclasses.replace(options.task_options, **changes))
 
 
@@ -73,7 +73,7 @@ def enable_multi_label(options: Options) -> Options:
     """Returns options for a table in which one row has two labels."""
     path = pathlib.Path(options.output_dir).parent / "train.csv"
     path.write_text(path.read_text().replace(",good\n", ",good;bad\n", 1))
-    return with_task_options(options, label_kind="multi_label")
+    return add_task_options(options, label_kind="multi_label")
 
 
 class KilledError(Exception):
@@ -269,7 +269,7 @@ def test_a_lower_error_is_better(options, monkeypatch, capsys):
     errors = iter([0.7, 0.5, 0.6])
     monkeypatch.setattr(RegressionSpec, "scores", lambda *_: {"mean_absolute_error": next(errors)})
     short = {"metric_for_best_model": "mean_absolute_error", "early_stopping": 1, "do_eval": False, "do_predict": False}
-    runner.run(with_task_options(dataclasses.replace(options, **short), label_kind="regression"))
+    runner.run(add_task_options(dataclasses.replace(options, **short), label_kind="regression"))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
     assert [line.endswith("; saved") for line in lines] == [True, True, False]
 
@@ -285,14 +285,14 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
     with open(options.task_options.eval_file, "a") as file:
         file.write(",good\n")
     options = dataclasses.replace(options, num_train_epochs=1.0, do_predict=False, on_bad_row="skip")
-    given = with_task_options(options, doc_stride=6)
+    given = add_task_options(options, doc_stride=6)
     scores = runner.run(given)
     assert f"skipped 1 bad row of {options.task_options.eval_file}" in capsys.readouterr().out
     later = dataclasses.replace(given, do_train=False, max_seq_length=None, init=None, vocab_file=None)
-    later = with_task_options(later, train_file=None, doc_stride=None)
+    later = add_task_options(later, train_file=None, doc_stride=None)
     assert runner.run(later) == scores
     with pytest.raises(UserError, match="--do_predict: table has no test data; pass --predict_file"):
-        runner.run(with_task_options(dataclasses.replace(later, do_predict=True), predict_file=None))
+        runner.run(add_task_options(dataclasses.replace(later, do_predict=True), predict_file=None))
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -312,7 +312,7 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
 def test_what_cannot_be_is_said(options, changes, message):
     of_task = {name: changes.pop(name) for name in ("eval_file", "label_kind") if name in changes}
     options = enable_multi_label(options) if "label_kind" in of_task else options
-    options = with_task_options(options, **of_task)
+    options = add_task_options(options, **of_task)
     changes = {"num_train_epochs": 0.2, **changes}
     assert message in refusal(lambda: runner.run(dataclasses.replace(options, **changes)))
     assert not pathlib.Path(options.output_dir, "train.jsonl").exists()  # the run stopped before training

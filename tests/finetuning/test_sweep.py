@@ -4,7 +4,7 @@ import pytest
 
 from official_bert.errors import UserError
 from official_bert.finetuning import sweep
-from tests.finetuning.test_finetuning import options, with_task_options  # noqa: F401
+from tests.finetuning.test_finetuning import add_task_options, options  # noqa: F401
 
 
 def test_a_sweep_makes_one_table_of_means_and_deviations(options, tmp_path, monkeypatch, capsys):  # noqa: F811
@@ -36,7 +36,7 @@ def test_a_sweep_over_errors_prefers_the_smallest_one(options, monkeypatch, caps
 
     monkeypatch.setattr(sweep, "run", run)
     options = dataclasses.replace(
-        with_task_options(options, label_kind="regression"),
+        add_task_options(options, label_kind="regression"),
         metric_for_best_model="mean_absolute_error", grid_learning_rates=["2e-3", "1e-3"], random_seeds=["1", "3"],
     )  # fmt: skip
     rows = sweep.run_sweep(dataclasses.replace(options, do_predict=False))
@@ -47,4 +47,4 @@ def test_a_sweep_over_errors_prefers_the_smallest_one(options, monkeypatch, caps
 def test_a_sweep_checks_its_task_before_it_makes_a_strategy(options, monkeypatch):  # noqa: F811
     monkeypatch.setattr(sweep, "make_strategy", lambda _: pytest.fail("a strategy was made"))
     with pytest.raises(UserError, match="no evaluation data; pass --eval_file"):
-        sweep.run_sweep(with_task_options(dataclasses.replace(options, random_seeds=["1", "2"]), eval_file=None))
+        sweep.run_sweep(add_task_options(dataclasses.replace(options, random_seeds=["1", "2"]), eval_file=None))

@@ -6,6 +6,6 @@ import pytest
 
 
 @pytest.fixture
-def without_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+def pause_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disables garbage collection, which makes quantize() slow: Keras collects once for each variable."""
     monkeypatch.setattr(gc, "collect", lambda *_: 0)

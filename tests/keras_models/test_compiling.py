@@ -167,7 +167,7 @@ def test_values_weigh_as_keras_losses_weigh_rows():
     assert figures["mae"] == pytest.approx(np.average(np.abs(errors), weights=weights), rel=1e-5)
 
 
-@pytest.mark.usefixtures("without_collection")
+@pytest.mark.usefixtures("pause_collection")
 @pytest.mark.parametrize("of_data_set", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_model_that_has_learned_can_be_quantized(of_data_set: bool):
     model = classifier()

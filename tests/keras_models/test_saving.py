@@ -170,7 +170,7 @@ def test_models_can_be_summarized_and_looked_into(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_collection")
+@pytest.mark.usefixtures("pause_collection")
 def test_dense_layers_take_eight_bits_and_low_rank_updates(tmp_path):
     model, *_ = built("classifier")
     exact = model.predict(TEXTS)

@@ -169,7 +169,7 @@ def test_low_rank_updates_are_part_of_the_weights(tmp_path):
     np.testing.assert_array_equal(loaded.get_layer("layer_0_output").kernel, layer.kernel)
 
 
-@pytest.mark.usefixtures("without_collection")
+@pytest.mark.usefixtures("pause_collection")
 def test_files_that_cannot_be_taken_are_named_with_what_can(tmp_path):
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(tmp_path / "other.keras")
     model = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"])

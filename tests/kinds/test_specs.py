@@ -5,7 +5,7 @@ import sys
 
 from official_bert.kinds.all_kinds import SPECS
 from tests.conftest import ROOT
-from tests.test_structure import NAMES, imports_of, reachable_from
+from tests.test_structure import NAMES, find_reachable, list_imports
 
 FRAMEWORKS = {"tensorflow", "tensorflow_text", "keras"}
 # None makes importing these modules an error.
@@ -27,7 +27,7 @@ def test_specs_are_used_where_tensorflow_and_keras_cannot_be_imported():
 
 
 def test_no_function_of_a_spec_imports_tensorflow_or_keras():
-    modules = [name for name in reachable_from("official_bert.kinds.all_kinds") if ".kinds." in name]
+    modules = [name for name in find_reachable("official_bert.kinds.all_kinds") if ".kinds." in name]
     assert len(modules) > 15
     for name in modules:
-        assert not {module.split(".")[0] for module in imports_of(NAMES[name])} & FRAMEWORKS, name
+        assert not {module.split(".")[0] for module in list_imports(NAMES[name])} & FRAMEWORKS, name

@@ -19,7 +19,7 @@ def random_batch(config: BertConfig, seed: int, batch: int = 3, length: int = 12
     }
 
 
-def with_random_weights(model: keras.Model, seed: int) -> keras.Model:
+def randomize_weights(model: keras.Model, seed: int) -> keras.Model:
     """Sets random weights, large enough that every part of the model matters, including biases and normalization."""
     rng = np.random.default_rng(seed)
     for variable in model.variables:
@@ -27,7 +27,7 @@ def with_random_weights(model: keras.Model, seed: int) -> keras.Model:
     return model
 
 
-def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
+def list_weights(model: keras.Model) -> dict[str, np.ndarray]:
     return {variable.path: np.asarray(variable) for variable in model.variables}
 
 

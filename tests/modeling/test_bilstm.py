@@ -16,7 +16,7 @@ from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import FEATURES, HEADS, HeadInput
 from official_bert.tasks.options import TaggingOptions
 from tests.make import build_task_model
-from tests.modeling.small_models import inputs_of_encoder, random_batch, with_random_weights
+from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 
 UNITS = 3
 
@@ -28,7 +28,7 @@ def config(tiny_config: BertConfig) -> BertConfig:
 
 @pytest.mark.slow
 def test_features_are_those_layers_of_the_encoder(config: BertConfig):
-    encoder = with_random_weights(build_encoder(config, return_all_layers=True), 0)
+    encoder = randomize_weights(build_encoder(config, return_all_layers=True), 0)
     batch = inputs_of_encoder(random_batch(config, 0))
     layers = [np.asarray(each) for each in encoder(batch)["encoder_outputs"]]
     embeddings = np.asarray(keras.Model(encoder.input, encoder.get_layer("embeddings_dropout").output)(batch))
@@ -50,7 +50,7 @@ def test_features_are_those_layers_of_the_encoder(config: BertConfig):
 
 @pytest.mark.parametrize("head", ["bilstm", "sum_all"])
 def test_both_directions_read_all_of_the_text_and_no_padding(head: str, config: BertConfig):
-    model = extend_encoder(with_random_weights(build_encoder(config), 0), head, UNITS, seed=1)
+    model = extend_encoder(randomize_weights(build_encoder(config), 0), head, UNITS, seed=1)
     batch = inputs_of_encoder(random_batch(config, 1, batch=1, length=9))
     batch["input_mask"] = np.array([[1] * 6 + [0] * 3], np.int32)
     whole = model(batch)

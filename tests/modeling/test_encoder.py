@@ -15,7 +15,7 @@ from official_bert.modeling.encoder_block import AttentionProbabilities
 from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
 from tests.conftest import ROOT, slow_after
-from tests.modeling.small_models import inputs_of_encoder, random_batch, weights_of, with_random_weights
+from tests.modeling.small_models import inputs_of_encoder, list_weights, random_batch, randomize_weights
 from tests.reference import Reference
 
 
@@ -23,16 +23,16 @@ from tests.reference import Reference
 @pytest.mark.parametrize("seed", slow_after(2, [1, 2, 0, 3]))
 def test_outputs_equal_the_float64_transcription(tiny_config: BertConfig, change: dict[str, object], seed: int):
     config = dataclasses.replace(tiny_config, num_hidden_layers=1 + seed, **change)
-    model = with_random_weights(build_pretraining_model(config), seed)
+    model = randomize_weights(build_pretraining_model(config), seed)
     batch = random_batch(config, seed, length=(5, 12, 31, 32)[seed])
-    reference = Reference(weights_of(model), config)
+    reference = Reference(list_weights(model), config)
     masked_lm, next_sentence = reference.predict(**batch)
     outputs = model(batch)
     np.testing.assert_allclose(outputs["masked_lm_logits"], masked_lm, atol=1e-5)
     np.testing.assert_allclose(outputs["next_sentence_logits"], next_sentence, atol=1e-5)
 
     encoder = build_encoder(config, return_all_layers=True)
-    encoder.set_weights([weights_of(model)[variable.path] for variable in encoder.variables])
+    encoder.set_weights([list_weights(model)[variable.path] for variable in encoder.variables])
     encoded = encoder(inputs_of_encoder(batch))
     layers, pooled = reference.encode(**inputs_of_encoder(batch))
     assert len(encoded["encoder_outputs"]) == config.num_hidden_layers
@@ -88,7 +88,7 @@ def test_tokens_attend_to_those_of_their_record_alone_where_records_are_packed()
 
 
 def test_padding_does_not_change_real_token_outputs(tiny_config: BertConfig):
-    encoder = with_random_weights(build_encoder(tiny_config), 0)
+    encoder = randomize_weights(build_encoder(tiny_config), 0)
     batch = inputs_of_encoder(random_batch(tiny_config, 1, batch=1, length=7))
     batch["input_mask"][:] = 1
     short = encoder(batch)
@@ -105,7 +105,7 @@ def causal_config(tiny_config: BertConfig) -> BertConfig:
 
 
 def test_a_causal_model_is_the_same_saved_and_with_blocks_computed_twice(causal_config: BertConfig, tmp_path):
-    model = with_random_weights(build_pretraining_model(causal_config), 0)
+    model = randomize_weights(build_pretraining_model(causal_config), 0)
     batch = random_batch(causal_config, 3, length=9)
     outputs = model(batch)
     model.save(tmp_path / "model.keras")
@@ -115,7 +115,7 @@ def test_a_causal_model_is_the_same_saved_and_with_blocks_computed_twice(causal_
 
 
 def test_no_token_sees_a_later_one_and_the_last_token_is_pooled(causal_config: BertConfig):
-    encoder = with_random_weights(build_encoder(causal_config), 0)
+    encoder = randomize_weights(build_encoder(causal_config), 0)
     batch = inputs_of_encoder(random_batch(causal_config, 1, batch=1, length=8))
     batch["input_mask"] = np.array([[1, 1, 1, 1, 1, 1, 0, 0]], np.int32)
     before = {name: np.asarray(value) for name, value in encoder(batch).items()}

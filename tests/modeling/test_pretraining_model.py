@@ -12,11 +12,11 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.heads import FirstPosition, GatherPositions, LastToken
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
-from tests.modeling.small_models import inputs_of_encoder, random_batch, weights_of, with_random_weights
+from tests.modeling.small_models import inputs_of_encoder, list_weights, random_batch, randomize_weights
 
 
 def test_models_survive_saving(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    model = with_random_weights(build_pretraining_model(tiny_config), 3)
+    model = randomize_weights(build_pretraining_model(tiny_config), 3)
     batch = random_batch(tiny_config, 3)
     encoder = get_encoder(model)
     for name, original, inputs in (("model", model, batch), ("encoder", encoder, inputs_of_encoder(batch))):
@@ -39,10 +39,10 @@ def test_encoder_within_a_pretraining_model_equals_one_built_alone(tiny_config: 
 
 def test_bfloat16_keeps_float32_weights_and_logits(tiny_config: BertConfig):
     # Weights large enough that logits differ by much more than the rounding of bfloat16.
-    model = with_random_weights(build_pretraining_model(tiny_config, dtype="mixed_bfloat16"), 5)
+    model = randomize_weights(build_pretraining_model(tiny_config, dtype="mixed_bfloat16"), 5)
     assert {variable.dtype for variable in model.variables} == {"float32"}
     batch = random_batch(tiny_config, 5)
-    exact = with_random_weights(build_pretraining_model(tiny_config), 5)(batch)
+    exact = randomize_weights(build_pretraining_model(tiny_config), 5)(batch)
     for key, value in model(batch).items():
         assert keras.backend.standardize_dtype(value.dtype) == "float32"
         expected = np.asarray(exact[key])
@@ -69,13 +69,13 @@ def test_vectors_are_those_of_the_first_position_the_last_token_and_the_position
 
 def test_word_embeddings_are_tied_to_the_masked_lm_output(tiny_config: BertConfig):
     model = build_pretraining_model(tiny_config)
-    by_shape = [path for path, value in weights_of(model).items() if tiny_config.vocab_size in value.shape]
+    by_shape = [path for path, value in list_weights(model).items() if tiny_config.vocab_size in value.shape]
     assert sorted(by_shape) == ["masked_lm_output/bias", "word_embeddings/embeddings"]
 
 
 def test_initial_weights_are_as_published(tiny_config: BertConfig):
     config = dataclasses.replace(tiny_config, vocab_size=2000, hidden_size=64, intermediate_size=256)
-    for path, value in weights_of(build_pretraining_model(config, seed=0)).items():
+    for path, value in list_weights(build_pretraining_model(config, seed=0)).items():
         name = path.rsplit("/", 1)[1]
         if name in ("bias", "beta"):
             assert not value.any()
@@ -88,13 +88,13 @@ def test_initial_weights_are_as_published(tiny_config: BertConfig):
 
 
 def test_a_seed_gives_the_same_weights_and_no_two_layers_start_alike(tiny_config: BertConfig):
-    first, second = (weights_of(build_pretraining_model(tiny_config, seed=1)) for _ in range(2))
-    other = weights_of(build_pretraining_model(tiny_config, seed=2))
+    first, second = (list_weights(build_pretraining_model(tiny_config, seed=1)) for _ in range(2))
+    other = list_weights(build_pretraining_model(tiny_config, seed=2))
     for path, value in first.items():
         np.testing.assert_array_equal(value, second[path])
         if path.endswith(("kernel", "embeddings")):
             assert not np.array_equal(value, other[path])
     kernels = [value for path, value in first.items() if path.endswith("kernel") and value.shape == (8, 8)]
     assert len({kernel.tobytes() for kernel in kernels}) == len(kernels) == 2 * 4 + 2
-    encoder = weights_of(build_encoder(tiny_config, seed=1))
+    encoder = list_weights(build_encoder(tiny_config, seed=1))
     assert all(np.array_equal(value, first[path]) for path, value in encoder.items())

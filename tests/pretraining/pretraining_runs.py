@@ -108,12 +108,12 @@ def batches_for(pretrainer: Pretrainer, record_files: list[str], size: int = 8):
     return iter(pretrainer.strategy.experimental_distribute_dataset(data))
 
 
-def without_dropout(config: BertConfig) -> BertConfig:
+def disable_dropout(config: BertConfig) -> BertConfig:
     values = {**config.to_dict(), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return BertConfig.from_dict(values)
 
 
-def weights_of(pretrainer: Pretrainer) -> dict[str, np.ndarray]:
+def list_weights(pretrainer: Pretrainer) -> dict[str, np.ndarray]:
     return {variable.path: np.asarray(variable).copy() for variable in pretrainer.model.variables}
 
 
@@ -130,7 +130,7 @@ def steps_and_weights(
     pretrainer: Pretrainer, batches: Iterator[dict[str, tf.Tensor]]
 ) -> tuple[list[dict[str, float]], dict[str, np.ndarray]]:
     """Takes ten steps and returns the sums of each step and the final weights."""
-    return [pretrainer.train(batches, 1) for _ in range(10)], weights_of(pretrainer)
+    return [pretrainer.train(batches, 1) for _ in range(10)], list_weights(pretrainer)
 
 
 def assert_same_steps(

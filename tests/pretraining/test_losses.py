@@ -12,7 +12,7 @@ from official_bert.pretraining.losses import (
     factored_masked_lm_losses,
     masked_lm_losses,
 )
-from tests.pretraining.pretraining_runs import batches_for, pretrainer_for, weights_of
+from tests.pretraining.pretraining_runs import batches_for, list_weights, pretrainer_for
 from tests.reference import Reference, softmax
 
 
@@ -69,7 +69,7 @@ def test_losses_are_those_of_the_reference(tiny_config: BertConfig, record_files
     batch = next(batches_for(pretrainer, record_files))
     features = {name: value.numpy() for name, value in batch.items()}
     names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
-    logits, scores = Reference(weights_of(pretrainer), tiny_config).predict(*(features[name] for name in names))
+    logits, scores = Reference(list_weights(pretrainer), tiny_config).predict(*(features[name] for name in names))
     right = np.take_along_axis(softmax(logits), features["masked_lm_ids"][..., None], axis=-1)[..., 0]
     weights = features["masked_lm_weights"]
     chosen = np.take_along_axis(softmax(scores), features["next_sentence_labels"], axis=-1)

@@ -15,7 +15,7 @@ from official_bert.inference.fill_mask import fill_mask
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining.run import pretrain
 from official_bert.runs.training_log import read_log
-from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, pretrainer_for, weights_of, write_manifest
+from tests.pretraining.pretraining_runs import LENGTH, PREDICTIONS, list_weights, pretrainer_for, write_manifest
 
 
 @pytest.mark.slow
@@ -33,7 +33,7 @@ def test_without_next_sentences_the_pooler_stays_as_it_was(
     assert all(line["loss"] == line["masked_lm_loss"] > 0 and "next_sentence_loss" not in line for line in lines)
     assert "next_sentence" not in (tmp_path / "run" / "eval_results.txt").read_text()
     # Initial weights are a function of the seed. Weights without a loss must not change.
-    initial = weights_of(pretrainer_for(tiny_config))  # with seed 1
+    initial = list_weights(pretrainer_for(tiny_config))  # with seed 1
     trained = open_model(str(tmp_path / "run")).weights
     same = {name for name, value in trained.items() if np.array_equal(value, initial[name])}
     assert same == {f"{layer}/{part}" for layer in ("pooler", "next_sentence") for part in ("kernel", "bias")}

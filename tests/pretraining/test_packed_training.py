@@ -19,11 +19,11 @@ from tests.pretraining.pretraining_runs import (
     assert_same_steps,
     assert_same_to_the_bit,
     checkpoint,
+    disable_dropout,
     options_for,
     pretrainer_for,
     random_record,
     steps_and_weights,
-    without_dropout,
     write_records,
 )
 from tests.processes import run_marked_tests
@@ -62,7 +62,7 @@ def after_ten_steps(
 
 @pytest.mark.slow
 def test_ten_packed_steps_give_the_weights_of_unpacked_ones(tiny_config: BertConfig, record_files: list[str]):
-    config = without_dropout(dataclasses.replace(tiny_config, num_hidden_layers=1))
+    config = disable_dropout(dataclasses.replace(tiny_config, num_hidden_layers=1))
     expected = after_ten_steps(config, record_files)
     assert_same_steps(after_ten_steps(config, record_files, rows=BATCH), expected)
     assert_same_steps(after_ten_steps(config, record_files, rows=3), expected)  # three parts, sometimes up to six
@@ -77,7 +77,7 @@ def test_two_devices_equal_one():
 
 @pytest.mark.two_devices
 def test_two_devices_share_a_packed_batch(tiny_config: BertConfig, record_files: list[str]):
-    config = without_dropout(dataclasses.replace(tiny_config, num_hidden_layers=1))
+    config = disable_dropout(dataclasses.replace(tiny_config, num_hidden_layers=1))
     expected = after_ten_steps(config, record_files)
     # Parts of two rows on each of two devices. Sometimes the last part of a batch has records for one device only.
     assert_same_steps(after_ten_steps(config, record_files, rows=2, device="mirrored"), expected)
@@ -86,7 +86,7 @@ def test_two_devices_share_a_packed_batch(tiny_config: BertConfig, record_files:
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"rematerialize": True}, {"jit_compile": True}], ids=str)
 def test_packed_steps_are_the_same_however_they_are_computed(tiny_config, record_files, settings):
-    config = without_dropout(tiny_config)
+    config = disable_dropout(tiny_config)
     expected = after_ten_steps(config, record_files)
     assert_same_steps(after_ten_steps(config, record_files, rows=3, **settings), expected)
 
@@ -105,7 +105,7 @@ def test_a_packed_run_logs_and_evaluates_as_an_unpacked_one(tiny_config, record_
     logs = {}
     for packed in (False, True):
         folder = tmp_path / str(packed)
-        run(record_files, without_dropout(tiny_config), folder, pack_sequences=packed, do_eval=True)
+        run(record_files, disable_dropout(tiny_config), folder, pack_sequences=packed, do_eval=True)
         logs[packed] = [*read_log(str(folder), "train"), *read_log(str(folder), "eval")]
     assert len(logs[True]) == 7
     for found, expected in zip(logs[True], logs[False], strict=True):

@@ -31,10 +31,10 @@ from tests.pretraining.pretraining_runs import (
     SCHEMA,
     assert_same_to_the_bit,
     checkpoint,
+    disable_dropout,
     pretrain_command,
     pretrainer_for,
     random_record,
-    without_dropout,
     write_records,
 )
 
@@ -171,7 +171,7 @@ def test_changes_between_runs_are_refused_unless_asked_for(make_options, record_
 @pytest.mark.slow
 def test_without_dropout_a_run_may_be_resumed_with_other_micro_batches(make_options, tiny_config, tmp_path):
     (tmp_path / "dry").mkdir()
-    config = {"bert_config_file": write_config(without_dropout(tiny_config), tmp_path / "dry")}
+    config = {"bert_config_file": write_config(disable_dropout(tiny_config), tmp_path / "dry")}
     straight, changed = tmp_path / "straight", tmp_path / "changed"
     pretrain(make_options(straight, **config))
     shutil.copytree(straight, changed)

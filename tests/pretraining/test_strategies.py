@@ -18,10 +18,10 @@ from tests.conftest import ROOT
 from tests.pretraining.pretraining_runs import (
     assert_same_steps,
     batches_for,
+    disable_dropout,
     pretrain_command,
     pretrainer_for,
     steps_and_weights,
-    without_dropout,
 )
 from tests.processes import run_marked_tests, worker_environments
 
@@ -39,7 +39,7 @@ def test_two_devices_take_the_same_steps_as_one(tiny_config: BertConfig, record_
     for name in ("one_device", "mirrored"):
         strategy = distribution.get_strategy(name)
         assert strategy.num_replicas_in_sync == (2 if name == "mirrored" else 1)
-        pretrainer = pretrainer_for(without_dropout(tiny_config), strategy)
+        pretrainer = pretrainer_for(disable_dropout(tiny_config), strategy)
         results.append(steps_and_weights(pretrainer, batches_for(pretrainer, record_files)))
     assert_same_steps(results[1], results[0])
 
@@ -74,7 +74,7 @@ def test_eight_devices_with_micro_batches_take_the_same_steps_as_one(tiny_config
     for name, parts in (("one_device", 1), ("mirrored", 2)):
         strategy = distribution.get_strategy(name)
         assert strategy.num_replicas_in_sync == (8 if name == "mirrored" else 1)
-        pretrainer = pretrainer_for(without_dropout(tiny_config), strategy, micro_batches=parts, skip_nonfinite=True)
+        pretrainer = pretrainer_for(disable_dropout(tiny_config), strategy, micro_batches=parts, skip_nonfinite=True)
         results.append(steps_and_weights(pretrainer, batches_for(pretrainer, record_files, size=16)))
     assert_same_steps(results[1], results[0])
 
@@ -83,7 +83,7 @@ def test_eight_devices_with_micro_batches_take_the_same_steps_as_one(tiny_config
 @pytest.mark.core
 def test_two_workers_equal_one(tiny_config: BertConfig, record_files, tmp_path, vocab_file):
     """Launches two real processes with the command, stopped by a signal to one and by its loss, and then resumed."""
-    (tmp_path / "config.json").write_text(without_dropout(tiny_config).to_json())
+    (tmp_path / "config.json").write_text(disable_dropout(tiny_config).to_json())
 
     def command(folder: str, steps: int, *flags: str) -> list[str]:
         rates = ("--log_steps=2", "--learning_rate=1e-3", "--num_warmup_steps=2", f"--num_train_steps={steps}")

@@ -13,10 +13,10 @@ from tests.conftest import ROOT
 from tests.pretraining.pretraining_runs import (
     assert_same_steps,
     batches_for,
+    disable_dropout,
+    list_weights,
     pretrainer_for,
     steps_and_weights,
-    weights_of,
-    without_dropout,
 )
 
 GOLDEN_TRACE = ROOT / "tests" / "golden" / "loss_trace.json"
@@ -26,9 +26,9 @@ def test_one_step_changes_every_trainable_variable(tiny_config: BertConfig, reco
     pretrainer = pretrainer_for(tiny_config)
     batches = batches_for(pretrainer, record_files)
     pretrainer.train(batches, 1)  # the first has a learning rate of 0
-    before = weights_of(pretrainer)
+    before = list_weights(pretrainer)
     pretrainer.train(batches, 1)
-    for path, value in weights_of(pretrainer).items():
+    for path, value in list_weights(pretrainer).items():
         assert not np.array_equal(value, before[path]), path
 
 
@@ -37,9 +37,9 @@ def test_without_next_sentences_only_the_pooler_and_its_head_are_frozen(
 ):
     pretrainer = pretrainer_for(tiny_config, next_sentence=False, optimizer_settings={"weight_decay_rate": 0.5})
     batches = batches_for(pretrainer, record_files)
-    before = weights_of(pretrainer)
+    before = list_weights(pretrainer)
     pretrainer.train(batches, 2)  # the first has a learning rate of 0
-    kept = {path for path, value in weights_of(pretrainer).items() if np.array_equal(value, before[path])}
+    kept = {path for path, value in list_weights(pretrainer).items() if np.array_equal(value, before[path])}
     assert kept == {f"{layer}/{part}" for layer in ("pooler", "next_sentence") for part in ("kernel", "bias")}
     trained = {variable.path for variable in pretrainer.model.trainable_variables}
     assert trained == before.keys() - kept
@@ -61,7 +61,7 @@ def test_many_steps_in_one_call_and_compiled_steps_equal_single_steps(tiny_confi
         pretrainer = pretrainer_for(tiny_config, **compilation)
         batches = batches_for(pretrainer, record_files)
         sums = [pretrainer.train(batches, steps) for steps in calls]
-        results.append((sum(each["masked_lm_loss"] for each in sums), weights_of(pretrainer)))
+        results.append((sum(each["masked_lm_loss"] for each in sums), list_weights(pretrainer)))
         assert pretrainer.step == 6
     for loss, weights in results[1:]:
         assert loss == pytest.approx(results[0][0], rel=1e-5)
@@ -88,7 +88,7 @@ def test_dropout_depends_on_the_step_alone(tiny_config: BertConfig, record_files
 def test_micro_batches_make_the_same_step(tiny_config: BertConfig, record_files, optimizer: str):
     results = []
     for parts in (1, 2, 4):
-        pretrainer = pretrainer_for(without_dropout(tiny_config), optimizer=optimizer, micro_batches=parts)
+        pretrainer = pretrainer_for(disable_dropout(tiny_config), optimizer=optimizer, micro_batches=parts)
         results.append(steps_and_weights(pretrainer, batches_for(pretrainer, record_files)))
     for found in results[1:]:
         assert_same_steps(found, results[0])
@@ -116,7 +116,7 @@ def test_the_whole_step_compiles(tiny_config: BertConfig, record_files: list[str
     losses = []
     for jit_compile in (False, True):
         pretrainer = pretrainer_for(
-            without_dropout(tiny_config), dtype=dtype, jit_compile=jit_compile, micro_batches=2, rematerialize=True
+            disable_dropout(tiny_config), dtype=dtype, jit_compile=jit_compile, micro_batches=2, rematerialize=True
         )
         losses.append(pretrainer.train(batches_for(pretrainer, record_files), 3)["masked_lm_loss"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5 if dtype == "float32" else 1e-2)
@@ -126,7 +126,7 @@ def test_steps_that_are_not_finite_are_skipped_if_asked(record_files, tiny_confi
     pretrainer = pretrainer_for(tiny_config, skip_nonfinite=True)
     batches = batches_for(pretrainer, record_files)
     pretrainer.train(batches, 2)
-    before = weights_of(pretrainer)
+    before = list_weights(pretrainer)
     kernel = pretrainer.model.get_layer("pooler").kernel
     saved = np.asarray(kernel)
     kernel.assign(np.full_like(saved, np.inf))
@@ -136,7 +136,7 @@ def test_steps_that_are_not_finite_are_skipped_if_asked(record_files, tiny_confi
     assert not np.isfinite(sums["nonfinite_loss"])
     assert sums["masked_lm_count"] == 0
     kernel.assign(saved)
-    for path, value in weights_of(pretrainer).items():
+    for path, value in list_weights(pretrainer).items():
         np.testing.assert_array_equal(value, before[path], err_msg=path)
     assert pretrainer.step == 4
     assert pretrainer.train(batches, 1)["nonfinite_steps"] == 0

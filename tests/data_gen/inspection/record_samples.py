@@ -39,7 +39,7 @@ def good() -> Values:
     }
 
 
-def with_kept() -> Values:
+def keep_tokens() -> Values:
     """Returns a record whose segments are consecutive and whose second prediction keeps the original token."""
     kept = good()
     kept["input_ids"][4] = kept["masked_lm_ids"][1]

@@ -11,12 +11,12 @@ from data_gen.inspection.overview import inspect
 from data_gen.options import InspectionOptions
 from official_bert.errors import UserError
 from tests.conftest import ROOT, WORDS
-from tests.data_gen.inspection.record_samples import CAT, DOG, THE, UNMASKED, good, with_kept, write
+from tests.data_gen.inspection.record_samples import CAT, DOG, THE, UNMASKED, good, keep_tokens, write
 from tests.make import flip_bits, refusal
 
 
 def test_records_are_printed_as_text(vocab_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
-    path = write(tmp_path / "x", [good(), with_kept(), good()])
+    path = write(tmp_path / "x", [good(), keep_tokens(), good()])
     inspect(InspectionOptions([path], vocab_file, num_records=2))
     assert capsys.readouterr().out.split("\n\n")[:2] == [
         (
@@ -40,7 +40,7 @@ def test_records_are_printed_as_text(vocab_file: str, tmp_path: pathlib.Path, ca
 
 def test_statistics_cover_all_records(vocab_file: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     write(tmp_path / "0.tfrecord", [good()] * 1999)  # more than are read in one batch
-    write(tmp_path / "1.tfrecord", [with_kept()])
+    write(tmp_path / "1.tfrecord", [keep_tokens()])
     inspect(InspectionOptions([str(tmp_path / "*.tfrecord")], vocab_file, num_records=0))
     told = capsys.readouterr().out
     for line in (

@@ -7,7 +7,7 @@ import re
 from data_gen.inspection.overview import inspect
 from data_gen.options import InspectionOptions
 from tests.conftest import WORDS
-from tests.data_gen.inspection.record_samples import good, with_kept, write
+from tests.data_gen.inspection.record_samples import good, keep_tokens, write
 
 
 class Page(html.parser.HTMLParser):
@@ -30,7 +30,7 @@ class Page(html.parser.HTMLParser):
 def test_report_is_one_page_with_its_histograms(vocab_file: str, tmp_path: pathlib.Path):
     pieces = ["<script>" if word == "cat" else "&amp;" if word == "dog" else word for word in WORDS]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
-    path = write(tmp_path / "<b>&", [good(), with_kept()])
+    path = write(tmp_path / "<b>&", [good(), keep_tokens()])
     pages = []
     for name in ("a.html", "b.html"):
         inspect(InspectionOptions([path], str(tmp_path / "vocab.txt"), report=str(tmp_path / name)))

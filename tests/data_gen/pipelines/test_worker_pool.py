@@ -13,7 +13,7 @@ from data_gen.pipelines import worker_pool
 from tests.conftest import ROOT
 from tests.data_gen.samples import Corpus, make_records
 from tests.make import assert_refused
-from tests.processes import wait_for_the_end_of
+from tests.processes import wait_for_exit
 
 
 def test_ctrl_c_is_handled_only_by_the_command(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
@@ -49,7 +49,7 @@ def test_busy_worker_ends_with_its_parent(tmp_path: pathlib.Path):
     parent.kill()
     parent.communicate()
     try:
-        wait_for_the_end_of(pid)
+        wait_for_exit(pid)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -31,7 +31,7 @@ from official_bert.pretraining.losses import (
 )
 from tests.conftest import slow_after
 from tests.make import build_task_model
-from tests.modeling.small_models import inputs_of_encoder, random_batch, with_random_weights
+from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 
 
 def sum_of_squares(outputs) -> tf.Tensor:
@@ -79,7 +79,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], t
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_gradients_are_the_same_with_dropout(tiny_config: BertConfig, jit_compile: bool):
     config = dataclasses.replace(tiny_config, num_hidden_layers=1 if jit_compile else 2)  # XLA compilation is slow
-    model = with_random_weights(build_pretraining_model(config, seed=0), 0)
+    model = randomize_weights(build_pretraining_model(config, seed=0), 0)
     batch = random_batch(config, 0)
     expected = gradients(model, model, batch, sum_of_squares, jit_compile)
     assert_same(gradients(model, rematerialized(model), batch, sum_of_squares, jit_compile), expected)
@@ -99,7 +99,7 @@ def test_gradients_of_every_task_are_the_same_with_dropout(tiny_config: BertConf
     else:
         blocks = keras.layers.Add()(encoder.output["encoder_outputs"])
         model = keras.Model(encoder.input, keras.layers.Dense(3)(blocks))
-    model = with_random_weights(model, 0)
+    model = randomize_weights(model, 0)
     batch = inputs_of_encoder(random_batch(config, 0))
     if kind == MULTIPLE_CHOICE:
         batch = {name: values[None] for name, values in batch.items()}
@@ -143,7 +143,7 @@ def test_backward_pass_computes_blocks_again_and_reads_nothing_of_their_insides(
 
 
 def test_frozen_layers_and_a_bare_encoder_are_rematerialized_too(tiny_config: BertConfig):
-    encoder = with_random_weights(build_encoder(tiny_config, seed=0), 0)
+    encoder = randomize_weights(build_encoder(tiny_config, seed=0), 0)
     freeze(encoder, ["layer_0_.*"])
     batch = inputs_of_encoder(random_batch(tiny_config, 0))
     expected = gradients(encoder, encoder, batch)
@@ -152,7 +152,7 @@ def test_frozen_layers_and_a_bare_encoder_are_rematerialized_too(tiny_config: Be
 
 
 def test_without_a_seed_the_second_computation_drops_the_same(tiny_config: BertConfig):
-    encoder = with_random_weights(build_encoder(tiny_config, seed=0), 0)
+    encoder = randomize_weights(build_encoder(tiny_config, seed=0), 0)
     call = rematerialized(encoder)
     batch = inputs_of_encoder(random_batch(tiny_config, 0))
     bias = encoder.get_layer("layer_1_output_layer_norm").variables[1]
@@ -184,7 +184,7 @@ def test_compiled_blocks_have_the_losses_and_gradients_of_the_model_with_dropout
     config = dataclasses.replace(
         tiny_config, num_hidden_layers=2, hidden_dropout_prob=0.2, layer_norm_eps=0.1, causal_attention=kind == "causal"
     )
-    model = with_random_weights(build_pretraining_model(config, packed=kind == "packed"), 0)
+    model = randomize_weights(build_pretraining_model(config, packed=kind == "packed"), 0)
     rng = np.random.default_rng(1)
     batch = {
         **random_batch(config, 0),
@@ -202,7 +202,7 @@ def test_compiled_blocks_have_the_losses_and_gradients_of_the_model_with_dropout
 
 
 def test_outside_of_training_compiled_blocks_are_the_model(tiny_config: BertConfig):
-    model = with_random_weights(build_pretraining_model(tiny_config), 0)
+    model = randomize_weights(build_pretraining_model(tiny_config), 0)
     batch = random_batch(tiny_config, 0)
     expected, found = model(batch), compile_blocks(model)(batch)
     for name, value in expected.items():
@@ -210,11 +210,11 @@ def test_outside_of_training_compiled_blocks_are_the_model(tiny_config: BertConf
 
 
 def classifier(config: BertConfig):
-    return with_random_weights(build_classifier(build_encoder(config), 3), 0)
+    return randomize_weights(build_classifier(build_encoder(config), 3), 0)
 
 
 def multiple_choice(config: BertConfig):
-    return with_random_weights(build_multiple_choice_model(build_encoder(config), 3), 0)
+    return randomize_weights(build_multiple_choice_model(build_encoder(config), 3), 0)
 
 
 def batch_of(config: BertConfig) -> dict[str, tf.Tensor]:

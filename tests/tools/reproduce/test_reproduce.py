@@ -15,7 +15,7 @@ from official_bert.kinds.question_answering.questions import Limits
 from official_bert_cli import load
 from tests.conftest import ROOT
 from tests.make import assert_refused
-from tests.processes import wait_for_the_end_of
+from tests.processes import wait_for_exit
 from tools.reproduce import __main__, runs
 from tools.reproduce.experiment import Experiment, Options
 from tools.reproduce.page import compare_orders, find_difference
@@ -234,7 +234,7 @@ def test_a_command_ends_with_the_process_that_runs_it(tmp_path: pathlib.Path):
         time.sleep(0.01)
     parent.kill()
     parent.wait()
-    wait_for_the_end_of(int(output.read_text()))
+    wait_for_exit(int(output.read_text()))
 
 
 def fake_results(all_runs: Sequence[Run]) -> None:
