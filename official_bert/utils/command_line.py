@@ -44,7 +44,7 @@ from official_bert.utils.flags import Flag, describe, list_flags
 from official_bert.utils.signals import describe_out_of_memory, end_interrupted, handle_interrupts
 
 _HELP = ("--help", "-help", "-h")
-_FLAGFILE = re.compile(r"^(--?flagfile=|)(configs/.*\.flagfile)$")
+_FLAGFILE = "flagfile"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,9 +337,7 @@ def _parse_flags(
         if name in names and alias not in names:
             flags.DEFINE_alias(alias, name, flag_values=values)
     try:
-        # absl reads flagfiles. Paths that start with configs/ also refer to the files of the installed package.
-        located = [_FLAGFILE.sub(lambda match: match[1] + find_config(match[2]), each) for each in arguments]
-        return values, values(["", *located], known_only=explain is None)[1:]
+        return values, values(["", *_expand_flagfiles(arguments)], known_only=explain is None)[1:]
     except flags.UnrecognizedFlagError as error:
         raise UserError(explain(error.flagname) if explain else str(error)) from error
     except flags.IllegalFlagValueError as error:
@@ -350,13 +348,40 @@ def _parse_flags(
         raise UserError(f"{assignment}: expected {expected}") from error
     except (flags.Error, ValueError) as error:
         missing = re.fullmatch("Missing value for flag (.*)", str(error))
-        reason = f"{missing[1]}: expected a value, as in {missing[1]}=..." if missing else str(error)
-        raise UserError(reason.removeprefix("ERROR:: ")) from error
+        raise UserError(f"{missing[1]}: expected a value, as in {missing[1]}=..." if missing else str(error)) from error
 
 
 def _resolve_value(field: str, value: Any) -> Any:
     """Returns the value of a field. For fields that may name a file in configs/, returns the packaged file's path."""
     return find_config(value) if field in NAMING_CONFIGS and value is not None else value
+
+
+def _expand_flagfiles(arguments: Sequence[str], including: tuple[str, ...] = ()) -> list[str]:
+    """Replaces each --flagfile argument with the lines of the file.
+
+    Args:
+        arguments: Arguments, or the lines of a flagfile. A path that starts with configs/ may also be a file of the
+            installed package.
+        including: The flagfiles that led to these lines, outermost first. They are not read again, so that cycles end.
+
+    Raises:
+        UserError: If a flagfile does not exist, is not a regular file, or is not UTF-8 text.
+    """
+    expanded: list[str] = []
+    remaining = iter(_before_double_dash(arguments))
+    for argument in remaining:
+        name, equals, path = argument.strip().partition("=")
+        if name not in (f"-{_FLAGFILE}", f"--{_FLAGFILE}"):
+            expanded.append(argument)
+            continue
+        path = find_config(os.path.expanduser((path if equals else next(remaining, "")).strip()))
+        if not path:
+            raise UserError(f"--{_FLAGFILE}: expected a value, as in --{_FLAGFILE}=FILE")
+        if path not in including:
+            lines = [line.strip() for line in files.read_text(path).splitlines()]
+            lines = [line for line in lines if line and not line.startswith(("#", "//"))]
+            expanded += _expand_flagfiles(lines, (*including, path))
+    return [*expanded, *arguments[len(_before_double_dash(arguments)) :]]
 
 
 def _before_double_dash(arguments: Sequence[str]) -> Sequence[str]:

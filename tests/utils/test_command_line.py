@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import pathlib
 import re
 import resource
@@ -83,8 +84,8 @@ def test_flags_are_spelled_as_the_original_spells_them():
 
 
 def test_flags_can_be_read_from_files(tmp_path: pathlib.Path):
-    write_text(tmp_path / "inner.flagfile", "--number=3\n\n")
-    path = write_text(tmp_path / "a.flagfile", f"# a comment\n--needed=x\n--flagfile={tmp_path}/inner.flagfile\n")
+    write_text(tmp_path / "inner.flagfile", "\ufeff--number=3\n\n")
+    path = write_text(tmp_path / "a.flagfile", f"\ufeff# a comment\n--needed=x\n--flagfile={tmp_path}/inner.flagfile\n")
     assert command().parse([f"--flagfile={path}"])[0].number == 3
     options = command().parse([f"--flagfile={path}", "--number=4"])[0]
     assert (options.needed, options.number) == (["x"], 4)
@@ -385,3 +386,15 @@ def test_running_out_of_memory_during_imports_is_reported_in_one_line(megabytes:
     assert done.returncode == 1
     assert "error: out of memory: " in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_an_unreadable_flagfile_is_named_and_pipes_do_not_block(tmp_path: pathlib.Path):
+    utf16, pipe, outer = tmp_path / "utf16", tmp_path / "pipe", tmp_path / "outer"
+    utf16.write_text("--number=3\n", encoding="utf-16")
+    os.mkfifo(pipe)
+    for path, message in ((utf16, "line 1: byte 0xff is not UTF-8; convert"), (pipe, "is a pipe, device or socket")):
+        outer.write_text(f"--number=4\n  --flagfile={path}\n--flagfile={outer}\n")
+        for given in (path, outer):
+            told = mistake(command(), f"--flagfile={given}")
+            assert str(path) in told
+            assert message in told
