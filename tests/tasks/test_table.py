@@ -366,6 +366,8 @@ def test_arrays_of_objects_are_read(name, indent, tmp_path):
     assert [problem.partition(", ")[2].partition(";")[0] for problem in bad_rows.problems] == [
         "row 3: an empty text in text", "row 4: expected a JSON object, received int"
     ]  # fmt: skip
+    told = refusal(table.TableTask, options(written(tmp_path, '[{"text": "a", "label": NaN}]', name)))
+    assert f"{name} is not valid JSON: NaN is not a JSON value" in told
 
 
 @pytest.mark.parametrize("content", [
