@@ -95,6 +95,12 @@ def check_outputs(options: RecordOptions, inputs: list[str]) -> None:
         spellings[real] = path
     for path in [*options.output_file, *list_manifests(options)]:
         files.refuse_overwriting(path, "output_file", inputs)
+    folder = files.resolve_links(options.work_folder) + os.sep
+    for path in inputs:
+        if files.resolve_links(path).startswith(folder):
+            raise UserError(
+                f"{path} is in the working folder {options.work_folder}, which is deleted at the end; move the file"
+            )
     if options.num_shards > 1 or options.shard_size_mb:
         _check_shards(options, inputs)
 
