@@ -114,8 +114,13 @@ def _find_file_sets(paths: list[str], findings: Findings) -> list[_FileSet]:
         if not entries:
             continue
         file_sets.append(_FileSet(manifest_file, contents, entries))
-        absent = [path for path in listed if path not in requested and not files.exists(path)]
-        findings.problems.extend(f"{path} is missing; {manifest_file} lists it" for path in absent)
+        others = {path: files.exists(path) for path in listed if path not in requested}
+        findings.problems.extend(f"{path} is missing; {manifest_file} lists it" for path in others if not others[path])
+        if unchecked := [path for path in others if others[path]]:
+            findings.notes.append(
+                f"not checked, because --input_file does not match them: {len(unchecked)} more files of "
+                f"{manifest_file}, the first {unchecked[0]}"
+            )
         for path in entries:
             unlisted.pop(path, None)
     described = {os.path.dirname(str(each.manifest_file)) for each in file_sets}

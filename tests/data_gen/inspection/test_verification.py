@@ -167,6 +167,12 @@ def test_missing_and_unlisted_files_are_reported(shards: list[str], tmp_path: pa
         assert told[1].startswith(f"{left_over} is not listed in")
 
 
+def test_unchecked_files_are_noted(shards: list[str]):
+    findings = verify(VerificationOptions(input_file=[shards[1]]))
+    assert findings.problems == []
+    assert any(f"2 more files of {shards[1][:-24]}" in note and note.endswith(shards[0]) for note in findings.notes)
+
+
 def test_records_of_two_runs_are_each_checked_by_their_own_manifest(
     shards: list[str], vocab_file: str, tmp_path: pathlib.Path
 ):
