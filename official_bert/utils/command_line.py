@@ -25,9 +25,11 @@ A UserError is printed as one line on standard error, with exit code 1. After Ct
 import contextlib
 import dataclasses
 import difflib
+import errno
 import io
 import os
 import re
+import resource
 import select
 import sys
 import textwrap
@@ -262,8 +264,8 @@ class Command:
 def exit_codes(extra: str | None = None) -> Iterator[None]:
     """Prints an expected error within the context as one line and exits with code 1, or 130 after Ctrl-C.
 
-    Expected are UserErrors, missing packages and out-of-memory errors. If the reader of the output closed the pipe, the
-    exit code is 0.
+    Expected are UserErrors, missing packages, lack of memory and too many open files. If the reader of the output closed
+    the pipe, the exit code is 0.
 
     Args:
         extra: The pip extra that the command needs, such as "serve". The message about a missing package names it.
@@ -292,12 +294,29 @@ def exit_codes(extra: str | None = None) -> Iterator[None]:
                 f"out of memory: {reason}. Use smaller batches or shorter texts, free memory, or raise the limit "
                 "(ulimit -v unlimited)."
             )
-        raise
+        if not _is_out_of_descriptors(error):
+            raise
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        _fail(
+            f"the process needs more than {limit:,} open files, which is its limit. Raise the limit (ulimit -n 1024) "
+            "and run the command again."
+        )
 
 
 def _fail(message: str) -> NoReturn:
     print(f"error: {message}", file=sys.stderr)
     sys.exit(1)
+
+
+def _is_out_of_descriptors(error: BaseException | None) -> bool:
+    """Returns whether the cause of an error is that the process has too many open files."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        if type(error).__module__.startswith("tensorflow.") and os.strerror(errno.EMFILE) in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _is_output_closed() -> bool:

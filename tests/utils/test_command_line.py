@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import os
 import pathlib
 import re
@@ -133,6 +134,22 @@ def test_the_middle_of_a_very_long_message_is_omitted():
     assert message.startswith("received aaa")
     assert "... (990,020 characters) ..." in message
     assert message.endswith("aaa; remove it")
+
+
+def test_running_out_of_file_descriptors_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]):
+    import tensorflow as tf
+
+    too_many = "/model/variables.data-00000-of-00001; Too many open files"
+    for error in (OSError(errno.EMFILE, "Too many open files"), tf.errors.ResourceExhaustedError(None, None, too_many)):
+        with pytest.raises(SystemExit) as caught, exit_codes():
+            raise error
+        shown = capsys.readouterr().err
+        assert (caught.value.code, shown.count("\n")) == (1, 1)
+        assert shown.startswith("error: the process needs more than ")
+        assert "ulimit -n" in shown
+    other = tf.errors.ResourceExhaustedError(None, None, "a queue is full")
+    with pytest.raises(tf.errors.ResourceExhaustedError), exit_codes():
+        raise other
 
 
 @pytest.mark.parametrize(
