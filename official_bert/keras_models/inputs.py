@@ -395,12 +395,16 @@ class Inputs:
 
     def _iterate_examples(self, data: tf.data.Dataset, class_weight: ClassWeight = None) -> Iterator[Examples]:
         """Yields the Examples of each batch of a batched data set."""
-        for element in data.with_options(make_dataset_options()):
+        for number, element in enumerate(data.with_options(make_dataset_options())):
             x, y, weights = (*(element if self.head.needs_labels else (element,)), None, None)[:3]
             x, y, weights = tf.nest.map_structure(_to_array, (x, y, weights))
             if isinstance(y, tuple):
                 y = list(zip(*y, strict=True))
-            yield self.examples(self._select_texts(x), y, weights, class_weight)
+            try:
+                examples = self.examples(self._select_texts(x), y, weights, class_weight)
+            except UserError as error:
+                raise UserError(f"in batch {number} of the data set, {error}") from error
+            yield examples
 
     def _check_data_set(self, spec: Any) -> None:
         """Raises a UserError if the elements of a data set are not texts, or (texts, labels) if the task needs labels.
@@ -433,9 +437,10 @@ class Inputs:
         if isinstance(spec, Mapping) and set(spec) != set(names):
             columns = ", ".join(f"columns[{key!r}]" for key in list(spec)[: len(names)])
             columns = f"({columns})" if len(names) > 1 else columns
+            pairs = ". For pairs of texts, create the model with pair=True" if "text_pair" in spec else ""
             raise UserError(
                 f"the data set has the keys {', '.join(map(str, spec))}; expected {' and '.join(names)}. "
-                f"Select the texts: data.map(lambda columns, labels: ({columns}, labels))"
+                f"Select the texts: data.map(lambda columns, labels: ({columns}, labels)){pairs}"
             )
 
     def _select_texts(self, x: Any) -> Any:

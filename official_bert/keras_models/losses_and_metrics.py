@@ -16,7 +16,7 @@ from official_bert.kinds.model import create_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.text_spec import LabelSpec
 
-_ACCURACIES = ("accuracy", "acc")  # Keras resolves them by shape
+_CROSSENTROPIES, _ACCURACIES = ("crossentropy", "ce"), ("accuracy", "acc")  # Keras resolves them by shape
 
 
 def check_losses(losses: Any, head: KindSpec) -> Any:
@@ -32,7 +32,7 @@ def check_losses(losses: Any, head: KindSpec) -> Any:
     kind_model = create_model(head)
 
     def check(item: Any) -> Any:
-        instance = _create(item, keras.losses)
+        instance = _create(_name_crossentropy(item, head), keras.losses)
         if _is_from_keras(instance):
             _check_fit(instance, keras.losses, kind_model.keras_losses, head)
         return item
@@ -61,7 +61,7 @@ def check_metrics(metrics: Any, head: KindSpec, has_one_hot: bool | None = False
             # Keras resolves the name to this metric by itself.
             is_keras_choice = isinstance(own, keras.metrics.SparseCategoricalAccuracy)
             return item if is_keras_choice or own.name != "accuracy" else own
-        instance = _create(item, keras.metrics)
+        instance = _create(_name_crossentropy(item, head), keras.metrics)
         if not _is_from_keras(instance) or type(instance) is keras.metrics.MeanMetricWrapper:
             return item
         wraps = isinstance(head, LabelSpec)
@@ -106,6 +106,14 @@ def check_labels(loss: Any, head: KindSpec, labels: Any, logits: Any) -> None:
             "the "
             f"labels, or compile with {remedy}(from_logits=True)"
         )
+
+
+def _name_crossentropy(item: Any, head: KindSpec) -> Any:
+    """Replaces the short names "crossentropy" and "ce" by the name of the cross-entropy of the task's labels."""
+    if not isinstance(item, str) or item not in _CROSSENTROPIES:
+        return item
+    has_several_labels = isinstance(head, LabelSpec) and not head.is_single_label
+    return "BinaryCrossentropy" if has_several_labels else "SparseCategoricalCrossentropy"
 
 
 def _create(item: Any, module: Any) -> Any:

@@ -13,6 +13,7 @@ from official_bert.finetuning.trainer import Trainer
 from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.kinds.model import create_model
 from official_bert.modeling.fast import verification
+from official_bert.optimization import distribution
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.casing import UNCASED
@@ -155,6 +156,12 @@ def test_callbacks_that_change_the_rate_need_a_rate_without_a_schedule(callback)
     assert "call model.compile(official_bert.BertAdamW(5e-5)) before fit" in message
     model.compile(official_bert.BertAdamW(5e-5), run_eagerly=True)
     model.fit(TEXTS, LABELS, callbacks=[callback], verbose=0)
+
+
+def test_several_machines_are_refused_with_the_command_for_them(monkeypatch):
+    model = classifier()
+    monkeypatch.setattr(distribution, "is_multi_worker", lambda strategy: True)
+    assert refusal(model.fit, TEXTS, LABELS).endswith("do not support several machines; use official-bert finetune")
 
 
 def test_values_weigh_as_keras_losses_weigh_rows():

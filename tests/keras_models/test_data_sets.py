@@ -184,7 +184,7 @@ def test_a_truth_value_in_a_data_set_is_the_class_of_its_name(tiny_config, vocab
 def test_wrong_labels_and_weights_of_a_later_batch_are_named_in_one_line(columns, message, classifier):
     data = slices((TEXTS[:4], *columns)).batch(2)
     for learn in (classifier.fit, classifier.evaluate):
-        with pytest.raises(UserError, match=f"^{message}.*$") as raised:
+        with pytest.raises(UserError, match=f"^in batch 1 of the data set, {message}.*$") as raised:
             learn(data, verbose=0)
         assert "\n" not in str(raised.value)
 
@@ -192,7 +192,7 @@ def test_wrong_labels_and_weights_of_a_later_batch_are_named_in_one_line(columns
 def test_wrong_numbers_for_texts_of_a_data_set_are_named_in_one_line():
     regressor = official_bert.TextRegressor(CONFIG, VOCAB)
     message = refusal(regressor.fit, slices((TEXTS[:2], [0.5, np.nan])).batch(1))
-    assert message == "y[0] is nan; expected a finite number, at most 1e+18"
+    assert message == "in batch 1 of the data set, y[0] is nan; expected a finite number, at most 1e+18"
     several = official_bert.TextClassifier(CONFIG, VOCAB, labels=["a", "b"], multi_label=True)
     message = refusal(several.fit, slices((TEXTS[:2], [[0, 1], [0, 7]])).batch(1))
     assert "expected a list of names or numbers, or an array of numbers from 0 to 1 for each of a, b" in message
@@ -253,3 +253,5 @@ def test_a_data_set_with_the_key_text_is_read(classifier):
 
 def test_two_columns_of_a_data_set_need_a_model_of_pairs(classifier):
     assert "create the model with pair=True" in refusal(classifier.fit, slices(((TEXTS, TEXTS), LABELS)))
+    message = refusal(classifier.fit, slices(({"text": TEXTS, "text_pair": TEXTS}, LABELS)))
+    assert message.endswith("For pairs of texts, create the model with pair=True")

@@ -395,7 +395,7 @@ def test_labels_of_ids_in_a_data_set_must_have_the_form_of_the_loss(loss, labels
 
 
 @pytest.mark.parametrize("given", [
-    "sparse_categorical_crossentropy", keras.losses.SparseCategoricalCrossentropy,
+    "sparse_categorical_crossentropy", "crossentropy", keras.losses.SparseCategoricalCrossentropy,
     keras.losses.sparse_categorical_crossentropy,
 ])  # fmt: skip
 def test_losses_are_known_by_name_class_and_function(given):
@@ -404,6 +404,8 @@ def test_losses_are_known_by_name_class_and_function(given):
     line = line.replace("from_logits=True", "from_logits=True, ignore_class=-1")
     assert line in refusal(check_losses, given, TAGS)
     assert "keras.losses.BinaryCrossentropy(from_logits=True)" in refusal(check_losses, "binary_crossentropy", SEVERAL)
+    assert "keras.losses.BinaryCrossentropy(from_logits=True)" in refusal(check_losses, "ce", SEVERAL)
+    assert "SparseCategoricalCrossentropy does not fit regression; use one of" in refusal(check_losses, "ce", VALUE)
     assert "does not ignore the label -1" in refusal(
         check_losses, keras.losses.SparseCategoricalCrossentropy(from_logits=True), TAGS
     )
@@ -411,11 +413,12 @@ def test_losses_are_known_by_name_class_and_function(given):
 
 def test_metrics_are_known_by_name_class_and_function_and_keep_their_names():
     names = [
-        metric.name for metric in check_metrics(["auc", keras.metrics.AUC, keras.metrics.kl_divergence], ONE_CLASS)
+        metric.name
+        for metric in check_metrics(["auc", "ce", keras.metrics.AUC, keras.metrics.kl_divergence], ONE_CLASS)
     ]
-    assert names[:1] == ["auc"]
-    assert re.match(r"auc(_\d+)?$", names[1])
-    assert names[2].startswith("kl")
+    assert names[:2] == ["auc", "ce"]
+    assert re.match(r"auc(_\d+)?$", names[2])
+    assert names[3].startswith("kl")
 
 
 def test_losses_and_metrics_of_logits_are_unchanged():
