@@ -339,8 +339,8 @@ class FittingModel(keras.Model):
             )
         num_epochs = f"in {len(history.epoch)} epochs" if len(history.epoch) > 1 else ""
         if verbose:
-            truncation.print_note(self.head, self.max_seq_length, num_epochs)
-            validation_truncation.print_note(self.head, self.max_seq_length, "validation", num_epochs)
+            truncation.print_note(self.head, self.max_seq_length, steps_per_epoch, num_epochs)
+            validation_truncation.print_note(self.head, self.max_seq_length, validation_steps, "validation", num_epochs)
         return history
 
     def evaluate(
@@ -402,7 +402,7 @@ class FittingModel(keras.Model):
                 **common,
             )
         if verbose:
-            truncation.print_note(self.head, self.max_seq_length)
+            truncation.print_note(self.head, self.max_seq_length, steps)
         if isinstance(figures, list | dict) and not figures:
             raise UserError("x contains no examples")
         added = {}

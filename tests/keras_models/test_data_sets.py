@@ -89,6 +89,12 @@ def test_cut_texts_of_evaluate_are_counted(capsys):
     model, data = cut_pairs(None)
     model.evaluate(data, verbose=2)
     assert lines_on_cut_texts(capsys) == ["note: cut to 12 tokens (max_seq_length): 2 of 4 texts"]
+    model.evaluate(data, steps=1, verbose=2)
+    model.fit(data.repeat(), epochs=2, steps_per_epoch=1, validation_data=data, validation_steps=1, verbose=2)
+    of_evaluate, of_fit, of_validation = lines_on_cut_texts(capsys)
+    assert of_evaluate.startswith("note: with batches read ahead: cut to 12 tokens")
+    assert of_fit.startswith("note: in 2 epochs, with batches read ahead: cut to 12 tokens")
+    assert of_validation.startswith("note: validation, in 2 epochs, with batches read ahead: cut to 12 tokens")
 
 
 # Each class, its settings, and the same examples as lists and as a data set.
