@@ -1,6 +1,7 @@
 """Prepares the loss, metrics and optimizer for TextModel.compile."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -143,9 +144,10 @@ def prepare_optimizer(optimizer: Any, policy_name: str, strategy: tf.distribute.
         strategy: The distribution strategy of the model.
 
     Raises:
-        UserError: If the optimizer cannot scale the loss.
+        UserError: If the learning rate is not finite, or the optimizer cannot scale the loss.
     """
     optimizer = keras.optimizers.get(optimizer)
+    _check_rate(optimizer)
     if policy_name != "mixed_float16" or isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return optimizer
     if isinstance(optimizer, AllReduceClipMixin):
@@ -158,3 +160,17 @@ def prepare_optimizer(optimizer: Any, policy_name: str, strategy: tf.distribute.
             "BERT's optimizer, or mixed_bfloat16"
         )
     return keras.optimizers.LossScaleOptimizer(optimizer)
+
+
+def _check_rate(optimizer: keras.optimizers.Optimizer) -> None:
+    rate = optimizer.get_config().get("learning_rate")  # A dict for a schedule.
+    if isinstance(rate, float) and not 0 <= rate < math.inf:
+        raise UserError(f"the optimizer's learning_rate is {rate}; expected a finite number, 0 or more")
+    schedule = getattr(optimizer, "_learning_rate", None)  # The public attribute is the current rate.
+    if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        for step in (0, 1):  # NaN in the settings shows in the first steps.
+            rate = float(schedule(tf.constant(step, tf.int64)))
+            if not 0 <= rate < math.inf:
+                raise UserError(
+                    f"the optimizer's schedule returns {rate} for step {step}; expected a finite number, 0 or more"
+                )

@@ -264,8 +264,8 @@ class Command:
 def exit_codes(extra: str | None = None) -> Iterator[None]:
     """Prints an expected error within the context as one line and exits with code 1, or 130 after Ctrl-C.
 
-    Expected are UserErrors, missing packages, lack of memory and too many open files. If the reader of the output closed
-    the pipe, the exit code is 0.
+    Expected are UserErrors, missing packages, lack of memory and too many open files. If the reader of the output
+    closed the pipe, the exit code is 0.
 
     Args:
         extra: The pip extra that the command needs, such as "serve". The message about a missing package names it.
