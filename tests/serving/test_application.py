@@ -230,6 +230,12 @@ def test_a_body_far_too_large_is_refused_before_it_has_arrived(client: Client):
         assert b" 413 " in connection.makefile("rb").readline()
 
 
+def test_a_chunked_body_has_the_same_limit(client: Client):
+    head = b"POST /v1/models/length:predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with sent(client, head + b"%x\r\n%b\r\n0\r\n\r\n" % (30_000, b" " * 30_000)) as connection:
+        assert b" 413 " in connection.makefile("rb").readline()
+
+
 def test_bytes_that_are_no_http_are_refused(client: Client):
     with sent(client, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n") as connection:
         assert b" 400 " in connection.makefile("rb").readline()

@@ -242,6 +242,7 @@ def test_too_many_tokens_are_refused_in_a_request_and_in_all_of_them(recorded: R
         with pytest.raises(RequestError, match=r"the 3 instances have 180 tokens .* 170 .*--max_tokens") as refused:
             await batcher.predict("serving_default", make_texts(60, 60, 60))
         assert refused.value.status == 413
+        await batcher.predict("serving_default", make_texts(60, 60, 50))  # as many tokens as are accepted
         recorded.opened.clear()
         asked = [asyncio.create_task(batcher.predict("serving_default", make_texts(80, 80))) for _ in range(8)]
         await asyncio.sleep(0)
