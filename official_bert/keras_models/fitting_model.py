@@ -125,7 +125,7 @@ class FittingModel(keras.Model):
         if distribution.is_multi_worker(strategy):
             raise UserError("fit and evaluate do not support several machines; use official-bert finetune")
         pads_rows = steps.pads_rows(strategy, self._micro_batches)
-        with strategy.scope():  # Metrics then sum over all workers.
+        with strategy.scope():  # Metrics then sum over all replicas.
             arguments = compiling.keras_arguments(self.head, loss, metrics, settings, pads_rows, bool(self.losses))
         self._fit_optimizer = None
         if optimizer is None:

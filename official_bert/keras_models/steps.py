@@ -28,7 +28,7 @@ from official_bert.training.replica_step import all_reduce_sum
 def uses_own_loop(strategy: tf.distribute.Strategy) -> bool:
     """Returns whether Keras' own train and test functions must be replaced.
 
-    This is the case with several replicas or workers, and on TPUs.
+    This is the case with several replicas, and on TPUs.
     """
     return strategy.num_replicas_in_sync > 1 or distribution.needs_static_shapes(strategy)
 

@@ -356,16 +356,26 @@ def create_temporary_folder(path: str) -> Iterator[str]:
     folder, name = os.path.split(path)
     make_folder(folder or ".")
     remove_unfinished(folder or ".", re.escape(name))
-    temporary = temporary_name(path)
-    os.mkdir(temporary)
-    descriptor = os.open(temporary, os.O_RDONLY)
+    temporary, descriptor = _make_locked_folder(path)
     try:
-        with contextlib.suppress(OSError):  # without support for locks, nothing is removed either
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield temporary
     finally:
         os.close(descriptor)
         remove_folder(temporary)
+
+
+def _make_locked_folder(path: str) -> tuple[str, int]:
+    """Returns a new temporary folder next to `path`, and its open descriptor, which holds the lock."""
+    while True:
+        temporary = temporary_name(path)
+        os.mkdir(temporary)
+        with contextlib.suppress(FileNotFoundError):  # another process removed the folder before it was locked
+            descriptor = os.open(temporary, os.O_RDONLY)
+            with contextlib.suppress(OSError):  # without support for locks, nothing is removed either
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.exists(temporary):
+                return temporary, descriptor
+            os.close(descriptor)
 
 
 def remove_unfinished(folder: str, names: str = ".*") -> None:

@@ -168,3 +168,21 @@ def test_a_path_that_is_too_long_is_rejected_before_work_starts(tmp_path: pathli
     assert_refused(r"^cannot create the folder .*: File name too long$", files.check_writable, path)
     files.check_writable(str(tmp_path / "records"))
     assert not list(tmp_path.glob("records*"))
+
+
+def test_a_temporary_folder_that_is_removed_before_it_is_locked_is_made_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    make_folder, made = os.mkdir, []
+
+    def make_and_lose_the_first(path: str, *rest: int) -> None:
+        make_folder(path, *rest)
+        made.append(path)
+        if len(made) == 1:
+            os.rmdir(path)
+
+    monkeypatch.setattr(os, "mkdir", make_and_lose_the_first)
+    with files.create_temporary_folder(str(tmp_path / "model")) as temporary:
+        assert os.path.isdir(temporary)
+    assert len(made) == 2
+    assert os.listdir(tmp_path) == []
