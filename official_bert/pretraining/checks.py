@@ -206,13 +206,15 @@ def _check_lengths(options: Options, config: BertConfig) -> None:
 
 
 def _check_objectives(options: Options, training: Iterable[RecordFiles], evaluated: Iterable[RecordFiles]) -> None:
-    """Raises a UserError if the records differ in objective or masking rates, or contradict the run's objective."""
-    flags = [each for records in training for each in records.flags]
-    objectives = sorted(
-        {get_objective(each) for each in (*flags, *(each for some in evaluated for each in some.flags))}
-    )
-    rates = sorted(set(map(get_masking_rates, flags)))
-    for name, values in (("sentence_objective", objectives), ("masking_rates", rates)):
+    """Raises a UserError if the records differ in objective or masking rates, or contradict the run's objective.
+
+    All records must have the same objective. The masking rates of records for evaluation may differ from those of the
+    training records, but not among themselves.
+    """
+    groups = [[each for records in training for each in records.flags], *(records.flags for records in evaluated)]
+    objectives = sorted({get_objective(each) for flags in groups for each in flags})
+    rates = [sorted(set(map(get_masking_rates, flags))) for flags in groups]
+    for name, values in (("sentence_objective", objectives), *(("masking_rates", each) for each in rates)):
         if len(values) > 1:
             raise UserError(
                 f"make-records wrote the records with different values of --{name}: {', '.join(values)}; use records "

@@ -95,3 +95,5 @@ def test_phases_and_evaluation_of_several_objectives_are_refused(make_options, r
         message = refused(run, sentence_objective="none")
         assert "different values of --sentence_objective: next_sentence, none" in message
     assert "different values of --masking_rates: 0/0/100, 80/10/10" in refused(phase2, masking_rates="0/0/100")
+    held_out["eval_input_file"] = [first, str(other)]
+    assert "different values of --masking_rates: 0/0/100, 80/10/10" in refused(held_out, masking_rates="0/0/100")
