@@ -381,13 +381,16 @@ class Inputs:
             for examples in self._iterate_examples(data, class_weight):
                 features = self._featurize(examples.items)
                 (rows,) = self._list_batch_rows(np.arange(len(features))[None])
-                yield self._batch(features, rows, self._row_weights(features, examples), counter.epoch, first)
-                first += len(features)
-                if truncation:  # Not before the batch has been taken: the first one is also made for its shapes.
+                if truncation:  # before yield, because nothing may be requested after the last batch
                     truncation.texts += len(examples.items)
                     truncation.truncated += features.num_truncated
+                yield self._batch(features, rows, self._row_weights(features, examples), counter.epoch, first)
+                first += len(features)
 
-        return batches.make_streamed_dataset(batches_of_ids, int(data.cardinality()))
+        dataset = batches.make_streamed_dataset(batches_of_ids, int(data.cardinality()))
+        if truncation:  # make_streamed_dataset read a first batch for its shapes
+            truncation.texts = truncation.truncated = 0
+        return dataset
 
     def examples_in(self, data: tf.data.Dataset, batch_size: int) -> list[Any]:
         """Returns the labelled examples of a data set, in its order, without sample weights."""
