@@ -11,9 +11,7 @@ from official_bert.errors import UserError
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"input_file": []}, "--input_file is empty"),
-    ({"output_file": []}, "--output_file is empty"),
     ({"output_file": ["x", "x"]}, "--output_file contains the same file twice: x and x"),
-    ({"masked_lm_prob": 0.0}, "--masked_lm_prob is 0.0; it must be greater than 0 and less than 1"),
     ({"vocab_file": "none.txt"}, "there is no file none.txt"),
     ({"input_file": ["/proc"]}, r"--input_file: /proc is a folder; for all files in it pass /proc/\*"),
     ({"output_file": ["/proc/none/x"]}, "cannot create the folder /proc/none"),

@@ -83,18 +83,6 @@ def test_unsupported_format_is_rejected_before_writing(options: ExportOptions, t
     assert not pathlib.Path(given.export_dir).exists()
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    (["--format=onnx", "--for_serving=2.19"], "--for_serving does not apply to --format=onnx, only to saved_model"),
-    (["--format=saved_model,onnx", "--encoder"], "--encoder does not apply to --format=saved_model,onnx, only to"),
-    (["--format=litert", "--version=2"], "--version does not apply to --format=litert, only to saved_model and onnx"),
-    (["--quantization=dynamic_int8"], "--quantization does not apply to --format=saved_model, only to onnx and litert"),
-    (["--max_loss=0.5"], "--max_loss does not apply to --format=saved_model, only to onnx and litert; remove it"),
-    (["--format="], "--format is empty; pass one or more of"),
-])  # fmt: skip
-def test_flags_that_apply_to_no_format_are_rejected(flags: list[str], message: str):
-    assert message in refusal(EXPORT.parse, ["--model_dir=m", "--export_dir=e", *flags])
-
-
 def test_a_flag_may_apply_to_one_of_several_formats():
     given = ["--format=saved_model,onnx,litert", "--quantization=dynamic_int8", "--for_serving=2.19", "--version=3"]
     (options,) = EXPORT.parse(["--model_dir=m", "--export_dir=e", *given])

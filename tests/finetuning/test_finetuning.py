@@ -303,8 +303,6 @@ def test_evaluation_later_takes_lengths_from_the_model_and_counts_bad_rows_once(
     ({"metric_for_best_model": "f1"}, "table has the scores accuracy, f1_macro, matthews_correlation, roc_auc"),
     ({"metric_for_best_model": "accuracy", "eval_file": None}, "needs evaluation data"),
     ({"freeze": ["nothing"]}, "'nothing' matches no whole layer name"),
-    ({"calibrate": True, "do_eval": False}, "--calibrate, --thresholds and --min_confidence need --do_eval"),
-    ({"thresholds": "auc"}, "--thresholds is 'auc'; expected one of f1"),
     ({"min_confidence": 0.5, "label_kind": "multi_label"}, "--min_confidence requires a task with one label per text"),
     ({"calibrate": True, "eval_file": None}, "need evaluation data, and table has none; a table needs --eval_file"),
     ({"balanced_sampling": True, "label_kind": "multi_label"}, "--balanced_sampling needs a classification task"),

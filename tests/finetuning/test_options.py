@@ -64,13 +64,6 @@ def test_the_optimizer_s_flags_reach_the_trainer_and_lock_a_run():
     assert (settings["weight_decay_rate"], settings["beta_2"], settings["clip_norm"]) == (0.0, 0.98, 0.5)
     assert settings["adam_bias_correction"]
     assert {field.name for field in dataclasses.fields(AdamOptions)} <= locked_options(Options)
-    for flag, limit in {
-        "weight_decay=-1": "at least 0",
-        "adam_beta1=1": "less than 1",
-        "adam_beta2=1": "less than 1",
-        "adam_epsilon=0": "greater",
-    }.items():
-        assert limit in refusal(parse, "--task=sst-2", f"--{flag}")
 
 
 @pytest.mark.parametrize(("task", "flag"), [
@@ -96,13 +89,9 @@ def test_help_shows_the_task_s_defaults_and_lists_the_tasks():
         assert task in FINETUNE.help()
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"task": "colla"}, "unknown task 'colla'; expected one of cola, "),
-    ({"do_train": False}, "nothing to do"),
-])  # fmt: skip
-def test_contradictory_options_are_rejected(changes: dict, message: str):
-    options = Options(task="squad", task_options=SquadOptions(), init="a", output_dir="b", do_train=True)
-    assert message in refusal(dataclasses.replace, options, **changes)
+def test_an_unknown_task_is_rejected():
+    message = refusal(Options, task="colla", task_options=SquadOptions(), init="a", output_dir="b", do_train=True)
+    assert "'colla'; expected one of cola, " in message
 
 
 def test_a_table_that_predictions_would_be_written_over_is_refused(tmp_path: pathlib.Path):

@@ -128,9 +128,6 @@ def test_the_flag_selects_the_shard(export_dir: str, tmp_path: pathlib.Path, cap
     (["--shard=0"], "--shard is '0'; it must be INDEX/COUNT"),
     (["--shard=0/100000"], "--shard is '0/100000'; it must be INDEX/COUNT"),
     (["--shard="], "--shard is ''; it must be INDEX/COUNT"),
-    (["--shard=0/2", "--dask=tcp://host:8786"], "Pass either --dask, which computes all shards, or --shard"),
-    (["--num_shards=2"], "--num_shards=2 requires --dask; to compute one shard, pass --shard=I/N"),
-    (["--dask=host"], "--dask is 'host'; it must be a scheduler's address"),
 ])  # fmt: skip
 def test_invalid_shards_are_rejected(arguments: list[str], message: str):
     for command, flags in ((PREDICT, ["--export_dir=a"]), (FEATURES, ["--init=a"])):

@@ -16,7 +16,7 @@ from official_bert.pretraining.corpus_initialization import count, initialize
 from official_bert.pretraining.run import pretrain
 from tests.conftest import WORDS
 from tests.make import refusal
-from tests.pretraining.pretraining_runs import OptionsMaker, options_for
+from tests.pretraining.pretraining_runs import OptionsMaker
 
 V = 12
 CONFIG = BertConfig(V, 32, 2, 4, 64, max_position_embeddings=24)
@@ -258,16 +258,3 @@ def test_a_damaged_record_is_named(make_options: OptionsMaker, record_files: lis
     damaged.write_bytes(content)
     with pytest.raises(UserError, match=r"damaged.tfrecord.*record \d+"):
         pretrain(make_options(tmp_path / "run", input_file=[str(damaged)], init_from_records=True))
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"init_checkpoint": "model"}, "cannot be combined"),
-        ({"left_to_right": True}, "does not support --left_to_right"),
-        ({"distribution_strategy": "multi_worker"}, "supports one machine only"),
-    ],
-)
-def test_flags_that_contradict_it_are_refused(changes: dict[str, object], expected: str, tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=expected):
-        options_for(["records"], "config.json", tmp_path, init_from_records=True, **changes)

@@ -1,71 +1,9 @@
 import dataclasses
-import typing
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-import data_gen.options
-import official_bert.commands
-import tools.reproduce.experiment
-import tools.tpu_check.options
-import tools.tpu_check.recipes
 from official_bert.errors import UserError
 from official_bert.utils.flags import ValidatedOptions, option
-
-_MODULES = (data_gen.options, official_bert.commands, tools.reproduce, tools.tpu_check)
-_UNLIMITED = {"null_score_diff_threshold", "word_column", "scale", "margin", "max_loss", "max_position_embeddings",
-              "max_words", "max_queue", "max_in_flight_bytes"}  # fmt: skip
-_BEYOND = {"at least": -1, "greater than": 0, "at most": 1, "less than": 0}
-
-
-def _option_classes(parent: type = ValidatedOptions) -> Iterator[type]:
-    for child in parent.__subclasses__():
-        if dataclasses.is_dataclass(child) and not child.__module__.startswith(("tests", "tools.benchmarks")):
-            yield child
-        yield from _option_classes(child)
-
-
-def _options() -> list[Any]:
-    """Returns every option of every command once, with its class."""
-    pairs = [(cls, field) for cls in _option_classes() for field in dataclasses.fields(cls) if "help" in field.metadata]
-    return [pytest.param(cls, field, id=f"{cls.__module__}.{cls.__name__}.{field.name}") for cls, field in pairs]
-
-
-def _get_error(cls: type, name: str, value: Any) -> str:
-    """Returns the error of a class whose other options have valid values."""
-    instance = object.__new__(cls)
-    for field in dataclasses.fields(cls):
-        object.__setattr__(instance, field.name, None)
-    object.__setattr__(instance, name, value)
-    with pytest.raises(UserError) as error:
-        ValidatedOptions.__post_init__(instance)
-    return str(error.value)
-
-
-@pytest.mark.parametrize(("cls", "field"), _options())
-def test_values_outside_the_limits_and_choices_are_rejected(cls: type, field: dataclasses.Field):
-    limits, choices = field.metadata["limits"], field.metadata["choices"]
-    for name, limit in limits.items():
-        value = limit + _BEYOND[name]
-        message = _get_error(cls, field.name, value)
-        assert f"--{field.name} is {value};" in message
-        assert f"{name} {limit:,}" in message
-    if limits:
-        for value in (float("nan"), float("inf"), float("-inf")):
-            assert f"--{field.name} is {value};" in _get_error(cls, field.name, value)
-    if choices:
-        for value in ("unheard-of", ["unheard-of"]):
-            message = _get_error(cls, field.name, value)
-            assert f"--{field.name} is unheard-of;" in message
-            assert all(choice in message for choice in choices)
-
-
-@pytest.mark.parametrize(("cls", "field"), _options())
-def test_every_number_has_limits(cls: type, field: dataclasses.Field):
-    hint = typing.get_type_hints(cls)[field.name]
-    if {int, float} & {hint, *typing.get_args(hint)} and not field.metadata["limits"]:
-        assert field.name in _UNLIMITED
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,13 +93,7 @@ def test_records_of_different_word_lists_are_not_mixed(corpus: Corpus, tmp_path:
     assert "contains the unfinished work of a different run" in told
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"do_whole_word_mask": False}, "--word_boundaries needs --do_whole_word_mask"),
-    ({"masking": "dynamic"}, "--word_boundaries needs --masking=static"),
-    ({"word_boundaries": "jeiba"}, "--word_boundaries is 'jeiba', which is neither a file nor a segmenter"),
-])  # fmt: skip
-def test_what_does_not_go_together_is_refused(
-    changes: dict[str, object], message: str, corpus: Corpus, tmp_path: pathlib.Path
-):
-    assert_refused(message, make_marked, corpus, tmp_path, **changes)
+def test_an_unknown_segmenter_is_refused(corpus: Corpus, tmp_path: pathlib.Path):
+    message = "--word_boundaries is 'jeiba', which is neither a file nor a segmenter"
+    assert_refused(message, make_marked, corpus, tmp_path, word_boundaries="jeiba")
     assert not list(tmp_path.iterdir())

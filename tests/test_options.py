@@ -1,0 +1,206 @@
+"""Values and combinations of flags that the commands reject, tested as a command line passes them."""
+
+import dataclasses
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+import data_gen.options
+import official_bert.commands
+import tools.reproduce.experiment
+import tools.tpu_check.options
+import tools.tpu_check.recipes
+from official_bert.utils.command_line import Command
+from official_bert.utils.flags import Flag, ValidatedOptions, list_flags
+from official_bert_cli import load
+from tests.make import refusal
+
+_MODULES = (data_gen.options, official_bert.commands, tools.reproduce, tools.tpu_check)
+
+# Every option that is a number, by its limits.
+_LIMITS = {
+    "": "dimensions layers margin max_in_flight_bytes max_loss max_position_embeddings max_queue max_words "
+    "null_score_diff_threshold scale score_range word_column",
+    "at least 0": "early_stopping end_learning_rate eval_steps max_grad_norm max_wait_ms new_words num_records "
+    "num_train_epochs num_train_steps num_warmup_steps phase2_num_train_steps phase2_num_warmup_steps profile_steps "
+    "random_seed random_seeds shard_size_mb weight_decay worker_index",
+    "at least 0 and at most 1": "short_seq_prob teacher_weight warmup_proportion",
+    "at least 0 and at most 65535": "port",
+    "at least 0 and less than 1": "adam_beta1 adam_beta2 general_share min_confidence",
+    "at least 1": "batch_size block_tokens doc_stride dupe_factor eval_batch_size eval_steps "
+    "gradient_accumulation_steps grid_batch_sizes iterations_per_loop keep_checkpoint_max log_steps lstm_units "
+    "max_answer_length max_batch_size max_batch_tokens max_body_bytes max_connections max_eval_steps max_instances "
+    "max_predictions_per_seq max_query_length max_seq_length max_text_bytes max_tokens min_frequency n_best_size "
+    "num_labels num_tpu_cores num_train_steps num_workers packed_rows phase2_max_predictions_per_seq "
+    "phase2_max_seq_length phase2_train_batch_size save_checkpoints_steps threads time_limit top_k train_batch_size "
+    "version versions vocab_size",
+    "at least 1 and at most 65535": "max_predictions_per_seq",
+    "at least 1 and at most 99999": "num_shards",
+    "at least 4": "max_seq_length",
+    "at least 5 and at most 65535": "max_seq_length",
+    "greater than 0": "adam_epsilon decay_power drain_seconds grid_epochs grid_learning_rates learning_rate "
+    "num_train_epochs phase2_learning_rate reload_seconds temperature timeout_seconds",
+    "greater than 0 and at most 1": "character_coverage layer_decay",
+    "greater than 0 and less than 1": "heldout_share masked_lm_prob",
+}
+
+
+def _list_option_classes(parent: type = ValidatedOptions) -> Iterator[type]:
+    for child in parent.__subclasses__():
+        if dataclasses.is_dataclass(child) and not child.__module__.startswith(("tests", "tools.benchmarks")):
+            yield child
+        yield from _list_option_classes(child)
+
+
+def _list_options(cls: type) -> list[tuple[Flag, Mapping[str, Any], type]]:
+    """Returns each flag of a class with the metadata of its field, and with its type or the type of its items."""
+    metadata = {field.name: field.metadata for field in dataclasses.fields(cls)}
+    return [(flag, metadata[flag.field], metadata[flag.field]["items"] or flag.kind) for flag in list_flags(cls)]
+
+
+def _list_invalid_values(flag: Flag, metadata: Mapping[str, Any], kind: Any) -> Iterator[tuple[str, str]]:
+    """Returns values that a flag rejects, each with a part of the description of valid values in the message."""
+    for name, limit in metadata["limits"].items():
+        value = limit
+        if name in ("at least", "at most"):
+            sign = -1 if name == "at least" else 1
+            value = limit + sign if kind is int else math.nextafter(limit, sign * math.inf)
+        yield str(kind(value)), f"{name} {limit:,}"
+    if metadata["limits"] and kind is float:
+        yield from ((value, "finite") for value in ("nan", "inf", "-inf"))
+    if flag.choices:
+        yield "unheard-of", ", ".join(flag.choices)
+    elif kind in (bool, int, float):
+        expected = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+        yield from ((value, expected) for value in ["many", *(["1.5"] if kind is int else [])])
+    elif flag.is_list and not flag.repeated:
+        yield '"a', "double quote"
+
+
+_CLASSES = list(_list_option_classes())
+
+
+@pytest.mark.parametrize("cls", _CLASSES, ids=lambda cls: f"{cls.__module__}.{cls.__name__}")
+def test_values_outside_the_limits_the_choices_or_the_type_of_a_flag_are_rejected(cls: type):
+    command = Command(program="program", summary="", main=print, options=(cls,))
+    needed = [f"--{flag.name}={flag.choices[0] if flag.choices else 'x'}" for flag in list_flags(cls) if flag.required]
+    for flag, metadata, kind in _list_options(cls):
+        for value, expected in _list_invalid_values(flag, metadata, kind):
+            message = refusal(command.parse, [*needed, f"--{flag.name}={value}"])
+            assert re.match(rf"--{flag.name}(=| is ){re.escape(value)}[:;]", message), (flag.name, value, message)
+            assert expected in message
+
+
+def test_the_limits_of_all_numbers_are_listed():
+    limits: dict[str, set[str]] = {}
+    for cls in _CLASSES:
+        for flag, metadata, kind in _list_options(cls):
+            if kind in (int, float):
+                text = " and ".join(f"{name} {limit}" for name, limit in metadata["limits"].items())
+                limits.setdefault(text, set()).add(flag.name)
+    assert limits == {text: set(names.split()) for text, names in _LIMITS.items()}
+
+
+# Each row has flags that the command rejects after those of its first example, and what the message must contain.
+_REJECTED = {
+    "make-records": [
+        ("--nodo_lower_case --strip_accents", "strip_accents do_lower_case"),
+        ("--word_boundaries=jieba", "--word_boundaries --do_whole_word_mask"),
+        ("--word_boundaries=jieba --do_whole_word_mask --added_tokens_file=x", "--word_boundaries --added_tokens_file"),
+        ("--word_boundaries=jieba --do_whole_word_mask --masking=dynamic", "--word_boundaries --masking=static"),
+        ("--output_file=", "--output_file"),
+        ("--output_file=a,b --num_shards=2", "--output_file --num_shards"),
+        ("--output_file=a,b --shard_size_mb=1", "--output_file --shard_size_mb"),
+        ("--algorithm=reference --num_shards=2", "--num_shards --algorithm"),
+        ("--algorithm=reference --shard_size_mb=1", "--shard_size_mb --algorithm"),
+        ("--algorithm=reference --gzip", "--gzip --algorithm"),
+        ("--algorithm=reference --input_format=jsonl", "--algorithm=reference --input_format"),
+        ("--algorithm=reference --masking=dynamic", "--masking=dynamic --algorithm"),
+    ],
+    "learn-vocabulary": [
+        ("--nodo_lower_case --strip_accents", "strip_accents do_lower_case"),
+        ("--vocab_size=60 --max_words=59", "--max_words 59 --vocab_size 60"),
+    ],
+    "verify-records": [
+        ("--input_file=x", "--input_file --manifest"),
+        ("--manifest=", "--input_file --manifest"),
+    ],
+    "pretrain": [
+        ("--nodo_train", "--do_train --do_eval"),
+        ("--use_tpu --distribution_strategy=mirrored", "--use_tpu --distribution_strategy=mirrored"),
+        ("--use_tpu --dtype=float16", "--dtype=float16"),
+        ("--distribution_strategy=tpu --dtype=float16", "--dtype=float16"),
+        ("--eval_steps=1", "--eval_steps --eval_input_file"),
+        ("--general_eval_file=x", "--general_eval_file --eval_input_file"),
+        ("--phase2_num_train_steps=1", "--phase2_num_train_steps --phase2_input_file"),
+        ("--phase2_input_file=x", "--phase2_num_train_steps --phase2_input_file"),
+        ("--phase2_num_warmup_steps=1", "--phase2_num_warmup_steps --phase2_learning_rate"),
+        ("--allow_changes=lerning_rate", "--allow_changes lerning_rate adam_beta1 data"),
+        ("--vocab_size_from_vocab", "--vocab_size_from_vocab --vocab_file"),
+        ("--init_allow=x", "--init_allow --init_checkpoint"),
+        ("--init_from_records --init_checkpoint=x", "--init_from_records --init_checkpoint"),
+        ("--init_from_records --left_to_right", "--init_from_records --left_to_right"),
+        ("--init_from_records --distribution_strategy=multi_worker", "--init_from_records machine"),
+        ("--learning_rate=1e-4 --end_learning_rate=2e-4", "--end_learning_rate 0.0002 0.0001"),
+        ("--phase2_learning_rate=1e-5 --end_learning_rate=2e-5", "--end_learning_rate 2e-05 1e-05"),
+        ("--profile_steps=7", "--profile_steps 7"),
+        ("--profile_steps=7,7", "--profile_steps 7,7"),
+        ("--profile_steps=7,8,9", "--profile_steps 7,8,9"),
+    ],
+    "adapt": [
+        ("--input_file=", "--input_file"),
+        ("--output_dir=", "--output_dir"),
+        ("--output_dir=gs://bucket/model", "--output_dir gs://bucket/model"),
+        ("--general_share=0.1", "--general_share --general_file"),
+        ("--word_boundaries=jieba", "--word_boundaries --do_whole_word_mask"),
+        ("--new_words=2 --new_words_file=x", "--new_words --new_words_file"),
+    ],
+    "finetune": [
+        ("--nodo_train --nodo_eval", "--do_train --do_eval --do_predict"),
+        ("--nodo_eval --calibrate", "--calibrate --do_eval"),
+        ("--nodo_eval --thresholds=f1", "--thresholds --do_eval"),
+        ("--nodo_eval --min_confidence=0.5", "--min_confidence --do_eval"),
+        ("--thresholds=auc", "--thresholds auc f1"),
+        ("--use_tpu --distribution_strategy=mirrored", "--use_tpu --distribution_strategy=mirrored"),
+        ("--task=colla", "--task=colla cola"),
+    ],
+    "export": [
+        ("--format=", "--format saved_model onnx litert"),
+        ("--format=onnx --for_serving=2.19", "--for_serving --format=onnx saved_model"),
+        ("--format=saved_model,onnx --encoder", "--encoder --format=saved_model,onnx"),
+        ("--format=litert --version=2", "--version --format=litert saved_model onnx"),
+        ("--format=saved_model --quantization=dynamic_int8", "--quantization --format=saved_model onnx litert"),
+        ("--format=saved_model --max_loss=0.5", "--max_loss --format=saved_model onnx litert"),
+    ],
+    "predict": [
+        ("--shard=0/2 --dask=tcp://host:8786", "--dask --shard"),
+        ("--num_shards=2", "--num_shards=2 --dask --shard"),
+    ],
+    "features": [
+        ("--shard=0/2 --dask=tcp://host:8786", "--dask --shard"),
+        ("--num_shards=2", "--num_shards=2 --dask --shard"),
+    ],
+    "serve": [
+        ("--max_queue=10", "--max_queue 10 --max_instances"),
+        ("--max_in_flight_bytes=1000", "--max_in_flight_bytes 1000 --max_body_bytes"),
+        ("--model=/", "--model=/ NAME=FOLDER"),
+        ("--model=size=", "--model=size= NAME=FOLDER"),
+        ("--model=a/b=c", "--model=a/b=c NAME=FOLDER"),
+        ("--model='exports/a b'", "exports/a NAME=FOLDER"),
+        ("--model=a=b --model=a=c", "--model a b c"),
+        ("--model=exports/a --model=a=c", "--model exports/a c"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "expected"), [(command, *row) for command, rows in _REJECTED.items() for row in rows]
+)
+def test_flags_that_contradict_each_other_are_rejected(command: str, flags: str, expected: str):
+    example = load(command).examples[0]
+    message = refusal(load(command).parse, shlex.split(f"{example} {flags}"))
+    assert [part for part in expected.split() if part not in message] == [], message
