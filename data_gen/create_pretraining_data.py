@@ -1,6 +1,6 @@
-"""Runs `official-bert make-records` under the original's name: `python -m data_gen.create_pretraining_data --help`.
+"""Runs `official-bert make-records` under the name that it has in google-research/bert.
 
-Like the original's script, it can also be run as a file: `python data_gen/create_pretraining_data.py`.
+Both `python -m data_gen.create_pretraining_data --help` and `python data_gen/create_pretraining_data.py --help` work.
 """
 
 import os

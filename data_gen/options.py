@@ -78,7 +78,7 @@ class RecordOptions(TextOptions):
     strip_accents: bool | None = option(None, STRIP_ACCENTS, group=TEXT)
     added_tokens_file: str | None = option(
         None,
-        "The tokenizer_config.json in the folder of a model, whose added tokens are cut out of the text.",
+        "A model's tokenizer_config.json. The added tokens that it lists are kept as single tokens.",
         group=TEXT,
     )
     exclude_texts: list[str] = option([], EXCLUDE_TEXTS, group=TEXT)

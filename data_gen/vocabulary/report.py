@@ -25,11 +25,11 @@ class Figures:
 
 
 def measure(vocab: dict[str, int], counts: dict[str, int]) -> Figures:
-    """Measures how a vocabulary splits words with the exact tokenizer.
+    """Measures how a vocabulary splits the words of a text into pieces.
 
     Args:
         vocab: The id of each piece.
-        counts: The number of occurrences of each word, of at least one word.
+        counts: The number of occurrences of each word. Must not be empty.
     """
     tokenizer = WordpieceTokenizer(vocab)
     words = pieces = whole = unknown = shattered = 0

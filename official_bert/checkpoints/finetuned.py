@@ -143,7 +143,7 @@ def read_task(path_or_name: str) -> dict[str, Any] | None:
     try:
         absent = [key for key in _KEYS if key not in task]
         if absent:
-            raise UserError(f"missing keys: {', '.join(absent)}")
+            raise UserError(f"the file has no value for {', '.join(absent)}")
         for key in (key for key in _VALUES if key in task):
             check_setting(key, task[key])
         HeadInput.from_dict(task)

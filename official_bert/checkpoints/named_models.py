@@ -127,7 +127,7 @@ def _download_from_hub(path: str) -> str:
     """
     match = _HUB_NAME.fullmatch(path)
     if not match:
-        raise UserError(f"{path} is not a name on the Hub; expected hf://owner/name or hf://owner/name@revision")
+        raise UserError(f"{path} is not a valid address; expected hf://owner/name or hf://owner/name@revision")
     import huggingface_hub
     from huggingface_hub import constants
 

@@ -37,7 +37,8 @@ def training_batches(
     Each epoch reads every record once. The order depends only on the seed and the epoch: files are read in random
     order, four at a time with one record of each in turn, and each window of 10,000 records is shuffled. A resumed run
     can therefore continue exactly, by passing `skipped_records`. Skipping is fast: it reads only the lengths of the
-    records in at most four files, and the records of one window. Compressed files are decompressed up to that point.
+    records in at most four files, and the records of one shuffle window. Compressed files are decompressed up to that
+    point.
 
     Args:
         paths: TFRecord files.

@@ -350,7 +350,7 @@ class _ModelWriter:
     # Other layers.
 
     def _write_layer(self, layer: Any) -> None:
-        """Converts a layer outside of the encoder and records the names of its outputs."""
+        """Writes the ONNX nodes of a layer outside of the encoder, and records the names of its outputs."""
         write = next((write for kind, write in _WRITERS.items() if isinstance(layer, kind)), None)
         if write is None:
             raise UserError(f"The layer {layer.name} ({type(layer).__name__}) cannot be converted to ONNX.")

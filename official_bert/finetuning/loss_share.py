@@ -137,7 +137,13 @@ class BatchLossShare(LossShare):
 
 
 def make_loss_share(loss: Any, mean_loss: MeanLoss | None = None, **settings: Any) -> LossShare:
-    """Returns a BatchLossShare if the loss needs all rows of a batch, or else a LossShare with these arguments."""
+    """Returns the object that computes each replica's share of the loss of a batch.
+
+    Args:
+        loss: The loss. One that needs all rows of a batch (a BatchLoss) gets a BatchLossShare, and the other arguments
+            are ignored.
+        mean_loss: Passed to LossShare, as are `settings`.
+    """
     return BatchLossShare(loss) if isinstance(loss, BatchLoss) else LossShare(loss, mean_loss, **settings)
 
 

@@ -269,7 +269,7 @@ class Options(ValidatedOptions, AdamOptions):
         return dataclasses.replace(self, **vars(self.settings()))
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns all options by name, with the options of the task at the same level."""
+        """Returns one flat dict of all options by name, including those of the task."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del values["task_options"]
         return {**values, **dataclasses.asdict(self.task_options)}

@@ -155,7 +155,11 @@ class Trainer:
         return done, total / max(done - first, 1)
 
     def _trace_step(self, batch: Any) -> Any:
-        """Returns the step as a tf.function. It has one graph for any length, or one graph per length bucket."""
+        """Returns the step as a tf.function. With length buckets, it is traced once per bucket, and else only once.
+
+        Args:
+            batch: A batch, whose structure and dtypes become the signature without length buckets.
+        """
         signature = None if self.buckets else tf.nest.map_structure(batches.make_any_length_spec, batch)
         return tf.function(self._step_on_all_replicas, input_signature=signature, autograph=False)
 

@@ -121,7 +121,7 @@ def apply_trained_settings(options: FeatureOptions) -> FeatureOptions:
 
 
 def read_task(init: str) -> dict[str, Any]:
-    """Returns the contents of task.json of a fine-tuned model. Empty for other checkpoints."""
+    """Returns the contents of task.json of a fine-tuned model, or an empty dict for other checkpoints."""
     return finetuned.read_task(init) or {}
 
 

@@ -41,14 +41,14 @@ def check_losses(losses: Any, head: KindSpec) -> Any:
 
 
 def check_metrics(metrics: Any, head: KindSpec, has_one_hot: bool | None = False) -> Any:
-    """Returns the metrics, wrapped in MetricOfClasses if they expect probabilities or another form of labels.
+    """Returns the metrics. Those that expect probabilities or one-hot labels are wrapped in MetricOfClasses.
 
     "accuracy" is replaced by the accuracy of the task.
 
     Args:
         metrics: A metric, or a list or dict of metrics, as in compile.
         head: The spec of the model's task.
-        has_one_hot: Whether class labels are one-hot (see `reads_one_hot`).
+        has_one_hot: Whether class labels are one-hot, or None if unknown (see `reads_one_hot`).
 
     Raises:
         UserError: If a Keras metric does not fit the task, or expects probabilities and cannot be wrapped.

@@ -42,8 +42,8 @@ class KerasSteps:
         seed: Random seed for dropout.
         micro_batches: Number of micro-batches per replica (gradient accumulation).
         rematerialize: Whether to recompute encoder blocks in the backward pass.
-        weighs_metrics: Whether the user's sample weights apply to metrics. Only used if batches may contain padding
-            rows, whose weight is always 0.
+        weighs_metrics: Whether the metrics are multiplied by the user's sample weights. Padding rows always have
+            weight 0.
     """
 
     def __init__(

@@ -125,7 +125,10 @@ class GraphModel(abc.ABC):
         return self.answer_ids(**graph_inputs.check_ranges(features, value_counts))
 
     def pack(self, first: TokenSpans, second: TokenSpans | None, drop_empty: bool = False) -> dict[str, Any]:
-        """Adds special tokens and padding to texts or pairs. Returns the model's inputs (see `graph_inputs.pack`)."""
+        """Adds special tokens and padding to texts or pairs and returns the model's inputs.
+
+        `drop_empty` is explained at `graph_inputs.pack`.
+        """
         return graph_inputs.pack(first, second, self.vocab[CLS], self.vocab[SEP], drop_empty)
 
     def compute_logits(self, features: Mapping[str, Any]) -> Any:

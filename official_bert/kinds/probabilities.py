@@ -108,7 +108,7 @@ def _choose_threshold(probabilities: Array, is_expected: Array, label: str, meas
         np.flatnonzero(is_possible), key=lambda n: (round(float(values[n]), 12), -abs(float(thresholds[n]) - 0.5))
     )
     if values[best] == _NOT_REACHED:
-        raise UserError(f"no threshold gives the label {label} {measure} on the evaluation data; choose a lower value")
+        raise UserError(f"no threshold gives the label {label} {measure} on the evaluation data; ask for less")
     return float(thresholds[best])
 
 

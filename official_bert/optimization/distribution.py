@@ -167,7 +167,7 @@ def _slurm_workers() -> tuple[list[str], int]:
 
 
 def needs_static_shapes(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether the strategy compiles each batch shape separately (on a TPU), so that few are allowed."""
+    """Returns whether the strategy compiles each batch shape separately (on a TPU), so that few shapes are allowed."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 

@@ -1,4 +1,4 @@
-"""Selects the precision of a training run, for --dtype=auto and --jit_compile."""
+"""Selects the precision of a training run, and decides whether XLA compiles its step."""
 
 import functools
 import time

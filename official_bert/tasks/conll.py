@@ -33,7 +33,7 @@ def read(
 
     Args:
         path: The file.
-        bad_rows: Handles invalid sentences. It gets the first invalid line of each.
+        bad_rows: Handles invalid sentences. For each, it is called with the first invalid line.
         tag_column: In CoNLL-U files: "upos" (the default) or "xpos". In other files: the index of the column, by
             default -1, the last. "none" for text without tags.
         word_column: Index of the word's column. Ignored for CoNLL-U files.

@@ -199,7 +199,7 @@ class EmbeddingsOptions(RowsOptions):
     )
     dimensions: list[str] = option(
         [],
-        "Numbers of leading dimensions to train as vectors of their own, such as 256,128,64.",
+        "Sizes to which vectors can be shortened after training (Matryoshka), such as 256,128,64.",
         group=TRAINING,
         items=int,
     )

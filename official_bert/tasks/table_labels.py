@@ -132,9 +132,9 @@ class SeveralLabelsColumn(LabelColumn):
                     )
         if sizes == {1}:
             raise UserError(
-                f"{format_position(path, next(iter(lines.values())))}: no row has more than one label (such as "
-                f"{next(iter(lines))!r}); expected labels separated by {self._separator!r}. Pass another "
-                "--label_separator, or --label_kind=classification for one label per row"
+                f"{format_position(path, next(iter(lines.values())))}: every row has a single label, like "
+                f"{next(iter(lines))!r} here; expected several labels separated by {self._separator!r} in some rows. "
+                "Pass another --label_separator, or --label_kind=classification for one label per row"
             )
 
 

@@ -227,7 +227,7 @@ class GraphTokenizer(tf.Module):
 
     @staticmethod
     def _skip_accents(positions: Any, properties: Any) -> Any:
-        """Moves each position past the non-spacing marks at that position, if there are any.
+        """Moves each position past the non-spacing marks (such as accents) that begin there.
 
         Args:
             positions: Indices into the characters of all texts, int32.

@@ -107,7 +107,7 @@ def save(checkpoint: LoadedModel, folder: str) -> None:
     The earlier weights are kept until the new ones are complete.
 
     Raises:
-        UserError: If the folder contains files of something else, or a weight is not finite.
+        UserError: If the folder contains files that are not from an earlier save, or a weight is not finite.
     """
     if wrong := next((name for name, value in checkpoint.weights.items() if not np.isfinite(value).all()), None):
         raise UserError(f"{wrong} of the model has values that are not finite; train again with a lower learning rate")

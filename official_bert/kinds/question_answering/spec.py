@@ -108,8 +108,8 @@ class QuestionAnsweringSpec(KindSpec):
         is_pair = isinstance(answer, list | tuple | np.ndarray) and len(answer) == 2
         if not is_pair and not isinstance(answer, str | bytes):
             raise UserError(
-                f"y[{number}] is {input_adapters.format_value(answer)}; expected a text, or a tuple of it and the "
-                "position of its first character"
+                f"y[{number}] is {input_adapters.format_value(answer)}; expected the text of the answer, or a tuple "
+                "(text, index of its first character in the context)"
             )
         if not is_pair:
             text = input_adapters.to_text(answer, f"y[{number}]")

@@ -14,7 +14,7 @@ from official_bert.tokenization.in_graph import Tokens, characters_between, row_
 
 
 class _Words(NamedTuple):
-    """The positions of words in texts and in windows. Positions count the tokens that the model reads."""
+    """The positions of words in texts and in windows, as indices of tokens without [CLS] and [SEP]."""
 
     first_in_window: Any  # int32 [R], the index of a window's first word
     end_in_window: Any  # int32 [R], the index of the word after its last one

@@ -205,7 +205,8 @@ class VectorSpec(KindSpec):
     def scores(self, predictions: Array, examples: Sequence[VectorExample]) -> dict[str, float]:
         """Returns correlations with similarity scores (graded examples), or scores of retrieval, by name.
 
-        For each size in `dimensions`, the result also has the main score of prefixes of this size, such as mrr_of_64.
+        For each size in `dimensions`, the result also has the main score of the vectors' first components up to this
+        size, such as mrr_of_64.
         """
         values = self._scores(predictions, examples)
         best = "spearman" if "spearman" in values else "mrr"

@@ -120,7 +120,7 @@ def _make_features(packed: bool) -> dict[str, Any]:
 def _outputs_and_gradients(
     model: keras.Model, call: Callable[..., Any], features: dict[str, Any], training: bool
 ) -> list[Any]:
-    """Returns the outputs of a model, and the gradients of a weighted sum of the outputs for all weights.
+    """Returns the outputs of a model, and the gradients of a random combination of the outputs for all weights.
 
     Args:
         model: The model, which owns the weights.
