@@ -108,7 +108,7 @@ def _parse(serialized: Sequence[bytes], schema: record_schema.Schema) -> Batch:
 
 
 def count_tokens(batch: Batch) -> np.ndarray:
-    """Returns the number of tokens in each record, including [CLS] and [SEP], without padding [B]."""
+    """Returns the number of tokens [B] in each record, including [CLS] and [SEP], without padding."""
     return batch["input_mask"].sum(axis=1)
 
 
@@ -118,7 +118,7 @@ def count_first_segment_tokens(batch: Batch) -> np.ndarray:
 
 
 def is_text(batch: Batch) -> np.ndarray:
-    """Returns which positions contain text, that is, neither [CLS], [SEP] nor padding [B, L] bool."""
+    """Returns a bool mask [B, L] of the positions that contain text: neither [CLS] nor [SEP] nor padding."""
     position = np.arange(batch["input_ids"].shape[1])
     length, first = count_tokens(batch)[:, None], count_first_segment_tokens(batch)[:, None]
     return (position > 0) & (position < length - 1) & (position != first - 1)

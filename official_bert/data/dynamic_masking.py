@@ -118,7 +118,7 @@ class DynamicMasking:
 
 
 def make_record_keys(seed: int, epoch: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """Returns a seed for the random numbers of each record [B] int64.
+    """Returns an int64 seed for the random numbers of each record, [B].
 
     Args:
         seed: Random seed of the run.
@@ -130,7 +130,7 @@ def make_record_keys(seed: int, epoch: tf.Tensor, number: tf.Tensor) -> tf.Tenso
 
 
 def _draw_bits(keys: tf.Tensor, width: int, purpose: int) -> tf.Tensor:
-    """Draws 63 random bits for each position of each record [B, width] int64.
+    """Draws 63 random bits for each position of each record, int64 [B, width].
 
     Args:
         keys: Seed of each record [B] int64.

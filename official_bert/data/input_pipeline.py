@@ -92,7 +92,7 @@ def record_locations(
     record_ranges: RecordRanges | None = None,
     compression: str | None = None,
 ) -> list[tuple[str, int]]:
-    """Returns where the first `number` records are that `training_batches` reads after the skipped ones.
+    """Returns the locations of the first `number` records that `training_batches` reads after the skipped ones.
 
     The other arguments are the same as for `training_batches`.
 

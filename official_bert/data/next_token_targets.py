@@ -42,7 +42,7 @@ class NextTokenTargets:
 
 
 def _remove_masks(features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the unmasked token ids [B, S]."""
+    """Returns the token ids before masking, [B, S]."""
     ids = features["input_ids"]
     if "masked_lm_ids" not in features:
         return ids

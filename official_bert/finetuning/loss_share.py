@@ -142,13 +142,14 @@ def make_loss_share(loss: Any, mean_loss: MeanLoss | None = None, **settings: An
     Args:
         loss: The loss. One that needs all rows of a batch (a BatchLoss) gets a BatchLossShare, and the other arguments
             are ignored.
-        mean_loss: Passed to LossShare, as are `settings`.
+        mean_loss: Passed to LossShare.
+        **settings: Passed to LossShare.
     """
     return BatchLossShare(loss) if isinstance(loss, BatchLoss) else LossShare(loss, mean_loss, **settings)
 
 
 def find_real_rows(inputs: Mapping[str, Any]) -> tf.Tensor:
-    """Returns 1 for each row that has tokens and 0 for each row that is padding [B] float32."""
+    """Returns a float32 mask [B]: 1 for each row that has tokens, and 0 for each padding row."""
     mask = inputs["input_mask"]  # [B, S] or [B, N, S]
     return tf.cast(tf.reduce_any(mask > 0, axis=range(1, len(mask.shape))), tf.float32)
 

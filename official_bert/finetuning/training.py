@@ -104,8 +104,8 @@ def train(
     )
     if trainer.buckets:
         print(
-            f"batches are padded to {', '.join(map(str, trainer.buckets))} tokens; training and prediction are compiled "
-            "once for each of these lengths"
+            f"batches are padded to {', '.join(map(str, trainer.buckets))} tokens; training and prediction are "
+            "compiled once for each of these lengths"
         )
     log = TrainingLog(options.output_dir if is_chief else None, step)
     distribution.mean_over_workers(strategy, 0.0)  # wait until the chief has removed later lines from the log

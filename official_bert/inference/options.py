@@ -23,8 +23,8 @@ class BatchPredictionOptions(ValidatedOptions):
     export_dir: str = option(dataclasses.MISSING, "Folder of an export, or of one of its versions.")
     input_file: str = option(
         dataclasses.MISSING,
-        "File with the model's inputs: JSON lines (*.jsonl) or a table with a header (*.csv, *.tsv), also compressed, "
-        "Parquet, a folder of Hugging Face datasets, or tfds:NAME#SPLIT.",
+        "File with the model's inputs: JSON lines (*.jsonl), a table with a header (*.csv, *.tsv), Parquet, a folder "
+        "of Hugging Face datasets, or tfds:NAME#SPLIT. JSON lines and tables may be compressed.",
     )
     output_file: str = option(dataclasses.MISSING, "File for the answers, as JSON lines.")
     batch_size: int = option(32, "Number of texts per batch.", min=1)

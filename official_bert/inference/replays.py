@@ -134,7 +134,7 @@ def read(folder: str) -> Replay:
 
 
 class Model(Protocol):
-    """The methods of a predictor that are needed to check reference inputs."""
+    """The methods of a predictor that are needed to run reference inputs and compare their outputs."""
 
     @property
     def inputs(self) -> Any: ...

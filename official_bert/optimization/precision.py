@@ -43,8 +43,8 @@ def resolve_dtype(
         return "bfloat16"
     if distribution.is_multi_worker(strategy):
         raise UserError(
-            "--dtype=auto does not support multi_worker, because it measures one machine. Pass --dtype=float32 or "
-            "bfloat16."
+            "--dtype=auto measures the speed of one machine, so it cannot be used with "
+            "--distribution_strategy=multi_worker. Pass --dtype=float32 or --dtype=bfloat16."
         )
     seconds = _time_products(tokens, config.hidden_size, config.intermediate_size)
     chosen = "bfloat16" if seconds["bfloat16"] < _WORTHWHILE * seconds["float32"] else "float32"

@@ -61,7 +61,7 @@ def record_weights(features: dict[str, Any]) -> Any:
 
 
 def masked_lm_losses(logits: Any, labels: Any, compiled: bool = False) -> tuple[Any, Any]:
-    """Returns the cross-entropy, and whether the prediction is right (1.0 or 0.0), of each masked token [B, P] float32.
+    """Returns two float32 arrays [B, P]: each masked token's cross-entropy, and 1 if its prediction is right or else 0.
 
     The code makes few passes over the logits, because they are by far the largest tensor of a small model: 78 MB for
     640 predictions over 30,522 tokens. A prediction is right if argmax returns the label. The gradient is softmax minus

@@ -80,7 +80,9 @@ class Options(ValidatedOptions, choices.AdamOptions):
         dataclasses.MISSING, "Comma-separated TFRecord files or glob patterns.", resumable=True
     )
     max_seq_length: int = _data(128, "Sequence length of the records in tokens.", min=1)
-    max_predictions_per_seq: int = _data(20, "Number of predictions per record.", min=1)
+    max_predictions_per_seq: int = _data(
+        20, "Maximum number of predictions per record, as passed to make-records.", min=1
+    )
     vocab_file: str | None = _data(
         None, "Vocabulary of the records. It is stored with the model, which needs it to read text.", resumable=True
     )
@@ -169,7 +171,9 @@ class Options(ValidatedOptions, choices.AdamOptions):
     )
     phase2_input_file: list[str] = _phase2([], "TFRecord files or glob patterns of the second phase.", resumable=True)
     phase2_max_seq_length: int = _phase2(512, "Sequence length of the second phase's records.", min=1)
-    phase2_max_predictions_per_seq: int = _phase2(77, "Number of predictions per record in the second phase.", min=1)
+    phase2_max_predictions_per_seq: int = _phase2(
+        77, "Maximum number of predictions per record in the second phase.", min=1
+    )
     phase2_train_batch_size: int | None = _phase2(
         None, "Number of records per step in the second phase. Defaults to --train_batch_size.", min=1
     )

@@ -131,19 +131,22 @@ class Pretrainer:
         return int(self.optimizer.iterations.numpy())
 
     def train(self, batches: Iterator[Any], steps: int) -> dict[str, float]:
-        """Runs training steps, and returns sums over these steps by name.
+        """Runs training steps, and returns measurements of them by name.
 
         Args:
             batches: Iterator over a distributed dataset of batches.
             steps: Number of steps to run.
 
         Returns:
-            The sums of compute_pretraining_sums and gradient_norm over the finite steps, and: - nonfinite_steps: Number
-            of steps whose loss or gradient was not finite. - nonfinite_losses: Number of steps whose loss was not
-            finite. - nonfinite_at_end: Number of non-finite steps after the last finite one. - nonfinite_step,
-            nonfinite_loss, nonfinite_norm: Number (from 1), loss and gradient norm of the first step with a non-finite
-            loss, or else of the first non-finite step. 0 if all steps were finite. - input_wait: Seconds for which the
-            devices waited for batches (0 on a TPU, or without times_input).
+            Sums over the finite steps: those of compute_pretraining_sums, and gradient_norm. Also
+
+            - nonfinite_steps: The number of steps whose loss or gradient was not finite.
+            - nonfinite_losses: The number of steps whose loss was not finite.
+            - nonfinite_at_end: The number of non-finite steps after the last finite one.
+            - nonfinite_step, nonfinite_loss, nonfinite_norm: The number (from 1), the loss and the gradient norm of the
+              first step with a non-finite loss. Without one, those of the first step with a non-finite gradient, or 0.
+            - input_wait: The time for which the devices waited for batches, in seconds. 0 on a TPU, or without
+              times_input.
         """
         return {name: float(value) for name, value in self._train(batches, tf.constant(steps)).items()}
 

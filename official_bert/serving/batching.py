@@ -64,8 +64,8 @@ class Batcher:
     Args:
         model: The model, which computes `model.parallel_batches` batches at a time.
         name: Name of the model in the metrics.
-        threads: Threads that compute batches.
-        tokenizing: Threads that tokenize long texts and decode their answers.
+        threads: The thread pool that computes batches.
+        tokenizing: The thread pool that tokenizes long texts and decodes their answers.
         options: The options of the server, with its limits.
         metrics: The server's metrics.
     """

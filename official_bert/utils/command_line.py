@@ -371,7 +371,7 @@ def _parse_flags(
 
 
 def _resolve_value(field: str, value: Any) -> Any:
-    """Returns the value of a field. For fields that may name a file in configs/, returns the packaged file's path."""
+    """Returns the value of an option. The name of a file in configs/ becomes the path of the installed file."""
     return find_config(value) if field in NAMING_CONFIGS and value is not None else value
 
 

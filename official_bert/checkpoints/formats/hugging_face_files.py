@@ -110,7 +110,9 @@ def open_safetensors(path: str) -> Source:
             value: Array = opened.get_tensor(name)
         except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:
             kind = opened.get_slice(name).get_dtype()  # NumPy has no float8, for one
-            raise UserError(f"{name} in {path}, of type {kind}, cannot be read: {error}") from error
+            raise UserError(
+                f"the tensor {name} in {path} has the type {kind}, which cannot be read: {error}"
+            ) from error
         return value
 
     return Source(path, shapes, read)

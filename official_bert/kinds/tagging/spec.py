@@ -33,11 +33,10 @@ Tagged = tuple[list[str], list[float]]
 
 
 class Span(NamedTuple):
-    """An entity, text[start:end] in characters, with its type as `label`.
+    """An entity, text[start:end] in characters, with its type as `label`, which is empty if entities have no types.
 
-    If the tags mark no entities, a word and its tag.
-
-    The label is empty if entities have no types. The probability, 0 to 1, is the lowest of the words.
+    For tags that mark no entities (such as parts of speech), a span is a word and its tag. The probability, 0 to 1, is
+    the lowest of the words.
     """
 
     text: str
