@@ -118,7 +118,7 @@ def evaluate_and_predict(
             contents |= {"warnings": warnings} if warnings else {}
             files.write_text(os.path.join(options.output_dir, RESULTS_FILE), json.dumps(contents, indent=1) + "\n")
             card = write_model_card(options.output_dir, task, _card_settings(options), evaluations)
-            print(f"model card, with scores and wrong predictions: {card}")
+            print(f"model card, with scores and errors: {card}")
     if options.do_predict:
         for split in task.test_splits:
             examples, predictions = predict_calibrated(split)

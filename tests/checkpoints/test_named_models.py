@@ -110,7 +110,7 @@ def test_an_interrupted_download_leaves_no_incomplete_model(most_bytes, on_hub, 
 
 @pytest.mark.parametrize("name", ["hf://", "hf://a/b/c", "hf://owner/../name"])
 def test_invalid_names_on_the_hub_are_rejected(name: str, server: Server):
-    assert "is not a name on the Hub; expected hf://owner/name or" in refusal(open_model, name)
+    assert "is not a valid address; expected hf://owner/name or" in refusal(open_model, name)
     assert "cannot download hf://owner/gone" in refusal(open_model, "hf://owner/gone")
 
 

@@ -155,4 +155,4 @@ def test_a_damaged_folder_is_named(tiny_config, tmp_path):
     (folder / "checksums.json").unlink()
     assert "model.weights.h5 is damaged: " in refusal(open_model, str(folder))
     (folder / "task.json").write_text('{"task": "t"}')
-    assert "missing keys: kind, pair" in refusal(open_model, str(folder))
+    assert "no value for kind, pair" in refusal(open_model, str(folder))

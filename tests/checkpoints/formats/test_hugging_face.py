@@ -179,7 +179,7 @@ def test_unsupported_number_types_are_named(tmp_path: pathlib.Path):
     header = json.dumps({"weight": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2))
     message = refusal(hugging_face_files.open_safetensors(str(path)).read, "weight")
-    assert f"weight in {path}, of type F8_E4M3, cannot be read" in message
+    assert all(part in message for part in ("weight", str(path), "F8_E4M3"))
 
 
 def transformers_models():

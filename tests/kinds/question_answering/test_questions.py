@@ -135,8 +135,8 @@ def test_the_loss_of_questions_is_the_mean_of_starts_and_ends():
 
 
 @pytest.mark.parametrize(("answer", "message"), [
-    (5, r"y\[0\] is 5; expected a text, or a tuple"),
-    (("cat",), r"y\[0\] is \('cat',\); expected a text, or a tuple"),
+    (5, r"y\[0\] is 5; expected the text of the answer, or a tuple"),
+    (("cat",), r"y\[0\] is \('cat',\); expected the text of the answer, or a tuple"),
     (("cat", None), r"y\[0\] is \('cat', None\), which is not in the context at this position"),
     (None, r"y\[0\] is empty; to train on questions without an answer, pass no_answer=True"),
 ])  # fmt: skip
