@@ -1,101 +1,124 @@
-"""Splitting text into held-out and training documents, and mixing in general text."""
+"""Splitting text into held-out and training documents, mixing in general text, and making records."""
 
+import json
 import pathlib
 
 import pytest
+import tensorflow as tf
 
 from official_bert.adaptation import records
-from official_bert.adaptation.options import Options
-from official_bert.adaptation.records import Texts
-from official_bert.errors import UserError
-from tests.adaptation.adapted_models import write_text
+from official_bert.checkpoints import resize
+from official_bert.checkpoints.formats import own
+from official_bert.checkpoints.loading import open_model
+from tests import make
+from tests.adaptation.adapted_models import make_options, write_text
+from tests.make import assert_refused
 
 
-def prepared(folder: pathlib.Path, text: str, **changes: object) -> Texts:
-    options = Options(init="none", input_file=[text], output_dir="none", **changes)  # type: ignore[arg-type]
-    (folder / "texts").mkdir()
-    return records.prepare_texts(options, str(folder / "texts"))
+@pytest.fixture
+def prepare(tmp_path):
+    """Prepares texts in the folder `texts`. Returns what was found, and the documents of these files."""
+
+    def prepare(text, *names, **changes):
+        (tmp_path / "texts").mkdir()
+        options = make_options(tmp_path / "initial", text, tmp_path / "model", **changes)
+        found = records.prepare_texts(options, str(tmp_path / "texts"))
+        return found, *(list_documents(tmp_path / "texts" / name) for name in names)
+
+    return prepare
 
 
-def documents(path: pathlib.Path) -> set[str]:
-    return {document.strip() for document in path.read_text().split("\n\n") if document.strip()}
+def list_documents(path: str | pathlib.Path) -> set[str]:
+    return {document.strip() for document in pathlib.Path(path).read_text().split("\n\n") if document.strip()}
 
 
-def test_documents_are_held_out_whole_and_none_is_lost(tmp_path: pathlib.Path):
+def test_documents_are_held_out_whole_and_none_is_lost(prepare, tmp_path):
     text = write_text(tmp_path / "text.txt", documents=100)
-    facts = prepared(tmp_path, text, heldout_share=0.1)
-    held, kept = (documents(tmp_path / "texts" / name) for name in (records.HELDOUT, records.DOMAIN))
+    facts, held, kept = prepare(text, records.HELDOUT, records.DOMAIN, heldout_share=0.1)
     assert not held & kept
-    assert held | kept == documents(tmp_path / "text.txt")
+    assert held | kept == list_documents(text)
     total = facts.characters + facts.heldout_characters
     assert 0.05 * total < facts.heldout_characters <= 0.1 * total
     assert facts == records.read_texts(str(tmp_path / "texts"))
     assert facts.pairs
 
 
-def test_equal_documents_are_on_one_side(tmp_path: pathlib.Path):
+def test_equal_documents_are_on_one_side(prepare, tmp_path):
     text = pathlib.Path(write_text(tmp_path / "text.txt", documents=30))
     text.write_text("\n".join([text.read_text()] * 3))
-    prepared(tmp_path, str(text), heldout_share=0.2)
-    held, kept = (documents(tmp_path / "texts" / name) for name in (records.HELDOUT, records.DOMAIN))
+    _, held, kept = prepare(str(text), records.HELDOUT, records.DOMAIN, heldout_share=0.2)
     assert held
     assert not held & kept
 
 
-def test_end_of_a_single_long_document_is_held_out(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+def test_end_of_a_single_long_document_is_held_out(prepare, tmp_path, capsys):
     lines = [f"Sentence number {number} of the novel ." for number in range(100)]
-    (tmp_path / "novel.txt").write_text("\n".join(lines) + "\n")
-    prepared(tmp_path, str(tmp_path / "novel.txt"), heldout_share=0.1)
+    novel = make.write_text(tmp_path / "novel.txt", "\n".join(lines) + "\n")
+    _, held, kept = prepare(novel, records.HELDOUT, records.DOMAIN, heldout_share=0.1)
     assert "every document is longer than 10 % of the text" in capsys.readouterr().out
-    assert (tmp_path / "texts" / records.HELDOUT).read_text().split("\n")[:-2] == lines[-10:]
-    assert (tmp_path / "texts" / records.DOMAIN).read_text().split("\n")[:-2] == lines[:-10]
+    assert (held, kept) == ({"\n".join(lines[-10:])}, {"\n".join(lines[:-10])})
 
 
-def test_a_text_of_one_sentence_is_too_little(tmp_path: pathlib.Path):
-    (tmp_path / "text.txt").write_text("Only this .\n")
-    with pytest.raises(UserError, match="--input_file contains 1 sentence"):
-        prepared(tmp_path, str(tmp_path / "text.txt"))
+def test_a_text_of_one_sentence_is_too_little(prepare, tmp_path):
+    text = make.write_text(tmp_path / "text.txt", "Only this .\n")
+    assert_refused("--input_file contains 1 sentence", prepare, text)
 
 
-def test_general_text_is_mixed_in_by_its_share_without_documents_of_the_domain(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
-    text = pathlib.Path(write_text(tmp_path / "text.txt", documents=50))
+def test_general_text_is_mixed_in_by_its_share_without_documents_of_the_domain(prepare, tmp_path, capsys):
+    text = write_text(tmp_path / "text.txt", documents=50)
     general = pathlib.Path(write_text(tmp_path / "general.txt", documents=50, seed=1))
-    shared = text.read_text().split("\n\n")[0]
+    shared = min(list_documents(text))
     general.write_text(f"{general.read_text()}\n{shared}\n")
-    facts = prepared(tmp_path, str(text), general_file=[str(general)], general_share=0.2)
+    changes = {"general_file": [str(general)], "general_share": 0.2}
+    facts, held, mixed = prepare(text, records.GENERAL_HELDOUT, records.GENERAL, **changes)
     assert facts.general_share == pytest.approx(0.2, abs=0.02)
-    held, mixed = (documents(tmp_path / "texts" / name) for name in (records.GENERAL_HELDOUT, records.GENERAL))
     assert held
     assert not held & mixed
-    assert shared.strip() not in held | mixed
+    assert shared not in held | mixed
     assert "also in --input_file: 1 document" in capsys.readouterr().out
 
 
-def test_general_text_that_is_not_mixed_in_is_held_out_completely(tmp_path: pathlib.Path):
+def test_general_text_that_is_not_mixed_in_is_held_out_completely(prepare, tmp_path):
     text, general = (write_text(tmp_path / f"{name}.txt", seed=name) for name in (0, 1))
-    facts = prepared(tmp_path, text, general_file=[general])
-    assert documents(tmp_path / "texts" / records.GENERAL_HELDOUT) == documents(tmp_path / "1.txt")
+    facts, held = prepare(text, records.GENERAL_HELDOUT, general_file=[general])
+    assert held == list_documents(general)
     assert facts.general_share == 0
     assert not (tmp_path / "texts" / records.GENERAL).exists()
 
 
-def test_documents_that_hold_a_text_of_an_evaluation_file_are_left_out(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_documents_that_hold_a_text_of_an_evaluation_file_are_left_out(prepare, tmp_path, capsys):
     text = write_text(tmp_path / "text.txt", documents=30)
-    general = tmp_path / "general.txt"
-    general.write_text("".join(f"number {number} is a sentence of other text .\nthe end .\n\n" for number in range(20)))
-    of_domain, *_ = sorted(documents(tmp_path / "text.txt"))
-    (tmp_path / "dev.txt").write_text("number 7 is a sentence of other text .\n" + " ".join(of_domain.split()) + "\n")
-    prepared(
-        tmp_path, text, heldout_share=0.2, general_file=[str(general)], general_share=0.2,
-        exclude_texts=[str(tmp_path / "dev.txt")],
-    )  # fmt: skip
+    lines = [f"number {number} is a sentence of other text .\nthe end .\n\n" for number in range(20)]
+    general = make.write_text(tmp_path / "general.txt", "".join(lines))
+    of_domain = min(list_documents(text))
+    held_out = f"number 7 is a sentence of other text .\n{' '.join(of_domain.split())}\n"
+    changes = {"exclude_texts": [make.write_text(tmp_path / "dev.txt", held_out)]}
+    changes |= {"heldout_share": 0.2, "general_file": [general], "general_share": 0.2}
     names = (records.HELDOUT, records.DOMAIN, records.GENERAL, records.GENERAL_HELDOUT)
-    left = set.union(*(documents(tmp_path / "texts" / name) for name in names))
-    assert of_domain not in left
-    assert documents(tmp_path / "text.txt") - left == {of_domain}
+    left = set.union(*prepare(text, *names, **changes)[1:])
+    assert list_documents(text) - left == {of_domain}
     assert not any("number 7 " in document for document in left)
     assert capsys.readouterr().out.count("left out because of --exclude_texts: 1 document") == 2
+
+
+def test_listed_words_are_masked_together(prepare, source, tmp_path):
+    text, boundaries = write_text(tmp_path / "text.txt"), make.write_text(tmp_path / "words.txt", "cat-dog\n")
+    prepare(text)
+    options = make_options(source, text, tmp_path, do_whole_word_mask=True, word_boundaries=boundaries)
+    (tmp_path / "initial").symlink_to(source)
+    made = records.make_records(options, str(tmp_path), "initial", 1)
+    for path in (made.train, made.heldout):
+        manifest = json.loads(pathlib.Path(path.replace(".tfrecord", ".manifest.json")).read_text())
+        assert manifest["source"]["flags"]["word_boundaries"].startswith("sha256: ")
+
+
+def test_markers_among_the_new_words_are_tokens_of_the_records(prepare, source, tmp_path):
+    text = pathlib.Path(write_text(tmp_path / "text.txt"))
+    text.write_text(text.read_text().replace("cat", "<user>"))
+    grown = resize.add_tokens(open_model(str(source)), ["<user>"], "unused_first")
+    own.write(grown, str(tmp_path / "initial"))
+    prepare(str(text))
+    made = records.make_records(make_options(source, str(text), tmp_path), str(tmp_path), "initial", 1)
+    examples = [tf.train.Example.FromString(record.numpy()) for record in tf.data.TFRecordDataset(made.train)]
+    ids = {index for each in examples for index in each.features.feature["input_ids"].int64_list.value}
+    assert grown.tokenizer.vocab["<user>"] in ids

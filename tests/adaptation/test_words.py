@@ -1,12 +1,8 @@
 """Tokens per word, and the proposal of new words."""
 
-import pathlib
-
 from official_bert.adaptation import words
 from official_bert.tokenization.casing import UNCASED
-from tests.conftest import WORDS
-
-VOCAB = "".join(f"{word}\n" for word in WORDS)
+from tests.make import VOCAB
 
 
 def test_words_that_save_most_tokens_come_first():
@@ -35,7 +31,7 @@ def test_description_has_pieces_per_word_and_unknown_characters():
     assert described.endswith("characters that make words [UNK], with the number of words: '日' 2")
 
 
-def test_words_are_counted_as_the_tokenizer_separates_them(tmp_path: pathlib.Path):
+def test_words_are_counted_as_the_tokenizer_separates_them(tmp_path):
     (tmp_path / "text.txt").write_text("The cat-dog sat.\nthe cat\n\nThe sun\n")
     counts = words.count_words(str(tmp_path / "text.txt"), UNCASED).counts
     assert counts == {"the": 3, "cat": 2, "-": 1, "dog": 1, "sat": 1, ".": 1, "sun": 1}

@@ -6,13 +6,12 @@ import os
 import pytest
 import tensorflow as tf
 
-from official_bert.errors import UserError
 from official_bert.optimization.distribution import get_strategy, set_workers
-from tests.make import assert_refused
+from tests.make import assert_refused, refusal
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def environment(monkeypatch):
     """Removes the variables that define workers, and restores the environment after the test."""
     for name in ["TF_CONFIG", *(name for name in os.environ if name.startswith("SLURM"))]:
         monkeypatch.setenv(name, "")  # so that it is restored
@@ -20,42 +19,46 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def resolved() -> tuple[list[str], str, int]:
+def resolve_workers():
     """Returns the workers and the task of this process as TensorFlow's strategy reads them."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     return resolver.cluster_spec().as_dict()["worker"], resolver.task_type, resolver.task_id
 
 
-@pytest.mark.parametrize(("error", "reason"), [
-    (tf.errors.InvalidArgumentError(None, None, "No OpKernel was registered to support Op 'ConfigureDistributedTPU' "
-     "used by {{node ConfigureDistributedTPU}} with these attrs: [tpu_cancellation_closes_chips=2]"),
-     "this TensorFlow has no TPU support"),
-    (tf.errors.NotFoundError(None, None, "the TPU is in use by process 7\nand more"), "the TPU is in use by process 7"),
+TPU_ERRORS = [
+    (
+        tf.errors.InvalidArgumentError(
+            None, None, "No OpKernel was registered to support Op 'ConfigureDistributedTPU' with these attrs: []"
+        ),
+        "this TensorFlow has no TPU support",
+    ),
+    (tf.errors.NotFoundError(None, None, "the TPU is in use\nand more"), "the TPU is in use; pass --tpu_name"),
     (OSError("Name or service not known"), "Name or service not known; pass --tpu_name"),
     (ValueError(), "ValueError; pass --tpu_name"),
-])  # fmt: skip
-def test_a_tpu_that_is_not_there_is_one_line(error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch):
-    def connect(**_: object) -> None:
+]
+
+
+@pytest.mark.parametrize(("error", "reason"), TPU_ERRORS)
+def test_a_tpu_that_is_not_there_is_one_line(error, reason, monkeypatch):
+    def connect(**_):
         raise error
 
     monkeypatch.setattr(tf.distribute.cluster_resolver.TPUClusterResolver, "connect", connect)
-    with pytest.raises(UserError) as caught:
-        get_strategy("tpu", "mine")
-    message = str(caught.value)
+    message = refusal(get_strategy, "tpu", "mine")
     assert message.startswith(f"cannot connect to the TPU 'mine': {reason}")
     assert "\n" not in message
     assert "attrs" not in message
 
 
 def test_a_list_of_hosts_becomes_the_cluster():
-    set_workers("multi_worker", ["a:2222", "[::1]:2222"], 1)
-    assert resolved() == (["a:2222", "[::1]:2222"], "worker", 1)
-    set_workers("multi_worker", ["a:2222", "[::1]:2222"], 1)  # twice in one process, as in a sweep
-    with pytest.raises(UserError, match="contradicts the environment variable TF_CONFIG"):
-        set_workers("multi_worker", ["a:2222", "[::1]:2222"], 0)
+    hosts = ["a:2222", "[::1]:2222"]
+    for _ in range(2):  # twice in one process, as in a sweep
+        set_workers("multi_worker", hosts, 1)
+    assert resolve_workers() == (hosts, "worker", 1)
+    assert_refused("contradicts the environment variable TF_CONFIG", set_workers, "multi_worker", hosts, 0)
 
 
-@pytest.mark.parametrize(("name", "hosts", "index", "message"), [
+BAD_WORKERS = [
     ("mirrored", ["a:1", "b:1"], 0, "require --distribution_strategy=multi_worker"),
     ("one_device", [], 0, "require --distribution_strategy=multi_worker"),
     ("multi_worker", ["a:1", "b:1"], None, "--worker_index is missing; expected 0 to 1"),
@@ -63,13 +66,17 @@ def test_a_list_of_hosts_becomes_the_cluster():
     ("multi_worker", [], 0, "--worker_index=0 requires --worker_hosts"),
     ("multi_worker", ["a", "b:1"], 0, "--worker_hosts=a,b:1: expected distinct addresses"),
     ("multi_worker", ["a:1", "a:1"], 0, "expected distinct addresses"),
-])  # fmt: skip
-def test_workers_that_do_not_fit_are_refused(name: str, hosts: list[str], index: int | None, message: str):
+    ("magic", [], None, "unknown distribution strategy 'magic'"),
+]
+
+
+@pytest.mark.parametrize(("name", "hosts", "index", "message"), BAD_WORKERS)
+def test_strategies_and_workers_that_do_not_fit_are_refused(name, hosts, index, message):
     assert_refused(message, get_strategy, name, worker_hosts=hosts, worker_index=index)
     assert "TF_CONFIG" not in os.environ
 
 
-def slurm(environment: pytest.MonkeyPatch, nodes: str, per_node: str, tasks: int, task: int, here: str) -> None:
+def set_slurm(environment, nodes, per_node, tasks, task, here):
     """Sets the variables that SLURM sets for the tasks of a step."""
     variables = {"STEP_NODELIST": nodes, "STEP_TASKS_PER_NODE": per_node, "STEP_NUM_TASKS": tasks, "PROCID": task}
     for name, value in variables.items():
@@ -77,16 +84,16 @@ def slurm(environment: pytest.MonkeyPatch, nodes: str, per_node: str, tasks: int
     environment.setenv("SLURMD_NODENAME", here)
 
 
-def test_slurm_says_the_workers(environment: pytest.MonkeyPatch):
-    slurm(environment, "gpu[08-09,11]", "2(x2),1", tasks=5, task=3, here="gpu09")
+def test_slurm_says_the_workers(environment):
+    set_slurm(environment, "gpu[08-09,11]", "2(x2),1", tasks=5, task=3, here="gpu09")
     set_workers("multi_worker", [], None)
     hosts = ["gpu08:8888", "gpu08:8889", "gpu09:8888", "gpu09:8889", "gpu11:8888"]
-    assert resolved() == (hosts, "worker", 3)
+    assert resolve_workers() == (hosts, "worker", 3)
     assert "CUDA_VISIBLE_DEVICES" not in json.loads(os.environ["TF_CONFIG"])
 
 
-def test_flags_and_tf_config_count_before_slurm(environment: pytest.MonkeyPatch):
-    slurm(environment, "n[1-2]", "1(x2)", tasks=2, task=1, here="n2")
+def test_flags_and_tf_config_count_before_slurm(environment):
+    set_slurm(environment, "n[1-2]", "1(x2)", tasks=2, task=1, here="n2")
     set_workers("one_device", [], None)
     assert "TF_CONFIG" not in os.environ
     set_workers("multi_worker", ["a:1", "b:1"], 0)
@@ -95,25 +102,16 @@ def test_flags_and_tf_config_count_before_slurm(environment: pytest.MonkeyPatch)
     assert os.environ["TF_CONFIG"] == given
 
 
-def test_a_step_of_one_task_is_one_worker(environment: pytest.MonkeyPatch):
-    slurm(environment, "n1", "1", tasks=1, task=0, here="n1")
+def test_a_step_of_one_task_is_one_worker(environment):
+    set_slurm(environment, "n1", "1", tasks=1, task=0, here="n1")
     set_workers("multi_worker", [], None)
     assert "TF_CONFIG" not in os.environ
 
 
-def test_hosts_that_slurm_orders_otherwise_are_refused(environment: pytest.MonkeyPatch):
-    """TensorFlow's resolver sorts n10 before n2, so the workers would connect to the wrong hosts."""
-    slurm(environment, "n[2,10]", "1(x2)", tasks=2, task=0, here="n2")
-    with pytest.raises(UserError, match="SLURM runs task 0 on n2, but TensorFlow expects it on n10:8888"):
-        set_workers("multi_worker", [], None)
-
-
-def test_slurms_variables_that_are_incomplete_are_refused(environment: pytest.MonkeyPatch):
-    slurm(environment, "n[1-2]", "1(x2)", tasks=2, task=1, here="n2")
+def test_slurms_variables_that_are_incomplete_or_order_hosts_otherwise_are_refused(environment):
+    # TensorFlow's resolver sorts n10 before n2, so the workers would connect to the wrong hosts.
+    set_slurm(environment, "n[2,10]", "1(x2)", tasks=2, task=0, here="n2")
+    order = "SLURM runs task 0 on n2, but TensorFlow expects it on n10:8888"
+    assert_refused(order, set_workers, "multi_worker", [], None)
     environment.delenv("SLURM_STEP_NODELIST")
-    with pytest.raises(UserError, match="SLURM's variables: .*; pass --worker_hosts"):
-        set_workers("multi_worker", [], None)
-
-
-def test_unknown_strategy_is_refused():
-    assert_refused("unknown distribution strategy 'magic'", get_strategy, "magic")
+    assert_refused("SLURM's variables: .*; pass --worker_hosts", set_workers, "multi_worker", [], None)

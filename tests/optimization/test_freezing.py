@@ -1,15 +1,19 @@
+"""Frozen layers, and learning rates of layers."""
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.modeling.config import BertConfig
+from official_bert.kinds.classification.model import build_classifier
+from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.optimization.finetuning_optimizer import compute_layer_factors
 from official_bert.optimization.freezing import check_trainable, freeze
 from official_bert.optimization.optimizers import get_optimizer
 from tests.make import assert_refused
 
 
-def test_frozen_layers_get_neither_update_nor_decay(tiny_config: BertConfig):
+def test_frozen_layers_get_neither_update_nor_decay(tiny_config):
     model = build_pretraining_model(tiny_config, seed=0)
     frozen = freeze(model, ["layer_0_.*", "word_embeddings"])
     assert frozen[0] == "word_embeddings"
@@ -24,22 +28,39 @@ def test_frozen_layers_get_neither_update_nor_decay(tiny_config: BertConfig):
     assert not any(name in variable.path for variable in optimizer.variables for name in frozen)
 
 
-@pytest.mark.parametrize(("patterns", "message"), [
-    (["layer_0"], "'layer_0' matches no whole layer name; the layers with weights are word_embeddings, .*next_sen"),
-    (["layer_0_output_dropout"], "matches no whole layer name"),  # it has no weights, so nothing would be frozen
-    (["layer_(0"], r"'layer_\(0' is not a regular expression: missing \)"),
-])  # fmt: skip
-def test_freezing_nothing_is_refused(tiny_config: BertConfig, patterns: list[str], message: str):
-    model = build_pretraining_model(tiny_config)
-    assert_refused(message, freeze, model, patterns)
-    assert len(model.trainable_variables) == len(model.variables)
+@pytest.fixture(scope="module")
+def model(tiny_config):
+    return build_pretraining_model(tiny_config)
 
 
-def test_all_freezes_the_encoder_but_no_head(tiny_config: BertConfig):
-    model = build_pretraining_model(tiny_config)
+BAD_PATTERNS = [
+    ("layer_0", "'layer_0' matches no whole layer name; .* word_embeddings, .*next_sen"),
+    ("layer_0_output_dropout", "matches no whole layer name"),  # it has no weights, so nothing would be frozen
+    ("layer_(0", r"'layer_\(0' is not a regular expression: missing \)"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "message"), BAD_PATTERNS)
+def test_freezing_nothing_is_refused(model, pattern, message):
+    trainable = len(model.trainable_variables)
+    assert_refused(message, freeze, model, [pattern])
+    assert len(model.trainable_variables) == trainable
+
+
+def test_all_freezes_the_encoder_but_no_head(model):
     freeze(model, ["all"])
     check_trainable(model)
     layers = {variable.path.split("/")[0] for variable in model.trainable_variables}
     assert layers == {"masked_lm_transform", "masked_lm_layer_norm", "masked_lm_output", "next_sentence"}
     freeze(model, [".*"])
     assert_refused("nothing to train", check_trainable, model)
+
+
+def test_each_layer_s_rate_is_a_share_of_that_of_the_layer_above(tiny_config):
+    model = build_classifier(build_encoder(tiny_config), 2)
+    factors = {path.split("/")[-2]: factor for path, factor in compute_layer_factors(model, 2, 0.5).items()}
+    assert factors["layer_1_output"] == 0.5
+    assert factors["layer_0_attention_query"] == 0.25
+    assert factors["word_embeddings"] == factors["embeddings_layer_norm"] == 0.125
+    assert not {"pooler", "sequence_classifier"} & set(factors)
+    assert compute_layer_factors(model, 2, 1.0) == {}

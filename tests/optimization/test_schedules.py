@@ -1,35 +1,44 @@
+"""Learning-rate schedules."""
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.optimization.schedules import WarmupPolynomialDecay
+from official_bert.optimization.schedules import PhasedSchedule, WarmupPolynomialDecay
 
 
-def rates(schedule: WarmupPolynomialDecay, steps: int) -> list[float]:
+def list_rates(schedule, steps):
     return [float(schedule(step)) for step in range(steps)]
 
 
-def test_rate_warms_up_then_jumps_to_the_line_from_step_zero():
-    expected = [0.0, 0.25, 0.5, 0.75, *(1 - step / 10 for step in range(4, 11)), 0.0]
-    assert rates(WarmupPolynomialDecay(1.0, 10, 4), 12) == pytest.approx(expected)
+SCHEDULES = [
+    # The warm-up jumps to the line from step zero, or without a jump, the rate decays from the peak.
+    ((1.0, 10, 4), {}, [0.0, 0.25, 0.5, 0.75, *(1 - step / 10 for step in range(4, 11)), 0.0]),
+    ((1.0, 10, 4), {"jump": False}, [0.0, 0.25, 0.5, 0.75, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0.0]),
+    ((2.0, 4), {}, [2.0, 1.5, 1.0, 0.5, 0.0]),
+    ((1.0, 3, 6), {}, [0, 1 / 6, 2 / 6]),
+    ((1.0, 3, 6), {"jump": False}, [0, 1 / 6, 2 / 6]),
+    (
+        (1.0, 10, 2),
+        {"jump": False, "power": 2.0, "end_rate": 0.2},
+        [0.0, 0.5, *(0.2 + 0.8 * (1 - (step - 2) / 8) ** 2 for step in range(2, 11)), 0.2, 0.2],
+    ),
+    ((1.0, 10, 2), {"power": 0.5}, [0.0, 0.5, *((1 - step / 10) ** 0.5 for step in range(2, 11)), 0.0]),
+]
 
 
-def test_rate_without_the_jump_decays_from_the_peak():
-    expected = [0.0, 0.25, 0.5, 0.75, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0.0]
-    assert rates(WarmupPolynomialDecay(1.0, 10, 4, jump=False), 11) == pytest.approx(expected)
+@pytest.mark.parametrize(("arguments", "settings", "expected"), SCHEDULES)
+def test_rate_warms_up_and_decays(arguments, settings, expected):
+    assert list_rates(WarmupPolynomialDecay(*arguments, **settings), len(expected)) == pytest.approx(expected)
 
 
-def test_rate_without_warmup_starts_at_the_peak():
-    assert rates(WarmupPolynomialDecay(2.0, 4), 5) == pytest.approx([2.0, 1.5, 1.0, 0.5, 0.0])
-
-
-def test_warmup_longer_than_training_only_rises():
-    assert rates(WarmupPolynomialDecay(1.0, 3, 6), 3) == pytest.approx([0, 1 / 6, 2 / 6])
-    assert rates(WarmupPolynomialDecay(1.0, 3, 6, jump=False), 3) == pytest.approx([0, 1 / 6, 2 / 6])
+def test_each_phase_counts_its_steps_from_its_first_one():
+    schedule = PhasedSchedule([(0, WarmupPolynomialDecay(1.0, 4)), (3, WarmupPolynomialDecay(2.0, 4, 2))])
+    assert list_rates(schedule, 7) == pytest.approx([1.0, 0.75, 0.5, 0.0, 1.0, 1.0, 0.5])
 
 
 @pytest.mark.parametrize("jump", [True, False])
-def test_line_is_the_same_to_the_bit_as_computed_without_a_power(jump: bool):
+def test_line_is_the_same_to_the_bit_as_computed_without_a_power(jump):
     peak, steps, warmup = np.float32(8.12e-4), 7506, 2133
     start = 0 if jump else warmup
     for step in range(warmup, steps, 97):
@@ -37,17 +46,9 @@ def test_line_is_the_same_to_the_bit_as_computed_without_a_power(jump: bool):
         assert float(WarmupPolynomialDecay(8.12e-4, steps, warmup, jump=jump)(step)) == peak * (np.float32(1) - gone)
 
 
-def test_polynomial_decay_goes_from_the_peak_to_the_end_rate_and_stays():
-    schedule = WarmupPolynomialDecay(1.0, 10, 2, jump=False, power=2.0, end_rate=0.2)
-    expected = [0.0, 0.5, *(0.2 + 0.8 * (1 - (step - 2) / 8) ** 2 for step in range(2, 11)), 0.2, 0.2]
-    assert rates(schedule, 13) == pytest.approx(expected)
-    expected = [0.0, 0.5, *((1 - step / 10) ** 0.5 for step in range(2, 11)), 0.0]
-    assert rates(WarmupPolynomialDecay(1.0, 10, 2, power=0.5), 12) == pytest.approx(expected)
-
-
 @pytest.mark.slow  # so that TensorFlow's graph optimizer is active
 @pytest.mark.parametrize(("num_steps", "warmup_steps"), [(1, 0), (7, 2), (2552, 638), (300, 30)])
-def test_a_restarted_schedule_has_the_bits_of_a_new_one_without_tracing_again(num_steps: int, warmup_steps: int):
+def test_a_restarted_schedule_has_the_bits_of_a_new_one_without_tracing_again(num_steps, warmup_steps):
     restarted, new = WarmupPolynomialDecay(5e-5, 1), WarmupPolynomialDecay(5e-5, num_steps, warmup_steps)
     restarted.restart(3, 1)
     rate, expected = (tf.function(lambda step, schedule=each: schedule(step)) for each in (restarted, new))

@@ -1,9 +1,11 @@
 """Records, options and models of small pre-training runs."""
 
+import dataclasses
 import pathlib
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,19 +14,20 @@ import tensorflow as tf
 from official_bert.data import manifest, record_codec, record_schema
 from official_bert.data.input_pipeline import training_batches
 from official_bert.modeling.config import BertConfig
-from official_bert.optimization import distribution
+from official_bert.optimization.distribution import get_strategy
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.pretraining.options import Options
 from official_bert.pretraining.train_step import Pretrainer
+from official_bert.runs.training_log import read_log
 from official_bert.utils import files
 from tests.conftest import WORDS
 
 LENGTH, PREDICTIONS = 12, 3
-OptionsMaker = Callable[..., Options]
 SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS, len(WORDS), 2)
 
 
-def random_record(rng: random.Random) -> dict[str, list[float]]:
+def random_record(rng: random.Random, size: int = LENGTH, predictions: int = PREDICTIONS) -> dict[str, list[float]]:
+    """Returns a record of up to LENGTH tokens and PREDICTIONS predictions, padded to other sizes."""
     length = rng.randint(6, LENGTH)
     count = rng.randint(1, PREDICTIONS)
     first = rng.randint(2, length - 2)
@@ -36,85 +39,65 @@ def random_record(rng: random.Random) -> dict[str, list[float]]:
     for position in positions:
         ids[position] = 4
     return {
-        "input_ids": ids + [0] * (LENGTH - length),
-        "input_mask": [1] * length + [0] * (LENGTH - length),
-        "segment_ids": [0] * first + [1] * (length - first) + [0] * (LENGTH - length),
-        "masked_lm_positions": positions + [0] * (PREDICTIONS - count),
-        "masked_lm_ids": labels + [0] * (PREDICTIONS - count),
-        "masked_lm_weights": [1.0] * count + [0.0] * (PREDICTIONS - count),
+        "input_ids": ids + [0] * (size - length),
+        "input_mask": [1] * length + [0] * (size - length),
+        "segment_ids": [0] * first + [1] * (length - first) + [0] * (size - length),
+        "masked_lm_positions": positions + [0] * (predictions - count),
+        "masked_lm_ids": labels + [0] * (predictions - count),
+        "masked_lm_weights": [1.0] * count + [0.0] * (predictions - count),
         "next_sentence_labels": [rng.randint(0, 1)],
     }
 
 
-def encoded(record: dict[str, list[float]], schema: record_schema.Schema) -> bytes:
-    return record_codec.encode({name: np.array([value]) for name, value in record.items()}, schema)[0]
-
-
-def write_records(
-    path: pathlib.Path, records: Iterable[dict[str, list[float]]], schema: record_schema.Schema = SCHEMA
-) -> str:
+def write_records(path: pathlib.Path, records: Iterable[dict[str, list[float]]], schema: Any = SCHEMA) -> str:
     with tf.io.TFRecordWriter(str(path)) as writer:
         for record in records:
-            writer.write(encoded(record, schema))
+            writer.write(record_codec.encode({name: np.array([value]) for name, value in record.items()}, schema)[0])
     return str(path)
 
 
-def options_for(record_files: list[str], config: str, folder: pathlib.Path, **changes: object) -> Options:
-    values = {
-        "input_file": record_files,
-        "bert_config_file": config,
-        "output_dir": str(folder),
-        "max_seq_length": LENGTH,
-        "max_predictions_per_seq": PREDICTIONS,
-        "do_train": True,
-        "train_batch_size": 8,
-        "eval_batch_size": 8,
-        "learning_rate": 1e-2,
-        "num_train_steps": 20,
-        "num_warmup_steps": 4,
-        "save_checkpoints_steps": 10,
-        "log_steps": 1,
-        "compile_parts": False,  # takes seconds
-        **changes,
-    }
-    return Options(**values)  # type: ignore[arg-type]
+def feature_specs(batch: int, length: int, predictions: int) -> dict[str, tf.TensorSpec]:
+    """Returns the shapes and types of the features of a batch."""
+    schema = record_schema.pretraining_schema(length, predictions)
+    types = {name: "float32" if "weights" in name else "int32" for name in schema}
+    return {name: tf.TensorSpec((batch, *each.shape), types[name]) for name, each in schema.items()}
 
 
-def pretrain_command(record_files: list[str], config: object, folder: pathlib.Path, *flags: str) -> list[str]:
-    return [
-        *(
-            sys.executable,
-            "-m",
-            "official_bert_cli",
-            "pretrain",
-            "--do_train",
-            f"--input_file={','.join(record_files)}",
-        ),
-        *(f"--bert_config_file={config}", f"--output_dir={folder}", f"--max_seq_length={LENGTH}"),
-        *(f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8", *flags),
-    ]
+def options_for(record_files: list[str], config_file: str, folder: pathlib.Path, **changes: Any) -> Options:
+    paths: dict[str, Any] = {"input_file": record_files, "bert_config_file": config_file, "output_dir": str(folder)}
+    sizes = {"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS}
+    batches = {"train_batch_size": 8, "eval_batch_size": 8, "learning_rate": 1e-2, "compile_parts": False}
+    steps = {"num_train_steps": 20, "num_warmup_steps": 4, "save_checkpoints_steps": 10, "log_steps": 1}
+    return Options(**{"do_train": True, **paths, **sizes, **batches, **steps, **changes})
 
 
-def pretrainer_for(
-    config: BertConfig, strategy: tf.distribute.Strategy | None = None, rate: float = 1e-2, **settings: object
-) -> Pretrainer:
-    strategy = strategy or distribution.get_strategy("one_device")
-    schedule = WarmupPolynomialDecay(rate, 20, 2)
-    return Pretrainer(config=config, strategy=strategy, schedule=schedule, seed=1, **settings)  # type: ignore[arg-type]
+def pretrain_command(record_files: list[str], config_file: object, folder: pathlib.Path, *flags: str) -> list[str]:
+    inputs = [f"--input_file={','.join(record_files)}", f"--bert_config_file={config_file}", f"--output_dir={folder}"]
+    sizes = [f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}", "--train_batch_size=8"]
+    return [sys.executable, "-m", "official_bert_cli", "pretrain", "--do_train", *inputs, *sizes, *flags]
 
 
-def batches_for(pretrainer: Pretrainer, record_files: list[str], size: int = 8):
-    data = training_batches(record_files, size, SCHEMA, seed=1)
+def pretrainer_for(config: BertConfig, strategy: Any = None, rate: float = 1e-2, **settings: Any) -> Pretrainer:
+    strategy, schedule = strategy or get_strategy("one_device"), WarmupPolynomialDecay(rate, 20, 2)
+    return Pretrainer(config=config, strategy=strategy, schedule=schedule, seed=1, **settings)
+
+
+def batches_for(pretrainer: Pretrainer, record_files: list[str], size: int = 8, schema: Any = SCHEMA, **settings: Any):
+    data = training_batches(record_files, size, schema, seed=1, **settings)
     return iter(pretrainer.strategy.experimental_distribute_dataset(data))
 
 
-def disable_dropout(config: BertConfig) -> BertConfig:
-    values = {**config.to_dict(), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return BertConfig.from_dict(values)
+def disable_dropout(config: BertConfig, **changes: Any) -> BertConfig:
+    return dataclasses.replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **changes)
 
 
 def list_weights(pretrainer: Pretrainer) -> dict[str, np.ndarray]:
     return {variable.path: np.asarray(variable).copy() for variable in pretrainer.model.variables}
+
+
+def log_values(folder: object, name: str = "loss", kind: str = "train") -> list[Any]:
+    """Returns a measurement from each line of a run's log."""
+    return [line[name] for line in read_log(str(folder), kind)]
 
 
 def checkpoint(folder: pathlib.Path, step: int) -> dict[str, np.ndarray]:
@@ -126,17 +109,20 @@ def checkpoint(folder: pathlib.Path, step: int) -> dict[str, np.ndarray]:
     }
 
 
-def steps_and_weights(
-    pretrainer: Pretrainer, batches: Iterator[dict[str, tf.Tensor]]
-) -> tuple[list[dict[str, float]], dict[str, np.ndarray]]:
+def remove_checkpoints(folder: pathlib.Path, after: int) -> None:
+    """Removes later checkpoints, as if the run had been killed after this one."""
+    for path in folder.glob("ckpt-*.*"):
+        if int(path.name.split("-")[1].split(".")[0]) > after:
+            path.unlink()
+
+
+def steps_and_weights(pretrainer: Pretrainer, record_files: list[str], size: int = 8, **settings: Any) -> Any:
     """Takes ten steps and returns the sums of each step and the final weights."""
+    batches = batches_for(pretrainer, record_files, size, **settings)
     return [pretrainer.train(batches, 1) for _ in range(10)], list_weights(pretrainer)
 
 
-def assert_same_steps(
-    found: tuple[list[dict[str, float]], dict[str, np.ndarray]],
-    expected: tuple[list[dict[str, float]], dict[str, np.ndarray]],
-) -> None:
+def assert_same_steps(found: Any, expected: Any) -> None:
     """Compares two results of `steps_and_weights`."""
     for sums, expected_sums in zip(found[0], expected[0], strict=True):
         for name in set(expected_sums) - {"input_wait"}:  # including the gradient norm before clipping
@@ -145,19 +131,16 @@ def assert_same_steps(
         np.testing.assert_allclose(found[1][path], value, atol=2e-5, err_msg=path)
 
 
-def assert_same_to_the_bit(first: dict[str, np.ndarray], second: dict[str, np.ndarray], least: int = 60) -> None:
-    assert first.keys() == second.keys()
-    assert len(first) > least
-    for name, value in first.items():
-        np.testing.assert_array_equal(second[name], value, err_msg=name)
+def assert_same_checkpoint(first: pathlib.Path, second: pathlib.Path, step: int, least: int = 60) -> None:
+    """Checks that two runs have saved the same bits, in more than `least` tensors."""
+    values, others = checkpoint(first, step), checkpoint(second, step)
+    assert len(values) > least
+    np.testing.assert_equal(others, values)
 
 
 def write_manifest(record_files: list[str], vocab_file: str, **flags: object) -> None:
     """Writes the manifest that describes how the records were made, in their folder."""
-    shards = [
-        manifest.Shard(pathlib.Path(path).name, 50, pathlib.Path(path).stat().st_size, files.sha256(path))
-        for path in record_files
-    ]
+    paths = [pathlib.Path(path) for path in record_files]
+    shards = [manifest.Shard(path.name, 50, path.stat().st_size, files.sha256(str(path))) for path in paths]
     source = {"format": manifest.FORMAT, "flags": flags, "vocabulary": files.sha256(vocab_file), "inputs": []}
-    path = pathlib.Path(record_files[0]).parent / "records.manifest.json"
-    path.write_text(manifest.Manifest(source, shards, {}).to_json())
+    (paths[0].parent / "records.manifest.json").write_text(manifest.Manifest(source, shards, {}).to_json())

@@ -1,69 +1,69 @@
 """Loading weights of any format into a pre-training model with --init_checkpoint."""
 
 import dataclasses
-import pathlib
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.checkpoints import run_checkpoints
-from official_bert.checkpoints.checkpoint import (
-    ENCODER,
-    MASKED_LM,
-    NEXT_SENTENCE,
-    POOLER,
-    PRETRAINING,
-    SEQUENCE_CLASSIFIER,
-    LoadedModel,
-    LoadOverrides,
-)
+from official_bert.checkpoints import checkpoint
+from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.checkpoints.formats import hugging_face
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import WRITABLE
-from official_bert.errors import UserError
-from official_bert.modeling.config import BertConfig
+from official_bert.checkpoints.run_checkpoints import RunCheckpoints
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.pretraining.initial_checkpoint import assign_initial_weights
 from official_bert.tokenization.casing import UNCASED
+from tests import make
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import WORDS
+from tests.make import assert_refused
 from tests.pretraining.pretraining_runs import pretrainer_for
 from tests.reference import Reference
 
+ENCODER, MASKED_LM, POOLER = checkpoint.ENCODER, checkpoint.MASKED_LM, checkpoint.POOLER
 
-def copy_values(model: Any) -> dict[str, np.ndarray]:
+
+def copy_values(model):
     return {variable.path: np.array(variable) for variable in model.variables}
 
 
+@pytest.fixture(scope="module")
+def model(tiny_config):
+    """A model whose weights a test may change."""
+    return build_pretraining_model(tiny_config)
+
+
 @pytest.mark.parametrize("format_name", list(WRITABLE))
-def test_weights_of_every_format_are_loaded(format_name: str, tiny_config: BertConfig, tmp_path: pathlib.Path):
+def test_weights_of_every_format_are_loaded(format_name, model, tiny_config, tmp_path):
     written = FORMATS[format_name].write(sample(tiny_config), str(tmp_path))
-    model = build_pretraining_model(tiny_config)
-    before, initial = copy_values(model), open_model(str(tmp_path))
+    for variable in model.variables:
+        variable.assign(tf.zeros(variable.shape))
+    initial = open_model(str(tmp_path))
     lines = assign_initial_weights(model, initial)
     for path, value in copy_values(model).items():
-        np.testing.assert_array_equal(value, written.weights.get(path, before[path]))
+        np.testing.assert_array_equal(value, written.weights.get(path, 0.0))
     assert any(" 0 unused" in line for line in lines)
     assert (initial.config, initial.casing) == (tiny_config, UNCASED)
     assert initial.require_vocab().split() == WORDS
 
 
-@pytest.mark.parametrize(("parts", "new", "unused"), [
-    ({ENCODER, MASKED_LM}, [POOLER, NEXT_SENTENCE], 0),
-    ({ENCODER, POOLER, SEQUENCE_CLASSIFIER}, [MASKED_LM, NEXT_SENTENCE], 2),
-])  # fmt: skip
-def test_heads_that_the_checkpoint_lacks_are_new_and_those_of_tasks_are_not_used(
-    parts: set[str], new: list[str], unused: int, tiny_config: BertConfig
-):
-    lines = assign_initial_weights(build_pretraining_model(tiny_config), sample(tiny_config, frozenset(parts)))
+CHECKPOINTS = [
+    ({ENCODER, MASKED_LM}, [POOLER, checkpoint.NEXT_SENTENCE], 0),
+    ({ENCODER, POOLER, checkpoint.SEQUENCE_CLASSIFIER}, [MASKED_LM, checkpoint.NEXT_SENTENCE], 2),
+]
+
+
+@pytest.mark.parametrize(("parts", "new", "unused"), CHECKPOINTS)
+def test_missing_heads_are_new_and_those_of_tasks_are_not_used(parts, new, unused, model, tiny_config):
+    lines = assign_initial_weights(model, sample(tiny_config, frozenset(parts)))
     assert f"the checkpoint has no {', no '.join(new)}: new weights are used" in lines
     assert f"{unused} unused" in lines[-2]
 
 
-def test_google_checkpoint_is_read_by_its_names(test_data: pathlib.Path):
+def test_google_checkpoint_is_read_by_its_names(test_data):
     path = str(test_data / "checkpoints" / "toy_tf1" / "bert_model.ckpt")
     toy = open_model(path)
     model = build_pretraining_model(toy.config)
@@ -71,39 +71,35 @@ def test_google_checkpoint_is_read_by_its_names(test_data: pathlib.Path):
     assert lines[-1].startswith("46 tensors loaded, 0 missing, 0 unused; 93 other tensors")
     assert "  loaded   pooler/bias from bert/pooler/dense/bias" in lines
     reader, weights = tf.train.load_checkpoint(path), copy_values(model)
-    np.testing.assert_array_equal(
-        weights["layer_1_attention_output/kernel"],
-        reader.get_tensor("bert/encoder/layer_1/attention/output/dense/kernel"),
-    )
-    np.testing.assert_array_equal(
-        weights["next_sentence/kernel"], reader.get_tensor("cls/seq_relationship/output_weights").T
-    )
-    batch = {name: np.array([[2, 5, 4, 3, 0]]) for name in ("input_ids", "masked_lm_positions")}
-    batch |= {"input_mask": np.array([[1, 1, 1, 1, 0]]), "segment_ids": np.array([[0, 0, 1, 1, 0]])}
-    batch["masked_lm_positions"] = np.array([[1, 2]])
+    kernel = reader.get_tensor("bert/encoder/layer_1/attention/output/dense/kernel")
+    np.testing.assert_array_equal(weights["layer_1_attention_output/kernel"], kernel)
+    kernel = reader.get_tensor("cls/seq_relationship/output_weights").T
+    np.testing.assert_array_equal(weights["next_sentence/kernel"], kernel)
+    batch = {"input_ids": np.array([[2, 5, 4, 3, 0]]), "input_mask": np.array([[1, 1, 1, 1, 0]])}
+    batch |= {"segment_ids": np.array([[0, 0, 1, 1, 0]]), "masked_lm_positions": np.array([[1, 2]])}
     masked_lm, next_sentence = Reference(weights, toy.config).predict(**batch)
     outputs = model(batch)
     np.testing.assert_allclose(outputs["masked_lm_logits"], masked_lm, atol=1e-5)
     np.testing.assert_allclose(outputs["next_sentence_logits"], next_sentence, atol=1e-5)
 
 
-def test_tensors_of_a_file_without_a_configuration_may_differ_if_they_are_allowed(tiny_config: BertConfig, tmp_path):
-    run_checkpoints.RunCheckpoints(str(tmp_path), pretrainer_for(tiny_config).variables, keep=1).save(1)
+def test_tensors_of_a_file_without_a_configuration_may_differ_if_they_are_allowed(tiny_config, tmp_path):
+    RunCheckpoints(str(tmp_path), pretrainer_for(tiny_config).variables, keep=1).save(1)
     config = dataclasses.replace(tiny_config, num_hidden_layers=1, intermediate_size=32)
 
-    def read(*allow: str) -> LoadedModel:
+    def read(*allow):
         return open_model(str(tmp_path), LoadOverrides(fallback_config=config, allow=allow))
 
-    with pytest.raises(UserError, match=r"unexpected: model/layer_1_.*--init_allow=model/layer_1_"):
-        read("layer_0_output/kernel", "layer_0_intermediate/.*")
-    with pytest.raises(UserError, match=r"layer_0_int.* shape \[8, 16\]; expected \[8, 32\].*=layer_0_intermediate/k"):
-        read("layer_0_output/kernel", "model/layer_1_.*")
+    unexpected = r"unexpected: model/layer_1_.*--init_allow=model/layer_1_"
+    assert_refused(unexpected, read, "layer_0_output/kernel", "layer_0_intermediate/.*")
+    shape = r"layer_0_int.* shape \[8, 16\]; expected \[8, 32\].*=layer_0_intermediate/k"
+    assert_refused(shape, read, "layer_0_output/kernel", "model/layer_1_.*")
     allow = ["layer_0_(intermediate/.*|output/kernel)", "model/layer_1_.*"]
     model, initial = build_pretraining_model(config), read(*allow)
     before = copy_values(model)
     missing = {"layer_0_intermediate/kernel", "layer_0_intermediate/bias", "layer_0_output/kernel"}
-    with pytest.raises(UserError, match="layer_0_intermediate/kernel is missing.*--init_allow=layer_0_intermediate/k"):
-        assign_initial_weights(model, initial)
+    refused = "layer_0_intermediate/kernel is missing.*--init_allow=layer_0_intermediate/k"
+    assert_refused(refused, assign_initial_weights, model, initial)
     np.testing.assert_equal(copy_values(model), before)
     assert f"{len(missing)} missing, 0 unused; " in assign_initial_weights(model, initial, allow)[-1]
     changed = {path for path, value in copy_values(model).items() if np.any(before[path] != value)}
@@ -111,11 +107,9 @@ def test_tensors_of_a_file_without_a_configuration_may_differ_if_they_are_allowe
     assert not changed & missing
 
 
-def test_weights_that_the_model_has_no_place_for_are_refused(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    hugging_face.write(sample(tiny_config, PRETRAINING), str(tmp_path))
-    smaller, initial = (
-        build_pretraining_model(dataclasses.replace(tiny_config, num_hidden_layers=1)), open_model(str(tmp_path)),
-    )  # fmt: skip
-    with pytest.raises(UserError, match="layer_1_attention_query/kernel is unused.*--init_allow=layer_1"):
-        assign_initial_weights(smaller, initial)
+def test_weights_that_the_model_has_no_place_for_are_refused(tiny_config, tmp_path):
+    hugging_face.write(sample(tiny_config), str(tmp_path))
+    initial, smaller = open_model(str(tmp_path)), build_pretraining_model(make.tiny_config(num_hidden_layers=1))
+    refused = "layer_1_attention_query/kernel is unused.*--init_allow=layer_1"
+    assert_refused(refused, assign_initial_weights, smaller, initial)
     assert "16 unused" in assign_initial_weights(smaller, initial, ["layer_1_.*"])[-1]

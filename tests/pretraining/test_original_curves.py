@@ -8,9 +8,8 @@ import pytest
 
 from data_gen.options import RecordOptions
 from official_bert.pretraining.run import pretrain
-from official_bert.runs.training_log import TRAIN, read_log
 from tests.conftest import ROOT
-from tests.pretraining.pretraining_runs import options_for
+from tests.pretraining.pretraining_runs import log_values, options_for
 
 ORIGINAL = ROOT / "tests" / "golden" / "original" / "curves"
 STEPS, POINT = 1000, 50  # steps of a run, and steps averaged into one point of its curve
@@ -20,47 +19,29 @@ LOSSES = {"masked_lm_loss": 0.05, "next_sentence_loss": 0.005}  # minimum wideni
 
 
 @pytest.fixture(scope="module")
-def records(test_data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def records(test_data, tmp_path_factory) -> str:
     from data_gen.pipelines import one_machine  # not available on a TPU host
 
-    path = tmp_path_factory.mktemp("records") / "train.tfrecord"
+    path = str(tmp_path_factory.mktemp("records") / "train.tfrecord")
+    text = [str(test_data / "corpus" / "enwiki" / f"wiki_0{number}") for number in range(3)]
+    vocab_file = str(test_data / "vocab" / "bert-base-uncased-vocab.txt")
+    settings = {"max_seq_length": 64, "max_predictions_per_seq": 10, "dupe_factor": 2, "random_seed": 12345}
     one_machine.create_pretraining_data(
-        RecordOptions(
-            input_file=[str(test_data / "corpus" / "enwiki" / f"wiki_0{number}") for number in range(3)],
-            output_file=[str(path)],
-            vocab_file=str(test_data / "vocab" / "bert-base-uncased-vocab.txt"),
-            max_seq_length=64,
-            max_predictions_per_seq=10,
-            dupe_factor=2,
-            random_seed=12345,
-        )
+        RecordOptions(input_file=text, output_file=[path], vocab_file=vocab_file, **settings)
     )
     return path
 
 
-def measure_curve(records: pathlib.Path, seed: int, folder: pathlib.Path) -> dict[str, list[float]]:
+def measure_curve(records: str, seed: int, folder: pathlib.Path) -> dict[str, list[float]]:
     """Runs pre-training and returns its losses as means over POINT steps, like the golden files."""
     config = str(ROOT / "configs" / "models" / "uncased_L-2_H-128_A-2.json")
+    sizes = {"max_seq_length": 64, "max_predictions_per_seq": 10, "train_batch_size": 32}
+    steps = {"num_train_steps": STEPS, "save_checkpoints_steps": STEPS, "num_warmup_steps": 100, "log_steps": POINT}
     pretrain(
-        options_for(
-            [str(records)],
-            config,
-            folder,
-            max_seq_length=64,
-            max_predictions_per_seq=10,
-            train_batch_size=32,
-            learning_rate=1e-3,
-            num_train_steps=STEPS,
-            num_warmup_steps=100,
-            save_checkpoints_steps=STEPS,
-            log_steps=POINT,
-            random_seed=seed,
-            jit_compile=True,
-        )
+        options_for([records], config, folder, learning_rate=1e-3, random_seed=seed, jit_compile=True, **sizes, **steps)
     )
-    lines = read_log(str(folder), TRAIN)
-    assert [line["step"] for line in lines] == list(range(POINT, STEPS + 1, POINT))
-    return {name: [line[name] for line in lines] for name in LOSSES}
+    assert log_values(folder, "step") == list(range(POINT, STEPS + 1, POINT))
+    return {name: log_values(folder, name) for name in LOSSES}
 
 
 def windows(curves: list[dict[str, list[float]]], name: str) -> np.ndarray:
@@ -94,7 +75,7 @@ def test_bands_that_lie_apart_are_found():
 
 
 @pytest.mark.slow
-def test_curves_of_bert_tiny_lie_in_the_band_of_the_originals(records: pathlib.Path, tmp_path: pathlib.Path):
+def test_curves_of_bert_tiny_lie_in_the_band_of_the_originals(records, tmp_path):
     """Seeds differ most in the step, after some hundreds, at which a run starts to use context."""
     theirs = [json.loads((ORIGINAL / f"seed_{seed}.json").read_text()) for seed in SEEDS]
     ours = [measure_curve(records, seed, tmp_path / str(seed)) for seed in OURS]

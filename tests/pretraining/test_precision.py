@@ -2,54 +2,48 @@
 
 import pytest
 
-from official_bert.errors import UserError
-from official_bert.modeling.config import BertConfig
 from official_bert.optimization import distribution, precision
 from official_bert.optimization.precision import resolve_dtype, should_jit_compile
 from official_bert.pretraining.run import pretrain
 from official_bert.pretraining.run_metadata import read_run_metadata
+from tests.make import assert_refused
 
 
-def set_times(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
-    monkeypatch.setattr(precision, "_time_products", lambda *_: seconds)
+def set_bfloat16_time(monkeypatch, seconds):
+    """Sets the measured time of a product in bfloat16. It takes one second in float32."""
+    monkeypatch.setattr(precision, "_time_products", lambda *_: {"float32": 1.0, "bfloat16": seconds})
 
 
-def resolve(dtype: str, earlier: str | None, config: BertConfig, strategy: object = None) -> str:
-    return resolve_dtype(dtype, earlier, strategy or distribution.get_strategy("one_device"), config, 64)
+SELECTIONS = [
+    ("auto", None, 0.5, "bfloat16"),
+    ("auto", None, 0.79, "bfloat16"),
+    ("auto", None, 0.9, "float32"),
+    ("auto", None, 2.0, "float32"),
+    ("auto", "bfloat16", 2.0, "bfloat16"),
+    ("float16", "bfloat16", 0.5, "float16"),
+]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"), [(0.5, "bfloat16"), (0.79, "bfloat16"), (0.9, "float32"), (2.0, "float32")]
-)
-def test_bfloat16_is_selected_if_products_are_clearly_faster(
-    tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch, seconds: float, expected: str
-):
-    set_times(monkeypatch, float32=1.0, bfloat16=seconds)
-    assert resolve("auto", None, tiny_config) == expected
+@pytest.mark.parametrize(("dtype", "earlier", "seconds", "expected"), SELECTIONS)
+def test_bfloat16_is_selected_if_it_is_clearly_faster(dtype, earlier, seconds, expected, tiny_config, monkeypatch):
+    set_bfloat16_time(monkeypatch, seconds)
+    assert resolve_dtype(dtype, earlier, distribution.get_strategy("one_device"), tiny_config, 64) == expected
 
 
-def test_only_auto_is_measured_and_only_once_in_a_run(tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(precision, "_time_products", None)
-    assert resolve("float16", "bfloat16", tiny_config) == "float16"
-    assert resolve("auto", "bfloat16", tiny_config) == "bfloat16"
-
-
-def test_workers_cannot_agree_on_a_measured_precision(tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch):
+def test_workers_cannot_agree_on_a_measured_precision(tiny_config, monkeypatch):
     monkeypatch.setattr(distribution, "is_multi_worker", lambda _: True)
-    with pytest.raises(UserError, match="--dtype=auto.*multi_worker"):
-        resolve("auto", None, tiny_config)
+    assert_refused("--dtype=auto.*multi_worker", resolve_dtype, "auto", None, None, tiny_config, 64)
 
 
-def test_xla_does_not_compile_bfloat16_products_on_a_cpu(monkeypatch: pytest.MonkeyPatch):
-    strategy = distribution.get_strategy("one_device")
+def test_xla_does_not_compile_bfloat16_products_on_a_cpu(monkeypatch):
     monkeypatch.setattr(distribution, "compiles_parts", lambda _: True)
-    assert [should_jit_compile(True, dtype, strategy) for dtype in ("float32", "bfloat16")] == [True, False]
-    assert not should_jit_compile(False, "float32", strategy)
+    assert [should_jit_compile(True, dtype, None) for dtype in ("float32", "bfloat16")] == [True, False]
+    assert not should_jit_compile(False, "float32", None)
     monkeypatch.setattr(distribution, "compiles_parts", lambda _: False)  # As if on a GPU.
-    assert should_jit_compile(True, "bfloat16", strategy)
+    assert should_jit_compile(True, "bfloat16", None)
 
 
-def test_both_precisions_are_timed(monkeypatch: pytest.MonkeyPatch):
+def test_both_precisions_are_timed(monkeypatch):
     monkeypatch.setattr(precision, "_SECONDS", 0.01)
     seconds = precision._time_products(64, 16, 64)
     assert set(seconds) == {"float32", "bfloat16"}
@@ -57,14 +51,10 @@ def test_both_precisions_are_timed(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
-def test_pretraining_writes_the_selected_precision_and_resumes_with_it(
-    make_options, tmp_path, monkeypatch: pytest.MonkeyPatch
-):
-    set_times(monkeypatch, float32=1.0, bfloat16=0.5)
-    assert pretrain(make_options(tmp_path / "run", dtype="auto", num_train_steps=2)) == 0
-    assert read_run_metadata(str(tmp_path / "run"))["flags"]["dtype"] == "bfloat16"
-    set_times(monkeypatch, float32=1.0, bfloat16=2.0)
-    assert pretrain(make_options(tmp_path / "run", dtype="auto", num_train_steps=2)) == 0
-    assert read_run_metadata(str(tmp_path / "run"))["flags"]["dtype"] == "bfloat16"
-    with pytest.raises(UserError, match="--dtype was 'bfloat16' and is 'float32'"):
-        pretrain(make_options(tmp_path / "run", dtype="float32", num_train_steps=2))
+def test_pretraining_writes_the_selected_precision_and_resumes_with_it(make_options, tmp_path, monkeypatch):
+    for seconds in (0.5, 2.0):
+        set_bfloat16_time(monkeypatch, seconds)
+        assert pretrain(make_options(dtype="auto", num_train_steps=2)) == 0
+        assert read_run_metadata(str(tmp_path / "run"))["flags"]["dtype"] == "bfloat16"
+    options = make_options(dtype="float32", num_train_steps=2)
+    assert_refused("--dtype was 'bfloat16' and is 'float32'", pretrain, options)

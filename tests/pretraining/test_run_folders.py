@@ -1,11 +1,10 @@
-"""Run folders with unusual names, with lost or damaged files, and resuming from them."""
+"""Run folders with unusual names, with lost, damaged or unfinished checkpoints, and resuming from them."""
 
-import functools
-import json
-import os
 import pathlib
-import shutil
+import resource
+from unittest import mock
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,184 +12,175 @@ import tensorflow as tf
 import official_bert
 from official_bert.checkpoints import bundle
 from official_bert.checkpoints.loading import load_pretraining_model
-from official_bert.errors import UserError
+from official_bert.checkpoints.run_checkpoints import RunCheckpoints, get_stored_name
 from official_bert.pretraining import monitor
-from official_bert.pretraining.options import Options
 from official_bert.pretraining.run import pretrain
-from official_bert.runs.training_log import TrainingLog, read_log
-from tests.conftest import WORDS
-from tests.make import assert_refused
-from tests.pretraining.pretraining_runs import OptionsMaker, options_for
-
-FOUR_STEPS = {"num_train_steps": 4, "save_checkpoints_steps": 2}
+from tests.make import assert_refused, flip_bits, write_text, write_vocab
+from tests.pretraining.pretraining_runs import assert_same_checkpoint, log_values, remove_checkpoints
 
 
-def checkpoints_in(folder: pathlib.Path) -> list[str]:
-    return sorted(path.stem for path in folder.iterdir() if path.suffix == ".index")
+def list_checkpoints(folder: pathlib.Path, pattern: str = "*.index") -> set[str]:
+    return {path.name.split(".")[0] for path in folder.iterdir() if path.match(pattern)}
+
+
+def assert_loaders_read(folder: pathlib.Path, step: int) -> None:
+    """Checks that pre-training and encoder models are loaded from this checkpoint."""
+    expected = bundle.open_bundle(str(folder / f"ckpt-{step}")).read(get_stored_name("pooler/kernel"))
+    for model in (load_pretraining_model(str(folder)).model, official_bert.load(str(folder)).model):
+        kernel = next(each for each in model.variables if each.path == "pooler/kernel")
+        np.testing.assert_array_equal(np.asarray(kernel), expected)
 
 
 @pytest.mark.slow
-def test_a_folder_with_brackets_in_its_name_goes_on_keeps_as_many_as_asked_for_and_is_read(
-    make_options, record_files, vocab_file, tmp_path, capsys
-):
+def test_a_folder_with_brackets_in_its_name_goes_on(make_options, record_files, vocab_file, tmp_path, capsys):
     folder = tmp_path / "run[1]*"
-    settings = {"num_train_steps": 4, "save_checkpoints_steps": 2, "keep_checkpoint_max": 1, "vocab_file": vocab_file}
-    best = {"eval_input_file": record_files, "eval_steps": 2}
-    pretrain(make_options(folder, **settings, **best))
-    assert checkpoints_in(folder) == ["ckpt-4"]
-    longer = {**settings, "num_train_steps": 6, "allow_changes": ["num_train_steps"]}
-    pretrain(make_options(folder, **longer, **best))
+    changes = {"save_checkpoints_steps": 2, "keep_checkpoint_max": 1, "vocab_file": vocab_file}
+    changes |= {"eval_input_file": record_files, "eval_steps": 2}
+    pretrain(make_options(folder, num_train_steps=4, **changes))
+    assert list_checkpoints(folder) == {"ckpt-4"}
+    pretrain(make_options(folder, num_train_steps=6, allow_changes=["num_train_steps"], **changes))
     assert f"resuming from {folder}/ckpt-4, step 4" in capsys.readouterr().out
-    assert [line["step"] for line in read_log(str(folder), "train")] == [1, 2, 3, 4, 5, 6]
-    assert {path.name.split(".")[0] for path in folder.glob("ckpt*")} == {"ckpt-6"}
-    model, _, _ = load_pretraining_model(str(folder))
-    encoder = official_bert.load(str(folder)).model
-    source = bundle.open_bundle(str(folder / "ckpt-6"))
-    for loaded in (model, encoder):
-        kernel = next(each for each in loaded.variables if each.path == "pooler/kernel")
-        stored = source.read("model/pooler.Skernel/.ATTRIBUTES/VARIABLE_VALUE")
-        np.testing.assert_array_equal(np.asarray(kernel), stored)
+    assert log_values(folder, "step") == [1, 2, 3, 4, 5, 6]
+    assert list_checkpoints(folder, "ckpt*") == {"ckpt-6"}
+    assert_loaders_read(folder, 6)
 
 
-@pytest.fixture(scope="module")
-def shared_four_steps(shared_record_files: list[str], shared_run: pathlib.Path, tmp_path_factory) -> pathlib.Path:
-    """A run with the checkpoints ckpt-2 and ckpt-4. Tests must not change it."""
-    folder = tmp_path_factory.mktemp("four_steps")
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    config = str(shared_run / "bert_config.json")
-    vocab_file = str(folder / "vocab.txt")
-    pretrain(options_for(shared_record_files, config, folder / "run", vocab_file=vocab_file, **FOUR_STEPS))
-    return folder / "run"
-
-
-@pytest.fixture
-def run_folder(shared_four_steps: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A copy of `shared_four_steps` that a test may change."""
-    shutil.copytree(shared_four_steps, tmp_path / "run")
-    return tmp_path / "run"
-
-
-@pytest.fixture
-def four_steps(make_options: OptionsMaker, vocab_file: str, run_folder: pathlib.Path) -> OptionsMaker:
-    """Builds the options of the run in `run_folder` from the changed ones."""
-    return functools.partial(make_options, run_folder, vocab_file=vocab_file, **FOUR_STEPS)
-
-
-def test_the_newest_whole_checkpoint_is_found_whatever_the_file_named_checkpoint_says(four_steps, run_folder, capsys):
+def test_the_newest_whole_checkpoint_is_found_without_the_state_file(make_options, finished_run, capsys):
     for content in (b"", b'model_checkpoint_path: "ckpt-77"\n', b"\x00garbage: {"):
-        (run_folder / "checkpoint").write_bytes(content)
-        assert bundle.find_prefix(str(run_folder)) == f"{run_folder}/ckpt-4"
-    pretrain(four_steps())
-    assert f"resuming from {run_folder}/ckpt-4" in capsys.readouterr().out
+        (finished_run / "checkpoint").write_bytes(content)
+        assert bundle.find_prefix(str(finished_run)) == f"{finished_run}/ckpt-20"
+    pretrain(make_options())
+    assert f"resuming from {finished_run}/ckpt-20" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_loaders_and_training_pass_over_a_damaged_checkpoint_alike(
-    four_steps, make_options, run_folder, tmp_path, capsys
-):
-    data = run_folder / "ckpt-4.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:1000])
-    expected = tf.train.load_variable(
-        str(run_folder / "ckpt-2"), "model/word_embeddings.Sembeddings/.ATTRIBUTES/VARIABLE_VALUE"
-    )
-    model, _, _ = load_pretraining_model(str(run_folder))
-    encoder = official_bert.load(str(run_folder)).model
-    for loaded in (model, encoder):
-        table = next(each for each in loaded.variables if each.path == "word_embeddings/embeddings")
-        np.testing.assert_array_equal(np.asarray(table), expected)
-    other = make_options(tmp_path / "other", init_checkpoint=str(run_folder), num_train_steps=1)
-    pretrain(other)
-    pretrain(four_steps())
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_damaged_checkpoint_is_passed_over(make_options, shared_run, finished_run, is_cut, capsys):
+    write_vocab(finished_run / "vocab.txt")
+    data = finished_run / "ckpt-20.data-00000-of-00001"
+    if is_cut:
+        data.write_bytes(data.read_bytes()[:1000])
+    else:
+        flip_bits(data, data.stat().st_size // 2)
+    assert_loaders_read(finished_run, 10)
+    pretrain(make_options("other", init_checkpoint=str(finished_run), num_train_steps=1))
+    pretrain(make_options())
     output = capsys.readouterr().out
-    assert output.count("ckpt-4 is damaged and skipped") >= 3
-    assert f"resuming from {run_folder}/ckpt-2, step 2" in output
-    assert checkpoints_in(run_folder) == ["ckpt-2", "ckpt-4"]
+    assert output.count("ckpt-20 is damaged and skipped") >= 3
+    assert f"resuming from {finished_run}/ckpt-10, step 10" in output
+    assert_same_checkpoint(shared_run, finished_run, 20)
 
 
-def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_unasked(four_steps, run_folder, capsys):
-    for path in run_folder.glob("*.index"):
+def test_a_run_whose_checkpoints_are_gone_or_damaged_is_not_begun_anew_unasked(make_options, finished_run, capsys):
+    log = (finished_run / "train.jsonl").read_text()
+    contents = {path: path.read_bytes() for path in finished_run.glob("ckpt-*.data*")}
+    for path in contents:
+        path.write_bytes(b"nothing")
+    message = "the checkpoints .*ckpt-20, .*ckpt-10 cannot be read; .*; --begin_anew"
+    assert_refused(message, pretrain, make_options())
+    assert list_checkpoints(finished_run) == {"ckpt-10", "ckpt-20"}
+    for path in finished_run.glob("*.index"):
         path.unlink()
-    log = (run_folder / "train.jsonl").read_text()
-    again = four_steps()
-    message = r"saved checkpoints and logged 4 steps, but they are missing \(ckpt-\*.index\).* --begin_anew"
-    assert_refused(message, pretrain, again)
-    (run_folder / "checkpoint").unlink()  # the log is evidence enough: step 4 comes after the save of step 2
-    assert_refused(message, pretrain, again)
-    assert (run_folder / "train.jsonl").read_text() == log
+    message = r"saved checkpoints and logged 20 steps, but they are missing \(ckpt-\*.index\).* --begin_anew"
+    assert_refused(message, pretrain, make_options())
+    (finished_run / "checkpoint").unlink()  # the log is evidence enough: step 20 comes after the save of step 10
+    assert_refused(message, pretrain, make_options())
+    assert (finished_run / "train.jsonl").read_text() == log
     capsys.readouterr()
     # Any option may change, because nothing is resumed.
-    changed = {"begin_anew": True, "learning_rate": 1e-3}
-    pretrain(four_steps(**changed))
-    assert "from step 0 to 4" in capsys.readouterr().out
+    changes = {"begin_anew": True, "learning_rate": 1e-3, "num_train_steps": 2}
+    pretrain(make_options(**changes))
+    assert "from step 0 to 2" in capsys.readouterr().out
+    assert bundle.find_damage(str(finished_run / "ckpt-2")) is None
     # The flag has no effect if a checkpoint exists, so the same command resumes the run.
-    pretrain(four_steps(**changed))
+    pretrain(make_options(**changes))
     assert "resuming from" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_checkpoints_that_are_all_damaged_are_left_alone_until_asked(four_steps, run_folder):
-    for path in run_folder.glob("ckpt-*.data*"):
-        path.write_bytes(b"nothing")
-    with pytest.raises(UserError, match="the checkpoints .*ckpt-4, .*ckpt-2 cannot be read; .*; --begin_anew"):
-        pretrain(four_steps())
-    assert checkpoints_in(run_folder) == ["ckpt-2", "ckpt-4"]
-    pretrain(four_steps(begin_anew=True))
-    assert bundle.find_damage(str(run_folder / "ckpt-4")) is None
+def test_a_run_that_was_killed_before_its_first_save_begins_again(make_options, shared_run, finished_run):
+    remove_checkpoints(finished_run, after=0)
+    (finished_run / "checkpoint").unlink()
+    log = finished_run / "train.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:2]))
+    (finished_run / "ckpt-10_temp").mkdir()
+    pretrain(make_options())
+    assert log_values(finished_run) == log_values(shared_run)
 
 
-@pytest.mark.slow
-def test_a_run_that_was_killed_before_its_first_save_begins_again(four_steps, run_folder):
-    for path in [*run_folder.glob("ckpt*"), run_folder / "checkpoint"]:
-        path.unlink()
-    log = run_folder / "train.jsonl"
-    lines = log.read_text().splitlines(keepends=True)
-    log.write_text("".join(lines[:2]))
-    (run_folder / "ckpt-2_temp").mkdir()
-    pretrain(four_steps())
-    assert [line["loss"] for line in read_log(str(run_folder), "train")] == [json.loads(line)["loss"] for line in lines]
+def test_a_save_that_fails_leaves_the_other_checkpoints(tmp_path, monkeypatch):
+    values = keras.Variable(np.arange(1000.0), name="values")
+    saved = RunCheckpoints(str(tmp_path), {"model": [values]}, keep=5)
+    write = saved._checkpoint.write
+
+    def fill(path: str) -> None:
+        write(path)
+        open(f"{path}.index", "w").close()
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    def fail(step: int, *expected: str) -> None:
+        message = f"cannot save step {step} in .*; the earlier checkpoints are intact. Free disk space"
+        assert_refused(message, saved.save, step)
+        assert list_checkpoints(tmp_path, "*") == set(expected)
+
+    monkeypatch.setattr(saved._checkpoint, "write", fill)  # the disk is full at the index
+    fail(2)
+    assert saved.restore_latest() is None
+    monkeypatch.undo()
+    saved.save(20)
+    values.assign(values + 1.0)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # writes fail as on a full disk
+    try:
+        fail(2, "ckpt-20", "checkpoint")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    # A step that is already saved is kept if its second save fails before writing files.
+    monkeypatch.setattr(saved._checkpoint, "write", mock.Mock(side_effect=OSError("No space left on device")))
+    fail(20, "ckpt-20", "checkpoint")
+    # The next run removes what a kill leaves in the middle of a save.
+    (tmp_path / "ckpt-30.data-00000-of-00001").write_bytes(b"half")
+    (tmp_path / "ckpt-30_temp").mkdir()
+    (tmp_path / "ckpt-40.index").touch()
+    (tmp_path / "ckpt-40.data-00000-of-00001").write_bytes(b"whole")
+    assert saved.find_newest_complete() == str(tmp_path / "ckpt-20")
+    saved.remove_unfinished()
+    assert list_checkpoints(tmp_path, "*") == {"ckpt-20", "checkpoint"}
+    saved.restore_latest()
+    np.testing.assert_array_equal(values, np.arange(1000.0))
 
 
 @pytest.mark.slow
 def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(make_options, tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, "_MOST_SKIPPED", 8)
     # At this high rate the first step is finite, and all later ones are not.
-    saves = {"save_checkpoints_steps": 1, "keep_checkpoint_max": 3}
-    options = make_options(tmp_path / "run", learning_rate=1e30, num_warmup_steps=0, on_nonfinite="skip", **saves)
-    with pytest.raises(
-        UserError,
-        match=r"The same command resumes from ckpt-1, which was saved before it\. To avoid it, lower .*\(8 steps in a",
-    ):
-        pretrain(options)
-    assert checkpoints_in(tmp_path / "run") == ["ckpt-1"]
-    # As left by an older version, which saved while it skipped steps.
-    for step in (5, 6):
-        for ending in ("index", "data-00000-of-00001"):
-            shutil.copy(tmp_path / "run" / f"ckpt-1.{ending}", tmp_path / "run" / f"ckpt-{step}.{ending}")
-    os.remove(tmp_path / "run" / "ckpt-1.index")
-    with pytest.raises(
-        UserError, match="Remove ckpt-6, ckpt-5, which were saved while steps were skipped, to start again. To"
-    ):
-        monitor.Monitor.check_finite(*finite_check(options, tmp_path, skipped=8, last=9))
+    changes = {"learning_rate": 1e30, "num_warmup_steps": 0, "save_checkpoints_steps": 1, "keep_checkpoint_max": 3}
+    remedy = r"resumes from ckpt-1, which was saved before it\. To avoid it, lower .*\(8 steps in a"
+    assert_refused(remedy, pretrain, make_options(on_nonfinite="skip", **changes))
+    assert list_checkpoints(tmp_path / "run") == {"ckpt-1"}
+    assert log_values(tmp_path / "run", "step") == [1]
 
 
-def finite_check(options: Options, tmp_path: pathlib.Path, skipped: int, last: int):
-    """Returns a monitor and arguments of its check_finite for a call of one step after `skipped` skipped steps."""
-
-    class Records:
-        def record_locations(self, *_: object) -> str:
-            return "0.tfrecord: 1"
-
+def check_finite(options, skipped, last, steps=1, is_finite_at_end=False):
+    """Returns a monitor after the last of `skipped` skipped steps, in a call of `steps` steps."""
     watched = monitor.Monitor.__new__(monitor.Monitor)
-    watched.options, watched.skipped_in_a_row = options, skipped - 1
-    sums = {"nonfinite_steps": 1.0, "nonfinite_losses": 1.0, "nonfinite_at_end": 1.0, "nonfinite_step": float(last),
-            "nonfinite_loss": float("nan"), "nonfinite_norm": float("nan")}  # fmt: skip
-    return watched, sums, last - 1, last, 0, options.phases[0], Records()
+    watched.options, watched.skipped_in_a_row, watched.log = options, skipped - 1, mock.Mock()
+    sums = dict.fromkeys(["nonfinite_steps", "nonfinite_losses", "nonfinite_loss", "nonfinite_norm"], 1.0)
+    sums |= {"nonfinite_at_end": 1.0 - is_finite_at_end, "nonfinite_step": float(last)}
+    records = mock.Mock(record_locations=lambda *_: "0.tfrecord: 1")
+    watched.check_finite(sums, last - steps, last, 0, options.phases[0], records)
+    return watched
 
 
-def test_a_call_that_ends_with_finite_steps_begins_the_count_of_skipped_ones_again(make_options, tmp_path):
-    options = make_options(tmp_path / "run", on_nonfinite="skip")
-    watched, sums, *_, phase, records = finite_check(options, tmp_path, skipped=100, last=1)
-    watched.log = TrainingLog(None, 0)
+def test_a_run_that_only_skips_steps_is_stopped(make_options, tmp_path):
+    options = make_options(on_nonfinite="skip")
+    assert check_finite(options, skipped=99, last=99).skipped_in_a_row == 99
     # One of a thousand steps was skipped, so not every step of the run is skipped.
-    watched.check_finite({**sums, "nonfinite_at_end": 0.0}, 0, 1000, 0, phase, records)
-    assert watched.skipped_in_a_row == 0
+    assert check_finite(options, skipped=100, last=1000, steps=1000, is_finite_at_end=True).skipped_in_a_row == 0
+    stopped = r"0.tfrecord: 1\. No checkpoint was saved before it.*\(100 steps in a row were skipped\)"
+    assert_refused(stopped, check_finite, options, skipped=100, last=101)
+    # As left by an older version, which saved while it skipped steps.
+    for step in (1, 5, 6):
+        write_text(tmp_path / "run" / f"ckpt-{step}.index", "")
+    remedy = "Remove ckpt-6, ckpt-5, which were saved while steps were skipped, to resume from ckpt-1. To"
+    assert_refused(remedy, check_finite, options, skipped=100, last=101)

@@ -5,24 +5,16 @@ import re
 import signal
 import subprocess
 import time
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.modeling.config import BertConfig
-from official_bert.optimization import distribution
+from official_bert.optimization.distribution import get_strategy
 from official_bert.runs.training_log import read_log
 from tests.conftest import ROOT
-from tests.pretraining.pretraining_runs import (
-    assert_same_steps,
-    batches_for,
-    disable_dropout,
-    pretrain_command,
-    pretrainer_for,
-    steps_and_weights,
-)
+from tests.make import tiny_config, write_text
+from tests.pretraining import pretraining_runs as runs
 from tests.processes import run_marked_tests, worker_environments
 
 
@@ -33,20 +25,21 @@ def test_two_devices_equal_one():
     assert "2 passed" in run_marked_tests(2, __file__)
 
 
-@pytest.mark.two_devices
-def test_two_devices_take_the_same_steps_as_one(tiny_config: BertConfig, record_files: list[str]):
-    results = []
-    for name in ("one_device", "mirrored"):
-        strategy = distribution.get_strategy(name)
-        assert strategy.num_replicas_in_sync == (2 if name == "mirrored" else 1)
-        pretrainer = pretrainer_for(disable_dropout(tiny_config), strategy)
-        results.append(steps_and_weights(pretrainer, batches_for(pretrainer, record_files)))
-    assert_same_steps(results[1], results[0])
+def take_steps(device, devices, record_files, size=8, **settings):
+    strategy = get_strategy(device)
+    assert strategy.num_replicas_in_sync == devices
+    pretrainer = runs.pretrainer_for(runs.disable_dropout(tiny_config()), strategy, **settings)
+    return runs.steps_and_weights(pretrainer, record_files, size)
 
 
 @pytest.mark.two_devices
-def test_dropout_differs_between_devices_and_steps(tiny_config: BertConfig):
-    pretrainer = pretrainer_for(tiny_config, distribution.get_strategy("mirrored"))
+def test_two_devices_take_the_same_steps_as_one(record_files):
+    runs.assert_same_steps(take_steps("mirrored", 2, record_files), take_steps("one_device", 1, record_files))
+
+
+@pytest.mark.two_devices
+def test_dropout_differs_between_devices_and_steps():
+    pretrainer = runs.pretrainer_for(tiny_config(), get_strategy("mirrored"))
 
     @tf.function
     def seeds():
@@ -69,93 +62,78 @@ def test_eight_devices_equal_one():
 
 
 @pytest.mark.eight_devices
-def test_eight_devices_with_micro_batches_take_the_same_steps_as_one(tiny_config: BertConfig, record_files):
-    results = []
-    for name, parts in (("one_device", 1), ("mirrored", 2)):
-        strategy = distribution.get_strategy(name)
-        assert strategy.num_replicas_in_sync == (8 if name == "mirrored" else 1)
-        pretrainer = pretrainer_for(disable_dropout(tiny_config), strategy, micro_batches=parts, skip_nonfinite=True)
-        results.append(steps_and_weights(pretrainer, batches_for(pretrainer, record_files, size=16)))
-    assert_same_steps(results[1], results[0])
+def test_eight_devices_with_micro_batches_take_the_same_steps_as_one(record_files):
+    found = take_steps("mirrored", 8, record_files, 16, micro_batches=2, skip_nonfinite=True)
+    runs.assert_same_steps(found, take_steps("one_device", 1, record_files, 16, skip_nonfinite=True))
 
 
 @pytest.mark.slow
 @pytest.mark.core
-def test_two_workers_equal_one(tiny_config: BertConfig, record_files, tmp_path, vocab_file):
+def test_two_workers_equal_one(record_files, tmp_path, vocab_file):
     """Launches two real processes with the command, stopped by a signal to one and by its loss, and then resumed."""
-    (tmp_path / "config.json").write_text(disable_dropout(tiny_config).to_json())
-
-    def command(folder: str, steps: int, *flags: str) -> list[str]:
-        rates = ("--log_steps=2", "--learning_rate=1e-3", "--num_warmup_steps=2", f"--num_train_steps={steps}")
-        config = tmp_path / "config.json"
-        return pretrain_command(record_files, config, tmp_path / folder, f"--vocab_file={vocab_file}", *rates, *flags)
-
+    config = write_text(tmp_path / "config.json", runs.disable_dropout(tiny_config()).to_json())
+    one, two = tmp_path / "one", tmp_path / "two"
     environments = worker_environments(2)
 
-    def launch(steps: int, by_flags: bool = True) -> list[subprocess.Popen[str]]:
+    def command(folder, steps, *flags):
+        rates = ("--log_steps=2", "--learning_rate=1e-3", "--num_warmup_steps=2", f"--num_train_steps={steps}")
+        return runs.pretrain_command(record_files, config, folder, f"--vocab_file={vocab_file}", *rates, *flags)
+
+    def launch(steps, by_flags=True):
+        flags = ["--distribution_strategy=multi_worker", "--gradient_accumulation_steps=2"]
         processes = []
         for index, environment in enumerate(environments):
-            whole = command("two", steps, "--distribution_strategy=multi_worker", "--gradient_accumulation_steps=2")
-            whole.append("--allow_changes=num_train_steps")
+            whole = command(two, steps, *flags, "--allow_changes=num_train_steps")
             if by_flags:
-                hosts = json.loads(environment["TF_CONFIG"])["cluster"]["worker"]
-                environment = {name: value for name, value in environment.items() if name != "TF_CONFIG"}
+                environment = dict(environment)
+                hosts = json.loads(environment.pop("TF_CONFIG"))["cluster"]["worker"]
                 whole += [f"--worker_hosts={','.join(hosts)}", f"--worker_index={index}"]
-            pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
             processes.append(subprocess.Popen(whole, cwd=ROOT, env=environment, text=True, **pipes))
         return processes
 
-    # The learning rate depends on the number of steps, so this first run has the full number.
-    processes = launch(10, by_flags=False)
-    outputs = [process.communicate(timeout=180)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    subprocess.run(command("one", 10), cwd=ROOT, capture_output=True, check=True)
-    one, two = (tf.train.load_checkpoint(f"{tmp_path}/{name}") for name in ("one", "two"))
-    names = [name for name in one.get_variable_to_shape_map() if name.startswith("model/")]
-    assert names
-    for name in names:
-        np.testing.assert_allclose(two.get_tensor(name), one.get_tensor(name), atol=2e-5, err_msg=name)
-
-    logs = [read_log(f"{tmp_path}/{name}", "train") for name in ("one", "two")]
-    assert len(logs[0]) == 5
-    for expected, found in zip(*logs, strict=True):
-        for name in ("masked_lm_loss", "next_sentence_loss", "gradient_norm"):
-            assert found[name] == pytest.approx(expected[name], rel=1e-4), name
-
-    def launch_and_wait() -> list[subprocess.Popen[str]]:
-        """Launches a long run and waits for some steps."""
-        lines = len(read_log(f"{tmp_path}/two", "train"))
+    def launch_and_wait_for_steps():
+        lines, deadline = len(read_log(str(two), "train")), time.monotonic() + 120
         processes = launch(1_000_000)
-        deadline = time.monotonic() + 120
-        while len(read_log(f"{tmp_path}/two", "train")) < lines + 3 and time.monotonic() < deadline:
+        while len(read_log(str(two), "train")) < lines + 3 and time.monotonic() < deadline:
             time.sleep(0.2)
         return processes
 
+    def wait(processes, *codes):
+        outputs = [process.communicate(timeout=180)[0] for process in processes]
+        assert [process.returncode for process in processes] == list(codes), outputs
+        return outputs
+
+    # The learning rate depends on the number of steps, so this first run has the full number.
+    wait(launch(10, by_flags=False), 0, 0)
+    subprocess.run(command(one, 10), cwd=ROOT, capture_output=True, check=True)
+    expected, found = (runs.checkpoint(folder, 10) for folder in (one, two))
+    names = [name for name in expected if name.startswith("model/")]
+    assert names
+    for name in names:
+        np.testing.assert_allclose(found[name], expected[name], atol=2e-5, err_msg=name)
+    for name in ("masked_lm_loss", "next_sentence_loss", "gradient_norm"):
+        assert len(runs.log_values(one, name)) == 5
+        assert runs.log_values(two, name) == pytest.approx(runs.log_values(one, name), rel=1e-4), name
+
     # A signal to the worker that does not save stops both, after a save.
-    processes = launch_and_wait()
+    processes = launch_and_wait_for_steps()
     processes[1].send_signal(signal.SIGTERM)
-    outputs = [process.communicate(timeout=60)[0] for process in processes]
-    assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * 2, outputs
-    steps = {re.search(r"stopped at step ([\d,]+)", output).group(1).replace(",", "") for output in outputs}  # type: ignore[union-attr]
-    assert len(steps) == 1
-    step = int(steps.pop())
-    assert tf.train.latest_checkpoint(f"{tmp_path}/two").endswith(f"ckpt-{step}")
+    outputs = wait(processes, 128 + signal.SIGTERM, 128 + signal.SIGTERM)
+    (step,) = {re.search(r"stopped at step ([\d,]+)", output)[1].replace(",", "") for output in outputs}
+    assert tf.train.latest_checkpoint(str(two)).endswith(f"ckpt-{step}")
 
     # If one worker is lost, the other exits with an error message.
-    processes = launch_and_wait()
+    processes = launch_and_wait_for_steps()
     processes[1].kill()
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
-    assert processes[0].returncode == 1
+    outputs = wait(processes, 1, -signal.SIGKILL)
     assert "error: another worker stopped or cannot be reached" in outputs[0]
-    step = int(tf.train.latest_checkpoint(f"{tmp_path}/two").rpartition("-")[2])
+    step = int(tf.train.latest_checkpoint(str(two)).rpartition("-")[2])
 
     # Both resume from that save, with the next step and its records.
-    processes = launch(step + 4)
-    outputs = [process.communicate(timeout=180)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    assert all(f"resuming from {tmp_path}/two/ckpt-{step}, step {step:,}" in output for output in outputs)
-    steps_logged = [line["step"] for line in read_log(f"{tmp_path}/two", "train")]
+    outputs = wait(launch(step + 4), 0, 0)
+    assert all(f"resuming from {two}/ckpt-{step}, step {step:,}" in output for output in outputs)
+    steps_logged = runs.log_values(two, "step")
     assert steps_logged[-1] == step + 4
     assert len(set(steps_logged)) == len(steps_logged)
-    position = "place/position/.ATTRIBUTES/VARIABLE_VALUE"
-    assert tf.train.load_variable(f"{tmp_path}/two/ckpt-{step + 4}", position) == 8 * (step + 4)
+    assert runs.checkpoint(two, step + 4)["place/position/.ATTRIBUTES/VARIABLE_VALUE"] == 8 * (step + 4)
