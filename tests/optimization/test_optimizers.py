@@ -97,18 +97,6 @@ def test_biases_and_normalization_are_not_decayed_and_all_else_is(tiny_config):
         assert optimizers.is_decayed(variable) != excluded, variable.path
 
 
-def test_rows_of_equal_ids_are_added_up_before_squaring():
-    table = keras.Variable(np.zeros((4, 2), "float32"), name="embeddings")
-    sparse = tf.IndexedSlices(tf.constant([[1.0, 0.0], [2.0, 1.0]]), tf.constant([1, 1]), tf.constant([4, 2]))
-    results = []
-    for gradient in (sparse, tf.convert_to_tensor(sparse)):
-        table.assign(np.zeros((4, 2)))
-        BertAdamW(0.1).apply([gradient], [table])
-        results.append(np.array(table))
-    np.testing.assert_array_equal(*results)
-    assert results[0].any()
-
-
 @pytest.mark.parametrize(("clip_norm", "expected"), [(1.0, [0.6, 0.8]), (None, [3.0, 4.0])])
 def test_norm_is_that_before_clipping(clip_norm, expected):
     (clipped,), norm = BertAdamW(0.1, clip_norm=clip_norm).sum_and_clip([tf.constant([3.0, 4.0])])

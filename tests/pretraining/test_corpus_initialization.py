@@ -9,19 +9,19 @@ import keras
 import numpy as np
 import pytest
 
-from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.pretraining import corpus_initialization
+from official_bert.pretraining import corpus_initialization, run
 from official_bert.pretraining.corpus_initialization import count, initialize
-from official_bert.pretraining.run import pretrain
 from tests.conftest import WORDS
-from tests.make import assert_refused
+from tests.pretraining.pretraining_runs import list_weights
 
 V = 12
+SMALL = BertConfig(len(WORDS), 68, 2, 4, 8, max_position_embeddings=32)  # the smallest width that compares segments
 CONFIG = BertConfig(V, 32, 2, 4, 64, max_position_embeddings=24)
 # Its heads compare segments. Piece 4 is [MASK], which does not occur in the counted records.
 SEGMENTS = BertConfig(100, 128, 2, 4, 256, max_position_embeddings=24)
+OTHER_SIZES = [("num_attention_heads", 2), ("num_attention_heads", 8), ("num_hidden_layers", 3), ("type_vocab_size", 1)]
 SEGMENT_ROWS = np.random.default_rng(0).integers(5, 100, (500, 8)).tolist()
 
 
@@ -178,10 +178,7 @@ def test_what_stays_random_is_a_share_of_what_it_was():
     assert likeness[4] < 1e-4 * likeness[5:].min()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"num_attention_heads": 2}, {"num_attention_heads": 8}, {"num_hidden_layers": 3}, {"type_vocab_size": 1}],
-)
+@pytest.mark.parametrize("changes", [{}, *({name: value} for name, value in OTHER_SIZES)], ids=str)
 def test_other_models_compare_no_segments(changes):
     # All heads of the first block attend to neighboring tokens, and word features follow the sines and cosines.
     config = dataclasses.replace(SEGMENTS, **changes)
@@ -192,32 +189,20 @@ def test_other_models_compare_no_segments(changes):
 
 def test_narrow_models_and_small_texts_get_finite_weights():
     narrow = BertConfig(V, 6, 1, 3, 8, max_position_embeddings=8)
-    wide = BertConfig(V, 68, 2, 4, 8, max_position_embeddings=8)  # the smallest width of a model that compares segments
-    for rows, config in itertools.product(([[5]], [[5, 6]], [[5, 5, 5, 5]]), (narrow, wide)):
+    for rows, config in itertools.product(([[5]], [[5, 6]], [[5, 5, 5, 5]]), (narrow, SMALL)):
         _, weights, *_ = initialize_model(rows, config, next_sentence=True)
         assert all(np.isfinite(value).all() for value in weights.values())
 
 
-@pytest.mark.slow
-def test_a_run_begins_with_such_weights_once_and_equally_with_the_same_seed(make_options, capsys):
-    changes = {"init_from_records": True, "num_train_steps": 1}
-    losses = []
-    for folder in ("first", "second"):
-        pretrain(make_options(folder, **changes))
-        output = capsys.readouterr().out
-        assert "initial weights from " in output
-        assert f" of {len(WORDS)} pieces, the others at random" in output
-        losses.append(next(line for line in output.splitlines() if line.startswith("step 1 ")).split("rate")[0])
-    assert losses[0] == losses[1]
-    pretrain(make_options("first", **changes))
+def test_a_run_begins_with_such_weights_once_and_equally_with_the_same_seed(set_up_run, finished_run, capsys):
+    weights = []
+    for changes in ({}, {}, {"next_sentence_prediction": False}):
+        parts = set_up_run(folder="new", config=SMALL, init_from_records=True, **changes)
+        run.restore(parts)
+        weights.append(list_weights(parts.pretrainer))
+        assert f" of {SMALL.vocab_size} pieces, the others at random" in capsys.readouterr().out
+    np.testing.assert_equal(weights[1], weights[0])
+    segments = [np.abs(each["token_type_embeddings/embeddings"]).max() for each in weights]
+    assert segments[0] > 0.04 > segments[2], "a run that learns next sentences compares segments"
+    run.restore(set_up_run(init_from_records=True, allow_changes=["init_from_records"]))
     assert "initial weights from " not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("next_sentence", [True, False])
-def test_a_run_compares_segments_where_it_learns_next_sentences(make_options, next_sentence, monkeypatch):
-    def initialize(*arguments):
-        raise UserError(f"next_sentence is {arguments[-1]}")
-
-    monkeypatch.setattr(corpus_initialization, "initialize", initialize)
-    options = make_options(init_from_records=True, next_sentence_prediction=next_sentence)
-    assert_refused(f"next_sentence is {next_sentence}", pretrain, options)

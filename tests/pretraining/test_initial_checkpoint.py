@@ -21,7 +21,6 @@ from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import WORDS
 from tests.make import assert_refused
 from tests.pretraining.pretraining_runs import pretrainer_for
-from tests.reference import Reference
 
 ENCODER, MASKED_LM, POOLER = checkpoint.ENCODER, checkpoint.MASKED_LM, checkpoint.POOLER
 
@@ -75,12 +74,6 @@ def test_google_checkpoint_is_read_by_its_names(test_data):
     np.testing.assert_array_equal(weights["layer_1_attention_output/kernel"], kernel)
     kernel = reader.get_tensor("cls/seq_relationship/output_weights").T
     np.testing.assert_array_equal(weights["next_sentence/kernel"], kernel)
-    batch = {"input_ids": np.array([[2, 5, 4, 3, 0]]), "input_mask": np.array([[1, 1, 1, 1, 0]])}
-    batch |= {"segment_ids": np.array([[0, 0, 1, 1, 0]]), "masked_lm_positions": np.array([[1, 2]])}
-    masked_lm, next_sentence = Reference(weights, toy.config).predict(**batch)
-    outputs = model(batch)
-    np.testing.assert_allclose(outputs["masked_lm_logits"], masked_lm, atol=1e-5)
-    np.testing.assert_allclose(outputs["next_sentence_logits"], next_sentence, atol=1e-5)
 
 
 def test_tensors_of_a_file_without_a_configuration_may_differ_if_they_are_allowed(tiny_config, tmp_path):

@@ -26,9 +26,8 @@ def records(test_data, tmp_path_factory) -> str:
     text = [str(test_data / "corpus" / "enwiki" / f"wiki_0{number}") for number in range(3)]
     vocab_file = str(test_data / "vocab" / "bert-base-uncased-vocab.txt")
     settings = {"max_seq_length": 64, "max_predictions_per_seq": 10, "dupe_factor": 2, "random_seed": 12345}
-    one_machine.create_pretraining_data(
-        RecordOptions(input_file=text, output_file=[path], vocab_file=vocab_file, **settings)
-    )
+    options = RecordOptions(input_file=text, output_file=[path], vocab_file=vocab_file, **settings)
+    one_machine.create_pretraining_data(options)
     return path
 
 
@@ -37,9 +36,8 @@ def measure_curve(records: str, seed: int, folder: pathlib.Path) -> dict[str, li
     config = str(ROOT / "configs" / "models" / "uncased_L-2_H-128_A-2.json")
     sizes = {"max_seq_length": 64, "max_predictions_per_seq": 10, "train_batch_size": 32}
     steps = {"num_train_steps": STEPS, "save_checkpoints_steps": STEPS, "num_warmup_steps": 100, "log_steps": POINT}
-    pretrain(
-        options_for([records], config, folder, learning_rate=1e-3, random_seed=seed, jit_compile=True, **sizes, **steps)
-    )
+    settings = {"learning_rate": 1e-3, "random_seed": seed, "jit_compile": True}
+    pretrain(options_for([records], config, folder, **sizes, **steps, **settings))
     assert log_values(folder, "step") == list(range(POINT, STEPS + 1, POINT))
     return {name: log_values(folder, name) for name in LOSSES}
 

@@ -4,8 +4,6 @@ import pytest
 
 from official_bert.optimization import distribution, precision
 from official_bert.optimization.precision import resolve_dtype, should_jit_compile
-from official_bert.pretraining.run import pretrain
-from official_bert.pretraining.run_metadata import read_run_metadata
 from tests.make import assert_refused
 
 
@@ -50,11 +48,8 @@ def test_both_precisions_are_timed(monkeypatch):
     assert min(seconds.values()) > 0
 
 
-@pytest.mark.slow
-def test_pretraining_writes_the_selected_precision_and_resumes_with_it(make_options, tmp_path, monkeypatch):
-    for seconds in (0.5, 2.0):
-        set_bfloat16_time(monkeypatch, seconds)
-        assert pretrain(make_options(dtype="auto", num_train_steps=2)) == 0
-        assert read_run_metadata(str(tmp_path / "run"))["flags"]["dtype"] == "bfloat16"
-    options = make_options(dtype="float32", num_train_steps=2)
-    assert_refused("--dtype was 'bfloat16' and is 'float32'", pretrain, options)
+def test_pretraining_records_the_selected_precision_and_resumes_with_it(set_up_run, finished_run, monkeypatch):
+    set_bfloat16_time(monkeypatch, 0.5)
+    assert set_up_run(folder="other", dtype="auto").metadata["flags"]["dtype"] == "bfloat16"
+    assert set_up_run(dtype="auto").metadata["flags"]["dtype"] == "float32"
+    assert_refused("--dtype was 'float32' and is 'bfloat16'", set_up_run, dtype="bfloat16")

@@ -178,15 +178,9 @@ def test_records_without_masks_are_recognised_by_their_manifest(make_options, vo
     rng, words = random.Random(3), [word for word in WORDS[57:] if word.isalpha()]
     text = write_text(tmp_path / "text.txt", "\n".join(" ".join(rng.choices(words, k=6)) for _ in range(400)))
     files = [str(tmp_path / "plain.tfrecord")]
-    sizes = {
-        "max_seq_length": runs.LENGTH,
-        "max_predictions_per_seq": runs.PREDICTIONS,
-        "dupe_factor": 1,
-        "num_workers": 1,
-    }
-    one_machine.create_pretraining_data(
-        RecordOptions(input_file=[text], output_file=files, vocab_file=vocab_file, masking="dynamic", **sizes)
-    )
+    sizes = {"max_seq_length": runs.LENGTH, "max_predictions_per_seq": runs.PREDICTIONS}
+    settings = {"vocab_file": vocab_file, "masking": "dynamic", "dupe_factor": 1, "num_workers": 1}
+    one_machine.create_pretraining_data(RecordOptions(input_file=[text], output_file=files, **sizes, **settings))
     held = next(record_reader.read_file(files[0]))
     assert record_damage.describe_mismatch(held, record_schema.unmasked_schema(runs.LENGTH, len(WORDS), 2)) is None
     changes = {"input_file": files, "vocab_file": vocab_file}

@@ -41,15 +41,12 @@ def test_two_devices_take_the_same_steps_as_one(record_files):
 def test_dropout_differs_between_devices_and_steps():
     pretrainer = runs.pretrainer_for(tiny_config(), get_strategy("mirrored"))
 
-    @tf.function
-    def seeds():
-        return pretrainer.strategy.run(
-            lambda: pretrainer._dropout_seed(tf.distribute.get_replica_context().replica_id_in_sync_group, 0)
-        )
+    def seed():
+        return pretrainer._dropout_seed(tf.distribute.get_replica_context().replica_id_in_sync_group, 0)
 
-    found = []
+    run, found = tf.function(lambda: pretrainer.strategy.run(seed)), []
     for _ in range(3):
-        found += [tuple(seed.numpy()) for seed in pretrainer.strategy.experimental_local_results(seeds())]
+        found += [tuple(each.numpy()) for each in pretrainer.strategy.experimental_local_results(run())]
         pretrainer.optimizer.iterations.assign_add(1)
     assert len(set(found)) == 6
 
