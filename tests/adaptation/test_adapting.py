@@ -145,16 +145,12 @@ WRONG_OPTIONS = [
     ({"general_file": ["text.txt"]}, "--general_file and --input_file are the same file"),
     ({"general_file": ["copy.txt"]}, "40 of the 40 documents of --general_file"),
     ({"max_seq_length": 64}, "--max_seq_length is 64, but the model of --init supports at most 32 tokens"),
-    ({"general_share": 0.1}, "--general_share needs --general_file"),
-    ({"new_words": 2, "new_words_file": "words.txt"}, "--new_words and --new_words_file"),
     ({"new_words_file": "new:two words"}, "'two words' never occurs in tokenized text"),
     ({"new_words_file": "new:cat"}, "the new token 'cat' is already in the vocabulary"),
     ({"new_words_file": "new:Sunny"}, "'Sunny' never occurs in tokenized text"),
     ({"new_words_file": "new:"}, "new: contains no word"),
     ({"do_lower_case": False}, "official-bert convert --nodo_lower_case"),
-    ({"word_boundaries": "jieba"}, "--word_boundaries needs --do_whole_word_mask"),
     ({"word_boundaries": "no.txt", "do_whole_word_mask": True}, "--word_boundaries is 'no.txt', which is neither"),
-    ({"output_dir": "gs://bucket/model"}, "gs://bucket/model is not a local folder"),
 ]
 
 
