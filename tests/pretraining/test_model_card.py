@@ -80,6 +80,7 @@ def test_a_card_has_sizes_data_devices_scores_and_flags():
     empty = make_card(data=[])
     assert "Nothing was measured." in empty
     assert "is unknown" in empty
+    assert ["made by", "unknown"] in summary.make_data_table({})
 
 
 def test_sections_stand_at_the_beginning_of_the_card():

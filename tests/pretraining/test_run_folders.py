@@ -15,6 +15,7 @@ from official_bert.checkpoints.loading import load_pretraining_model
 from official_bert.checkpoints.run_checkpoints import RunCheckpoints, get_stored_name
 from official_bert.pretraining import monitor
 from official_bert.pretraining.run import pretrain
+from official_bert.runs.training_log import TrainingLog
 from tests.make import assert_refused, flip_bits, write_text, write_vocab
 from tests.pretraining.pretraining_runs import assert_same_checkpoint, log_values, remove_checkpoints
 
@@ -164,7 +165,7 @@ def test_checkpoints_from_before_steps_were_skipped_are_kept_and_named(make_opti
 def check_finite(options, skipped, last, steps=1, is_finite_at_end=False):
     """Returns a monitor after the last of `skipped` skipped steps, in a call of `steps` steps."""
     watched = monitor.Monitor.__new__(monitor.Monitor)
-    watched.options, watched.skipped_in_a_row, watched.log = options, skipped - 1, mock.Mock()
+    watched.options, watched.skipped_in_a_row, watched.log = options, skipped - 1, TrainingLog(None, 0)
     sums = dict.fromkeys(["nonfinite_steps", "nonfinite_losses", "nonfinite_loss", "nonfinite_norm"], 1.0)
     sums |= {"nonfinite_at_end": 1.0 - is_finite_at_end, "nonfinite_step": float(last)}
     records = mock.Mock(record_locations=lambda *_: "0.tfrecord: 1")

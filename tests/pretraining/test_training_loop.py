@@ -89,6 +89,11 @@ def test_evaluation_leaves_the_training_log_alone(make_options, finished_run):
     assert len(log_values(finished_run, "step", "eval")) == 2
 
 
+def test_a_damaged_log_is_named_by_line(make_options, finished_run):
+    (finished_run / "train.jsonl").write_text("{\n")
+    assert_refused("train.jsonl, line 1, is not valid JSON", pretrain, make_options())
+
+
 @pytest.mark.slow
 def test_a_run_needs_no_tensorboard_but_a_disk_with_room_for_its_log(make_options, tmp_path, monkeypatch):
     def fail(*_, **__):
