@@ -1,11 +1,10 @@
-"""Hypothesis strategies for malformed files: JSON with unexpected values, and tables with broken lines."""
+"""Hypothesis strategies for malformed files: texts that break parsers, and JSON with unexpected values."""
 
 import json
 from typing import Any
 
 from hypothesis import strategies as st
 
-_MAX_LINE = 100_000  # characters; longer lines are not repeated
 # Texts that often break parsers.
 _ODD_TEXTS = (
     *("", " ", "\0", "\ufeff", "\r", "\u2028", "\x85", "\ud800", "\\ud800", "\u202e", "😀", "²", "٣", "\t", ";", "a;b"),
@@ -56,38 +55,3 @@ def odd_json(draw: st.DrawFn, valid: Any) -> bytes:
         case 3:
             text = "\ufeff" + text
     return text.encode("utf-8", "surrogatepass")
-
-
-@st.composite
-def odd_json_lines(draw: st.DrawFn, valid: Any) -> bytes:
-    """Three lines of JSON with a malformed second line."""
-    line = json.dumps(valid).encode()
-    return b"\n".join([line, draw(odd_json(valid)), line, b""])
-
-
-@st.composite
-def odd_lines(draw: st.DrawFn, valid: list[str], separator: str) -> bytes:
-    """Lines of a text file with some lines changed, repeated or removed."""
-    lines = list(valid)
-    for _ in range(draw(st.integers(1, 5))):
-        at = draw(st.integers(0, max(len(lines) - 1, 0)))
-        line = lines[at] if lines else ""
-        cells, place = line.split(separator), draw(st.integers(0, len(line)))
-        match draw(st.sampled_from(["cell", "cell", "replace", "repeat", "remove", "lengthen", "insert"])):
-            case "cell":
-                cells[draw(st.integers(0, len(cells) - 1))] = draw(odd_text)
-                lines[at : at + 1] = [separator.join(cells)]
-            case "replace":
-                lines[at : at + 1] = [draw(odd_text)]
-            case "repeat":
-                lines[at:at] = [line]
-            case "remove":
-                lines[at : at + 1] = []
-            case "lengthen" if len(line) < _MAX_LINE:
-                lines[at : at + 1] = [separator.join(cells * draw(st.integers(2, 300)))]
-            case "insert":
-                lines[at : at + 1] = [line[:place] + draw(odd_text) + line[place:]]
-    text = draw(st.sampled_from(["\n", "\n", "\r\n", "\r"])).join(lines) + draw(st.sampled_from(["\n", "", "\n\n"]))
-    content = text.encode("utf-8", "surrogatepass" if draw(st.booleans()) else "ignore")
-    place = draw(st.integers(0, len(content)))
-    return content[:place] + draw(st.just(b"") | st.binary(max_size=8)) + content[place:]

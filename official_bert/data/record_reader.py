@@ -63,13 +63,15 @@ def read_file(path: str) -> Iterator[bytes]:
     import tensorflow as tf
 
     options = make_dataset_options()
-    number, near = 0, ""
+    number, end, near = 0, 0, ""
     kind = get_compression([path])
     try:
         for record in tf.data.TFRecordDataset(files.local_copy(path), kind).with_options(options).as_numpy_iterator():
             yield record
             number += 1
-        return
+            end += 8 + 4 + len(record) + 4  # the frame of `count_records`
+        if kind or end == files.size(path):  # TensorFlow ignores up to 11 bytes after the last record
+            return
     except tf.errors.NotFoundError as error:
         raise UserError(f"there is no file {path}") from error
     except tf.errors.DataLossError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from official_bert.checkpoints import bundle, checksums
+from official_bert.checkpoints import bundle, checksums, conversion
 from official_bert.checkpoints import checkpoint as parts_of
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
@@ -74,6 +74,24 @@ def write_sample(format_name: str, folder: pathlib.Path) -> LoadedModel:
         checksums.write(str(folder), ["bert_config.json", "vocab.txt", "tokenizer_config.json"], {})
         return open_model(str(folder))
     return FORMATS[format_name].write(checkpoint, str(folder))
+
+
+def write_hugging_face(checkpoint: LoadedModel, folder: pathlib.Path) -> None:
+    """Writes a checkpoint as Hugging Face does, without checksums."""
+    FORMATS["hugging_face"].write(checkpoint, str(folder))
+    (folder / "checksums.json").unlink()
+
+
+def change_json(path: pathlib.Path, **values: Any) -> None:
+    """Changes values in a JSON file, which may be missing. "model/unk_token" is a nested key."""
+    contents = json.loads(path.read_text()) if path.exists() else {}
+    for key, value in values.items():
+        *outer, last = key.split("/")
+        target = contents
+        for each in outer:
+            target = target[each]
+        target[last] = value
+    path.write_text(json.dumps(contents))
 
 
 @functools.cache
@@ -150,5 +168,11 @@ def read_refusal(folder: pathlib.Path, **overrides: Any) -> str:
     return refusal(open_model, str(folder), LoadOverrides(**overrides))
 
 
-def conversion_options(source: pathlib.Path, target: pathlib.Path, **changes: Any) -> ConversionOptions:
-    return ConversionOptions(from_=str(source), to=str(target), **changes)
+def convert(source: pathlib.Path, target: pathlib.Path, **changes: Any) -> list[str]:
+    """Runs the convert command and returns the lines of its report."""
+    return conversion.convert(ConversionOptions(from_=str(source), to=str(target), **changes))
+
+
+def conversion_refusal(source: pathlib.Path, target: pathlib.Path, **changes: Any) -> str:
+    """Returns the error message of a conversion."""
+    return refusal(convert, source, target, **changes)

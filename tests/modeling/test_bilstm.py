@@ -21,23 +21,18 @@ from tests.modeling.small_models import inputs_of_encoder, random_batch, randomi
 UNITS = 3
 
 
-@pytest.fixture
-def config(tiny_config: BertConfig) -> BertConfig:
-    return dataclasses.replace(tiny_config, num_hidden_layers=5)
-
-
-@pytest.mark.slow
-def test_features_are_those_layers_of_the_encoder(config: BertConfig):
+def test_features_are_those_layers_of_the_encoder(tiny_config: BertConfig):
+    config = dataclasses.replace(tiny_config, num_hidden_layers=5)  # more than the last four
     encoder = randomize_weights(build_encoder(config, return_all_layers=True), 0)
-    batch = inputs_of_encoder(random_batch(config, 0))
+    batch = inputs_of_encoder(random_batch(config, 0, batch=1, length=5))
     layers = [np.asarray(each) for each in encoder(batch)["encoder_outputs"]]
     embeddings = np.asarray(keras.Model(encoder.input, encoder.get_layer("embeddings_dropout").output)(batch))
     expected = {
         "embeddings": embeddings,
         "last_hidden": layers[-1],
         "second_to_last_hidden": layers[-2],
-        "sum_last_four": sum(layers[1:]),
-        "concat_last_four": np.concatenate(layers[1:], axis=-1),
+        "sum_last_four": sum(layers[-4:]),
+        "concat_last_four": np.concatenate(layers[-4:], axis=-1),
         "sum_all": sum(layers),
     }
     assert tuple(expected) == FEATURES
@@ -49,9 +44,9 @@ def test_features_are_those_layers_of_the_encoder(config: BertConfig):
 
 
 @pytest.mark.parametrize("head", ["bilstm", "sum_all"])
-def test_both_directions_read_all_of_the_text_and_no_padding(head: str, config: BertConfig):
-    model = extend_encoder(randomize_weights(build_encoder(config), 0), head, UNITS, seed=1)
-    batch = inputs_of_encoder(random_batch(config, 1, batch=1, length=9))
+def test_both_directions_read_all_of_the_text_and_no_padding(head: str, tiny_config: BertConfig):
+    model = extend_encoder(randomize_weights(build_encoder(tiny_config), 0), head, UNITS, seed=1)
+    batch = inputs_of_encoder(random_batch(tiny_config, 1, batch=1, length=9))
     batch["input_mask"] = np.array([[1] * 6 + [0] * 3], np.int32)
     whole = model(batch)
     cut = model({name: values[:, :6] for name, values in batch.items()})
@@ -61,16 +56,16 @@ def test_both_directions_read_all_of_the_text_and_no_padding(head: str, config: 
     np.testing.assert_allclose(whole["pooled_output"], cut["pooled_output"], atol=1e-5)
     # The vector of the first token contains the backward direction, which has read the last token.
     ids = batch["input_ids"].copy()
-    ids[0, 5] = (ids[0, 5] + 1) % config.vocab_size
+    ids[0, 5] = (ids[0, 5] + 1) % tiny_config.vocab_size
     change = np.abs(np.asarray(model({**batch, "input_ids": ids})["sequence_output"] - whole["sequence_output"]))
     assert change[0, 0, UNITS:].max() > 1e-6
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_only_what_is_to_be_trained_has_gradients(head: str, tiny_config: BertConfig):
-    encoder = build_encoder(tiny_config, seed=0)
+    encoder = build_encoder(dataclasses.replace(tiny_config, num_hidden_layers=1), seed=0)
     model = build_task_model("tagging", encoder, 4, seed=1, head_input=HeadInput(head, UNITS))
-    batch = inputs_of_encoder(random_batch(tiny_config, 1))
+    batch = inputs_of_encoder(random_batch(tiny_config, 1, batch=1, length=5))
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model(batch) ** 2)
     trained = {variable.path for variable in model.trainable_variables}

@@ -1,5 +1,4 @@
 import json
-import pathlib
 from importlib import metadata
 
 import pytest
@@ -10,26 +9,18 @@ from tests.conftest import ROOT
 WHEEL = "file:///dist/official_bert-0.1.0-py3-none-any.whl"
 
 
-def test_a_checkout_suggests_installing_extras_from_itself():
-    assert f"aiohttp is not installed; run: pip install '{ROOT}[serve-onnx]'" in message("serve-onnx")
-
-
 @pytest.mark.parametrize(("source", "requirement"), [
+    ("checkout", f"{ROOT}[serve]"),
     (None, "official-bert[serve]"),
     ({"url": WHEEL, "archive_info": {}}, f"official-bert[serve] @ {WHEEL}"),
     ({"url": "https://host/a.git", "vcs_info": {"vcs": "git"}}, "official-bert[serve] @ git+https://host/a.git"),
 ])  # fmt: skip
-def test_an_installed_package_suggests_installing_extras_from_its_source(
-    source: dict | None, requirement: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
-    folder = tmp_path / "official_bert-0.1.0.dist-info"
-    folder.mkdir()
-    if source:
-        (folder / "direct_url.json").write_text(json.dumps(source))
-    monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(folder))
-    monkeypatch.setattr(extras, "__file__", str(tmp_path / "official_bert" / "utils" / "extras.py"))
-    assert message("serve").endswith(f"; run: pip install '{requirement}'")
-
-
-def message(extra: str) -> str:
-    return str(extras.explain_missing_package(ModuleNotFoundError(name="aiohttp.web"), extra))
+def test_extras_are_installed_from_the_source_of_the_package(source, requirement: str, tmp_path, monkeypatch):
+    if source != "checkout":
+        monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(tmp_path))
+        monkeypatch.setattr(extras, "__file__", str(tmp_path / "official_bert" / "utils" / "extras.py"))
+    if isinstance(source, dict):
+        (tmp_path / "direct_url.json").write_text(json.dumps(source))
+    message = str(extras.explain_missing_package(ModuleNotFoundError(name="aiohttp.web"), "serve"))
+    assert "aiohttp is not installed" in message
+    assert message.endswith(f"pip install '{requirement}'")

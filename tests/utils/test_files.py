@@ -1,5 +1,4 @@
 import contextlib
-import json
 import os
 import pathlib
 
@@ -9,17 +8,8 @@ import pytest
 from data_gen.text.formats import read_documents
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
-from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
 from tests.make import assert_refused, refusal, write_text
-
-
-def refused(path: str, *inputs: str) -> bool:
-    try:
-        files.refuse_overwriting(path, "output_file", inputs)
-    except UserError:
-        return True
-    return False
 
 
 def test_an_input_file_is_recognized_under_any_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -31,27 +21,28 @@ def test_an_input_file_is_recognized_under_any_name(tmp_path: pathlib.Path, monk
     (tmp_path / "dangling").symlink_to("new")
     (tmp_path / "linked-folder").symlink_to("folder")
     (tmp_path / "hard").hardlink_to(tmp_path / "in")
+    refuse = lambda path, *inputs: files.refuse_overwriting(path, "output_file", inputs)  # noqa: E731
     for path in ("in", "./in", "folder/../in", str(tmp_path / "in"), "link", "hard"):
-        assert refused(path, "other", "in"), path
+        assert "--output_file" in refusal(refuse, path, "other", "in"), path
     for path in ("other", "folder/in", "new"):
-        assert not refused(path, "in"), path
+        refuse(path, "in")
     # Files that do not exist yet, such as two files that a run is about to write.
-    assert refused("dangling", "new")
-    assert refused("linked-folder/new", "folder/new")
-    assert refused("gs://bucket/a/../b", "gs://bucket//b")
-    assert not refused("gs://bucket/b", "gs://other/b")
+    assert refusal(refuse, "dangling", "new")
+    assert refusal(refuse, "linked-folder/new", "folder/new")
+    assert refusal(refuse, "gs://bucket/a/../b", "gs://bucket//b")
+    refuse("gs://bucket/b", "gs://other/b")
 
 
 def test_sha256_hashes_the_content_of_a_file(tmp_path: pathlib.Path):
-    (tmp_path / "a").write_bytes(b"abc")
-    assert files.sha256(str(tmp_path / "a")).startswith("ba7816bf8f01cfea414140de5dae2223")
-    assert_refused("there is no file .*none", files.sha256, str(tmp_path / "none"))
+    assert files.sha256(write_text(tmp_path / "a", "abc")).startswith("ba7816bf8f01cfea414140de5dae2223")
+    assert f"{tmp_path}/none" in refusal(files.sha256, str(tmp_path / "none"))
 
 
 def test_a_file_name_that_is_not_utf8_is_rejected(tmp_path: pathlib.Path):
     (tmp_path / "byte\udcff").touch()
-    with pytest.raises(UserError, match=r"--input_file: the name '.*byte\\udcff' contains the byte 0xff, which is not"):
-        files.expand([f"{tmp_path}/*"], "input_file")
+    assert_refused(
+        r"--input_file: .*byte\\udcff' contains the byte 0xff", files.expand, [f"{tmp_path}/*"], "input_file"
+    )
 
 
 def test_patterns_of_remote_files_are_expanded_through_fsspec():
@@ -62,33 +53,29 @@ def test_patterns_of_remote_files_are_expanded_through_fsspec():
     assert [path.rsplit("/")[-1] for path in found] == ["a.txt", "b.txt"]
     assert [files.size(path) for path in found] == [5, 5]
     assert list(read_documents(found[0])) == [["One."]]
-    with pytest.raises(UserError, match=r"no file matches 'memory://patterns/\*.json'"):
-        files.expand(["memory://patterns/*.json"], "input_file")
+    assert "memory://patterns/*.json" in refusal(files.expand, ["memory://patterns/*.json"], "input_file")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[" * 100_000, "is not valid JSON: its values are nested too deeply"),
-        ('{"a": ' * 100_000, "is not valid JSON: its values are nested too deeply"),
-        ('{"a": ' + "9" * 5000 + "}", "is not valid JSON: Exceeds the limit"),
-        ('{"a": 1', "is not valid JSON"),
-        ("", "is not valid JSON"),
-        ("[1]", "contains list; expected a JSON object"),
-        ('{"a": "' + "b" * 200 + '"}', "has 209 bytes; expected a JSON file of at most 200"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [
+    ("[" * 100_000, "nested too deeply"),
+    ('{"a": ' * 100_000, "nested too deeply"),
+    ('{"a": ' + "9" * 5000 + "}", "Exceeds the limit"),
+    ('{"a": 1', "not valid JSON"),
+    ("", "not valid JSON"),
+    ("[1]", "contains list"),
+    ('{"a": "' + "b" * 200 + '"}', "has 209 bytes; expected a JSON file of at most 200"),
+])  # fmt: skip
 def test_invalid_json_is_an_error(content: str, message: str, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "config.json", content)
-    limit = 200 if "bytes" in message else files.MAX_JSON_BYTES
-    assert f"config.json {message}" in refusal(files.read_json_object, path, limit)
+    told = refusal(files.read_json_object, path, 200 if "bytes" in message else files.MAX_JSON_BYTES)
+    assert path in told
+    assert message in told
 
 
 def test_a_byte_order_mark_is_dropped(tmp_path: pathlib.Path):
-    path = tmp_path / "config.json"
-    path.write_bytes(b"\xef\xbb\xbf{}")
-    assert files.read_text(str(path)) == "{}"
-    assert files.read_json_object(str(path)) == {}
+    path = write_text(tmp_path / "config.json", b"\xef\xbb\xbf{}")
+    assert files.read_text(path) == "{}"
+    assert files.read_json_object(path) == {}
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
@@ -98,15 +85,6 @@ def test_a_pipe_in_a_model_folder_is_rejected_without_blocking(name: str, tmp_pa
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
     assert f"{name} is a pipe, device or socket; expected a regular file" in refusal(open_model, str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "shown"),
-    [("num_hidden_layers", 1_000_000, "1,000,000"), ("vocab_size", 10**4000, "a number of more than 18 digits")],
-)
-def test_absurd_model_sizes_are_rejected(name: str, value: int, shown: str, tmp_path: pathlib.Path):
-    path = write_text(tmp_path / "bert_config.json", json.dumps({"vocab_size": 30522, name: value}))
-    assert f"bert_config.json: {name} is {shown}; expected at most" in refusal(BertConfig.from_json_file, path)
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
@@ -159,7 +137,7 @@ def test_parts_of_two_versions_of_a_file_are_never_mixed(tmp_path: pathlib.Path,
     'Error while serializing: IoError(Os { code: 27, kind: FileTooLarge, message: "File too large" })',
 ])  # fmt: skip
 def test_failed_writes_of_libraries_are_explained(message: str):
-    with pytest.raises(UserError, match="^cannot write model: File too large$"), files.explain_write_errors("model"):
+    with pytest.raises(UserError, match="model: File too large$"), files.explain_write_errors("model"):
         raise RuntimeError(message)
 
 

@@ -3,7 +3,6 @@ import os
 import pathlib
 import sys
 import uuid
-from collections.abc import Callable
 
 import fsspec
 import pytest
@@ -50,15 +49,6 @@ def test_files_are_written_read_listed_and_removed_on_every_file_system(remote: 
     assert_refused("there is no file .*/b", files.read_text, f"{remote}/b")
 
 
-@pytest.mark.slow
-def test_brackets_in_a_name_are_not_a_pattern(bucket: str):
-    for folder in ("model [1]", "model 1"):
-        files.write_text(f"{bucket}/{folder}/a", folder)
-    assert pathlib.Path(files.local_copy(f"{bucket}/model [1]"), "a").read_text() == "model [1]"
-    files.remove_folder(f"{bucket}/model [1]")
-    assert files.list_folder(bucket) == ["model 1"]
-
-
 def test_a_failed_write_leaves_no_file_and_keeps_the_old_one(remote: str):
     path = f"{remote}/answers"
     for before in (None, "whole"):
@@ -82,7 +72,7 @@ def test_folders_are_uploaded_completely_and_interrupted_uploads_are_replaced(
     assert files.read_text(f"{remote}/inner/a") == "a"
     assert "folder already exists" in refusal(files.write_folder_atomically(remote).__enter__)
     files.write_text(f"{remote}/{files._UPLOADING}", "")  # as if the upload had been killed
-    assert "folder is not complete: its files are still being uploaded, or" in refusal(files.local_copy, remote)
+    assert "folder is not complete" in refusal(files.local_copy, remote)
     with files.write_folder_atomically(remote) as local:
         (pathlib.Path(local) / "c").touch()
     assert files.list_folder(remote) == ["c"]
@@ -109,56 +99,38 @@ def test_local_copies_are_cached_until_the_remote_files_change(remote: str):
 
 
 @pytest.mark.slow
-def test_names_that_point_outside_the_local_copy_are_rejected(store: ObjectStore, bucket: str):
+def test_odd_names_in_object_storage(store: ObjectStore, bucket: str):
+    for folder in ("model [1]", "model 1"):  # brackets are not a pattern
+        files.write_text(f"{bucket}/{folder}/a", folder)
+    assert pathlib.Path(files.local_copy(f"{bucket}/model [1]"), "a").read_text() == "model [1]"
+    files.remove_folder(f"{bucket}/model [1]")
+    assert files.list_folder(bucket) == ["model 1"]
     store.put(bucket, "model/../../../outside", b"")
-    message = "cannot download s3://.*/model: the file name '.*/outside' contains a folder ..; rename it"
-    assert_refused(message, files.local_copy, f"{bucket}/model")
+    assert_refused("cannot download s3://.*/model: .*/outside' contains", files.local_copy, f"{bucket}/model")
 
 
 @pytest.mark.slow
-def test_only_one_process_holds_a_lock_in_object_storage(bucket: str):
+def test_files_in_object_storage_are_locked_and_runs_are_refused(bucket: str):
     path = f"{bucket}/records.json"
-    with locks.lock_file(path, "output_file"), pytest.raises(UserError, match="records.json is in use"):
-        locks.lock_file(path, "output_file").__enter__()
+    with locks.lock_file(path, "output_file"):
+        assert "records.json is in use" in refusal(locks.lock_file(path, "output_file").__enter__)
     assert not files.exists(f"{bucket}/.records.json.lock")
-
-
-@pytest.mark.slow
-def test_a_run_in_object_storage_is_rejected(bucket: str):
-    told = refusal(locks.lock_folder(f"{bucket}/run", "output_dir").__enter__)
-    assert f"--output_dir: {bucket}/run cannot store checkpoints and logs" in told
-    assert "convert --from=FOLDER" in told
+    message = refusal(locks.lock_folder(f"{bucket}/run", "output_dir").__enter__)
+    assert f"--output_dir: {bucket}/run" in message
+    assert "convert --from=FOLDER" in message
     assert not files.exists(f"{bucket}/run")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("attempt", "message"),
-    [
-        (lambda bucket: files.write_text(f"{bucket}/a", "a"), "cannot write s3://.*/a: .*(Forbidden|denied)"),
-        (lambda bucket: files.read_text(f"{bucket}/there"), "cannot read s3://.*/there: .*(Forbidden|denied)"),
-    ],
-)
-def test_missing_permissions_are_reported_in_one_line(
-    attempt: Callable[[str], object], message: str, bucket: str, store: ObjectStore
-):
+def test_refused_requests_are_reported_in_one_line(bucket: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch):
     files.write_text(f"{bucket}/there", "content")
-    store.refuse(bucket)
-    with pytest.raises(UserError, match=message) as error:
-        attempt(bucket)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.slow
-def test_a_missing_bucket_is_named_and_not_created(store: ObjectStore):
-    told = refusal(files.write_text, "s3://no-such-bucket/folder/a", "")
-    assert "cannot write s3://no-such-bucket/folder/a: The specified bucket does not exist" in told
+    message = refusal(files.write_text, "s3://no-such-bucket/folder/a", "")
+    assert "cannot write s3://no-such-bucket/folder/a: The specified bucket does not exist" in message
     files.make_folder("s3://no-such-bucket/folder")
     assert not files.exists("s3://no-such-bucket")
-
-
-@pytest.mark.slow
-def test_missing_credentials_are_reported_in_one_line(bucket: str, monkeypatch: pytest.MonkeyPatch):
+    store.refuse(bucket)
+    assert_refused("^cannot write s3://.*/a: .*(Forbidden|denied).*$", files.write_text, f"{bucket}/a", "a")
+    assert_refused("^cannot read s3://.*/there: .*(Forbidden|denied).*$", files.read_text, f"{bucket}/there")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -166,7 +138,7 @@ def test_missing_credentials_are_reported_in_one_line(bucket: str, monkeypatch: 
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     try:
-        assert_refused("cannot write s3://.*/a: Unable to locate credentials", files.write_text, f"{bucket}/a", "")
+        assert_refused("^cannot write s3://.*/a: Unable to locate cred.*$", files.write_text, f"{bucket}/a", "")
     finally:
         fsspec.get_filesystem_class("s3").clear_instance_cache()
 

@@ -1,18 +1,17 @@
 """Row files: detecting the format, and reading them completely and in parts."""
 
-import contextlib
 import gzip
 import itertools
+import json
 import pathlib
 import struct
 from collections.abc import Callable, Sequence
-from random import Random
 
+import fsspec
 import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from official_bert.errors import UserError
 from official_bert.utils import row_files
 from tests import stored_texts
 from tests.make import assert_refused, refusal, write_text
@@ -49,51 +48,18 @@ def test_ranges_of_a_file_cover_all_rows(kind: str, size: int, tmp_path: pathlib
     positions = [position for part in ranges for position, _ in row_files.read_rows(first, kind, ["text"], part)]
     assert positions == [f"row {number}" for number in range(1, len(positions) + 1)]
     assert read(path, size=size) == read(path)
+    for scheme in ("ram", "memory"):
+        remote = f"{scheme}://rows_{kind}"
+        with tf.io.gfile.GFile(remote, "wb") if scheme == "ram" else fsspec.open(remote, "wb") as writer:
+            writer.write(pathlib.Path(first).read_bytes())
+        assert read(remote, size=1) == read(first)
 
 
 @pytest.mark.parametrize("kind", STORED)
-@pytest.mark.parametrize("scheme", ["ram", "memory"])
-def test_remote_files_are_read(kind: str, scheme: str, tmp_path: pathlib.Path):
-    import fsspec
-
-    local = row_files.expand([STORED[kind](tmp_path, TEXTS)], "input_file")[0]
-    path, content = f"{scheme}://rows_{kind}", pathlib.Path(local).read_bytes()
-    with tf.io.gfile.GFile(path, "wb") if scheme == "ram" else fsspec.open(path, "wb") as writer:
-        writer.write(content)
-    assert read(path, size=1) == read(local)
-
-
-@pytest.mark.parametrize("kind", STORED)
-def test_a_missing_column_is_an_error_that_lists_the_columns(kind: str, tmp_path: pathlib.Path):
-    assert_refused("no column 'body'.*'text'", read, STORED[kind](tmp_path, TEXTS), ["body"])
-
-
-@pytest.mark.parametrize("kind", STORED)
-def test_a_truncated_file_is_an_error(kind: str, tmp_path: pathlib.Path):
-    path = pathlib.Path(row_files.expand([STORED[kind](tmp_path, TEXTS)], "input_file")[-1])
-    content = path.read_bytes()
-    damaged = tmp_path / "damaged"
-    for length in range(20, len(content) - 9, len(content) // 30):
-        damaged.write_bytes(content[:length])
-        with pytest.raises(UserError, match="incomplete or corrupted") as caught:
-            read(str(damaged))
-        assert "\n" not in str(caught.value)
-        assert "incomplete or corrupted" in refusal(read, str(damaged), size=1)
-
-
-@pytest.mark.parametrize("kind", STORED)
-def test_a_flipped_bit_is_harmless_or_a_user_error(kind: str, tmp_path: pathlib.Path):
-    path = pathlib.Path(row_files.expand([STORED[kind](tmp_path, TEXTS)], "input_file")[0])
-    content, random = path.read_bytes(), Random(1)
-    for _ in range(60):
-        damaged = bytearray(content)
-        damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)
-        path.write_bytes(damaged)
-        for size in (None, 300):
-            with contextlib.suppress(UserError):
-                parts = [row_files.WHOLE] if size is None else row_files.find_ranges(str(path), kind, size)
-                rows = [row for part in parts for _, row in row_files.read_rows(str(path), kind, ["text"], part)]
-                assert all(isinstance(row["text"], str) for row in rows)
+def test_columns_that_are_missing_or_not_text_are_errors(kind: str, tmp_path: pathlib.Path):
+    path = STORED[kind](tmp_path, TEXTS)
+    assert_refused("no column 'body'.*'text'", read, path, ["body"])
+    assert "'number' is not text, but int64" in refusal(read, path, ["number"])
 
 
 def test_a_stream_truncated_between_batches_is_an_error(tmp_path: pathlib.Path):
@@ -110,67 +76,45 @@ def test_a_stream_truncated_between_batches_is_an_error(tmp_path: pathlib.Path):
             assert "incomplete or corrupted" in refusal(read, path, size=size)
 
 
-def test_a_column_of_numbers_is_not_text(tmp_path: pathlib.Path):
-    for store in STORED.values():
-        assert "'number' is not text, but int64" in refusal(read, store(tmp_path, TEXTS), ["number"])
-
-
 _TYPES = [pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())]
 
 
-@pytest.mark.parametrize(
-    ("store", "type"),
-    [
-        *itertools.product([stored_texts.parquet, stored_texts.hugging_face], _TYPES),
-        (stored_texts.hugging_face, pa.string_view()),  # not every Arrow release writes it to Parquet
-    ],
-    ids=lambda each: getattr(each, "__name__", str(each)),
-)
+@pytest.mark.parametrize(("store", "type"), [
+    *itertools.product([stored_texts.parquet, stored_texts.hugging_face], _TYPES),
+    (stored_texts.hugging_face, pa.string_view()),  # not every Arrow release writes it to Parquet
+])  # fmt: skip
 def test_all_column_types_of_texts_are_read(store: Callable[..., str], type: object, tmp_path: pathlib.Path):
     path = store(tmp_path, TEXTS, type)
     assert read(path) == read(path, size=1) == [{"text": text} for text in TEXTS]
 
 
-def test_nested_and_duplicate_columns_are_rejected(tmp_path: pathlib.Path):
-    path = str(tmp_path / "nested.parquet")
-    pa.parquet.write_table(pa.table({"text": [["a"], ["b"]]}), path)
-    assert "nested.parquet: the column 'text' is not text, but list<" in refusal(read, path)
-    pa.parquet.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), path)
-    assert_refused(r"there is two columns 'text'; the columns are 'text', 'text'|two columns", read, path)
-
-
-def test_invalid_utf8_is_an_error_or_dropped(tmp_path: pathlib.Path):
-    path = str(tmp_path / "latin.parquet")
-    pa.parquet.write_table(pa.table({"text": pa.array([b"a", b"b\xe4c"], pa.binary())}), path)
-    assert_refused(r"latin.parquet, row 2: byte 0xe4 in 'text' is not UTF-8.*--drop_invalid_utf8", read, path)
+def test_nested_duplicate_and_invalid_columns_are_errors(tmp_path: pathlib.Path):
+    path = str(tmp_path / "texts.parquet")
+    for table, fragment in (
+        (pa.table({"text": [["a"], ["b"]]}), "texts.parquet: the column 'text' is not text, but list<"),
+        (pa.table([["a"], ["b"]], names=["text", "text"]), "two columns"),
+        (pa.table({"text": pa.array([b"a", b"b\xe4c"], pa.binary())}), "texts.parquet, row 2: byte 0xe4 in 'text'"),
+    ):
+        pa.parquet.write_table(table, path)
+        assert fragment in refusal(read, path)
     rows = row_files.read_rows(path, "parquet", ["text"], drop_invalid_utf8=True)
     assert [row["text"] for _, row in rows] == ["a", "bc"]
 
 
-def test_files_that_cannot_be_read_in_ranges_are_rejected(tmp_path: pathlib.Path):
-    packed = tmp_path / "texts.parquet.gz"
-    packed.write_bytes(gzip.compress(pathlib.Path(stored_texts.parquet(tmp_path, TEXTS)).read_bytes()))
-    assert_refused(r"texts.parquet.gz is a compressed parquet file.*decompress it", row_files.detect_kind, str(packed))
-    feather = tmp_path / "texts.feather"
-    with pa.OSFile(str(feather), "wb") as sink, pa.ipc.new_file(sink, stored_texts.table(TEXTS).schema):
+def test_files_that_need_a_conversion_and_texts_are_recognized(tmp_path: pathlib.Path):
+    packed = write_text(tmp_path / "a.gz", gzip.compress(pathlib.Path(stored_texts.parquet(tmp_path, [])).read_bytes()))
+    assert f"{packed} is a compressed parquet file" in refusal(row_files.detect_kind, packed)
+    feather = str(tmp_path / "texts.feather")
+    with pa.OSFile(feather, "wb") as sink, pa.ipc.new_file(sink, stored_texts.table(TEXTS).schema):
         pass
-    assert "Feather" in refusal(row_files.detect_kind, str(feather))
-
-
-@pytest.mark.parametrize(("start", "kind"), [
-    (b"WARC/1.0\r\nWARC-Type: conversion", "web archive"), (struct.pack("<Q", 10) + b"abcd text", "TFRecord file"),
-])  # fmt: skip
-def test_files_that_need_a_conversion_are_recognized(start: bytes, kind: str, tmp_path: pathlib.Path):
-    path = tmp_path / "text"
-    for content in (start, gzip.compress(start)):
-        path.write_bytes(content)
-        assert_refused(rf"text is a {kind}. .* examples/texts_to", row_files.detect_kind, str(path))
-
-
-@pytest.mark.parametrize("start", [b"", b"PAR", b"WARC", b"A text."])
-def test_text_is_not_a_file_of_rows(start: bytes, tmp_path: pathlib.Path):
-    path = write_text(tmp_path / "text", start)
-    assert row_files.detect_kind(path) is None
+    assert "Feather" in refusal(row_files.detect_kind, feather)
+    web_archive, tfrecord = b"WARC/1.0\r\nWARC-Type: conversion", struct.pack("<Q", 10) + b"abcd text"
+    for start, kind in ((web_archive, "web archive"), (tfrecord, "TFRecord file")):
+        for content in (start, gzip.compress(start)):
+            path = write_text(tmp_path / "text", content)
+            assert f"{path} is a {kind}" in refusal(row_files.detect_kind, path)
+    for start in (b"", b"PAR", b"WARC", b"A text."):
+        assert row_files.detect_kind(write_text(tmp_path / "text", start)) is None
 
 
 def test_names_are_expanded_in_order(tmp_path: pathlib.Path):
@@ -183,3 +127,18 @@ def test_names_are_expanded_in_order(tmp_path: pathlib.Path):
     ]  # fmt: skip
     assert "--input_file is empty" in refusal(row_files.expand, [" "], "input_file")
     assert "--input_file: no file matches" in refusal(row_files.expand, [f"{tmp_path}/none"], "input_file")
+
+
+@pytest.mark.parametrize(("state", "fragments"), [
+    ({}, ["state.json does not name the files"]),
+    ({"_data_files": [{"filename": "gone.arrow"}]}, ["gone.arrow is missing", "state.json"]),
+    ({"_data_files": [], "_indices_files": [{"filename": "indices.arrow"}]}, ["a selection of rows"]),
+])  # fmt: skip
+def test_incomplete_folders_and_folders_with_several_splits_are_errors(state, fragments, tmp_path: pathlib.Path):
+    folder = pathlib.Path(stored_texts.hugging_face(tmp_path, ["a", "b"]))
+    (folder / "state.json").write_text(json.dumps(state))
+    message = refusal(row_files.expand, [str(folder)], "input_file")
+    assert all(fragment in message for fragment in fragments)
+    (folder / "state.json").unlink()
+    (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert f"{folder}/train, {folder}/test" in refusal(row_files.expand, [str(folder)], "input_file")

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from official_bert.errors import UserError
 from official_bert.utils import row_files
-from tests.make import assert_refused
+from tests.make import assert_refused, refusal
 from tests.stored_texts import prepare_tfds, prepare_tfds_rows
 
 TEXTS = [f"Text {number}, “quoted”." for number in range(7)]
@@ -35,9 +34,9 @@ def test_a_prepared_dataset_is_read_without_network(data_dir: pathlib.Path):
     assert read(name, ["text"]) == read(f"{name}#train", ["text"]) == [{"text": text} for text in TEXTS]
     assert read(name)[5] == {"text": TEXTS[5], "number": 5}
     assert_refused("prose/small has no split 'test'; expected .* one of train", read, f"{name}#test")
-    with pytest.raises(UserError, match=r"cannot get no_such from TensorFlow Datasets: .*") as caught:
-        read("tfds:no_such")
-    assert "\n" not in str(caught.value)
+    assert_refused(r"^cannot get no_such from TensorFlow Datasets: .*$", read, "tfds:no_such")
+    assert_refused("no column 'body'.*'text'", read, name, ["body"])
+    assert_refused("'number' is not text, but .*int64", read, name, ["number"])
 
 
 def test_values_are_converted_to_python_types_and_classes_to_names(data_dir: pathlib.Path):
@@ -59,25 +58,15 @@ def test_files_without_rows_are_omitted(data_dir: pathlib.Path):
     assert read(f"tfds:{prepare_tfds(data_dir, TEXTS[:1])}", ["text"]) == [{"text": TEXTS[0]}]
 
 
-def test_columns_are_checked(data_dir: pathlib.Path):
-    name = f"tfds:{prepare_tfds(data_dir, TEXTS)}"
-    assert_refused("there is no column 'body'; the columns are .*'text'", read, name, ["body"])
-    assert_refused("the column 'number' is not text, but .*int64", read, name, ["number"])
-
-
 def test_a_damaged_file_is_an_error(data_dir: pathlib.Path):
     name = f"tfds:{prepare_tfds(data_dir, TEXTS)}"
     path = pathlib.Path(row_files.expand([name], "input_file")[1])
     content = path.read_bytes()
     for damaged in (content[:-3], content[:20] + b"?" + content[21:]):
         path.write_bytes(damaged)
-        with pytest.raises(UserError, match=r"prose-train.tfrecord-00001-of-00002 is damaged after row \d: ") as caught:
-            read(name)
-        assert "\n" not in str(caught.value)
-    other = path.with_name("prose-train.tfrecord-00002-of-00002")
-    path.rename(other)
-    with pytest.raises(UserError, match="00002-of-00002 is not a file of the data set in its folder"):
-        list(row_files.read_rows(str(other), "tfds"))
+        assert_refused(r"^.*prose-train.tfrecord-00001-of-00002 is damaged after row \d: .*$", read, name)
+    other = path.rename(path.with_name("prose-train.tfrecord-00002-of-00002"))
+    read_other = lambda: list(row_files.read_rows(str(other), "tfds"))  # noqa: E731
+    assert f"{other} is not a file of the data set" in refusal(read_other)
     (path.parent / "dataset_info.json").write_text("{")
-    with pytest.raises(UserError, match="1.0.0 does not describe a data set of TensorFlow Datasets"):
-        list(row_files.read_rows(str(other), "tfds"))
+    assert f"{path.parent} does not describe a data set" in refusal(read_other)

@@ -7,16 +7,19 @@ import re
 import shutil
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import official_bert
 from official_bert.checkpoints import parity
-from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, NEXT_SENTENCE, POOLER, PRETRAINING, LoadedModel
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, NEXT_SENTENCE, POOLER, PRETRAINING
 from official_bert.checkpoints.loading import open_model
-from official_bert.errors import UserError
 from official_bert.export.source import read_source
 from tests.checkpoints.checkpoint_samples import HEADS, read_refusal, unpacked
+
+CLASSIFIER = {ENCODER, POOLER, HEADS["sequence"]}
 
 
 @pytest.fixture
@@ -25,7 +28,38 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return functools.partial(unpacked, folder=tmp_path_factory.getbasetemp() / "tensorflow_models")
 
 
-def assert_computes_the_same(checkpoint: LoadedModel, folder: pathlib.Path) -> None:
+@pytest.mark.parametrize(("library", "model", "format_name", "parts"), [
+    ("transformers", "model", "hugging_face", {ENCODER, POOLER}),
+    ("transformers", "pretraining", "hugging_face", PRETRAINING),
+    ("transformers", "masked_lm", "hugging_face", {ENCODER, MASKED_LM}),
+    ("transformers", "next_sentence", "hugging_face", {ENCODER, POOLER, NEXT_SENTENCE}),
+    ("transformers", "classifier", "hugging_face", CLASSIFIER),
+    ("transformers", "several", "hugging_face", CLASSIFIER),
+    ("transformers", "regressor", "hugging_face", CLASSIFIER),
+    ("transformers", "tagger", "hugging_face", {ENCODER, HEADS["token"]}),
+    ("transformers", "choice", "hugging_face", {ENCODER, POOLER, HEADS["choice"]}),
+    ("transformers", "answerer", "hugging_face", {ENCODER, HEADS["span"]}),
+    ("transformers", "safetensors", "hugging_face", PRETRAINING),
+    ("transformers", "safetensors_classifier", "hugging_face", CLASSIFIER),
+    ("transformers", "shards", "hugging_face", PRETRAINING),
+    ("transformers", "safetensors_shards", "hugging_face", PRETRAINING),
+    ("tensorflow_hub", "hub", "saved_model", {ENCODER, POOLER}),
+    ("tensorflow_hub", "hub_mlm", "saved_model", {ENCODER, POOLER, MASKED_LM}),
+    ("tensorflow_hub", "hub_1", "saved_model", {ENCODER, POOLER}),
+    ("tensorflow_hub", "hub_2", "saved_model", {ENCODER, POOLER}),
+    ("model_garden", "classifier", "saved_model", CLASSIFIER),
+    ("model_garden", "serving", "saved_model", CLASSIFIER),
+    ("keras_nlp_0.8", "preset", "keras_hub", {ENCODER, POOLER}),  # written under Keras 2
+    ("keras_nlp_0.14", "preset", "keras_hub", CLASSIFIER),
+])  # fmt: skip
+def test_models_of_other_libraries_give_the_same_outputs(library, model, format_name, parts, golden):
+    folder = golden(library) / model
+    checkpoint = open_model(str(folder))
+    assert (checkpoint.source.format, set(checkpoint.parts)) == (format_name, set(parts))
+    assert (checkpoint.vocab is None) == (library == "model_garden")
+    assert checkpoint.casing.do_lower_case == (model != "hub_mlm")
+    assert format_name != "hugging_face" or not checkpoint.notes
+    assert format_name != "saved_model" or "does not state its activation" in checkpoint.notes[0]
     stored = dict(np.load(folder / "expected.npz"))
     features = {name: stored.pop(name) for name in ("input_ids", "input_mask", "segment_ids")}
     outputs = parity.compute_outputs(checkpoint, features)
@@ -33,84 +67,12 @@ def assert_computes_the_same(checkpoint: LoadedModel, folder: pathlib.Path) -> N
         np.testing.assert_allclose(outputs[name], value, atol=1e-5)
 
 
-@pytest.mark.parametrize(("model", "parts"), [
-    ("model", {ENCODER, POOLER}),
-    ("pretraining", PRETRAINING),
-    ("masked_lm", {ENCODER, MASKED_LM}),
-    ("next_sentence", {ENCODER, POOLER, NEXT_SENTENCE}),
-    ("classifier", {ENCODER, POOLER, HEADS["sequence"]}),
-    ("several", {ENCODER, POOLER, HEADS["sequence"]}),
-    ("regressor", {ENCODER, POOLER, HEADS["sequence"]}),
-    ("tagger", {ENCODER, HEADS["token"]}),
-    ("choice", {ENCODER, POOLER, HEADS["choice"]}),
-    ("answerer", {ENCODER, HEADS["span"]}),
-    ("safetensors", PRETRAINING),
-    ("safetensors_classifier", {ENCODER, POOLER, HEADS["sequence"]}),
-    ("shards", PRETRAINING),
-    ("safetensors_shards", PRETRAINING),
-])  # fmt: skip
-def test_tensorflow_classes_of_transformers_give_the_same_outputs(model: str, parts: set[str], golden: Any):
-    folder = golden("transformers") / model
-    checkpoint = open_model(str(folder))
-    assert checkpoint.source.format == "hugging_face"
-    assert set(checkpoint.parts) == set(parts)
-    assert not checkpoint.notes
-    assert_computes_the_same(checkpoint, folder)
-
-
-@pytest.mark.parametrize(("library", "model", "parts"), [
-    ("tensorflow_hub", "hub", {ENCODER, POOLER}),
-    ("tensorflow_hub", "hub_mlm", {ENCODER, POOLER, MASKED_LM}),
-    ("tensorflow_hub", "hub_1", {ENCODER, POOLER}),
-    ("tensorflow_hub", "hub_2", {ENCODER, POOLER}),
-    ("model_garden", "classifier", {ENCODER, POOLER, HEADS["sequence"]}),
-    ("model_garden", "serving", {ENCODER, POOLER, HEADS["sequence"]}),
-])  # fmt: skip
-def test_saved_models_give_the_same_outputs(library: str, model: str, parts: set[str], golden: Any):
-    folder = golden(library) / model
-    checkpoint = open_model(str(folder))
-    assert checkpoint.source.format == "saved_model"
-    assert set(checkpoint.parts) == set(parts)
-    assert checkpoint.notes[0].startswith("the SavedModel does not state its activation")
-    if library == "tensorflow_hub":
-        assert checkpoint.casing.do_lower_case == (model != "hub_mlm")
-        tokens = official_bert.load(str(folder)).tokenizer.tokenize("the CAT")
-        assert tokens == ["the", "cat" if model != "hub_mlm" else "[UNK]"]
-    else:
-        assert checkpoint.vocab is None
-    assert_computes_the_same(checkpoint, folder)
-
-
-@pytest.mark.parametrize(("library", "parts"), [
-    ("keras_nlp_0.8", {ENCODER, POOLER}),  # written under Keras 2
-    ("keras_nlp_0.14", {ENCODER, POOLER, HEADS["sequence"]}),
-])  # fmt: skip
-def test_presets_of_keras_nlp_give_the_same_outputs(library: str, parts: set[str], golden: Any):
-    folder = golden(library) / "preset"
-    checkpoint = open_model(str(folder))
-    assert checkpoint.source.format == "keras_hub"
-    assert set(checkpoint.parts) == set(parts)
-    assert checkpoint.casing.do_lower_case
-    assert checkpoint.vocab is not None
-    assert_computes_the_same(checkpoint, folder)
-
-
 def test_other_saved_models_are_rejected(golden: Any, tmp_path: pathlib.Path):
-    import tensorflow as tf
-
-    message = read_refusal(golden("tensorflow_hub") / "preprocess")
-    assert "preprocess is a SavedModel without weights, such as a preprocessing model; pass the fol" in message
+    assert "preprocess is a SavedModel without weights" in read_refusal(golden("tensorflow_hub") / "preprocess")
     other = tf.Module()
     other.weights = [tf.Variable(tf.zeros([9, 4]), name=f"{name}/kernel") for name in ("EncoderDNN", "Embeddings_en")]
     tf.saved_model.save(other, str(tmp_path / "other"))
-    with pytest.raises(UserError, match="word_embeddings/embeddings is not among its 2 variables, such as"):
-        open_model(str(tmp_path / "other"))
-    folder = shutil.copytree(golden("tensorflow_hub") / "hub", tmp_path / "hub")
-    data = folder / "variables" / "variables.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:1000])
-    assert "variables.data-00000-of-00001 is damaged" in read_refusal(folder)
-    data.unlink()
-    assert re.search("is damaged or missing: .*variables.data-00000-of-00001", read_refusal(folder))
+    assert "word_embeddings/embeddings is not among its 2 variables" in read_refusal(tmp_path / "other")
 
 
 @pytest.mark.parametrize(("model", "class_name", "settings"), [
@@ -133,44 +95,33 @@ def test_imported_heads_are_exported_unless_only_the_encoder_is_requested(golden
     assert read_source(folder, encoder=True).kind == "encoder"
 
 
-def test_other_model_types_are_named(golden: Any, tmp_path: pathlib.Path):
+def test_other_model_types_are_named(golden: Any):
     for other in ("roberta", "distilbert", "albert"):
-        folder = shutil.copytree(golden("transformers") / other, tmp_path / other)
-        assert f"tf_model.h5 contains tensors of {other}; only BERT is supported" in read_refusal(folder)
+        assert f"tf_model.h5 contains tensors of {other}" in read_refusal(golden("transformers") / other)
 
 
-def test_missing_and_damaged_shards_are_errors(golden: Any, tmp_path: pathlib.Path):
-    for model, index, shard in (
-        ("shards", "tf_model.h5.index.json", "tf_model-00002-of-00002.h5"),
-        ("safetensors_shards", "model.safetensors.index.json", "model-00002-of-00002.safetensors"),
-    ):
-        folder = shutil.copytree(golden("transformers") / model, tmp_path / model)
-        whole = (folder / shard).read_bytes()
-        (folder / shard).write_bytes(whole[: len(whole) // 2])
-        assert f"{shard} is damaged" in read_refusal(folder)
-        (folder / shard).unlink()
-        message = read_refusal(folder)
-        assert re.search(f"{shard} is missing, although .*{index} lists it; copy all files of the model", message)
-        written = (folder / index).read_text()
-        for name in ("../secret.h5", "/etc/secret.safetensors", "config.json"):
-            (folder / index).write_text(written.replace(shard, name))
-            message = read_refusal(folder)
-            assert re.search(f"names '{name}'; expected the name of a .* file in its own folder", message)
-        contents = json.loads(written)
-        first = next(name for name, holder in contents["weight_map"].items() if holder != shard)
-        other = contents["weight_map"][first]
-        contents["weight_map"] = dict.fromkeys(contents["weight_map"], other)
-        (folder / index).write_text(json.dumps(contents))
-        assert re.search(f"{other} in .* lacks .*, although .*{index} lists it there", read_refusal(folder))
-        (folder / index).write_text("{}")
-        assert "has no weight_map" in read_refusal(folder)
+@pytest.mark.parametrize(("model", "index", "shard"), [
+    ("shards", "tf_model.h5.index.json", "tf_model-00002-of-00002.h5"),
+    ("safetensors_shards", "model.safetensors.index.json", "model-00002-of-00002.safetensors"),
+])  # fmt: skip
+def test_missing_and_misplaced_shards_are_errors(model: str, index: str, shard: str, golden: Any, tmp_path):
+    folder = shutil.copytree(golden("transformers") / model, tmp_path / model)
+    written = (folder / index).read_text()
+    for name in ("../secret.h5", "/etc/secret.safetensors", "config.json"):
+        (folder / index).write_text(written.replace(shard, name))
+        assert f"names '{name}'" in read_refusal(folder)
+    weight_map = json.loads(written)["weight_map"]
+    other = next(holder for holder in weight_map.values() if holder != shard)
+    (folder / index).write_text(json.dumps({"weight_map": dict.fromkeys(weight_map, other)}))
+    assert re.search(f"{other} in .* lacks .*{index}", read_refusal(folder))
+    (folder / index).write_text(written)
+    (folder / shard).unlink()
+    assert re.search(f"{shard} is missing.*{index}", read_refusal(folder))
 
 
 def test_copies_of_one_tensor_must_be_equal(golden: Any, tmp_path: pathlib.Path):
-    import h5py
-
     folder = shutil.copytree(golden("transformers") / "masked_lm", tmp_path / "model")
     name = "mlm___cls/tf_bert_for_masked_lm/bert/embeddings/word_embeddings/weight:0"
     with h5py.File(folder / "tf_model.h5", "r+") as file:
         file[name][3, 2] += 1
-    assert "word_embeddings/weight:0, two copies of one tensor, with different values" in read_refusal(folder)
+    assert "word_embeddings/weight:0, two copies" in read_refusal(folder)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from official_bert.data.packing import spread_over_rows
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.kinds.multiple_choice.model import build_multiple_choice_model
-from official_bert.kinds.names import CLASSIFICATION, KINDS, MULTIPLE_CHOICE, QUESTION_ANSWERING, TAGGING
+from official_bert.kinds.names import CLASSIFICATION
 from official_bert.kinds.question_answering.model import build_span_predictor
 from official_bert.kinds.tagging.model import build_token_tagger
 from official_bert.modeling.config import BertConfig
@@ -59,16 +59,6 @@ def outputs_and_gradients(model, call, batch, compute_loss=sum_of_squares, jit_c
     return outputs, {path: gradient.numpy() for path, gradient in zip(paths, gradients, strict=True)}
 
 
-def gradients(*arguments) -> dict[str, np.ndarray]:
-    return outputs_and_gradients(*arguments)[1]
-
-
-def trace_operations(model, call, batch, compute_loss=sum_of_squares) -> list[tf.Operation]:
-    """Returns the operations in the graph of a training step."""
-    compute = training_function(model, call, compute_loss)
-    return compute.get_concrete_function(batch, tf.constant([3, 4])).graph.get_operations()
-
-
 def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float = 1e-5) -> None:
     greatest = max(np.abs(each).max() for each in expected.values())
     assert found.keys() == expected.keys()
@@ -76,79 +66,65 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], t
         np.testing.assert_allclose(found[path], value, rtol=tolerance, atol=tolerance / 10 * greatest, err_msg=path)
 
 
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_gradients_are_the_same_with_dropout(tiny_config: BertConfig, jit_compile: bool):
-    config = dataclasses.replace(tiny_config, num_hidden_layers=1 if jit_compile else 2)  # XLA compilation is slow
-    model = randomize_weights(build_pretraining_model(config, seed=0), 0)
-    batch = random_batch(config, 0)
-    expected = gradients(model, model, batch, sum_of_squares, jit_compile)
-    assert_same(gradients(model, rematerialized(model), batch, sum_of_squares, jit_compile), expected)
-    # Gradients without dropout differ, which proves that the comparison covers the dropout masks.
-    still = gradients(model, lambda batch, training: model(batch, training=False), batch)
-    assert max(np.abs(still[path] - value).max() for path, value in expected.items()) > 0.1
+def pretraining(config: BertConfig) -> keras.Model:
+    return build_pretraining_model(config, seed=0)
 
 
-@pytest.mark.parametrize(
-    "kind", [CLASSIFICATION, TAGGING, QUESTION_ANSWERING, MULTIPLE_CHOICE, "tagging above both blocks"]
-)
-def test_gradients_of_every_task_are_the_same_with_dropout(tiny_config: BertConfig, kind: str):
-    config = dataclasses.replace(tiny_config, num_hidden_layers=1 if kind in KINDS else 2)
+def classifier(config: BertConfig) -> keras.Model:
+    return build_classifier(build_encoder(config, seed=0), 3)
+
+
+def multiple_choice(config: BertConfig) -> keras.Model:
+    return build_multiple_choice_model(build_encoder(config, seed=0), 3)
+
+
+def causal_tagger(config: BertConfig) -> keras.Model:
+    config = dataclasses.replace(config, causal_attention=True)
     encoder = build_encoder(config, return_all_layers=True, seed=0)
-    if kind in KINDS:
-        model = build_task_model(kind, encoder, num_labels=3, num_choices=3)
-    else:
-        blocks = keras.layers.Add()(encoder.output["encoder_outputs"])
-        model = keras.Model(encoder.input, keras.layers.Dense(3)(blocks))
-    model = randomize_weights(model, 0)
-    batch = inputs_of_encoder(random_batch(config, 0))
-    if kind == MULTIPLE_CHOICE:
-        batch = {name: values[None] for name, values in batch.items()}
-    call = rematerialized(model)
+    blocks = keras.layers.Add()(encoder.output["encoder_outputs"])
+    return keras.Model(encoder.input, keras.layers.Dense(3)(blocks))
+
+
+def frozen_encoder(config: BertConfig) -> keras.Model:
+    encoder = build_encoder(config, seed=0)
+    freeze(encoder, ["layer_0_.*"])
+    assert len(encoder.trainable_variables) == len(encoder.variables) - 16
+    return encoder
+
+
+def make_batch(model: keras.Model, config: BertConfig) -> dict[str, tf.Tensor]:
+    """Returns inputs of a model. The texts are the choices of one example if the model compares choices."""
+    batch = {name: tf.constant(values) for name, values in random_batch(config, 0).items() if name in model.input}
+    has_choices = len(model.input["input_ids"].shape) == 3
+    return {name: values[None] for name, values in batch.items()} if has_choices else batch
+
+
+@pytest.mark.parametrize(("build", "num_layers", "jit_compile"), slow_after(4, [
+    (pretraining, 1, False), (multiple_choice, 1, False), (causal_tagger, 2, False), (frozen_encoder, 2, False),
+    (classifier, 2, False), (pretraining, 2, False), (pretraining, 1, True),  # XLA compilation is slow
+]))  # fmt: skip
+def test_gradients_are_the_same_with_dropout(tiny_config: BertConfig, build, num_layers: int, jit_compile: bool):
+    config = dataclasses.replace(tiny_config, num_hidden_layers=num_layers)
+    model = randomize_weights(build(config), 0)
+    call, batch = rematerialized(model), make_batch(model, config)
     assert call is not model
-    assert_same(gradients(model, call, batch), gradients(model, model, batch))
-
-
-def test_a_model_without_blocks_is_returned_as_it_is(tiny_config: BertConfig):
-    model = build_task_model(CLASSIFICATION, build_encoder(tiny_config), 3, head_input=HeadInput("embeddings", 2))
-    assert rematerialized(model) is model
+    expected = outputs_and_gradients(model, model, batch, jit_compile=jit_compile)[1]
+    assert_same(outputs_and_gradients(model, call, batch, jit_compile=jit_compile)[1], expected)
 
 
 def test_outputs_are_the_same_in_and_out_of_training(tiny_config: BertConfig):
-    model = build_pretraining_model(tiny_config, seed=0)
-    batch = random_batch(tiny_config, 0)
+    model = randomize_weights(pretraining(tiny_config), 0)
+    batch = make_batch(model, tiny_config)
+    still = model(batch)
     for training in (False, True):
         with dropout_seed([3, 4]):
             expected, found = model(batch, training=training), rematerialized(model)(batch, training=training)
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value)
-
-
-def test_backward_pass_computes_blocks_again_and_reads_nothing_of_their_insides(tiny_config: BertConfig):
-    model = build_pretraining_model(tiny_config, seed=0)
-    names: set[str] = set()
-
-    def compute_loss(outputs) -> tf.Tensor:
-        loss = sum_of_squares(outputs)
-        names.update(operation.name for operation in loss.graph.get_operations())
-        return loss
-
-    batch = {name: tf.constant(values) for name, values in random_batch(tiny_config, 0).items()}
-    operations = trace_operations(model, rematerialized(model), batch, compute_loss)
-    softmaxes = [operation for operation in operations if operation.type == "Softmax"]
-    assert len(softmaxes) == 2 * tiny_config.num_hidden_layers
-    inputs = [tensor for operation in operations if operation.name not in names for tensor in operation.inputs]
-    read = {tensor.op.name for tensor in inputs if tensor.dtype != tf.resource} & names
-    assert read
-    assert not [name for name in read if "probabilities" in name or "intermediate" in name]
-
-
-def test_frozen_layers_and_a_bare_encoder_are_rematerialized_too(tiny_config: BertConfig):
-    encoder = randomize_weights(build_encoder(tiny_config, seed=0), 0)
-    freeze(encoder, ["layer_0_.*"])
-    batch = inputs_of_encoder(random_batch(tiny_config, 0))
-    expected = gradients(encoder, encoder, batch)
-    assert len(expected) == len(encoder.trainable_variables) == len(encoder.variables) - 16
-    assert_same(gradients(encoder, rematerialized(encoder), batch), expected)
+            # Outputs in training differ, which proves that the comparison covers the dropout masks.
+            assert np.array_equal(value, still[name]) != training
+    for name, value in compile_blocks(model)(batch).items():
+        np.testing.assert_array_equal(value, still[name])
 
 
 def test_without_a_seed_the_second_computation_drops_the_same(tiny_config: BertConfig):
@@ -177,9 +153,7 @@ def sums_and_gradients(model, call, batch, of_masked_lm):
     return outputs_and_gradients(model, compute_sums, batch, compute_loss)
 
 
-@pytest.mark.parametrize(
-    "kind", ["plain", pytest.param("causal", marks=pytest.mark.slow), pytest.param("packed", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("kind", slow_after(1, ["plain", "causal", "packed"]))
 def test_compiled_blocks_have_the_losses_and_gradients_of_the_model_with_dropout(tiny_config: BertConfig, kind: str):
     config = dataclasses.replace(
         tiny_config, num_hidden_layers=2, hidden_dropout_prob=0.2, layer_norm_eps=0.1, causal_attention=kind == "causal"
@@ -201,45 +175,17 @@ def test_compiled_blocks_have_the_losses_and_gradients_of_the_model_with_dropout
     assert_same(gradients, expected, 1e-4)
 
 
-def test_outside_of_training_compiled_blocks_are_the_model(tiny_config: BertConfig):
-    model = randomize_weights(build_pretraining_model(tiny_config), 0)
-    batch = random_batch(tiny_config, 0)
-    expected, found = model(batch), compile_blocks(model)(batch)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
-
-
-def classifier(config: BertConfig):
-    return randomize_weights(build_classifier(build_encoder(config), 3), 0)
-
-
-def multiple_choice(config: BertConfig):
-    return randomize_weights(build_multiple_choice_model(build_encoder(config), 3), 0)
-
-
-def batch_of(config: BertConfig) -> dict[str, tf.Tensor]:
-    return {name: tf.constant(values) for name, values in inputs_of_encoder(random_batch(config, 0)).items()}
-
-
-def choices_of(config: BertConfig) -> dict[str, tf.Tensor]:
-    """Returns one example whose choices are the texts of a batch."""
-    return {name: values[None] for name, values in batch_of(config).items()}
-
-
 def weighted_sum(logits: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(logits * [[1.0, 2.0, -4.0]])
 
 
-@pytest.mark.parametrize(
-    ("num_layers", "build", "batch_of"),
-    slow_after(1, [(2, classifier, batch_of), (1, classifier, batch_of), (2, multiple_choice, choices_of)]),
-    ids=["two blocks", "one block", "multiple choice"],
-)
-def test_a_last_block_of_one_position_has_the_logits_and_gradients_of_the_model(
-    tiny_config: BertConfig, num_layers: int, build, batch_of
-):
+@pytest.mark.parametrize(("num_layers", "build"), slow_after(1, [
+    (1, classifier), (2, classifier), (2, multiple_choice),
+]))  # fmt: skip
+def test_a_last_block_of_one_position_has_the_logits_and_gradients_of_the_model(tiny_config, num_layers: int, build):
     config = dataclasses.replace(tiny_config, num_hidden_layers=num_layers, hidden_dropout_prob=0.2)
-    model, batch = build(config), batch_of(config)
+    model = randomize_weights(build(config), 0)
+    batch = make_batch(model, config)
     expected_logits, expected = outputs_and_gradients(model, model, batch, weighted_sum)
     for rematerialize in (False, True)[:num_layers]:
         call = skip_unread_positions(model, rematerialize)
@@ -252,26 +198,27 @@ def test_a_last_block_of_one_position_has_the_logits_and_gradients_of_the_model(
 def test_the_other_blocks_may_be_computed_a_second_time(tiny_config: BertConfig):
     """Of three blocks, the first two compute attention twice, and the last computes it once, for one position."""
     model = classifier(dataclasses.replace(tiny_config, num_hidden_layers=3))
-    call = skip_unread_positions(model, rematerialize=True)
-    operations = trace_operations(model, call, batch_of(tiny_config))
+    batch = make_batch(model, tiny_config)
+    compute = training_function(model, skip_unread_positions(model, rematerialize=True), sum_of_squares)
+    operations = compute.get_concrete_function(batch, tf.constant([3, 4])).graph.get_operations()
     softmaxes = [operation.outputs[0].shape[2] for operation in operations if operation.type == "Softmax"]
-    length = batch_of(tiny_config)["input_ids"].shape[1]
-    assert sorted(softmaxes) == [1, length, length, length, length]
+    assert sorted(softmaxes) == [1, *[batch["input_ids"].shape[1]] * 4]
 
 
-@pytest.mark.parametrize(("build", "batch_of"), [(classifier, batch_of), (multiple_choice, choices_of)])
-def test_outside_of_training_the_last_block_gives_the_logits_of_the_model(tiny_config: BertConfig, build, batch_of):
-    model, batch = build(tiny_config), batch_of(tiny_config)
-    call = skip_unread_positions(model)
-    assert call is not model
-    np.testing.assert_allclose(call(batch), model(batch), rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("build", [classifier, multiple_choice])
+def test_outside_of_training_the_last_block_gives_the_logits_of_the_model(tiny_config: BertConfig, build):
+    model = randomize_weights(build(tiny_config), 0)
+    batch = make_batch(model, tiny_config)
+    for rematerialize in (False, True):
+        call = skip_unread_positions(model, rematerialize)
+        assert call is not model
+        np.testing.assert_allclose(call(batch), model(batch), rtol=1e-5, atol=1e-6)
 
 
 def test_models_that_read_more_than_the_first_position_stay_as_they_are(tiny_config: BertConfig):
     encoder = build_encoder(tiny_config)
-    causal = build_encoder(dataclasses.replace(tiny_config, causal_attention=True))
-    for model in (
-        encoder, build_token_tagger(encoder, 3), build_span_predictor(encoder),
-        build_classifier(causal, 3),
-    ):  # fmt: skip
+    causal = classifier(dataclasses.replace(tiny_config, causal_attention=True))
+    for model in (encoder, build_token_tagger(encoder, 3), build_span_predictor(encoder), causal):
         assert skip_unread_positions(model) is model
+    model = build_task_model(CLASSIFICATION, encoder, 3, head_input=HeadInput("embeddings", 2))
+    assert rematerialized(model) is model  # it has no blocks

@@ -12,46 +12,36 @@ from official_bert.modeling.fast.flat_blocks import flatten_blocks
 from tests.export.exported_models import CHOICES, CONFIG, build_model, random_features, scattered
 from tests.make import build_task_model
 
+FEATURES = random_features(3, 11)
+
 
 @pytest.mark.parametrize(
     "changes", [{}, {"causal_attention": True}, {"hidden_act": "relu", "layer_norm_eps": 0.1, "num_hidden_layers": 1}]
 )
 def test_flat_blocks_give_the_outputs_of_the_model(changes: dict[str, Any]):
-    encoder = scattered(build_encoder(dataclasses.replace(CONFIG, **changes), seed=1))
-    features = random_features(3, 11)
-    expected, found = encoder(features), flatten_blocks(encoder)(features)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=2e-6, err_msg=name)
-
-
-def test_outputs_of_several_blocks_are_given_and_read_without_computing_them_again():
-    features = random_features(3, 11)
-    encoder = scattered(build_encoder(CONFIG, return_all_layers=True, seed=1))
-    expected, found = encoder(features), flatten_blocks(encoder)(features)
-    for value, of_block in zip(found["encoder_outputs"], expected["encoder_outputs"], strict=True):
-        np.testing.assert_allclose(value, of_block, rtol=1e-5, atol=2e-6)
-    model = keras.Model(encoder.input, keras.layers.Add()(encoder.output["encoder_outputs"]))
-    total = sum(expected["encoder_outputs"])
-    np.testing.assert_allclose(flatten_blocks(model)(features), total, rtol=1e-5, atol=5e-6)
-    assert len(trace_operations(flatten_blocks(model), model)) < 0.7 * len(trace_operations(model, model))
-
-
-def test_an_encoder_without_pooler_has_its_sequence_output():
-    encoder = scattered(build_encoder(CONFIG, seed=1))
-    alone = type(encoder)(encoder.input, {"sequence_output": encoder.output["sequence_output"]})
-    features = random_features(2, 5)
-    found = flatten_blocks(alone)(features)
-    np.testing.assert_allclose(found["sequence_output"], encoder(features)["sequence_output"], rtol=1e-5, atol=2e-6)
+    encoder = scattered(build_encoder(dataclasses.replace(CONFIG, **changes), return_all_layers=True, seed=1))
+    without_pooler = keras.Model(encoder.input, {"sequence_output": encoder.output["sequence_output"]})
+    sum_of_blocks = keras.Model(encoder.input, {"sum": keras.layers.Add()(encoder.output["encoder_outputs"] * 2)})
+    for model in (encoder, without_pooler, sum_of_blocks):
+        expected, found = model(FEATURES), flatten_blocks(model)(FEATURES)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=5e-6, err_msg=name)
 
 
 def test_models_with_blocks_inside_another_or_in_another_type_are_called_as_they_are():
-    model = build_model(MULTIPLE_CHOICE)
-    features = random_features(2, CHOICES, 7)
+    model, features = build_model(MULTIPLE_CHOICE), random_features(2, CHOICES, 7)
     np.testing.assert_array_equal(flatten_blocks(model)(features), model(features))
     model = build_task_model(CLASSIFICATION, build_encoder(CONFIG, seed=1, dtype="mixed_bfloat16"), 3)
-    features = random_features(2, 7)
-    np.testing.assert_array_equal(flatten_blocks(model)(features), model(features))
+    np.testing.assert_array_equal(flatten_blocks(model)(FEATURES), model(FEATURES))
+
+
+def test_flat_blocks_are_fewer_operations_than_the_layers_make_and_transpose_nothing():
+    encoder = build_encoder(CONFIG, return_all_layers=True, seed=1)
+    sum_of_blocks = keras.Model(encoder.input, keras.layers.Add()(encoder.output["encoder_outputs"]))
+    flat = trace_operations(flatten_blocks(sum_of_blocks), sum_of_blocks)
+    assert "Transpose" not in flat
+    assert len(flat) < 0.7 * len(trace_operations(sum_of_blocks, sum_of_blocks))
 
 
 def trace_operations(function: Any, model: keras.Model) -> list[str]:
@@ -59,10 +49,3 @@ def trace_operations(function: Any, model: keras.Model) -> list[str]:
     features = dict.fromkeys(model.input, tf.TensorSpec([None, None], tf.int32))
     graph = tf.function(lambda features: function(features)).get_concrete_function(features).graph
     return [operation.type for operation in graph.get_operations() if operation.type != "Const"]
-
-
-def test_flat_blocks_are_fewer_operations_than_the_layers_make_and_transpose_nothing():
-    model = build_model(CLASSIFICATION)
-    flat = trace_operations(flatten_blocks(model), model)
-    assert "Transpose" not in flat
-    assert len(flat) < 0.7 * len(trace_operations(model, model))

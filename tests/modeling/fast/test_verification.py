@@ -13,11 +13,18 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.encoder_block import MASKED_SCORE, AttentionProbabilities, split_heads
 from official_bert.modeling.fast import verification
-from official_bert.modeling.fast.compiled_blocks import compile_blocks
-from official_bert.modeling.fast.flat_blocks import _flatten_blocks
+from official_bert.modeling.fast.compiled_blocks import _compile_blocks, compile_blocks
+from official_bert.modeling.fast.flat_blocks import _flatten_blocks, flatten_blocks
 from official_bert.modeling.fast.last_block import _read_first, skip_unread_positions
 from official_bert.modeling.pretraining_model import build_pretraining_model
+from official_bert.optimization import distribution
 from official_bert.pretraining.train_step import Pretrainer
+
+FORMS: dict[str, Callable[[], bool]] = {
+    "compiled": lambda: verification.is_faithful(_compile_blocks),
+    "flat": lambda: verification.is_faithful(_flatten_blocks, training=False),
+    "last": lambda: verification.is_faithful(_read_first, first_position_only=True),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -27,19 +34,7 @@ def forget_verified_forms() -> Iterator[None]:
     verification.is_faithful.cache_clear()
 
 
-def is_compiled(config: BertConfig) -> bool:
-    return compile_blocks(build_pretraining_model(config)) is not None
-
-
-def is_flat() -> bool:
-    return verification.is_faithful(_flatten_blocks, training=False)
-
-
-def is_last_block_short() -> bool:
-    return verification.is_faithful(_read_first, first_position_only=True)
-
-
-def change_scores(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
+def change_scores(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
     """Patches `AttentionProbabilities.call`: `change` receives the layer and the products of queries and keys."""
 
     def call(self: Any, inputs: Any) -> Any:
@@ -48,103 +43,93 @@ def change_scores(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, Any], 
         products = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
         return self.compute_from_products(change(self, products), attention_ids, query.shape[-1])
 
-    monkeypatch.setattr(AttentionProbabilities, "call", call)
+    patch.setattr(AttentionProbabilities, "call", call)
 
 
-def test_forms_compute_the_unchanged_block(tiny_config: BertConfig, capsys: pytest.CaptureFixture[str]):
-    assert is_compiled(tiny_config)
-    assert is_flat()
-    assert is_last_block_short()
-    assert "note" not in capsys.readouterr().out
+def add_weight(patch: pytest.MonkeyPatch, initializer: str) -> None:
+    def build(self: Any, shapes: Any) -> None:
+        self.extra = self.add_weight(shape=(), initializer=initializer, name="extra")
+
+    patch.setattr(AttentionProbabilities, "build", build)
 
 
-def test_changed_scores_are_not_missed(
-    tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    change_scores(monkeypatch, lambda layer, products: products * 1.01)
-    assert not is_compiled(tiny_config)
-    assert not is_flat()
-    assert is_last_block_short()  # it calls the layer itself
-    told = capsys.readouterr().out
-    assert "modeling/fast/compiled_blocks.py" in told
-    assert "modeling/fast/flat_blocks.py" in told
+def change_function(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
+    """Patches `compute_from_products`, which the forms call."""
+    original = AttentionProbabilities.compute_from_products
+    patch.setattr(
+        AttentionProbabilities,
+        "compute_from_products",
+        lambda self, products, ids, size: original(self, change(self, products), ids, size),
+    )
 
 
-def test_attention_within_a_long_window_is_not_missed(tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch):
-    def far(layer: Any, products: Any) -> Any:
+def scale_scores(patch: pytest.MonkeyPatch) -> None:
+    change_scores(patch, lambda layer, products: products * 1.01)
+
+
+def limit_window(patch: pytest.MonkeyPatch) -> None:
+    def mask_far(layer: Any, products: Any) -> Any:
         position = ops.arange(ops.shape(products)[-1])
         is_far = ops.abs(position[None, :] - position[: ops.shape(products)[-2], None]) > 256
         return products + ops.cast(is_far, "float32") * MASKED_SCORE
 
-    change_scores(monkeypatch, far)
-    assert not is_compiled(tiny_config)
-    assert not is_flat()
+    change_scores(patch, mask_far)
 
 
-def test_a_new_weight_that_starts_at_zero_is_not_missed(tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch):
-    def build(self: Any, shapes: Any) -> None:
-        self.bias = self.add_weight(shape=(), initializer="zeros", name="bias")
-
-    monkeypatch.setattr(AttentionProbabilities, "build", build)
-    change_scores(monkeypatch, lambda layer, products: ops.where(products > 0, products + layer.bias, products))
-    assert not is_compiled(tiny_config)
-    assert not is_flat()
+def add_weight_that_starts_at_zero(patch: pytest.MonkeyPatch) -> None:
+    add_weight(patch, "zeros")
+    change_scores(patch, lambda layer, products: ops.where(products > 0, products + layer.extra, products))
 
 
-def test_a_weight_in_a_function_that_a_form_calls_does_not_stop_the_run(
-    tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch
+def add_weight_in_function(patch: pytest.MonkeyPatch) -> None:
+    add_weight(patch, "ones")
+    change_function(patch, lambda layer, products: products * layer.extra)
+
+
+def double_in_function(patch: pytest.MonkeyPatch) -> None:
+    change_function(patch, lambda layer, products: products * 2)
+
+
+def add_layer(patch: pytest.MonkeyPatch) -> None:
+    original = encoder_block.encoder_block
+    changed = lambda x, *arguments: original(keras.layers.Activation("tanh")(x), *arguments)  # noqa: E731
+    patch.setattr(encoder, "encoder_block", changed)
+
+
+@pytest.mark.parametrize(("edit", "expected"), [
+    (lambda patch: None, {"compiled": True, "flat": True, "last": True}),
+    (scale_scores, {"compiled": False, "flat": False, "last": True}),  # the last block calls the layer itself
+    (limit_window, {"flat": False}),
+    (add_weight_that_starts_at_zero, {"flat": False}),
+    (add_weight_in_function, {"compiled": False, "flat": True}),  # the flat form calls the function outside of XLA
+    (double_in_function, {"flat": True}),
+    (add_layer, {"flat": False, "last": False}),
+])  # fmt: skip
+def test_forms_that_would_miss_an_edit_of_the_block_are_not_used(
+    edit: Callable[[pytest.MonkeyPatch], None], expected: dict[str, bool], monkeypatch: pytest.MonkeyPatch, capsys
 ):
-    compute_from_products = AttentionProbabilities.compute_from_products
-
-    def build(self: Any, shapes: Any) -> None:
-        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
-
-    monkeypatch.setattr(AttentionProbabilities, "build", build)
-    monkeypatch.setattr(
-        AttentionProbabilities,
-        "compute_from_products",
-        lambda self, products, ids, size: compute_from_products(self, products * self.scale, ids, size),
-    )
-    assert not is_compiled(tiny_config)
-    assert is_flat()  # it calls this function outside of XLA
-
-
-def test_a_changed_function_that_a_form_calls_is_followed(tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch):
-    compute_from_products = AttentionProbabilities.compute_from_products
-    changed: Any = lambda self, products, ids, size: compute_from_products(self, products * 2, ids, size)  # noqa: E731
-    monkeypatch.setattr(AttentionProbabilities, "compute_from_products", changed)
-    assert is_compiled(tiny_config)
-    assert is_flat()
+    edit(monkeypatch)
+    assert {form: FORMS[form]() for form in expected} == expected
+    files = {"compiled": "compiled_blocks.py", "flat": "flat_blocks.py", "last": "last_block.py"}
+    notes = capsys.readouterr().out
+    assert {form: files[form] not in notes for form in expected} == expected
 
 
 def test_forms_are_compared_while_a_function_is_traced_and_within_a_strategy():
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        traced = tf.function(lambda: tf.constant(is_last_block_short()), autograph=False)
-        assert bool(traced())
+        assert bool(tf.function(lambda: tf.constant(FORMS["last"]()), autograph=False)())
 
 
-def test_another_layer_in_the_block_is_not_missed(tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch):
-    def block(x: Any, *arguments: Any) -> Any:
-        return encoder_block.encoder_block(keras.layers.Activation("tanh")(x), *arguments)
-
-    monkeypatch.setattr(encoder, "encoder_block", block)
-    assert not is_compiled(tiny_config)
-    assert not is_flat()
-    assert not is_last_block_short()
-    model = keras.Model(*(lambda each: (each.input, each.output["pooled_output"]))(build_encoder(tiny_config)))
-    assert skip_unread_positions(model) is model
-
-
-def test_pretraining_computes_the_changed_block(tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch):
-    from official_bert.optimization import distribution
-
-    def pretrainer() -> Pretrainer:
-        strategy = distribution.get_strategy("one_device")
-        return Pretrainer(config=tiny_config, strategy=strategy, schedule=1e-4, seed=1, compile_parts=True)
-
-    unchanged = pretrainer()
-    assert unchanged._call is not unchanged.model
-    verification.is_faithful.cache_clear()
-    change_scores(monkeypatch, lambda layer, products: products * 1.01)
-    changed = pretrainer()
-    assert changed._call is changed.model
+@pytest.mark.parametrize("is_faithful", [True, False])
+def test_models_and_pretraining_use_only_faithful_forms(
+    is_faithful: bool, tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(verification, "is_faithful", lambda *_, **__: is_faithful)
+    encoder = build_encoder(tiny_config)
+    model = keras.Model(encoder.input, encoder.output["pooled_output"])
+    assert flatten_blocks(encoder).__name__ == ("call" if is_faithful else "<lambda>")
+    assert (skip_unread_positions(model) is model) != is_faithful
+    assert (compile_blocks(build_pretraining_model(tiny_config)) is None) != is_faithful
+    strategy = distribution.get_strategy("one_device")
+    pretrainer = Pretrainer(config=tiny_config, strategy=strategy, schedule=1e-4, seed=1, compile_parts=True)
+    assert (pretrainer._call is pretrainer.model) != is_faithful

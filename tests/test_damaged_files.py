@@ -1,0 +1,249 @@
+"""A damaged file of any format is read correctly, or refused with a short UserError that names it or its folder."""
+
+import json
+import pathlib
+import re
+import shutil
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from data_gen.text import formats
+from official_bert.checkpoints import checksums, finetuned
+from official_bert.checkpoints.checkpoint import LoadOverrides
+from official_bert.checkpoints.loading import open_model
+from official_bert.data import record_reader
+from official_bert.errors import UserError
+from official_bert.inference import exports, replays
+from official_bert.modeling.config import BertConfig
+from official_bert.modeling.encoder import build_encoder
+from official_bert.runs.run_file import read_run_file
+from official_bert.tasks import conll, multiple_choice, squad
+from official_bert.tasks.all_tasks import make_task
+from official_bert.tasks.options import GlueOptions, TableOptions
+from official_bert.tokenization.exact import FullTokenizer, check_special_tokens, load_vocab
+from official_bert.utils import files, row_files
+from official_bert.utils.bad_rows import SKIP, STOP, BadRows
+from tests import stored_texts
+from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, assert_fits, unpacked, write_sample
+from tests.conftest import WORDS, slow_after
+from tests.data import record_samples
+from tests.make import VOCAB, build_task_model, write_text
+from tests.odd_inputs import odd_json, odd_text
+
+_MAX_MESSAGE = 10_100  # characters
+_TEXT_FILES = {".json", ".jsonl", ".txt", ".csv", ".tsv", ""}
+
+
+class Format(NamedTuple):
+    write: Callable[[pathlib.Path], object]  # writes valid files into a new folder
+    read: Callable[[pathlib.Path, BadRows], object]  # reads the folder, checks the result, and returns what to compare
+    has_checksums: bool = False  # whether any damage is found
+
+
+def file_format(name: str, content: str, read: Callable[[str, BadRows], object]) -> Format:
+    return Format(lambda folder: write_text(folder / name, content), lambda folder, bad: read(str(folder / name), bad))
+
+
+def read_checkpoint(folder: pathlib.Path, _: BadRows) -> object:
+    has_slots = folder.name.startswith(("tf1", "official_bert"))
+    found = open_model(str(folder), LoadOverrides(optimizer=has_slots))
+    assert_fits(found)
+    tensors = {name: value.tobytes() for name, value in {**found.weights, **found.slots}.items()}
+    return tensors, found.config, found.vocab, found.casing, found.labels, found.task, found.step if has_slots else None
+
+
+def write_without_checksums(name: str) -> Callable[[pathlib.Path], None]:
+    def write(folder: pathlib.Path) -> None:
+        write_sample(name, folder)
+        (folder / checksums.CHECKSUM_FILE).unlink()
+
+    return write
+
+
+def write_finetuned(folder: pathlib.Path) -> None:
+    model = build_task_model("classification", build_encoder(SAMPLE_CONFIG, seed=1), 2, seed=1)
+    finetuned.save(str(folder), model, _TASK, SAMPLE_CONFIG, VOCAB)
+
+
+def copy_model(library: str, model: str) -> Callable[[pathlib.Path], object]:
+    return lambda folder: shutil.copytree(
+        unpacked(library, folder.parent / "libraries") / model,
+        folder,
+        shutil.ignore_patterns("*.npz"),
+        dirs_exist_ok=True,
+    )
+
+
+def read_records(folder: pathlib.Path, _: BadRows) -> None:
+    path = str(folder / "0.tfrecord")
+    records = list(record_reader.read_file(path))
+    expected = [record_samples.encoded(record_samples.values(number), record_samples.SCHEMA) for number in range(9)]
+    assert records == expected[: len(records)]  # a file that ends after a record is complete
+    assert sum(16 + len(record) for record in records) == files.size(path)
+    assert record_reader.count_records(path) == len(records)
+
+
+def read_rows(folder: pathlib.Path, _: BadRows) -> object:
+    rows = []
+    for path in row_files.expand([str(folder / "dataset") if folder.name == "arrow" else f"{folder}/*"], "input_file"):
+        row_files.detect_kind(path)
+        for parts in ([row_files.WHOLE], row_files.find_ranges(path, folder.name, 300)):
+            rows += [row for part in parts for _, row in row_files.read_rows(path, folder.name, ["text"], part)]
+    assert all(isinstance(row["text"], str) for row in rows)
+    return rows
+
+
+def read_table(label_kind: str, **options: str) -> Callable[[str, BadRows], object]:
+    def read(path: str, bad_rows: BadRows) -> object:
+        task = make_task("table", TableOptions(train_file=path, eval_file=path, label_kind=label_kind, **options))
+        return task.read(task.train_split, bad_rows)
+
+    return read
+
+
+def read_glue(path: str, bad_rows: BadRows) -> object:
+    task = make_task("sst-2", GlueOptions(data_dir=str(pathlib.Path(path).parent)))
+    return task.read(task.train_split, bad_rows)
+
+
+def read_text(path: str, _: BadRows) -> object:
+    documents = list(formats.read_documents(path))
+    assert all(document and all(document) for document in documents)
+    return documents
+
+
+def read_vocabulary(path: str, _: BadRows) -> object:
+    check_special_tokens(load_vocab(path), path)
+    return FullTokenizer(path, True).tokenize("the cat unaffable ünï")
+
+
+def write_export(folder: pathlib.Path) -> None:
+    write_text(folder / exports.METADATA_FILE, json.dumps({"kind": "classification", "labels": ["a", "b"]}))
+    replay = replays.Replay({"text": ["the cat", "a"]}, {"label": ["a", "b"]}, ("label",), [0.5, 0.2], 1e-5)
+    write_text(folder / exports.REPLAY_FILE, json.dumps({**vars(replay), "decisions": ["label"]}))
+
+
+def read_export(folder: pathlib.Path, _: BadRows) -> object:
+    return exports.read_metadata(str(folder)), vars(replays.read(str(folder)))
+
+
+_TEXTS = [f"Text number {number}, “quoted”." * (number % 4) for number in range(50)]
+_QUESTION = {"id": "1", "question": "who", "answers": [{"text": "cat", "answer_start": 4}], "is_impossible": False}
+_SQUAD = {"version": "1", "data": [{"title": "t", "paragraphs": [{"context": "the cat sat", "qas": [_QUESTION]}]}]}
+_SWAG = {"sent1": "the cat", "sent2": "sat", **{f"ending{number}": "a dog" for number in range(4)}, "label": 1}
+_TASK: dict[str, Any] = {"task": "sst-2", "kind": "classification", "labels": ["0", "1"], "max_seq_length": 16}
+_TASK |= {"pair": False, "num_choices": None}
+_CONFIG = {"vocab_size": 78, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+_WRITTEN = ("hugging_face", "official_bert", "tf1", "keras_hub", "model_garden")
+
+FORMATS = {
+    **{name: Format(lambda folder: write_sample(folder.name, folder), read_checkpoint, True) for name in _WRITTEN},
+    **{f"{name} of others": Format(write_without_checksums(name), read_checkpoint) for name in _WRITTEN},
+    "finetuned": Format(write_finetuned, read_checkpoint, True),
+    "saved_model": Format(copy_model("tensorflow_hub", "hub"), read_checkpoint),
+    "tf_model": Format(copy_model("transformers", "classifier"), read_checkpoint),
+    "shards": Format(copy_model("transformers", "safetensors_shards"), read_checkpoint),
+    "export": Format(write_export, read_export),
+    "records": Format(lambda folder: record_samples.write(folder / "0.tfrecord", range(9)), read_records),
+    "parquet": Format(lambda folder: stored_texts.parquet(folder, _TEXTS), read_rows),
+    "arrow": Format(lambda folder: stored_texts.hugging_face(folder, _TEXTS), read_rows),
+    "parquet table": Format(
+        lambda folder: stored_texts.parquet(folder, ["the cat", "a dog"] * 9),
+        lambda folder, bad: read_table("regression", label_column="number")(str(folder / "texts.parquet"), bad),
+    ),
+    "csv": file_format("a.csv", "label,text\na,the cat 1\nb,the cat 2\n", read_table("classification")),
+    "tsv": file_format("a.tsv", "label\ttext\na;b\tthe cat 1\nb\tthe cat 2\n", read_table("multi_label")),
+    "jsonl": file_format("a.jsonl", '{"label": 0.5, "text": "the cat"}\n' * 3, read_table("regression")),
+    "glue": file_format("train.tsv", "sentence\tlabel\nthe cat\t1\na dog\t0\n", read_glue),
+    "swag": file_format("swag.jsonl", (json.dumps(_SWAG) + "\n") * 3, multiple_choice.read),
+    "codah": file_format("codah.tsv", "i\tthe cat\ta\tb\tc\td\t1\n" * 3, multiple_choice.read),
+    "conll": file_format("tags.txt", "the O\ncat B-X\n\na O\ndog B-X\n", conll.read),
+    "squad": file_format("squad.json", json.dumps(_SQUAD), lambda path, bad: squad.read(path, True, True, bad)),
+    "text": file_format("text.txt", "the cat sat .\na dog ran .\n\nthe sun\n", read_text),
+    "wiki": file_format("wiki.txt", '<doc id="1" title="a">\na\n\nthe cat sat .\n</doc>\n', read_text),
+    "documents": file_format("documents.jsonl", '{"text": "the cat sat . a dog ran ."}\n' * 3, read_text),
+    "vocabulary": file_format("vocab.txt", "\n".join(WORDS) + "\n", read_vocabulary),
+    "config": file_format("bert_config.json", json.dumps(_CONFIG), lambda path, _: BertConfig.from_json_file(path)),
+    "task": file_format(
+        "task.json", json.dumps(_TASK), lambda path, _: finetuned.read_task(path[: -len("/task.json")])
+    ),
+    "run": file_format("run.json", json.dumps({"options": {"seed": 1}}), lambda path, _: read_run_file(path)),
+}
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("samples")
+    for name, each in FORMATS.items():
+        (folder / name).mkdir()
+        each.write(folder / name)
+    return folder
+
+
+@st.composite
+def damage(draw: st.DrawFn, path: pathlib.Path, others: list[bytes]) -> tuple[str, bytes | None]:
+    """Draws the kind of damage, and the damaged content of a file, or None for a missing file."""
+    content = path.read_bytes()
+    start, end = sorted(draw(st.tuples(*[st.integers(0, len(content))] * 2)))
+    kind = draw(st.sampled_from(["flip", "flip", "flip", "cut", "cut", "replace", "other", "empty", "missing"]))
+    if path.suffix in _TEXT_FILES:
+        kind = draw(st.sampled_from([kind, "odd"]))
+    match kind:
+        case "flip":
+            place = min(start, len(content) - 1)
+            content = content[:place] + bytes([content[place] ^ draw(st.integers(1, 255))]) + content[place + 1 :]
+        case "cut":
+            content = content[:start]
+        case "replace":
+            content = content[:start] + draw(st.binary(max_size=8) | st.just(bytes(end - start))) + content[end:]
+        case "odd" if path.suffix.startswith(".json"):
+            lines = content.split(b"\n") if path.suffix == ".jsonl" else [content]
+            number = draw(st.integers(0, max(len(lines) - 2, 0)))
+            lines[number] = draw(odd_json(json.loads(lines[number])))
+            content = b"\n".join(lines)
+        case "odd":
+            cells = re.split(r"([,\t\n ;\"])", content.decode())
+            number = draw(st.integers(0, len(cells) - 1))
+            cells[number] = draw(odd_text | st.sampled_from(["", cells[number] * 300, "".join(cells)]))
+            text = "".join(cells).replace("\n", draw(st.sampled_from(["\n", "\r\n", "\r"])))
+            content = text.encode("utf-8", "surrogatepass")
+        case "other":
+            content = draw(st.sampled_from(others))
+    return kind, None if kind == "missing" else b"" if kind == "empty" else content
+
+
+@pytest.mark.parametrize("max_examples", slow_after(1, [40, 400]))
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_files_are_read_correctly_or_refused_by_name(
+    name: str, max_examples: int, samples: pathlib.Path, tmp_path: pathlib.Path
+):
+    folder = pathlib.Path(shutil.copytree(samples / name, tmp_path / name))
+    expected = FORMATS[name].read(folder, BadRows(STOP))
+    paths = sorted(each for each in folder.rglob("*") if each.is_file() and each.stat().st_size)
+    others = [each.read_bytes() for each in sorted(samples.rglob("*")) if each.is_file()]
+
+    @settings(max_examples=max_examples, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        path = data.draw(st.sampled_from(paths))
+        content = path.read_bytes()
+        kind, damaged = data.draw(damage(path, others))
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        message = str(tmp_path)
+        try:
+            found = FORMATS[name].read(folder, BadRows(data.draw(st.sampled_from([STOP, SKIP])), silent=True))
+            # Without checksums, changed numbers and texts may go unnoticed, but not missing ones.
+            if FORMATS[name].has_checksums or (path.suffix not in _TEXT_FILES and kind in ("cut", "empty")):
+                assert found == expected
+        except UserError as error:
+            message = str(error)
+        finally:
+            path.write_bytes(content)
+        assert str(tmp_path) in message
+        assert len(message) < _MAX_MESSAGE
+
+    check()
