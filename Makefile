@@ -82,7 +82,7 @@ test-clean: .venv/development .venv-clean/ready
 
 # Pre-training on the TensorFlow of a TPU's host: the tests of what pretrain imports.
 TF_2_19_TESTS := tests/modeling/fast/test_block_computation.py tests/modeling/test_config.py tests/modeling/test_dropout.py \
-	tests/modeling/test_encoder.py tests/modeling/test_pretraining_model.py tests/data tests/training/test_replica_step.py \
+	tests/modeling/test_encoder.py tests/data tests/training/test_replica_step.py \
 	tests/optimization tests/pretraining tests/tools/tpu_check tests/test_structure.py
 
 .venv-tf-2.19/ready: requirements-tf-2.19.txt | .venv-tf-2.19/bin/python

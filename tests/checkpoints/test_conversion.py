@@ -1,7 +1,8 @@
-"""The convert command: what it reads, verifies and writes."""
+"""The samples.convert command: what it reads, verifies and writes."""
 
 import dataclasses
 import pathlib
+import re
 import resource
 from typing import Any
 
@@ -17,14 +18,7 @@ from official_bert.checkpoints.formats.format import Framework
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import WRITABLE
 from official_bert.modeling.config import BertConfig
-from tests.checkpoints.checkpoint_samples import (
-    HEADS,
-    add_optimizer_state,
-    conversion_refusal,
-    convert,
-    sample,
-    write_model_garden,
-)
+from tests.checkpoints import checkpoint_samples as samples
 from tests.conftest import WORDS
 from tests.make import refusal
 
@@ -36,23 +30,24 @@ def test_the_flag_lists_the_formats_that_can_be_written():
 @pytest.mark.parametrize("name", WRITABLE)
 @pytest.mark.parametrize("odd", ["", "cat"])
 def test_duplicate_and_blank_lines_of_a_vocabulary_are_preserved(name, odd, tiny_config, tmp_path):
-    checkpoint = sample(tiny_config)
+    checkpoint = samples.sample(tiny_config)
     vocab = "\n".join([*(checkpoint.vocab or "").split("\n")[:-3], odd, "sat", ""])
     tf1.write(dataclasses.replace(checkpoint, vocab=vocab), str(tmp_path / "google"))
-    convert(tmp_path / "google", tmp_path / "out", to_format=name)
+    samples.convert(tmp_path / "google", tmp_path / "out", to_format=name)
     assert open_model(str(tmp_path / "out")).vocab == vocab
 
 
 def test_what_is_lost_or_changed_on_the_way_is_detected(tiny_config: BertConfig, tmp_path, monkeypatch):
-    labelled = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=2)
+    labelled = samples.sample(tiny_config, frozenset({ENCODER, POOLER, samples.HEADS["sequence"]}), classes=2)
     tf1.write(dataclasses.replace(labelled, labels=("yes", "no")), str(tmp_path / "labelled"))
-    tf1.write(add_optimizer_state(sample(tiny_config), step=7), str(tmp_path / "trained"))
-    assert any("yes, no" in line for line in convert(tmp_path / "labelled", tmp_path / "a", to_format="keras_hub"))
+    tf1.write(samples.add_optimizer_state(samples.sample(tiny_config), step=7), str(tmp_path / "trained"))
+    lines = samples.convert(tmp_path / "labelled", tmp_path / "a", to_format="keras_hub")
+    assert "yes, no" in "".join(lines)
     tf1_format, wrong = FORMATS["tf1"], {n: value * np.float32(1.0001) for n, value in labelled.weights.items()}
-    for source, lost, fragments in (
-        ("labelled", {"labels": None}, ["labels", "('yes', 'no')", "None"]),
-        ("labelled", {"weights": wrong}, ["differs from the original by"]),
-        ("trained", {"step": 0}, ["step", "written 7", "read back 0"]),
+    for source, lost, pattern in (
+        ("labelled", {"labels": None}, "labels.*'yes', 'no'.*None"),
+        ("labelled", {"weights": wrong}, "differs from the original by"),
+        ("trained", {"step": 0}, "step.*written 7.*read back 0"),
     ):
 
         def write(checkpoint: Any, folder: str, lost: dict[str, Any] = lost) -> Any:
@@ -61,13 +56,12 @@ def test_what_is_lost_or_changed_on_the_way_is_detected(tiny_config: BertConfig,
 
         monkeypatch.setitem(FORMATS, "tf1", dataclasses.replace(tf1_format, write=write))
         options = {"to_format": "tf1", "optimizer": source == "trained"}
-        message = conversion_refusal(tmp_path / source, tmp_path / "b", **options)
-        assert all(fragment in message for fragment in fragments)
+        assert re.search(pattern, samples.conversion_refusal(tmp_path / source, tmp_path / "b", **options))
         assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "labelled", "trained"]
 
 
 def test_outputs_and_ids_are_compared_with_the_framework_of_the_format(tiny_config: BertConfig, tmp_path, monkeypatch):
-    tf1.write(sample(tiny_config), str(tmp_path / "google"))
+    tf1.write(samples.sample(tiny_config), str(tmp_path / "google"))
 
     def compare(error: float, ids: list[int]) -> Framework:
         def encode(folder: str, texts: list[str]) -> list[list[int]]:
@@ -87,10 +81,10 @@ def test_outputs_and_ids_are_compared_with_the_framework_of_the_format(tiny_conf
         framework = compare(error, ids)
         monkeypatch.setitem(FORMATS, "hugging_face", dataclasses.replace(FORMATS["hugging_face"], framework=framework))
         if fragment:
-            message = conversion_refusal(tmp_path / "google", tmp_path / "out", to_format="hugging_face")
+            message = samples.conversion_refusal(tmp_path / "google", tmp_path / "out", to_format="hugging_face")
             assert fragment in message
             assert not (tmp_path / "out").exists()
-    lines = convert(tmp_path / "google", tmp_path / "out", to_format="hugging_face")
+    lines = samples.convert(tmp_path / "google", tmp_path / "out", to_format="hugging_face")
     assert "tokenizer: 4 fixed texts get the ids of another library" in lines
 
 
@@ -102,10 +96,10 @@ def count_tensors(folder: pathlib.Path, **given) -> tuple[int, dict[str, int]]:
 
 
 def test_every_tensor_of_a_file_is_loaded_or_reported(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    checkpoint = add_optimizer_state(sample(tiny_config))  # 46 weights
+    checkpoint = samples.add_optimizer_state(samples.sample(tiny_config))  # 46 weights
     for name in WRITABLE:
         FORMATS[name].write(checkpoint, str(tmp_path / name))
-    write_model_garden("trained", tmp_path / "garden")
+    samples.write_model_garden("trained", tmp_path / "garden")
     moments, others = "of the optimizer's moments and step", {"of the place in the data": 3, "of TensorFlow's own": 2}
     pooler = {"of the encoder's pooler, in whose place the head has its own": 2}
     assert count_tensors(tmp_path / "tf1") == (46, {moments: 93})
@@ -115,14 +109,14 @@ def test_every_tensor_of_a_file_is_loaded_or_reported(tiny_config: BertConfig, t
     assert count_tensors(tmp_path / "hugging_face") == (46, {})
     assert count_tensors(tmp_path / "keras_hub") == (44, {"of the optimizer's state": 2})
     assert count_tensors(tmp_path / "garden") == (30, {moments: 70, "of TensorFlow's own": 2, **pooler})
-    lines = convert(tmp_path / "tf1", tmp_path / "long", list_tensors=True)
+    lines = samples.convert(tmp_path / "tf1", tmp_path / "long", list_tensors=True)
     assert {"loaded: bert/pooler/dense/kernel as pooler/kernel", "left behind: global_step"} <= set(lines)
     assert sum(line.startswith("loaded:") for line in lines) == 46
     assert sum(line.startswith("left behind:") for line in lines) == 93
 
 
 def test_the_report_of_a_conversion(tiny_config: BertConfig, tmp_path: pathlib.Path, capsys):
-    tf1.write(sample(tiny_config), str(tmp_path / "google"))
+    tf1.write(samples.sample(tiny_config), str(tmp_path / "google"))
     (tmp_path / "new.txt").write_text("dogs\n\ncats\n")
     flags = [f"--from={tmp_path}/google", f"--to={tmp_path}/out"]
     flags += [f"--new_tokens_file={tmp_path}/new.txt", "--max_position_embeddings=48"]
@@ -156,9 +150,9 @@ def limit_file_size(limit: int, function: Any, *arguments: Any, **keywords: Any)
 
 
 def test_a_full_disk_is_reported_and_leaves_no_files(tiny_config: BertConfig, tmp_path: pathlib.Path, capfd):
-    tf1.write(sample(tiny_config, frozenset({ENCODER, POOLER})), str(tmp_path / "google"))
+    tf1.write(samples.sample(tiny_config, frozenset({ENCODER, POOLER})), str(tmp_path / "google"))
     for name in WRITABLE:
-        message = limit_file_size(8000, convert, tmp_path / "google", tmp_path / "out", to_format=name)
+        message = limit_file_size(8000, samples.convert, tmp_path / "google", tmp_path / "out", to_format=name)
         assert "File too large" in message
         assert [path.name for path in tmp_path.iterdir()] == ["google"]
     # HDF5 writes parts of a file when it is closed, and crashes if that fails.

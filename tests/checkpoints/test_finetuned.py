@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import shutil
 
 import h5py
@@ -17,7 +18,7 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.modeling.encoder import build_encoder
 from official_bert.utils import files
 from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, read_refusal, sample
-from tests.make import VOCAB, build_task_model, refusal
+from tests.make import VOCAB, assert_refused, build_task_model, refusal
 
 SPEC = {"task": "table", "kind": "classification", "pair": False, "labels": ["x", "y"]}
 SPEC |= {"num_choices": None, "max_seq_length": 16}
@@ -86,9 +87,7 @@ def test_weights_that_are_not_finite_are_neither_written_nor_read(tmp_path: path
     assert (tmp_path / "model.weights.h5").read_bytes() == before
     model.save_weights(str(tmp_path / "model.weights.h5"))
     (tmp_path / checksums.CHECKSUM_FILE).unlink(missing_ok=True)
-    message = read_refusal(tmp_path)
-    assert "not finite" in message
-    assert "model.weights.h5" in message
+    assert re.search("model.weights.h5.* not finite", read_refusal(tmp_path))
 
 
 def test_weights_in_linked_files_are_rejected(tmp_path: pathlib.Path):
@@ -116,19 +115,18 @@ def test_weights_in_linked_files_are_rejected(tmp_path: pathlib.Path):
             assert f"{folder}/model.weights.h5 contains " in read_refusal(folder)
 
 
-@pytest.mark.parametrize(("change", "fragments"), [
-    ({"labels": 5}, ["labels is 5"]),
-    ({"labels": []}, ["labels is []"]),
-    ({"labels": [1, 2]}, ["labels is [1, 2]"]),
-    ({"labels": None}, ["labels is null", "classification"]),
-    ({"kind": ["classification"]}, ["kind is", "classification, multi_label"]),
-    ({"pair": "no"}, ["pair is 'no'", "true or false"]),
-    ({"kind": "multiple_choice"}, ["num_choices is null", "multiple_choice"]),
-    ({"num_choices": 10**9}, ["num_choices is 1000000000"]),
-    ({"max_seq_length": True}, ["max_seq_length is True"]),
-    ({"max_seq_length": 0}, ["max_seq_length is 0"]),
+@pytest.mark.parametrize(("change", "pattern"), [
+    ({"labels": 5}, "labels is 5"),
+    ({"labels": []}, r"labels is \[\]"),
+    ({"labels": [1, 2]}, r"labels is \[1, 2\]"),
+    ({"labels": None}, "labels is null.*classification"),
+    ({"kind": ["classification"]}, "kind is .*classification, multi_label"),
+    ({"pair": "no"}, "pair is 'no'.*true or false"),
+    ({"kind": "multiple_choice"}, "num_choices is null.*multiple_choice"),
+    ({"num_choices": 10**9}, "num_choices is 1000000000"),
+    ({"max_seq_length": True}, "max_seq_length is True"),
+    ({"max_seq_length": 0}, "max_seq_length is 0"),
 ])  # fmt: skip
-def test_invalid_values_in_task_json_are_rejected(change: dict, fragments: list[str], tmp_path: pathlib.Path):
+def test_invalid_values_in_task_json_are_rejected(change: dict, pattern: str, tmp_path: pathlib.Path):
     (tmp_path / "task.json").write_text(json.dumps(SPEC | change))
-    message = refusal(finetuned.read_task, str(tmp_path))
-    assert all(fragment in message for fragment in [str(tmp_path / "task.json"), *fragments])
+    assert_refused(f"{tmp_path}/task.json: {pattern}", finetuned.read_task, str(tmp_path))

@@ -1,20 +1,105 @@
+"""Models are loaded from every format, and weights survive writing and reading bit for bit."""
+
+import dataclasses
+import itertools
+import pathlib
+
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+from safetensors.numpy import load_file, save_file
 
 import official_bert
 from official_bert.checkpoints import parity
-from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, LoadOverrides
-from official_bert.checkpoints.formats import hugging_face
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, PRETRAINING, LoadOverrides
+from official_bert.checkpoints.formats import hugging_face, hugging_face_names, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
+from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, resolve_tokenizer
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED
 from official_bert.tokenization.exact import SPECIAL_TOKENS
-from tests.checkpoints.checkpoint_samples import sample
+from tests.checkpoints.checkpoint_samples import HEADS, add_optimizer_state, assert_equal, read_refusal, sample
 from tests.make import refusal
 from tests.reference import Reference
-from tests.tokenization.test_exact import ACCENTED
+from tests.tokenization.test_exact import ACCENTED, CASINGS
+
+PARTS = [
+    ("official_bert", PRETRAINING),
+    ("official_bert", {ENCODER}),
+    ("official_bert", {ENCODER, POOLER, HEADS["sequence"]}),
+    ("tf1", PRETRAINING),
+    ("tf1", {ENCODER, POOLER, HEADS["sequence"]}),
+    ("tf1", PRETRAINING | {HEADS["sequence"]}),
+    ("tf1", {ENCODER, POOLER, HEADS["span"]}),
+    *(("hugging_face", parts) for parts in hugging_face_names.CLASSES),
+    ("keras_hub", {ENCODER, POOLER}),
+    ("keras_hub", {ENCODER, POOLER, MASKED_LM}),
+    ("keras_hub", {ENCODER, POOLER, HEADS["sequence"]}),
+]
+
+
+# Every format is written with every casing.
+@pytest.mark.parametrize(("format_name", "parts", "casing"), [
+    (*parts, casing) for parts, casing in zip(PARTS, itertools.cycle(CASINGS), strict=False)
+])  # fmt: skip
+def test_written_checkpoints_are_read_back_bit_for_bit(format_name, parts, casing, tiny_config, tmp_path):
+    checkpoint = dataclasses.replace(sample(tiny_config, frozenset(parts)), casing=casing)
+    checkpoint = dataclasses.replace(checkpoint, vocab=checkpoint.vocab.replace("\nsun\n", "\nsün\n"))
+    assert set(checkpoint.parts) == set(parts)
+    FORMATS[format_name].write(checkpoint, str(tmp_path))
+    again = open_model(str(tmp_path))
+    assert again.source.format == format_name
+    assert_equal(checkpoint, again)
+
+
+@pytest.mark.parametrize("format_name", ["tf1", "official_bert"])
+def test_optimizer_state_and_step_are_read_on_request(format_name: str, tiny_config: BertConfig, tmp_path):
+    checkpoint = add_optimizer_state(sample(tiny_config))
+    FORMATS[format_name].write(checkpoint, str(tmp_path))
+    assert_equal(checkpoint, open_model(str(tmp_path), LoadOverrides(optimizer=True)))
+    assert not open_model(str(tmp_path)).slots
+
+
+def test_names_of_classes_are_preserved_unless_they_are_placeholders(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER, HEADS["sequence"]}), classes=3)
+    labels, placeholders = ("yes", "no", "möglich"), ("LABEL_0", "LABEL_1", "LABEL_2")
+    for format_name in ("tf1", "official_bert", "hugging_face"):
+        FORMATS[format_name].write(dataclasses.replace(checkpoint, labels=labels), str(tmp_path / format_name))
+        assert open_model(str(tmp_path / format_name)).labels == labels
+    hugging_face.write(dataclasses.replace(checkpoint, labels=placeholders), str(tmp_path / "placeholders"))
+    assert open_model(str(tmp_path / "placeholders")).labels is None
+    (tmp_path / "tf1" / "checksums.json").unlink()
+    (tmp_path / "tf1" / "labels.json").write_text('["yes", "no"]')
+    assert "names 2 classes, but the classifier has 3" in read_refusal(tmp_path / "tf1")
+    tf1.write(dataclasses.replace(sample(tiny_config), labels=labels), str(tmp_path / "headless"))
+    assert "no classifier" in open_model(str(tmp_path / "headless")).notes[-1]
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_is_converted_exactly(kind: type, tiny_config: BertConfig, tmp_path: pathlib.Path):
+    checkpoint = sample(tiny_config)
+    hugging_face.write(checkpoint, str(tmp_path))
+    (tmp_path / "checksums.json").unlink()
+    path = tmp_path / "model.safetensors"
+    save_file({name: value.astype(kind) for name, value in load_file(path).items()}, path)
+    rounded = {name: value.astype(kind).astype(np.float32) for name, value in checkpoint.weights.items()}
+    assert_equal(dataclasses.replace(checkpoint, weights=rounded), open_model(str(tmp_path)))
+
+
+@pytest.mark.parametrize(("format_name", "file"), [
+    ("tf1", "bert_model.ckpt"),
+    ("tf1", "bert_model.ckpt.index"),
+    ("hugging_face", "model.safetensors"),
+    ("keras_hub", "model.weights.h5"),
+])  # fmt: skip
+def test_a_file_in_the_folder_can_be_passed(format_name: str, file: str, tiny_config: BertConfig, tmp_path):
+    checkpoint = sample(tiny_config, frozenset({ENCODER, POOLER}))
+    FORMATS[format_name].write(checkpoint, str(tmp_path))
+    again = open_model(str(tmp_path / file))
+    assert again.source.format == format_name
+    assert_equal(checkpoint, again)
 
 
 @pytest.mark.parametrize("format_name", ["tf1", "keras_hub"])

@@ -1,20 +1,16 @@
 """BiLSTMs between encoder and head: fine-tuned with the encoder, or trained on the features of a frozen one."""
 
 import dataclasses
-import pathlib
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.finetuning import runner
-from official_bert.finetuning.options import Options
 from official_bert.modeling.bilstm import extend_encoder
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import FEATURES, HEADS, HeadInput
-from official_bert.tasks.options import TaggingOptions
 from tests.make import build_task_model
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 
@@ -73,23 +69,3 @@ def test_only_what_is_to_be_trained_has_gradients(head: str, tiny_config: BertCo
     assert any(path.startswith("word_embeddings") for path in trained) == (head in ("linear", "bilstm"))
     assert any("bilstm" in path for path in trained) == (head != "linear")
     assert "token_classifier/kernel" in trained
-
-
-@pytest.mark.slow
-def test_a_tagger_on_features_is_trained_saved_and_read_again(
-    tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path
-):
-    config = tmp_path / "bert_config.json"
-    config.write_text(dataclasses.replace(tiny_config, num_hidden_layers=1).to_json())
-    for part in ("train", "dev"):
-        (tmp_path / f"{part}.txt").write_text("the X\ncat Y\n\ncat Y\nthe X\ncat Y\n\n" * 8)
-    options = Options(
-        task="tagging", task_options=TaggingOptions(data_dir=str(tmp_path), head="concat_last_four", lstm_units=4),
-        output_dir=str(tmp_path / "run"), init=str(config), vocab_file=vocab_file, do_train=True, do_eval=True,
-        max_seq_length=8, train_batch_size=8, learning_rate=0.1, num_train_epochs=8.0,
-    )  # fmt: skip
-    scores = runner.run(options)
-    assert scores["dev"]["accuracy"] > 0.9
-    plain = TaggingOptions(data_dir=str(tmp_path))  # the model determines the head
-    again = dataclasses.replace(options, do_train=False, init=None, vocab_file=None, task_options=plain)
-    assert runner.run(again)["dev"] == scores["dev"]

@@ -1,11 +1,10 @@
 import ctypes
 import os
-import subprocess
-import sys
 
 import pytest
 
 from official_bert.utils import allocator
+from tests.make import run_python
 
 # Allocates and frees 64 MiB repeatedly, after resetting the threshold as TensorFlow does, and prints the page faults of
 # the last round. The heap grows only as needed, so that the reset has an effect below the 256 MiB of the tuned
@@ -30,7 +29,7 @@ has_glibc = pytest.mark.skipif(allocator._glibc() is None, reason="the C library
 
 def faults(monkeypatch: pytest.MonkeyPatch, setting: str) -> int:
     monkeypatch.setenv(allocator.VARIABLE, setting)
-    return int(subprocess.run([sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True).stdout)
+    return int(run_python("-c", FAULTS).stdout)
 
 
 @has_glibc
@@ -45,20 +44,15 @@ def test_the_environment_variable_disables_the_tuning(monkeypatch: pytest.Monkey
     assert faults(monkeypatch, "0") >= PAGES / 2  # fewer than PAGES if the kernel maps several pages at once
 
 
-@pytest.mark.parametrize("library", [object(), None])
-def test_nothing_changes_without_glibc(monkeypatch: pytest.MonkeyPatch, library: object):
-    def load(name: None) -> object:
-        if library is None:
-            raise TypeError("this system wants a name")
-        return library
-
+@pytest.mark.parametrize("libraries", [[object()], []])
+def test_nothing_changes_without_glibc_or_with_many_processors(
+    libraries: list[object], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(allocator.VARIABLE, "1")
-    monkeypatch.setattr(ctypes, "CDLL", load)
-    assert not allocator.tune_allocator()
-    allocator.retune_allocator()
-
-
-def test_nothing_changes_on_machines_with_many_processors(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(allocator.VARIABLE, "1")
+    with monkeypatch.context() as patch:
+        # Systems whose C library has no name raise a TypeError for None.
+        patch.setattr(ctypes, "CDLL", lambda name: libraries[0] if libraries else len(name))
+        assert not allocator.tune_allocator()
+        allocator.retune_allocator()
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
     assert not allocator.tune_allocator()

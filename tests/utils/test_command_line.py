@@ -18,7 +18,7 @@ from official_bert.utils.command_line import Command, Variant, exit_codes
 from official_bert.utils.flags import DATA, option
 from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
-from tests.make import refusal, run_python, write_text
+from tests.make import assert_refused, run_python, write_text
 
 # Flags are parsed, and --help and errors printed, before any of these modules is imported.
 HEAVY = "tensorflow keras numpy sentencex tokenizers aiohttp h5py pyarrow safetensors zstandard onnx".split()
@@ -47,11 +47,6 @@ class WindowOptions:
     stride: int = option(128, "Tokens from one window to the next.")
 
 
-@dataclasses.dataclass
-class TagOptions:
-    column: int = option(-1, "The column of the tag.")
-
-
 def command(**changes: object) -> Command:
     settings: dict[str, object] = {"program": "program", "summary": "Does it.", "main": print, "options": (Options,)}
     return Command(**{**settings, **changes})  # type: ignore[arg-type]
@@ -63,7 +58,6 @@ TASKS = command(
     variants={
         "squad": Variant(options=(WindowOptions,), shown_defaults={"length": 384}),
         "glue": Variant(options=(WindowOptions,), shown_defaults={"length": 128}),
-        "tagging": Variant(options=(TagOptions,)),
         "swag": Variant(),
     },
 )
@@ -95,31 +89,28 @@ def test_flags_can_be_read_from_files(tmp_path: pathlib.Path):
     for path, fragment in ((utf16, "line 1: byte 0xff"), (pipe, "is a pipe"), (missing, "")):
         outer.write_text(f"--number=4\n  --flagfile={path}\n--flagfile={outer}\n")
         for given in (path, outer):
-            message = refusal(command().parse, [f"--flagfile={given}"])
-            assert str(path) in message
-            assert fragment in message
+            assert_refused(f"{path}.*{fragment}", command().parse, [f"--flagfile={given}"])
 
 
-@pytest.mark.parametrize(("of", "arguments", "fragments"), [
-    (command(), [], ["--needed is required"]),
-    (command(), ["--needed=x", "--nubmer=3"], ["unknown flag --nubmer", "--number?"]),
-    (command(), ["--needed=x", "--zzz"], ["unknown flag --zzz", "--help"]),
-    (command(), ["--needed=x", "--number=a: b"], ["--number=a: b", "a whole number"]),
-    (command(), ["--needed=x", "--rate=high"], ["--rate=high", "a number"]),
-    (command(), ["--needed=x", "--from=z"], ["--from=z", "x, y"]),
-    (command(), ["--needed=x", "--is_cased=maybe"], ["--is_cased=maybe", "true or false"]),
-    (command(), ["--needed=x", "y"], ["'y'"]),
-    (command(), ["--needed=x", "--number"], ["--number=..."]),
-    (command(), ['--needed="a'], ["--needed", "double quote"]),
-    (command(), ["--needed=a\udcff"], [r"'--needed=a\udcff'", "0xff", "not UTF-8"]),
-    (TASKS, ["--task=swag", "--stride=3"], ["--task=swag", "--stride", "squad and glue"]),
-    (TASKS, ["--task=squad", "--colunm=3"], ["unknown flag --colunm"]),
-    (TASKS, ["--task=sqaud"], ["--task=sqaud", "did you mean squad?"]),
-    (TASKS, [], ["--task is required", "squad, glue, tagging, swag"]),
+@pytest.mark.parametrize(("of", "arguments", "pattern"), [
+    (command(), [], "--needed is required"),
+    (command(), ["--needed=x", "--nubmer=3"], "unknown flag --nubmer.*--number"),
+    (command(), ["--needed=x", "--zzz"], "unknown flag --zzz.*--help"),
+    (command(), ["--needed=x", "--number=a: b"], "--number=a: b.*a whole number"),
+    (command(), ["--needed=x", "--rate=high"], "--rate=high.*a number"),
+    (command(), ["--needed=x", "--from=z"], "--from=z.*x, y"),
+    (command(), ["--needed=x", "--is_cased=maybe"], "--is_cased=maybe.*true or false"),
+    (command(), ["--needed=x", "y"], "'y'"),
+    (command(), ["--needed=x", "--number"], "--number=[.]{3}"),
+    (command(), ['--needed="a'], "--needed.*double quote"),
+    (command(), ["--needed=a\udcff"], r"'--needed=a\\udcff'.*0xff.*not UTF-8"),
+    (TASKS, ["--task=swag", "--stride=3"], "--task=swag.*--stride.*squad and glue"),
+    (TASKS, ["--task=squad", "--colunm=3"], "unknown flag --colunm"),
+    (TASKS, ["--task=sqaud"], "--task=sqaud.*did you mean squad"),
+    (TASKS, [], "--task is required.*squad, glue, swag"),
 ])  # fmt: skip
-def test_errors_name_the_flag_and_what_was_expected(of: Command, arguments: list[str], fragments: list[str]):
-    message = refusal(of.parse, arguments)
-    assert all(fragment in message for fragment in fragments), message
+def test_errors_name_the_flag_and_what_was_expected(of: Command, arguments: list[str], pattern: str):
+    assert_refused(pattern, of.parse, arguments)
 
 
 def test_items_of_lists_may_contain_line_breaks_and_quoted_commas():
@@ -194,7 +185,7 @@ def test_help_shows_groups_defaults_choices_examples_and_the_steps_before_and_af
 
 def test_help_shows_the_flags_of_the_variant_that_is_chosen():
     text = TASKS.help()
-    assert "squad, glue, tagging, swag" in text
+    assert "squad, glue, swag" in text
     assert "--stride" not in text
     assert "--length=N  (default: 384; 128 with glue)" in text
     text = TASKS.help(["--task=squad", "--help"])
@@ -241,16 +232,15 @@ print([name for name in {HEAVY} if name in sys.modules])
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
-@pytest.mark.parametrize("script", [
-    "run_pretraining", "run_classifier", "run_squad", "extract_features", "data_gen.create_pretraining_data",
-])  # fmt: skip
-def test_scripts_named_like_the_originals_show_that_name_in_their_help(script: str, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [script, "--help"])
-    with pytest.raises(SystemExit, match="0"):
-        runpy.run_module(script, run_name="__main__")
-    shown = capsys.readouterr()
-    assert f"usage: python -m {script} --flag=value" in shown.out
-    assert shown.err == ""
+def test_scripts_named_like_the_originals_show_that_name_in_their_help(monkeypatch: pytest.MonkeyPatch, capsys):
+    scripts = ["run_pretraining", "run_classifier", "run_squad", "extract_features"]
+    for script in [*scripts, "data_gen.create_pretraining_data"]:
+        monkeypatch.setattr(sys, "argv", [script, "--help"])
+        with pytest.raises(SystemExit, match="0"):
+            runpy.run_module(script, run_name="__main__")
+        shown = capsys.readouterr()
+        assert f"usage: python -m {script} --flag=value" in shown.out
+        assert shown.err == ""
 
 
 def test_the_program_shows_help_and_errors_and_ends_quietly_if_the_reader_closes_the_pipe():
@@ -274,21 +264,6 @@ def interrupt():
     while True:
         pass
 """
-
-
-def test_ctrl_c_during_the_import_of_tensorflow_prints_one_line(tmp_path: pathlib.Path):
-    # Python imports a module of this name at startup. It sends the signal when the import of TensorFlow starts.
-    code = f"""{INTERRUPT}
-class Interrupt:
-    def find_spec(self, name, path=None, target=None):
-        if name == "tensorflow":
-            interrupt()
-sys.meta_path.insert(0, Interrupt())
-"""
-    write_text(tmp_path / "sitecustomize.py", code)
-    command = ("-m", "official_bert_cli", "fill-mask", "--model_dir=a", "[MASK]")
-    done = run_python(*command, environment={"PYTHONPATH": str(tmp_path)})
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 @pytest.mark.slow

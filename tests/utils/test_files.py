@@ -67,9 +67,8 @@ def test_patterns_of_remote_files_are_expanded_through_fsspec():
 ])  # fmt: skip
 def test_invalid_json_is_an_error(content: str, message: str, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "config.json", content)
-    told = refusal(files.read_json_object, path, 200 if "bytes" in message else files.MAX_JSON_BYTES)
-    assert path in told
-    assert message in told
+    limit = 200 if "bytes" in message else files.MAX_JSON_BYTES
+    assert_refused(f"{path}.*{message}", files.read_json_object, path, limit)
 
 
 def test_a_byte_order_mark_is_dropped(tmp_path: pathlib.Path):
@@ -88,9 +87,7 @@ def test_a_pipe_in_a_model_folder_is_rejected_without_blocking(name: str, tmp_pa
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-def test_temporary_files_of_killed_processes_are_removed_but_not_those_in_use(
-    is_folder: bool, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
-):
+def test_temporary_files_of_killed_processes_are_removed_but_not_those_in_use(is_folder: bool, tmp_path, capfd):
     path = tmp_path / "model.bin"
     left = [tmp_path / f"model.bin.writing-{end}" for end in ("0123456789ab", os.getpid())]  # process ids are reused
     for each in left:
@@ -131,14 +128,14 @@ def test_parts_of_two_versions_of_a_file_are_never_mixed(tmp_path: pathlib.Path,
     assert replaced == [False] * 3
 
 
-@pytest.mark.parametrize("message", [
-    "Can't write data (file write failed: errno = 27, error message = 'File too large', buf = 0x7f)",
-    "Error while serializing: I/O error: File too large (os error 27)",
-    'Error while serializing: IoError(Os { code: 27, kind: FileTooLarge, message: "File too large" })',
-])  # fmt: skip
-def test_failed_writes_of_libraries_are_explained(message: str):
-    with pytest.raises(UserError, match="model: File too large$"), files.explain_write_errors("model"):
-        raise RuntimeError(message)
+def test_failed_writes_of_libraries_are_explained():
+    for message in (
+        "Can't write data (file write failed: errno = 27, error message = 'File too large', buf = 0x7f)",
+        "Error while serializing: I/O error: File too large (os error 27)",
+        'Error while serializing: IoError(Os { code: 27, kind: FileTooLarge, message: "File too large" })',
+    ):
+        with pytest.raises(UserError, match="model: File too large$"), files.explain_write_errors("model"):
+            raise RuntimeError(message)
 
 
 def test_a_path_that_is_too_long_is_rejected_before_work_starts(tmp_path: pathlib.Path):
@@ -148,9 +145,7 @@ def test_a_path_that_is_too_long_is_rejected_before_work_starts(tmp_path: pathli
     assert not list(tmp_path.glob("records*"))
 
 
-def test_a_temporary_folder_that_is_removed_before_it_is_locked_is_made_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_temporary_folder_that_is_removed_before_it_is_locked_is_made_again(tmp_path: pathlib.Path, monkeypatch):
     make_folder, made = os.mkdir, []
 
     def make_and_lose_the_first(path: str, *rest: int) -> None:

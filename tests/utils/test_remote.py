@@ -61,9 +61,7 @@ def test_a_failed_write_leaves_no_file_and_keeps_the_old_one(remote: str):
     assert files.read_text(path) == "whole"
 
 
-def test_folders_are_uploaded_completely_and_interrupted_uploads_are_replaced(
-    remote: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_folders_are_uploaded_completely_and_interrupted_uploads_are_replaced(remote: str, monkeypatch):
     with files.write_folder_atomically(remote) as local:
         (pathlib.Path(local) / "inner").mkdir()
         (pathlib.Path(local) / "inner" / "a").write_text("a")

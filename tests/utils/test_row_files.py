@@ -1,11 +1,10 @@
 """Row files: detecting the format, and reading them completely and in parts."""
 
 import gzip
-import itertools
 import json
 import pathlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import fsspec
 import pyarrow as pa
@@ -76,16 +75,13 @@ def test_a_stream_truncated_between_batches_is_an_error(tmp_path: pathlib.Path):
             assert "incomplete or corrupted" in refusal(read, path, size=size)
 
 
-_TYPES = [pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())]
-
-
-@pytest.mark.parametrize(("store", "type"), [
-    *itertools.product([stored_texts.parquet, stored_texts.hugging_face], _TYPES),
-    (stored_texts.hugging_face, pa.string_view()),  # not every Arrow release writes it to Parquet
-])  # fmt: skip
-def test_all_column_types_of_texts_are_read(store: Callable[..., str], type: object, tmp_path: pathlib.Path):
-    path = store(tmp_path, TEXTS, type)
-    assert read(path) == read(path, size=1) == [{"text": text} for text in TEXTS]
+def test_all_column_types_of_texts_are_read(tmp_path: pathlib.Path):
+    for number, kind in enumerate((pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string()), None)):
+        (tmp_path / str(number)).mkdir()
+        paths = [stored_texts.hugging_face(tmp_path / str(number), TEXTS, kind or pa.string_view())]
+        paths += [stored_texts.parquet(tmp_path, TEXTS, kind)]  # not every Arrow release writes views to Parquet
+        for path in paths:
+            assert read(path) == read(path, size=1) == [{"text": text} for text in TEXTS]
 
 
 def test_nested_duplicate_and_invalid_columns_are_errors(tmp_path: pathlib.Path):
@@ -129,16 +125,15 @@ def test_names_are_expanded_in_order(tmp_path: pathlib.Path):
     assert "--input_file: no file matches" in refusal(row_files.expand, [f"{tmp_path}/none"], "input_file")
 
 
-@pytest.mark.parametrize(("state", "fragments"), [
-    ({}, ["state.json does not name the files"]),
-    ({"_data_files": [{"filename": "gone.arrow"}]}, ["gone.arrow is missing", "state.json"]),
-    ({"_data_files": [], "_indices_files": [{"filename": "indices.arrow"}]}, ["a selection of rows"]),
-])  # fmt: skip
-def test_incomplete_folders_and_folders_with_several_splits_are_errors(state, fragments, tmp_path: pathlib.Path):
+def test_incomplete_folders_and_folders_with_several_splits_are_errors(tmp_path: pathlib.Path):
     folder = pathlib.Path(stored_texts.hugging_face(tmp_path, ["a", "b"]))
-    (folder / "state.json").write_text(json.dumps(state))
-    message = refusal(row_files.expand, [str(folder)], "input_file")
-    assert all(fragment in message for fragment in fragments)
+    for state, pattern in (
+        ({}, "state.json does not name the files"),
+        ({"_data_files": [{"filename": "gone.arrow"}]}, "gone.arrow is missing.*state.json"),
+        ({"_data_files": [], "_indices_files": [{"filename": "indices.arrow"}]}, "a selection of rows"),
+    ):
+        (folder / "state.json").write_text(json.dumps(state))
+        assert_refused(pattern, row_files.expand, [str(folder)], "input_file")
     (folder / "state.json").unlink()
     (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    assert f"{folder}/train, {folder}/test" in refusal(row_files.expand, [str(folder)], "input_file")
+    assert_refused(f"{folder}/train, {folder}/test", row_files.expand, [str(folder)], "input_file")

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import pathlib
-from typing import Any
 
 import pytest
 
@@ -14,14 +13,7 @@ from official_bert.checkpoints.loading import open_model
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.exact import FullTokenizer
-from tests.checkpoints.checkpoint_samples import (
-    change_json,
-    conversion_refusal,
-    convert,
-    read_refusal,
-    sample,
-    write_hugging_face,
-)
+from tests.checkpoints import checkpoint_samples as samples
 from tests.conftest import WORDS
 from tests.golden import make_added_tokens as golden
 
@@ -52,27 +44,25 @@ TOKEN = {"id": 7, "content": "[E1]", "special": True}
     (TOKENIZER, "model/continuing_subword_prefix", "@@", "continuing_subword_prefix '@@'"),
     (TOKENIZER, "model/max_input_chars_per_word", 5, "max_input_chars_per_word 5"),
 ])  # fmt: skip
-def test_rules_that_bert_does_not_have_are_named_and_a_vocabulary_replaces_them(
-    name: str, key: str, value: Any, fragment: str, tiny_config: BertConfig, tmp_path: pathlib.Path
-):
-    write_hugging_face(sample(tiny_config), tmp_path)
-    change_json(tmp_path / name, **{key: value})
-    message = read_refusal(tmp_path)
+def test_other_rules_are_named_and_a_vocabulary_replaces_them(name, key, value, fragment, tiny_config, tmp_path):
+    samples.write_hugging_face(samples.sample(tiny_config), tmp_path)
+    samples.change_json(tmp_path / name, **{key: value})
+    message = samples.read_refusal(tmp_path)
     assert all(each in message for each in (str(tmp_path), fragment, "--vocab_file"))
     checkpoint = open_model(str(tmp_path), LoadOverrides(vocab_file=str(tmp_path / "vocab.txt")))
-    assert checkpoint.weights.keys() == sample(tiny_config).weights.keys()
+    assert checkpoint.weights.keys() == samples.sample(tiny_config).weights.keys()
     assert "--vocab_file replaces them with BERT's rules" in "".join(checkpoint.notes)
 
 
 def test_another_class_of_tokenizers_is_named(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    write_hugging_face(sample(tiny_config), tmp_path)
-    change_json(tmp_path / CONFIG, tokenizer_class="BertJapaneseTokenizer")
+    samples.write_hugging_face(samples.sample(tiny_config), tmp_path)
+    samples.change_json(tmp_path / CONFIG, tokenizer_class="BertJapaneseTokenizer")
     open_model(str(tmp_path))  # tokenizer_config.json has another class
     (tmp_path / SETTINGS).write_text('{"do_lower_case": true}')
-    assert "tokenizer_class 'BertJapaneseTokenizer'" in read_refusal(tmp_path)
-    change_json(tmp_path / CONFIG, tokenizer_class=None)
-    change_json(tmp_path / TOKENIZER, **{"model/type": "BPE"})
-    assert "a BPE model" in read_refusal(tmp_path)
+    assert "tokenizer_class 'BertJapaneseTokenizer'" in samples.read_refusal(tmp_path)
+    samples.change_json(tmp_path / CONFIG, tokenizer_class=None)
+    samples.change_json(tmp_path / TOKENIZER, **{"model/type": "BPE"})
+    assert "a BPE model" in samples.read_refusal(tmp_path)
     checkpoint = open_model(str(tmp_path), LoadOverrides(vocab_file=str(tmp_path / "vocab.txt")))
     assert "--vocab_file replaces it with BERT's rules" in "".join(checkpoint.notes)
 
@@ -84,25 +74,23 @@ def test_another_class_of_tokenizers_is_named(tiny_config: BertConfig, tmp_path:
     (ADDED, {"[E1]": "x"}, "are damaged: ValueError"),
     (SETTINGS, {"added_tokens_decoder": [3]}, "are damaged: AttributeError"),
 ])  # fmt: skip
-def test_added_tokens_that_have_no_row_of_their_own_are_rejected(
-    name: str, values: dict[str, Any], fragment: str, tiny_config: BertConfig, tmp_path: pathlib.Path
-):
-    write_hugging_face(sample(tiny_config), tmp_path)
-    change_json(tmp_path / name, **values)
-    assert fragment in read_refusal(tmp_path)
+def test_added_tokens_that_have_no_row_of_their_own_are_rejected(name, values, fragment, tiny_config, tmp_path):
+    samples.write_hugging_face(samples.sample(tiny_config), tmp_path)
+    samples.change_json(tmp_path / name, **values)
+    assert fragment in samples.read_refusal(tmp_path)
 
 
 def test_added_tokens_are_converted_where_the_format_can_store_them(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    model = sample(dataclasses.replace(tiny_config, vocab_size=len(WORDS) + 2))
+    model = samples.sample(dataclasses.replace(tiny_config, vocab_size=len(WORDS) + 2))
     vocab, casing = f"{model.vocab}<user>\n", model.casing._replace(added_tokens=(AddedToken("<user>"),))
     hugging_face.write(dataclasses.replace(model, vocab=vocab, casing=casing), str(tmp_path / "theirs"))
-    convert(tmp_path / "theirs", tmp_path / "own", to_format="tf1")
-    convert(tmp_path / "own", tmp_path / "again", to_format="hugging_face")
+    samples.convert(tmp_path / "theirs", tmp_path / "own", to_format="tf1")
+    samples.convert(tmp_path / "own", tmp_path / "again", to_format="hugging_face")
     for name in ("own", "again"):
         own = open_model(str(tmp_path / name))
         assert (own.vocab, own.casing) == (vocab, casing)
         assert own.tokenizer.tokenize("the <USER>") == ["the", "<user>"]
-    assert "<user>" in conversion_refusal(tmp_path / "own", tmp_path / "preset", to_format="keras_hub")
+    assert "<user>" in samples.conversion_refusal(tmp_path / "own", tmp_path / "preset", to_format="keras_hub")
 
 
 def make_layout(name: str, folder: pathlib.Path) -> None:
@@ -135,9 +123,7 @@ def make_layout(name: str, folder: pathlib.Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["5", "4 fast", "4 slow", "4.33 slow"])
-def test_added_tokens_of_each_layout_get_the_ids_of_transformers(
-    layout: str, tiny_config: BertConfig, tmp_path: pathlib.Path
-):
+def test_added_tokens_of_each_layout_get_the_ids_of_transformers(layout: str, tiny_config: BertConfig, tmp_path):
     make_layout(layout, tmp_path)
     texts = golden.make_texts()
     expected = hugging_face.encode_with_transformers(str(tmp_path), texts)
@@ -147,7 +133,7 @@ def test_added_tokens_of_each_layout_get_the_ids_of_transformers(
     assert [ours.convert_tokens_to_ids(ours.tokenize(text, special_tokens=True)) for text in texts] == expected
     # Writing it for Hugging Face and reading it back changes nothing.
     written = tmp_path / "written"
-    model = dataclasses.replace(sample(config), vocab=vocab, casing=casing)
+    model = dataclasses.replace(samples.sample(config), vocab=vocab, casing=casing)
     hugging_face.write(model, str(written))
     assert hugging_face.encode_with_transformers(str(written), texts) == expected
     again = open_model(str(written))
@@ -173,13 +159,11 @@ BERT_PROCESSING = {
     (SETTINGS, {"added_tokens_decoder": {"0": {"content": "[PAD]"}}, "name_or_path": "x", "padding_side": "left"}),
     (TOKENIZER, {"post_processor": BERT_PROCESSING, "truncation": TRUNCATION}),
 ])  # fmt: skip
-def test_settings_that_change_no_token_give_the_ids_of_transformers(
-    name: str, values: dict[str, Any], tiny_config: BertConfig, tmp_path: pathlib.Path
-):
+def test_settings_that_change_no_token_give_the_ids_of_transformers(name, values, tiny_config, tmp_path):
     import transformers
 
-    write_hugging_face(sample(tiny_config), tmp_path)
-    change_json(tmp_path / name, **values)
+    samples.write_hugging_face(samples.sample(tiny_config), tmp_path)
+    samples.change_json(tmp_path / name, **values)
     ours = loading.load(str(tmp_path)).tokenizer
     theirs = transformers.BertTokenizer.from_pretrained(tmp_path)
     text = "The cat, no play"
@@ -188,15 +172,13 @@ def test_settings_that_change_no_token_give_the_ids_of_transformers(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("repeated", [["the", "the"], ["", ""], ["", "the"]])
-def test_a_vocabulary_with_equal_or_blank_lines_converts_with_its_ids(
-    repeated: list[str], tiny_config: BertConfig, tmp_path: pathlib.Path
-):
+def test_a_vocabulary_with_equal_or_blank_lines_converts_with_its_ids(repeated: list[str], tiny_config, tmp_path):
     import transformers
 
     replaced = dict(zip(("un", "##able"), repeated, strict=True))
     vocab = "".join(f"{replaced.get(word, word)}\n" for word in WORDS)
-    tf1.write(dataclasses.replace(sample(tiny_config), vocab=vocab), str(tmp_path / "google"))
-    lines = convert(tmp_path / "google", tmp_path / "theirs", to_format="hugging_face")
+    tf1.write(dataclasses.replace(samples.sample(tiny_config), vocab=vocab), str(tmp_path / "google"))
+    lines = samples.convert(tmp_path / "google", tmp_path / "theirs", to_format="hugging_face")
     assert any(line.startswith("tokenizer: ") for line in lines)
     assert open_model(str(tmp_path / "theirs")).vocab == vocab
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")

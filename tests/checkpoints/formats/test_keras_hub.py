@@ -16,14 +16,7 @@ from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED, Casing
-from tests.checkpoints.checkpoint_samples import (
-    HEADS,
-    SAMPLE_CONFIG,
-    change_json,
-    conversion_refusal,
-    read_refusal,
-    sample,
-)
+from tests.checkpoints import checkpoint_samples as samples
 from tests.conftest import WORDS
 from tests.make import refusal
 from tests.tokenization.test_exact import ACCENTED, CASINGS
@@ -31,7 +24,7 @@ from tests.tokenization.test_exact import ACCENTED, CASINGS
 
 def sample_with_casing(config: BertConfig, casing: Casing) -> LoadedModel:
     """Returns a checkpoint whose vocabulary contains an accent."""
-    plain = sample(config, frozenset({ENCODER, POOLER, MASKED_LM}))
+    plain = samples.sample(config, frozenset({ENCODER, POOLER, MASKED_LM}))
     return dataclasses.replace(plain, casing=casing, vocab=str(plain.vocab).replace("\nsun\n", "\nsün\n"))
 
 
@@ -60,7 +53,7 @@ def test_presets_that_keras_hub_wrote_are_read(vocab_file: str, tmp_path: pathli
     classifier = hub.models.BertTextClassifier(backbone, 3, preprocessor)
     classifier.save_to_preset(str(tmp_path))
     checkpoint = open_model(str(tmp_path))
-    assert set(checkpoint.parts) == {ENCODER, POOLER, HEADS["sequence"]}
+    assert set(checkpoint.parts) == {ENCODER, POOLER, samples.HEADS["sequence"]}
     assert split_vocab(checkpoint.vocab) == WORDS
     assert parity.compare_forward_pass(checkpoint, keras_hub.FORMAT.framework, str(tmp_path)) <= 1e-5
     features = parity.make_fixed_input(checkpoint.config)
@@ -69,16 +62,16 @@ def test_presets_that_keras_hub_wrote_are_read(vocab_file: str, tmp_path: pathli
 
 
 def test_what_keras_hub_cannot_represent_is_rejected_or_noted(exact_config, tiny_config, tmp_path):
-    hugging_face.write(sample(dataclasses.replace(exact_config, layer_norm_eps=1e-12)), str(tmp_path / "hf"))
+    hugging_face.write(samples.sample(dataclasses.replace(exact_config, layer_norm_eps=1e-12)), str(tmp_path / "hf"))
     for changes, fragment in (({}, "--hidden_act=gelu"), ({"hidden_act": "gelu"}, "has only one rate")):
-        message = conversion_refusal(tmp_path / "hf", tmp_path / "preset", to_format="keras_hub", **changes)
+        message = samples.conversion_refusal(tmp_path / "hf", tmp_path / "preset", to_format="keras_hub", **changes)
         assert fragment in message
     other = str(tmp_path / "preset")
-    epsilon = sample(dataclasses.replace(tiny_config, layer_norm_eps=1e-5))
+    epsilon = samples.sample(dataclasses.replace(tiny_config, layer_norm_eps=1e-5))
     assert "layer_norm_eps 1e-05" in refusal(keras_hub.write, epsilon, other)
-    assert "no pooler" in refusal(keras_hub.write, sample(tiny_config, frozenset({ENCODER})), other)
+    assert "no pooler" in refusal(keras_hub.write, samples.sample(tiny_config, frozenset({ENCODER})), other)
     assert not (tmp_path / "preset").exists()
-    written = keras_hub.write(sample(tiny_config), other)
+    written = keras_hub.write(samples.sample(tiny_config), other)
     assert set(written.parts) == {ENCODER, POOLER, MASKED_LM}
     assert "next-sentence head" in written.notes[0]
     assert "exact GELU" in written.notes[1]
@@ -98,24 +91,24 @@ def test_what_keras_hub_cannot_represent_is_rejected_or_noted(exact_config, tiny
     ("task.json", {"class_name": {}}, None),  # the task is unknown, so only the backbone is read
 ])  # fmt: skip
 def test_invalid_presets_of_keras_hub_are_rejected(name: str, value: Any, message: str | None, tmp_path: pathlib.Path):
-    keras_hub.write(sample(SAMPLE_CONFIG), str(tmp_path))
+    keras_hub.write(samples.sample(samples.SAMPLE_CONFIG), str(tmp_path))
     (tmp_path / "checksums.json").unlink()
-    change_json(tmp_path / name, **value) if value else (tmp_path / name).write_text("[]")
+    samples.change_json(tmp_path / name, **value) if value else (tmp_path / name).write_text("[]")
     with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
         open_model(str(tmp_path))
 
 
 def test_presets_keep_accents_if_the_vocabulary_contains_accents(tiny_config: BertConfig, tmp_path: pathlib.Path):
-    plain = dataclasses.replace(sample(tiny_config), casing=ACCENTED)
+    plain = dataclasses.replace(samples.sample(tiny_config), casing=ACCENTED)
     assert "accents" in refusal(keras_hub.write, plain, str(tmp_path))
     keras_hub.write(sample_with_casing(tiny_config, ACCENTED), str(tmp_path))
     assert open_model(str(tmp_path)).casing == ACCENTED
     path = tmp_path / "tokenizer.json"
-    assert f"--strip_accents contradicts {path}" in read_refusal(tmp_path, strip_accents=True)
+    assert f"--strip_accents contradicts {path}" in samples.read_refusal(tmp_path, strip_accents=True)
     (tmp_path / "checksums.json").unlink()
     content = path.read_text()
-    change_json(path, **{"config/lowercase": False, "config/strip_accents": True})
-    assert "deletes accents without lower-casing" in read_refusal(tmp_path)
+    samples.change_json(path, **{"config/lowercase": False, "config/strip_accents": True})
+    assert "deletes accents without lower-casing" in samples.read_refusal(tmp_path)
     # As keras-hub writes it by default, for a model trained without accents.
     path.write_text(content)
     (tmp_path / "assets" / "tokenizer" / "vocabulary.txt").write_text(str(plain.vocab))

@@ -105,9 +105,7 @@ def add_layer(patch: pytest.MonkeyPatch) -> None:
     (double_in_function, {"flat": True}),
     (add_layer, {"flat": False, "last": False}),
 ])  # fmt: skip
-def test_forms_that_would_miss_an_edit_of_the_block_are_not_used(
-    edit: Callable[[pytest.MonkeyPatch], None], expected: dict[str, bool], monkeypatch: pytest.MonkeyPatch, capsys
-):
+def test_forms_that_would_miss_an_edit_of_the_block_are_not_used(edit, expected, monkeypatch, capsys):
     edit(monkeypatch)
     assert {form: FORMS[form]() for form in expected} == expected
     files = {"compiled": "compiled_blocks.py", "flat": "flat_blocks.py", "last": "last_block.py"}
@@ -121,9 +119,7 @@ def test_forms_are_compared_while_a_function_is_traced_and_within_a_strategy():
 
 
 @pytest.mark.parametrize("is_faithful", [True, False])
-def test_models_and_pretraining_use_only_faithful_forms(
-    is_faithful: bool, tiny_config: BertConfig, monkeypatch: pytest.MonkeyPatch
-):
+def test_models_and_pretraining_use_only_faithful_forms(is_faithful: bool, tiny_config: BertConfig, monkeypatch):
     monkeypatch.setattr(verification, "is_faithful", lambda *_, **__: is_faithful)
     encoder = build_encoder(tiny_config)
     model = keras.Model(encoder.input, encoder.output["pooled_output"])
