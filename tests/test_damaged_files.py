@@ -56,12 +56,9 @@ def read_checkpoint(folder: pathlib.Path, _: BadRows) -> object:
     return tensors, found.config, found.vocab, found.casing, found.labels, found.task, found.step if has_slots else None
 
 
-def write_without_checksums(name: str) -> Callable[[pathlib.Path], None]:
-    def write(folder: pathlib.Path) -> None:
-        write_sample(name, folder)
-        (folder / checksums.CHECKSUM_FILE).unlink()
-
-    return write
+def write_without_checksums(folder: pathlib.Path) -> None:
+    write_sample(folder.name.removesuffix(" of others"), folder)
+    (folder / checksums.CHECKSUM_FILE).unlink()
 
 
 def write_finetuned(folder: pathlib.Path) -> None:
@@ -97,17 +94,19 @@ def read_rows(folder: pathlib.Path, _: BadRows) -> object:
     return rows
 
 
-def read_table(label_kind: str, **options: str) -> Callable[[str, BadRows], object]:
-    def read(path: str, bad_rows: BadRows) -> object:
-        task = make_task("table", TableOptions(train_file=path, eval_file=path, label_kind=label_kind, **options))
-        return task.read(task.train_split, bad_rows)
+def read_task(name: str, options: Any, bad_rows: BadRows) -> object:
+    task = make_task(name, options)
+    return task.read(task.train_split, bad_rows)
 
-    return read
+
+def read_table(label_kind: str, **options: str) -> Callable[[str, BadRows], object]:
+    return lambda path, bad_rows: read_task(
+        "table", TableOptions(train_file=path, eval_file=path, label_kind=label_kind, **options), bad_rows
+    )
 
 
 def read_glue(path: str, bad_rows: BadRows) -> object:
-    task = make_task("sst-2", GlueOptions(data_dir=str(pathlib.Path(path).parent)))
-    return task.read(task.train_split, bad_rows)
+    return read_task("sst-2", GlueOptions(data_dir=str(pathlib.Path(path).parent)), bad_rows)
 
 
 def read_text(path: str, _: BadRows) -> object:
@@ -142,7 +141,7 @@ _WRITTEN = ("hugging_face", "official_bert", "tf1", "keras_hub", "model_garden")
 
 FORMATS = {
     **{name: Format(lambda folder: write_sample(folder.name, folder), read_checkpoint, True) for name in _WRITTEN},
-    **{f"{name} of others": Format(write_without_checksums(name), read_checkpoint) for name in _WRITTEN},
+    **{f"{name} of others": Format(write_without_checksums, read_checkpoint) for name in _WRITTEN},
     "finetuned": Format(write_finetuned, read_checkpoint, True),
     "saved_model": Format(copy_model("tensorflow_hub", "hub"), read_checkpoint),
     "tf_model": Format(copy_model("transformers", "classifier"), read_checkpoint),

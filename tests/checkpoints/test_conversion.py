@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import official_bert_cli
-from official_bert.checkpoints import conversion, hdf5, loading
+from official_bert.checkpoints import hdf5, loading, parity
 from official_bert.checkpoints.checkpoint import ENCODER, POOLER, LoadOverrides
 from official_bert.checkpoints.formats import tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
@@ -72,7 +72,7 @@ def test_outputs_and_ids_are_compared_with_the_framework_of_the_format(tiny_conf
             "another library", lambda checkpoint, folder, features: {"pooled_output": outputs + error}, encode
         )
 
-    outputs = conversion.parity.compute_outputs(open_model(str(tmp_path / "google")))["pooled_output"]
+    outputs = parity.compute_outputs(open_model(str(tmp_path / "google")))["pooled_output"]
     for error, ids, fragment in (
         (1e-2, [], "another library computes other outputs"),
         (1e-5, [WORDS.index("the"), 999], "into the 999"),
