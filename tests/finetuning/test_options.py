@@ -62,22 +62,16 @@ def test_the_optimizer_s_flags_reach_the_trainer_and_lock_a_run():
     assert {field.name for field in dataclasses.fields(AdamOptions)} <= locked_options(Options)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ("sst-2 --weight_decay=-1", "at least 0"),
-    ("sst-2 --adam_beta1=1", "less than 1"),
-    ("sst-2 --adam_beta2=1", "less than 1"),
-    ("sst-2 --adam_epsilon=0", "greater"),
-    ("colla", "unknown --task=colla"),
-    ("squad --nodo_train", "nothing to do"),
-    ("swag --doc_stride=64", "--task=swag does not take --doc_stride"),
-    ("codah --doc_stride=64", "--task=codah does not take --doc_stride"),
-    ("squad --null_score_diff_threshold=1", "--task=squad does not take --null_score_diff_threshold"),
-    ("sst-2 --text_column=words", "--task=sst-2 does not take --text_column"),
-    ("tagging --max_query_length=9", "--task=tagging does not take --max_query_length"),
-    ("table --tag_column=xpos", "--task=table does not take --tag_column"),
+@pytest.mark.parametrize(("task", "flag"), [
+    ("swag", "--doc_stride=64"),
+    ("codah", "--doc_stride=64"),
+    ("squad", "--null_score_diff_threshold=1"),
+    ("sst-2", "--text_column=words"),
+    ("tagging", "--max_query_length=9"),
+    ("table", "--tag_column=xpos"),
 ])  # fmt: skip
-def test_flags_that_cannot_be_are_refused(arguments: str, message: str):
-    assert message in refusal(parse, *f"--task={arguments}".split())
+def test_a_flag_of_another_task_is_an_error(task: str, flag: str):
+    assert f"--task={task} does not take {flag.partition('=')[0]}" in refusal(parse, f"--task={task}", flag)
 
 
 def test_help_shows_the_task_s_defaults_and_lists_the_tasks():

@@ -29,9 +29,6 @@ def test_a_sweep_makes_one_table_of_means_and_deviations(options, done, tmp_path
     assert "| rate 0.002 | 2 | 0.2200 ± 0.0141 |" in (tmp_path / "run" / "sweep.md").read_text()
     assert "with dev/accuracy 0.2300" in capsys.readouterr().out
     assert (done[4].do_predict, done[4].do_train, done[4].random_seed) == (True, False, 3)
-    assert "--grid_learning_rates is fast; it must be a number" in refusal(
-        change, options, grid_learning_rates=["fast"]
-    )
 
 
 @pytest.mark.usefixtures("done")

@@ -70,7 +70,6 @@ REFUSED = [
     ("text\na\n", {}, "no column text_pair among text"),
     ("text,text_pair\na,b\na,b\n", {}, "the same texts in every row"),
     ("text,text_pair\n", {}, "has no rows; expected texts below the header"),
-    (PAIRS, {"dimensions": ["64", "x"]}, "--dimensions is x; it must be a whole number"),
     (PAIRS, {"head": "bilstm"}, "--head=bilstm is only for tasks with labels"),
 ]
 

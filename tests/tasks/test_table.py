@@ -107,7 +107,7 @@ _RECORDS = "orient='records', lines=True"
     ("a.csv", "text,label\na,1.5\nb,1e39\n", REGRESSION, r"line 3: label '1e39'; expected a number, at most 1e\+18"),
     ("a.csv", "text,label\nt,A|US\nt,A|UK\nt,\n", MULTI, r"a\.csv, line 2: .* 'A\|US' contains '\|'.*separator='\|'"),
     ("a.csv", 'text,label\nt,a;b\nt,"b,c"\nt,c\n', MULTI, r"a\.csv, line 3: .*'b,c' contains ','; expected ';'"),
-    ("a.csv", "text,label\nt,a b\nt,b c\nt,c\n", MULTI, "a.csv, line 2: no row .*'a b'.*--label_kind=class"),
+    ("a.csv", "text,label\nt,a b\nt,b c\nt,c\n", MULTI, "a.csv, line 2: .*'a b'.*--label_kind=class"),
     ("a.csv", "text,label\na,x\nü,y\n".encode("latin-1"), {}, r"a\.csv, line 3: byte 0xfc .* LATIN1 .*a\.csv"),
     ("a.tsv", 'text\tlabel\na\tx\n"b\nc"\ty\n', {}, "a.tsv, line 3: 1 column; expected 2: text, label. Quotes.* .csv"),
     ("a.xls", "text,label\n", {}, r"has the extension \.xls; expected \.csv, \.tsv, \.jsonl or \.txt"),
