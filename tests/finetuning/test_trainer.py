@@ -13,6 +13,7 @@ from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.vectors.spec import VectorSpec
+from official_bert.modeling.dropout import Dropout
 from official_bert.tokenization.casing import UNCASED
 from tests.finetuning.random_features import random_features
 from tests.make import VOCAB, refusal, tiny_config
@@ -60,6 +61,16 @@ def test_a_frozen_encoder_trains_the_head_alone(pattern: str):
 
 def test_a_frozen_encoder_without_a_head_is_refused():
     assert "nothing to train" in refusal(make_trainer, VectorSpec(), freeze=("all",))
+
+
+def test_dropout_of_keras_has_other_masks_in_each_step_under_a_strategy():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope() as strategy:
+        layer = Dropout(0.5)
+    run = tf.function(lambda: tf.distribute.get_strategy().run(layer, (tf.ones([4, 16]),), {"training": True}))
+    with strategy.scope():
+        masks = [np.array(run()) for _ in range(2)]
+    assert set(masks[0].flat) == {0.0, 2.0}
+    assert not np.array_equal(*masks)
 
 
 @pytest.mark.parametrize(("replica", "seed"), [(0, 7), (1, 7), (0, 8)])
