@@ -1,3 +1,4 @@
+import functools
 import gc
 import os
 import pathlib
@@ -70,6 +71,27 @@ def run_separate_process() -> "Iterator[Callable[..., Any]]":
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain_answers, "run_process", plain_answers.ask)
         yield original
+
+
+@pytest.fixture(scope="session")
+def save_kind(tmp_path_factory: pytest.TempPathFactory) -> "Callable[[str], str]":
+    """Returns the folder of a small fine-tuned model of a kind, or of a pre-training run. Tests must not change it."""
+    from tests.export import exported_models  # here, since it imports TensorFlow
+
+    return functools.cache(lambda kind: exported_models.save_kind(tmp_path_factory.mktemp(kind) / "model", kind))
+
+
+@pytest.fixture(scope="session")
+def export_kind(save_kind: "Callable[[str], str]", tmp_path_factory: pytest.TempPathFactory) -> "Callable[..., str]":
+    """Returns the folder of the only version of the export of such a model in a format. Tests must not change it."""
+    from tests.export import exported_models  # here, since it imports TensorFlow
+
+    @functools.cache
+    def export_kind(kind: str, format_name: str) -> str:
+        folder = tmp_path_factory.mktemp(f"{kind}-{format_name}")
+        return exported_models.export(save_kind(kind), folder, format_name, encoder=kind == "encoder")
+
+    return export_kind
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""One command for all formats: where it writes, and which flags it rejects."""
+"""One command for all formats: where it writes, and what it rejects."""
 
 import dataclasses
 import pathlib
@@ -7,30 +7,24 @@ from typing import Any
 import pytest
 
 from official_bert.commands import EXPORT
-from official_bert.errors import UserError
 from official_bert.export import formats, litert
-from official_bert.export.options import LITERT, ONNX, SAVED_MODEL, ExportOptions
+from official_bert.export.options import DYNAMIC_INT8, LITERT, ONNX, SAVED_MODEL, ExportOptions
 from official_bert.inference import exports
-from official_bert.kinds.names import CLASSIFICATION
-from tests.export.exported_models import save_finetuned, save_run
-from tests.export.test_litert import write_examples
+from official_bert.inference.onnx_model import OnnxPredictor
+from official_bert.kinds.names import CLASSIFICATION, FILL_MASK, VECTORS
+from tests.export.exported_models import BILSTM, ROWS, answer_in_python, export, make_source, write_labels
 from tests.make import refusal
 
 
 @pytest.fixture
-def writers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replaces the real writers with ones that write a single empty file."""
+def options(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> ExportOptions:
+    """Options for writers that write a single empty file."""
     names = {SAVED_MODEL: exports.GRAPH_FILE, ONNX: exports.ONNX_FILE, LITERT: litert.MODEL_FILE}
     for format_name, name in names.items():
         monkeypatch.setitem(
             formats._WRITERS, format_name, lambda source, folder, options, name=name: pathlib.Path(folder, name).touch()
         )
-
-
-@pytest.fixture
-def options(tmp_path: pathlib.Path) -> ExportOptions:
-    model_dir = save_finetuned(tmp_path / "model", CLASSIFICATION)
-    return ExportOptions(model_dir, str(tmp_path / "out"), eval_file=write_examples(tmp_path, CLASSIFICATION))
+    return ExportOptions("a model", str(tmp_path / "out"), eval_file="examples")
 
 
 def files_in(options: ExportOptions) -> list[str]:
@@ -38,7 +32,6 @@ def files_in(options: ExportOptions) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.usefixtures("writers")
 @pytest.mark.parametrize(("format_name", "files"), [
     (SAVED_MODEL, ["1/saved_model.pb", "2/saved_model.pb"]),
     (ONNX, ["1/model.onnx", "2/model.onnx"]),
@@ -46,44 +39,88 @@ def files_in(options: ExportOptions) -> list[str]:
 ])  # fmt: skip
 def test_one_format_is_written_to_the_folder_itself(format_name: str, files: list[str], options: ExportOptions):
     given = dataclasses.replace(options, format=[format_name])
-    for _ in files:
-        path = formats.export(given)[format_name]
+    for file in files:
+        path = formats.write(make_source(CLASSIFICATION), given)[format_name]
+        assert str(pathlib.Path(given.export_dir, file).parent) == path
     assert files_in(given) == files
-    assert pathlib.Path(given.export_dir, files[-1]).parent == pathlib.Path(path)
 
 
-@pytest.mark.usefixtures("writers")
 def test_several_formats_are_written_to_a_subfolder_each(options: ExportOptions):
-    given = dataclasses.replace(options, format=[LITERT, ONNX, SAVED_MODEL])
-    paths = formats.export(given)
-    assert list(paths) == given.format
+    source, given = make_source(CLASSIFICATION), dataclasses.replace(options, format=[LITERT, ONNX, SAVED_MODEL])
+    assert list(formats.write(source, given)) == given.format
     assert files_in(given) == ["litert/model.tflite", "onnx/1/model.onnx", "saved_model/1/saved_model.pb"]
-    assert "litert already exists; pass the name of a new or empty folder" in refusal(formats.export, given)
-    formats.export(dataclasses.replace(given, format=[SAVED_MODEL, ONNX], version=7))
-    assert files_in(given)[1:] == [
-        "onnx/1/model.onnx", "onnx/7/model.onnx", "saved_model/1/saved_model.pb", "saved_model/7/saved_model.pb"
-    ]  # fmt: skip
+    assert "litert already exists" in refusal(formats.write, source, given)
+    formats.write(source, dataclasses.replace(given, format=[SAVED_MODEL, ONNX], version=7))
+    expected = [
+        "onnx/1/model.onnx",
+        "onnx/7/model.onnx",
+        "saved_model/1/saved_model.pb",
+        "saved_model/7/saved_model.pb",
+    ]
+    assert files_in(given)[1:] == expected
 
 
-@pytest.mark.usefixtures("writers")
 def test_failing_format_removes_the_others(options: ExportOptions, monkeypatch: pytest.MonkeyPatch):
-    def fails(*arguments: Any) -> None:
-        raise UserError("it cannot be written")
+    def fail(source: Any, folder: str, options: ExportOptions) -> None:
+        pathlib.Path(folder, exports.ONNX_FILE).touch()
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setitem(formats._WRITERS, ONNX, fails)
-    assert "it cannot be written" in refusal(formats.export, dataclasses.replace(options, format=[SAVED_MODEL, ONNX]))
+    monkeypatch.setitem(formats._WRITERS, ONNX, fail)
+    given = dataclasses.replace(options, format=[SAVED_MODEL, ONNX])
+    assert "No space left on device" in refusal(formats.write, make_source(CLASSIFICATION), given)
     assert files_in(options) == []
 
 
-def test_unsupported_format_is_rejected_before_writing(options: ExportOptions, tmp_path):
-    given = dataclasses.replace(options, model_dir=save_run(tmp_path / "run"))
-    for other in (ONNX, LITERT):
-        with pytest.raises(UserError, match=f"--format={other} needs a .* is fill_mask; export it as saved_model"):
-            formats.export(dataclasses.replace(given, format=[SAVED_MODEL, other]))
-    assert not pathlib.Path(given.export_dir).exists()
+def test_versions_are_numbered_and_never_overwritten(options: ExportOptions):
+    folder = pathlib.Path(options.export_dir)
+    assert formats.next_version(options.export_dir) == 1
+    for name in ("2", "11", "12.writing-5", "notes"):
+        (folder / name).mkdir(parents=True)
+    (folder / "11" / "saved_model.pb").touch()
+    assert formats.next_version(options.export_dir) == 12
+    again = dataclasses.replace(options, version=11)
+    assert "11 already exists" in refusal(formats.write, make_source(CLASSIFICATION), again)
+
+
+@pytest.mark.parametrize(("kind", "settings", "options", "fragments"), [
+    (FILL_MASK, {}, {"format": [SAVED_MODEL, ONNX]}, ["--format=onnx", "a model", "fill_mask", "saved_model"]),
+    (FILL_MASK, {}, {"format": [SAVED_MODEL, LITERT]}, ["--format=litert", "a model", "fill_mask", "saved_model"]),
+    (VECTORS, {"pooling": "mean"}, {"format": [LITERT]}, ["--format=litert", "vectors"]),
+    (VECTORS, {"pooling": "mean"}, {"format": [ONNX], "quantization": DYNAMIC_INT8}, ["vectors", "--quantization"]),
+    (CLASSIFICATION, BILSTM.to_dict(), {"format": [LITERT], "eval_file": "e"}, ["a model", "--format=onnx"]),
+    (CLASSIFICATION, {}, {"format": [LITERT]}, ["--format=litert", "--eval_file"]),
+    (CLASSIFICATION, {}, {"format": [ONNX], "quantization": DYNAMIC_INT8}, ["dynamic_int8", "--eval_file"]),
+    (CLASSIFICATION, {}, {"format": [ONNX], "eval_file": "no.csv"}, ["no.csv"]),
+])  # fmt: skip
+def test_what_cannot_be_exported_is_refused_before_writing(
+    kind: str, settings: dict[str, Any], options: dict[str, Any], fragments: list[str], tmp_path: pathlib.Path
+):
+    folder = tmp_path / "out"
+    message = refusal(formats.write, make_source(kind, **settings), ExportOptions("a model", str(folder), **options))
+    assert all(fragment in message for fragment in fragments), message
+    assert not list(folder.glob("*"))
 
 
 def test_a_flag_may_apply_to_one_of_several_formats():
     given = ["--format=saved_model,onnx,litert", "--quantization=dynamic_int8", "--for_serving=2.19", "--version=3"]
     (options,) = EXPORT.parse(["--model_dir=m", "--export_dir=e", *given])
     assert options.format == [SAVED_MODEL, ONNX, LITERT]
+
+
+@pytest.mark.parametrize("format_name", [ONNX, LITERT])
+def test_a_model_that_loses_too_much_is_not_written(format_name: str, tmp_path: pathlib.Path, monkeypatch, capsys):
+    source = make_source(CLASSIFICATION)
+    compute = OnnxPredictor.compute_outputs
+    monkeypatch.setattr(OnnxPredictor, "compute_outputs", lambda *given: [-each for each in compute(*given)])
+    monkeypatch.setattr(litert, "convert", lambda source, quantized: b"")
+    monkeypatch.setattr(litert, "load", lambda path: lambda features: {"logits": -source.model(features).numpy()})
+    right = answer_in_python(source, {"text": ROWS})["label"].tolist()
+    given = {"format_name": format_name, "eval_file": write_labels(tmp_path, right), "quantization": DYNAMIC_INT8}
+    message = refusal(export, source, tmp_path / "out", **given, max_loss=0.99)
+    assert all(each in message for each in ("1.0000", "from 1.0000 to 0.0000", given["eval_file"], "--max_loss=0.99"))
+    assert not list(tmp_path.glob("out/*"))
+    export(source, tmp_path / "out", **given, max_loss=1.0)
+    told = f"dynamic_int8 {format_name} model: accuracy 1.0000 before, 0.0000 after, on 4 examples"
+    assert told in capsys.readouterr().out.splitlines()
+    given["eval_file"] = write_labels(tmp_path, ["never"] * 4)
+    assert "unknown label 'never'" in refusal(export, source, tmp_path / "other", **given)

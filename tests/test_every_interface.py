@@ -1,0 +1,118 @@
+"""A model of any kind gives the same answers through every interface, also for long, empty and odd texts."""
+
+import functools
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import official_bert
+from official_bert.commands import FEATURES, PREDICT
+from official_bert.export import proof
+from official_bert.export.options import ONNX, SAVED_MODEL
+from official_bert.inference import exports, loading, replays
+from official_bert.kinds import names
+from tests.conftest import slow_after
+from tests.export.exported_models import TEXTS_FOR
+from tests.make import write_rows
+from tests.serving.serving_client import running
+
+Row = dict[str, Any]  # a text or an answer, by the name of the input or output
+Interface = Callable[[str, str, pathlib.Path], list[Row]]
+
+
+CLASSES = {
+    names.CLASSIFICATION: "TextClassifier",
+    names.MULTI_LABEL: "TextClassifier",
+    names.REGRESSION: "TextRegressor",
+    names.TAGGING: "TokenTagger",
+    names.QUESTION_ANSWERING: "QuestionAnswerer",
+    names.MULTIPLE_CHOICE: "MultipleChoice",
+    names.VECTORS: "TextEncoder",
+}
+
+
+@functools.cache
+def predict_with_keras(kind: str, folder: str) -> list[Row]:
+    """Returns what the methods of the Keras model return for each text, by the names that exports use."""
+    model = getattr(official_bert, CLASSES[kind]).from_checkpoint(folder)
+    columns = tuple(TEXTS_FOR[kind].values())
+    x = columns if len(columns) > 1 else columns[0]
+    predictions = model.tag(x) if kind == names.TAGGING else model.predict(x, verbose=0)
+    answers: dict[str, Any] = {"probabilities": predictions}
+    if kind == names.CLASSIFICATION:
+        answers["label"] = [label or "" for label in model.classify(x)]
+    elif kind == names.MULTI_LABEL:
+        answers["predicted"] = [[label in labels for label in model.labels] for labels in model.classify(x)]
+    elif kind == names.MULTIPLE_CHOICE:
+        answers["choice"] = model.choose(x)
+    elif kind == names.TAGGING:
+        parts = enumerate(("words", "tags", "starts", "ends", "probabilities"))
+        answers = {name: [[span[place] for span in spans] for spans in predictions] for place, name in parts}
+    elif kind == names.QUESTION_ANSWERING:
+        answers = dict(zip(("answer", "start", "end", "probability"), zip(*predictions, strict=True), strict=True))
+    else:
+        answers = {"value" if kind == names.REGRESSION else "vector": predictions}
+    examples = model.head.build_examples(TEXTS_FOR[kind], model._tokenizer)
+    answers["is_truncated"] = model.head.featurize(examples, model._tokenizer, model.max_seq_length).is_truncated
+    return [dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True)]
+
+
+def list_texts(kind: str) -> list[Row]:
+    texts = TEXTS_FOR[kind]
+    return [dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)]
+
+
+def run_export(kind: str, path: str, folder: pathlib.Path) -> list[Row]:
+    return exports.to_rows(loading.load(path).run(exports.to_columns(TEXTS_FOR[kind])))
+
+
+def run_predict(kind: str, path: str, folder: pathlib.Path) -> list[Row]:
+    table = write_rows(folder / "texts.jsonl", list_texts(kind))
+    flags = [f"--export_dir={path}", f"--input_file={table}", f"--output_file={folder}/answers.jsonl"]
+    PREDICT.main(*PREDICT.parse(flags))
+    return [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+
+
+def ask_server(kind: str, path: str, folder: pathlib.Path) -> list[Row]:
+    with running({"m": pathlib.Path(path).parent}) as (_, client):
+        return [client.predict("m", {"instances": [row]}).json["predictions"][0] for row in list_texts(kind)]
+
+
+@pytest.mark.parametrize("interface", [run_export, run_predict, ask_server])
+@pytest.mark.parametrize(("format_name", "kind"), slow_after(len(CLASSES) + 1, [
+    *((ONNX, kind) for kind in CLASSES), *((SAVED_MODEL, kind) for kind in CLASSES)
+]))  # fmt: skip
+def test_a_model_answers_alike_through_every_interface(
+    format_name: str, kind: str, interface: Interface, save_kind, export_kind, tmp_path: pathlib.Path
+):
+    expected = predict_with_keras(kind, save_kind(kind))
+    assert len({str(row) for row in expected}) > 3  # so that the test can fail
+    answers = interface(kind, export_kind(kind, format_name), tmp_path)
+    for answer, row in zip(answers, expected, strict=True):
+        for name, value in row.items():
+            if np.asarray(value).dtype.kind == "f":
+                np.testing.assert_allclose(answer[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+            else:
+                np.testing.assert_array_equal(answer[name], value, name)
+
+
+@pytest.mark.parametrize("kind", slow_after(1, [*CLASSES, names.ENCODER, names.FILL_MASK]))
+def test_a_process_without_this_package_answers_alike(kind: str, export_kind, run_separate_process):
+    path = export_kind(kind, SAVED_MODEL)
+    replay = replays.read(path)
+    assert len(replay) > replays.TOGETHER
+    proof.compare(replay, *run_separate_process(path, replay.rows()))
+
+
+def test_features_are_the_vectors_of_the_model(save_kind, tmp_path: pathlib.Path):
+    table = write_rows(tmp_path / "texts.jsonl", list_texts(names.VECTORS))
+    flags = [f"--init={save_kind(names.VECTORS)}", f"--input_file={table}", f"--output_file={tmp_path}/vectors.npy"]
+    FEATURES.main(*FEATURES.parse([*flags, "--pooling=trained", "--max_seq_length=20"]))
+    expected = [row["vector"] for row in predict_with_keras(names.VECTORS, save_kind(names.VECTORS))]
+    np.testing.assert_allclose(
+        np.load(tmp_path / "vectors.npy").reshape(len(expected), -1), expected, rtol=1e-4, atol=1e-5
+    )
