@@ -1,20 +1,34 @@
 """Fixtures for sharded prediction."""
 
+import pathlib
+
 import pytest
 
 from official_bert.checkpoints import loading
 from official_bert.checkpoints.loading import Loaded
-from official_bert.inference import batch_prediction, features
+from official_bert.inference import batch_prediction, feature_extraction, features
+from official_bert.inference.features import FeatureExtractor
+from official_bert.inference.options import FeatureOptions
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.tokenization.exact import FullTokenizer
 from tests.inference.batch_models import export_batches
+from tests.inference.shard_texts import TEXTS, write_texts
 
 
 @pytest.fixture(scope="session")
 def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An export whose answers identify the batch that a text was in."""
     return export_batches(tmp_path_factory.mktemp("export"))
+
+
+@pytest.fixture
+def texts(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A folder with the texts in all.jsonl, in three files part0.jsonl to part2.jsonl, and in all.txt, a.txt, b.txt."""
+    write_texts(tmp_path)
+    for name, some in (("all", TEXTS), ("a", TEXTS[:5]), ("b", TEXTS[5:])):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{text}\n" for text in some))
+    return tmp_path
 
 
 @pytest.fixture
@@ -27,6 +41,14 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tiny_encoder(tiny_config: BertConfig, vocab_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loads a tiny encoder from any folder."""
+    """Loads a tiny encoder from any folder. It is compiled once, since that takes longer than everything else."""
     loaded = Loaded(build_encoder(tiny_config, seed=0), tiny_config, FullTokenizer(vocab_file))
+    make, made = feature_extraction.make_extractor, list[FeatureExtractor]()
+
+    def make_once(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:
+        if not made:
+            made.append(make(options, loaded))
+        return made[0]
+
     monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)
+    monkeypatch.setattr(feature_extraction, "make_extractor", make_once)

@@ -8,38 +8,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import tensorflow as tf
 
 from official_bert.checkpoints import checksums
-from official_bert.errors import UserError
 from official_bert.inference import batch_prediction, exports
 from official_bert.inference.batch_prediction import predict, read_rows
 from official_bert.inference.options import BatchPredictionOptions
 from official_bert.runs.locks import lock_file
 from official_bert.utils import files
 from tests import stored_texts
-from tests.make import refusal, write_rows, write_text
-
-
-class Lengths(tf.Module):
-    """A model that returns the length of each text, and fails for the text "fail"."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
-    def lengths(self, text: Any) -> dict[str, Any]:
-        tf.debugging.assert_none_equal(text, "fail")
-        length = tf.strings.length(text, "UTF8_CHAR")
-        return {"length": length, "text": text, "is_truncated": length > 50}
+from tests.inference.batch_models import export_batches
+from tests.make import assert_refused, refusal, write_rows, write_text
 
 
 @pytest.fixture(scope="module")
 def export_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("exports")
     for version in ("2", "10"):
-        module = Lengths()
-        tf.saved_model.save(module, str(folder / version), signatures=module.lengths)
-        metadata = folder / version / exports.METADATA_FILE
-        metadata.parent.mkdir()
-        metadata.write_text('{"inputs": ["text"], "max_seq_length": 50}')
+        export_batches(folder / version)
     return str(folder)
 
 
@@ -47,29 +32,22 @@ def run(export_dir: str, folder: pathlib.Path, name: str, output: str = "out.jso
     return predict(BatchPredictionOptions(export_dir, f"{folder}/{name}", f"{folder}/{output}", **options))
 
 
-def write_and_read_rows(
-    path: pathlib.Path, content: str, columns: list[str], *table: dict[str, Any]
-) -> list[dict[str, Any]]:
-    return list(read_rows(write_text(path, content), columns, *table))
-
-
 def read_answers(path: pathlib.Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    # Not splitlines, which splits at more characters than JSON Lines does.
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 def test_answers_have_the_order_of_the_texts(export_dir: str, tmp_path: pathlib.Path):
     texts = ["é" * (number * 7 % 50) + "\u2028中" for number in range(100)]
     write_rows(tmp_path / "in.jsonl", ({"text": text, "id": number} for number, text in enumerate(texts)))
     told = run(export_dir, tmp_path, "in.jsonl", batch_size=3)
-    cut = sum(len(text) > 50 for text in texts)
+    answers = read_answers(tmp_path / "out.jsonl")
     assert told.startswith("Wrote 100 answers to ")
-    assert told.endswith(f"; truncated to the export's max_seq_length of 50 tokens: {cut}")
-    # Not splitlines, which splits at more characters than JSON Lines does.
-    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").split("\n")
-    assert [json.loads(line) for line in lines[:-1]] == [
-        {"id": number, "length": len(text), "text": text, "is_truncated": len(text) > 50}
-        for number, text in enumerate(texts)
-    ]
+    assert told.endswith(f"max_seq_length of 50 tokens: {sum(len(text) > 50 for text in texts)}")
+    assert [
+        {"longest": answer["longest"], "id": number, "length": len(text), "text": text, "is_truncated": len(text) > 50}
+        for number, (text, answer) in enumerate(zip(texts, answers, strict=True))
+    ] == answers
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
@@ -96,49 +74,53 @@ def stopped(export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     return options
 
 
-def test_interrupted_run_is_resumed(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
-    part = tmp_path / "out.jsonl.part"
+@pytest.mark.parametrize("tail", [
+    "",
+    '{"length": 4, "te',  # as after a power failure during a write
+    '{"length": 4, "text": "aaaa"}\n{"length": 5, "te',  # the third group has one complete answer
+])  # fmt: skip
+def test_interrupted_run_is_resumed(tail: str, stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+    part, rows = tmp_path / "out.jsonl.part", tmp_path / "in.jsonl"
     assert len(read_answers(part)) == 4
     with open(part, "a") as file:
-        file.write('{"length": 4, "te')  # as after a power failure during a write
-    assert predict(stopped) == f"Wrote 8 answers to {stopped.output_file}, 4 of them from an earlier run"
-    assert [answer["length"] for answer in read_answers(tmp_path / "out.jsonl")] == list(range(8))
+        file.write(tail)
+    rows.write_text(rows.read_text().replace('"aaaaa"', '"mend"') + '{"text": "more"}\n')  # rows without an answer
+    assert predict(stopped).startswith(f"Wrote 9 answers to {stopped.output_file}, 4 of them from an earlier run")
+    expected = ["", "a", "aa", "aaa", "aaaa", "mend", "a" * 6, "a" * 7, "more"]
+    assert [answer["text"] for answer in read_answers(tmp_path / "out.jsonl")] == expected
     assert not part.exists()
 
 
-def test_an_incomplete_last_answer_does_not_complete_a_group_of_rows(
-    stopped: BatchPredictionOptions, tmp_path: pathlib.Path
-):
-    with open(tmp_path / "out.jsonl.part", "a") as file:
-        file.write('{"length": 4, "text": "aaaa"}\n{"length": 5, "te')  # the third group has one complete answer
-    assert predict(stopped) == f"Wrote 8 answers to {stopped.output_file}, 4 of them from an earlier run"
-    assert [answer["length"] for answer in read_answers(tmp_path / "out.jsonl")] == list(range(8))
+def test_run_is_not_resumed_if_something_changed(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+    rows, version, part = tmp_path / "in.jsonl", tmp_path / "exports" / "10", tmp_path / "out.jsonl.part"
+    before = part.read_bytes()
+    with lock_file(f"{tmp_path}/./out.jsonl", "output_file"):
+        assert "is in use" in refusal(predict, stopped)
+    for path, change, message in (
+        (rows, lambda content: content.replace(b'"aaa"', b'"bbb"'), "first 4 rows have changed"),  # the last one
+        (version / exports.METADATA_FILE, lambda content: content + b" ", "the model_sha256 was "),
+    ):
+        content = path.read_bytes()
+        path.write_bytes(change(content))
+        assert message in refusal(predict, stopped)
+        path.write_bytes(content)
+    checksums.write(str(version), ["saved_model.pb"], {})
+    graph = (version / "saved_model.pb").read_bytes()
+    (version / "saved_model.pb").write_bytes(graph + b"x")
+    assert "saved_model.pb does not match its checksum" in refusal(predict, stopped)
+    (version / "saved_model.pb").write_bytes(graph)
+    assert part.read_bytes() == before
+    assert ", 4 of them from an earlier run" in predict(stopped)
 
 
-def test_run_is_not_resumed_if_its_rows_changed(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
-    text = (tmp_path / "in.jsonl").read_text()
-    (tmp_path / "in.jsonl").write_text(text.replace('"aaa"', '"bbb"'))  # the last completed row
-    assert "first 4 rows have changed" in refusal(predict, stopped)
-    assert len(read_answers(tmp_path / "out.jsonl.part")) == 4
+def test_run_is_not_resumed_from_answers_of_another_run(export_dir: str, tmp_path: pathlib.Path):
+    write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
+    part = write_text(tmp_path / "out.jsonl.part", '{"text": "b"}\n')
+    assert f"{part} holds a different run" in refusal(run, export_dir, tmp_path, "in.jsonl")
+    assert pathlib.Path(part).read_text() == '{"text": "b"}\n'
 
 
-def test_unanswered_rows_may_be_corrected_before_resuming(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
-    text = (tmp_path / "in.jsonl").read_text()
-    (tmp_path / "in.jsonl").write_text(text.replace('"aaaa"', '"mend"') + '{"text": "more"}\n')
-    assert predict(stopped) == f"Wrote 9 answers to {stopped.output_file}, 4 of them from an earlier run"
-    texts = [answer["text"] for answer in read_answers(tmp_path / "out.jsonl")]
-    assert texts == ["", "a", "aa", "aaa", "mend", "aaaaa", "a" * 6, "a" * 7, "more"]
-
-
-def test_run_is_not_resumed_with_another_model(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
-    with open(tmp_path / "exports" / "10" / exports.METADATA_FILE, "a") as file:
-        file.write(" ")
-    assert "the model_sha256 was " in refusal(predict, stopped)
-
-
-def test_each_file_of_an_export_is_hashed_once(
-    export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_each_file_of_an_export_is_hashed_once(export_dir: str, tmp_path: pathlib.Path, monkeypatch):
     folder = pathlib.Path(shutil.copytree(exports.find_newest_version(export_dir), tmp_path / "1"))
     model_files = exports.list_model_files(str(folder))
     checksums.write(str(folder), [os.path.relpath(path, folder) for path in model_files], {})
@@ -146,213 +128,131 @@ def test_each_file_of_an_export_is_hashed_once(
     sha256 = files.sha256
     monkeypatch.setattr(files, "sha256", lambda path: hashed.append(path) or sha256(path))
     write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
-    predict(BatchPredictionOptions(str(folder), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")))
+    run(str(folder), tmp_path, "in.jsonl")
     assert sorted(hashed) == sorted(model_files)
 
 
 def test_full_disk_is_reported_in_one_line(tmp_path: pathlib.Path):
     (tmp_path / "part").symlink_to("/dev/full")
-    with pytest.raises(UserError, match=r"Cannot write .*part: No space left on device"):
-        batch_prediction._append(f"{tmp_path}/part", [{}])
+    message = refusal(batch_prediction._append, f"{tmp_path}/part", [{}])
+    assert f"{tmp_path}/part: No space left on device" in message
+    assert "\n" not in message
 
 
 def test_refused_row_is_reported_by_number(export_dir: str, tmp_path: pathlib.Path):
-    texts = ["a", "long " * 9, "fail", "b"]
-    write_rows(tmp_path / "in.jsonl", ({"text": text} for text in texts))
+    write_rows(tmp_path / "in.jsonl", ({"text": text} for text in ("a", "long " * 9, "refused", "b")))
     assert "in.jsonl: the model cannot answer row 3 " in refusal(run, export_dir, tmp_path, "in.jsonl")
 
 
-def test_output_file_is_locked(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
-    before = (tmp_path / "out.jsonl.part").read_bytes()
-    with lock_file(f"{tmp_path}/./out.jsonl", "output_file"), pytest.raises(UserError, match="is in use"):
-        predict(stopped)
-    assert (tmp_path / "out.jsonl.part").read_bytes() == before
-    assert predict(stopped).endswith("4 of them from an earlier run")
-
-
-def test_damaged_export_is_rejected(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
-    version = tmp_path / "exports" / "10"
-    checksums.write(str(version), ["saved_model.pb"], {})
-    with open(version / "saved_model.pb", "ab") as file:
-        file.write(b"x")
-    assert "saved_model.pb does not match its checksum" in refusal(predict, stopped)
-
-
-INPUT = "--output_file would write .*, which is an input"
-
-
-@pytest.mark.parametrize(
-    ("name", "output", "message"),
-    [
-        ("in.jsonl", "in.jsonl", INPUT),
-        ("in.jsonl", "./folder/../in.jsonl", INPUT),
-        ("in.jsonl", "link.jsonl", INPUT),
-        ("in.jsonl", "hard.jsonl", INPUT),
-        ("in.jsonl", "exports/10/saved_model.pb", INPUT),
-        ("out.jsonl.part", "out.jsonl", INPUT),
-        ("out.jsonl.part.json", "out.jsonl", INPUT),
-        ("in.jsonl", "", "--output_file would write .*, which is a folder"),
-        ("in.jsonl", "in.jsonl/out", "cannot create the folder"),
-    ],
-)
-def test_unwritable_output_is_rejected(name: str, output: str, message: str, export_dir: str, tmp_path: pathlib.Path):
+@pytest.mark.parametrize(("name", "output"), [
+    ("in.jsonl", "in.jsonl"),
+    ("in.jsonl", "./folder/../in.jsonl"),
+    ("in.jsonl", "link.jsonl"),
+    ("in.jsonl", "hard.jsonl"),
+    ("in.jsonl", "exports/10/saved_model.pb"),
+    ("out.jsonl.part", "out.jsonl"),
+    ("out.jsonl.part.json", "out.jsonl"),
+    ("in.jsonl", ""),
+    ("in.jsonl", "in.jsonl/out"),
+])  # fmt: skip
+def test_unwritable_output_is_rejected(name: str, output: str, export_dir: str, tmp_path: pathlib.Path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "exports").symlink_to(export_dir)
-    path = tmp_path / name
-    path.write_text('{"text": "a"}\n')
+    path = pathlib.Path(write_rows(tmp_path / name, [{"text": "a"}]))
     (tmp_path / "link.jsonl").symlink_to(name)
     (tmp_path / "hard.jsonl").hardlink_to(path)
-    with pytest.raises(UserError, match=message):
-        run(f"{tmp_path}/exports", tmp_path, name, output)
+    message = {"": "which is a folder", "in.jsonl/out": "cannot create the folder"}.get(output, "which is an input")
+    assert message in refusal(run, f"{tmp_path}/exports", tmp_path, name, output)
     assert path.read_text() == '{"text": "a"}\n'
 
 
-def test_tables_are_read_as_for_fine_tuning(tmp_path: pathlib.Path):
-    for name, content, expected in (
-        ("in.csv", 'number,text\n1,"a, ""b""\nc"\n2,d\n', ['a, "b"\nc', "d"]),
-        ("in.tsv", 'text\tnumber\n"a\t1\n', ['"a']),
-        ("bom.csv", "\ufefftext\nb\n", ["b"]),
-        ("long.csv", f"text\n{'c' * 140_000}\n", ["c" * 140_000]),
-    ):
-        assert write_and_read_rows(tmp_path / name, content, ["text"]) == [{"text": text} for text in expected]
+TRAINED = {"columns": ["label", "title", "body"], "text_column": "title,body", "text_pair_column": "label"}
+NAMED = {**TRAINED, "columns": []}
+ODD_NAMES = 'title,text,"a,b"\none,two,three\n'
+ENDINGS = "\t".join(f"ending{number}" for number in (10, *range(10)))
+NUMBERS = "\t".join(map(str, (10, *range(10))))
 
 
-def test_rows_are_read_by_the_columns_that_the_model_was_trained_on(tmp_path: pathlib.Path):
-    table = {"columns": ["label", "title", "body"], "text_column": "title,body", "text_pair_column": "label"}
-    rows = write_and_read_rows(tmp_path / "in.csv", "1,a b,c\n2,d,e\n", ["text", "text_pair"], table)
-    assert rows == [{"text": "a b c", "text_pair": "1"}, {"text": "d e", "text_pair": "2"}]
-    content, named = '{"title": "a", "body": "b"}\n{"text": "c", "title": "d", "body": "e"}\n', {**table, "columns": []}
-    assert write_and_read_rows(tmp_path / "in.jsonl", content, ["text"], named) == [{"text": "a b"}, {"text": "d e"}]
-    told = refusal(write_and_read_rows, tmp_path / "in.jsonl", '{"title": "a"}\n', ["text"], table)
-    assert "line 1: no key body, label; the keys are title" in told
+def titled(trained: str) -> dict[str, str]:
+    return {"text_column": trained, "label_column": "label"}
 
 
-def test_empty_columns_are_skipped_as_in_training(tmp_path: pathlib.Path):
-    table = {"text_column": "title,body"}
-    content = '{"title": "", "body": "a"}\n{"title": null, "body": "b", "id": "q7"}\n{"title": "", "body": ""}\n'
-    rows = write_and_read_rows(tmp_path / "in.jsonl", content, ["text"], table)
-    assert rows == [{"text": "a"}, {"text": "b", "id": "q7"}, {"text": ""}]
-    told = refusal(write_and_read_rows, tmp_path / "in.jsonl", '{"title": null, "body": null}\n', ["text"], table)
-    assert "in.jsonl, line 1: title is null; expected a text" in told
-
-
-def test_a_note_about_the_file_is_printed_once(
-    export_dir: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("name", "content", "table", "expected"), [
+    ("in.csv", 'number,text\n1,"a, ""b""\nc"\n2,d\n', {}, [{"text": 'a, "b"\nc'}, {"text": "d"}]),
+    ("in.tsv", 'text\tnumber\n"a\t1\n', {}, [{"text": '"a'}]),
+    ("in.csv", "\ufefftext\nb\n", {}, [{"text": "b"}]),
+    ("in.csv", f"text\n{'c' * 140_000}\n", {}, [{"text": "c" * 140_000}]),
+    *(("in.txt", content, {}, [{"text": "a"}, {"text": ""}, {"text": "b"}])
+      for content in ("a\n\nb\n", "a\n\nb", "a\r\n\r\nb\r\n")),
+    # The columns that the model was trained on.
+    ("in.csv", "1,a b,c\n2,d,e\n", TRAINED, [{"text": "a b c", "text_pair": "1"}, {"text": "d e", "text_pair": "2"}]),
+    ("in.jsonl", '{"title": "a", "body": "b"}\n{"text": "c", "title": "d", "body": "e"}\n', NAMED,
+     [{"text": "a b"}, {"text": "d e"}]),
+    ("in.jsonl", '{"title": "", "body": "a"}\n{"title": null, "body": "b", "id": "q7"}\n{"title": "", "body": ""}\n',
+     {"text_column": "title,body"}, [{"text": "a"}, {"text": "b", "id": "q7"}, {"text": ""}]),
+    # Columns that are named like inputs.
+    ("in.csv", ODD_NAMES, {"text_column": "title,text"}, [{"text": "one two"}]),
+    ("in.csv", ODD_NAMES, {"text_column": "title", "text_pair_column": "text"}, [{"text": "one", "text_pair": "two"}]),
+    ("in.csv", ODD_NAMES, {"text_column": "text", "text_pair_column": "title"}, [{"text": "two", "text_pair": "one"}]),
+    ("in.csv", ODD_NAMES, {"text_column": "title", "text_pair_column": "a,b"}, [{"text_pair": "three"}]),
+    ("in.csv", "headline,body,text\na,b,see appendix\n", titled("headline,body"), [{"text": "a b"}]),
+    ("in.csv", "text,title\nsee appendix,a\n", titled("title"), [{"text": "a"}]),
+    ("in.csv", "text,id\na,1\n", titled("title"), [{"text": "a", "id": "1"}]),
+    ("in.csv", "text,label\na,x\n", titled("title"), [{"text": "a"}]),
+    # Endings are a list or numbered columns.
+    ("in.tsv", "prompt\tending0\tending1\nwho\ta\tb\n", {}, [{"prompt": "who", "endings": ["a", "b"]}]),
+    ("in.jsonl", '{"prompt": "who", "endings": ["a", "b"]}\n', {}, [{"prompt": "who", "endings": ["a", "b"]}]),
+    ("in.tsv", f"prompt\t{ENDINGS}\nwho\t{NUMBERS}\n", {},
+     [{"prompt": "who", "endings": [str(number) for number in range(11)]}]),
+])  # fmt: skip
+def test_rows_are_read_as_for_fine_tuning(
+    name: str, content: str, table: dict[str, Any], expected: list[dict[str, Any]], tmp_path: pathlib.Path
 ):
+    inputs = [column for column in expected[0] if column != "id"]
+    assert list(read_rows(write_text(tmp_path / name, content), inputs, table)) == expected
+
+
+@pytest.mark.parametrize(("name", "content", "table", "message"), [
+    ("in.jsonl", '{"text": "a"}\n\n{"txt": "b"}\n', {}, "line 3: no key text; the keys are txt"),
+    ("in.jsonl", '{"text": 5}\n', {}, "line 1: text is 5; expected a text"),
+    ("in.jsonl", '{"text": "a"\n', {}, "line 1: not valid JSON"),
+    ("in.jsonl", '{"text": null}\n', {}, "line 1: text is null; expected a text"),
+    ("in.csv", "txt,Text\na,b\n", {}, "line 1: no column text among txt, Text; rename the columns$"),
+    ("in.csv", "text;id\na;1\n", {}, "line 1: there is only one column, 'text;id'"),
+    ("in.csv", "text,id\na\n", {}, "line 2: 1 column; expected 2: text, id$"),
+    ("in.csv", "text,text\na,b\n", {}, "two columns are named text"),
+    ("in.csv", 'text\n"a\n', {}, "line 2: .* quote"),
+    ("in.jsonl", '{"text": "a\\ud800"}\n', {}, r"line 1: text contains the lone surrogate .ud800"),
+    ("in.jsonl", '{"title": "a"}\n', TRAINED, "line 1: no key body, label; the keys are title"),
+    ("in.jsonl", '{"title": null, "body": null}\n', {"text_column": "title,body"}, "line 1: title is null"),
+    ("in.csv", "headline,text\na,see appendix\n", titled("headline,body"),
+     "line 2: the columns are headline, text; the model was trained on headline, body"),
+    ("in.csv", "Title,text\na,see appendix\n", titled("title"), "line 2: .* Title, text; .* trained on title"),
+    ("in.jsonl", '{"prompt": "who", "endings": ["a", null]}\n', {}, r"line 1: endings\[1\] is null"),
+    ("in.jsonl", '{"prompt": "who", "endings": "ab"}\n', {}, 'line 1: endings is "ab"; expected a list'),
+    ("in.jsonl", '{"prompt": "who", "endings": null}\n', {}, "line 1: endings is null"),
+    *(("in.tsv", f"prompt\t{header}\nwho\ta\tb\n", {}, "line 2: .*expected ending0, ending1")
+      for header in ("ending1\tending2", "ending0\tending_b", "ending0\tending00")),
+])  # fmt: skip
+def test_rows_without_an_input_are_reported(
+    name: str, content: str, table: dict[str, Any], message: str, tmp_path: pathlib.Path
+):
+    path, inputs = write_text(tmp_path / name, content), ["prompt", "endings"] if "prompt" in content else ["text"]
+    assert_refused(rf"{name}.*{message}", lambda: list(read_rows(path, inputs, table)))
+
+
+def test_a_note_about_the_file_is_printed_once(export_dir: str, tmp_path: pathlib.Path, capsys):
     export = shutil.copytree(export_dir, tmp_path / "exports")
-    for version in ("2", "10"):
-        table = {"columns": ["text", "label"], "text_column": "text", "label_column": "label"}
-        (export / version / exports.METADATA_FILE).write_text(json.dumps({"inputs": ["text"], "table": table}))
+    table = {"columns": ["text", "label"], "text_column": "text", "label_column": "label"}
+    (export / "10" / exports.METADATA_FILE).write_text(json.dumps({"inputs": ["text"], "table": table}))
     (tmp_path / "in.csv").write_text("text,label\na,x\nb,y\n")
     run(str(export), tmp_path, "in.csv")
     assert [answer["text"] for answer in read_answers(tmp_path / "out.jsonl")] == ["a", "b"]
     assert capsys.readouterr().out.count("in.csv, line 1 has the column names") == 1
 
 
-def test_columns_named_like_inputs_are_read_as_in_training(tmp_path: pathlib.Path):
-    content = 'title,text,"a,b"\none,two,three\n'
-    for columns, expected in (
-        ({"text_column": "title,text"}, {"text": "one two"}),
-        ({"text_column": "title", "text_pair_column": "text"}, {"text": "one", "text_pair": "two"}),
-        ({"text_column": "text", "text_pair_column": "title"}, {"text": "two", "text_pair": "one"}),
-        ({"text_column": "title", "text_pair_column": "a,b"}, {"text_pair": "three"}),
-    ):
-        assert write_and_read_rows(tmp_path / "in.csv", content, list(expected), columns) == [expected], columns
-
-
-@pytest.mark.parametrize(("trained", "content", "expected"), [
-    ("headline,body", "headline,body,text\na,b,see appendix\n", "a b"),
-    ("title", "text,title\nsee appendix,a\n", "a"),
-    ("title", "text,id\na,1\n", "a"),
-    ("title", "text,label\na,x\n", "a"),
-    ("headline,body", "headline,text\na,see appendix\n", "headline, text; the model was trained on headline, body"),
-    ("title", "Title,text\na,see appendix\n", "Title, text; the model was trained on title"),
-])  # fmt: skip
-def test_training_columns_take_precedence_over_a_column_text(
-    trained: str, content: str, expected: str, tmp_path: pathlib.Path
-):
-    (tmp_path / "in.csv").write_text(content)
-    table = {"text_column": trained, "label_column": "label"}
-    if "trained on" not in expected:
-        assert [row["text"] for row in read_rows(str(tmp_path / "in.csv"), ["text"], table)] == [expected]
-        return
-    with pytest.raises(UserError, match=f"in.csv, line 2: the columns are {expected}"):
-        list(read_rows(str(tmp_path / "in.csv"), ["text"], table))
-
-
-def test_run_is_not_resumed_from_answers_of_another_run(export_dir: str, tmp_path: pathlib.Path):
-    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
-    (tmp_path / "out.jsonl.part").write_text('{"text": "b"}\n')
-    assert "out.jsonl.part holds a different run" in refusal(run, export_dir, tmp_path, "in.jsonl")
-    assert (tmp_path / "out.jsonl.part").read_text() == '{"text": "b"}\n'
-
-
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("in.jsonl", '{"text": "a"}\n\n{"txt": "b"}\n', "line 3: no key text; the keys are txt"),
-    ("in.jsonl", '{"text": 5}\n', "line 1: text is 5; expected a text"),
-    ("in.jsonl", '{"text": "a"\n', "line 1: not valid JSON"),
-    ("in.jsonl", '{"text": null}\n', "line 1: text is null; expected a text"),
-    ("in.csv", "txt,Text\na,b\n", "line 1: no column text among txt, Text; rename the columns$"),
-    ("in.csv", "text;id\na;1\n", "line 1: there is only one column, 'text;id'. Are the columns separated by"),
-    ("in.csv", "text,id\na\n", "line 2: 1 column; expected 2: text, id$"),
-    ("in.csv", "text,text\na,b\n", "two columns are named text"),
-    ("in.csv", 'text\n"a\n', "line 2: .* quote"),
-    ("in.jsonl", '{"text": "a\\ud800"}\n', r"line 1: text contains the lone surrogate .ud800"),
-])  # fmt: skip
-def test_rows_without_an_input_are_reported_before_writing(
-    name: str, content: str, message: str, export_dir: str, tmp_path: pathlib.Path
-):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=message):
-        run(export_dir, tmp_path, name)
-    assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_endings_are_a_list_or_separate_columns(tmp_path: pathlib.Path):
-    for name, content in (
-        ("in.tsv", "prompt\tending0\tending1\nwho\ta\tb\n"),
-        ("in.jsonl", '{"prompt": "who", "endings": ["a", "b"]}\n'),
-    ):
-        rows = write_and_read_rows(tmp_path / name, content, ["prompt", "endings"])
-        assert rows == [{"prompt": "who", "endings": ["a", "b"]}]
-
-
-@pytest.mark.parametrize(("endings", "problem"), [
-    ('["a", null]', r"endings\[1\] is null"), ('"ab"', 'endings is "ab"; expected a list'), ("null", "endings is null"),
-])  # fmt: skip
-def test_invalid_endings_are_reported(endings: str, problem: str, tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=f"in.jsonl, line 1: {problem}"):
-        write_and_read_rows(
-            tmp_path / "in.jsonl", f'{{"prompt": "who", "endings": {endings}}}\n', ["prompt", "endings"]
-        )
-
-
-def test_columns_of_endings_are_ordered_by_their_numbers(tmp_path: pathlib.Path):
-    numbers = [10, *range(10)]
-    header = "\t".join(f"ending{number}" for number in numbers)
-    content = f"prompt\t{header}\nwho\t" + "\t".join(map(str, numbers)) + "\n"
-    (row,) = write_and_read_rows(tmp_path / "in.tsv", content, ["prompt", "endings"])
-    assert row["endings"] == [str(number) for number in range(11)]
-
-
-@pytest.mark.parametrize("header", ["ending1\tending2", "ending0\tending_b", "ending0\tending00"])
-def test_columns_of_endings_with_other_names_are_rejected(header: str, tmp_path: pathlib.Path):
-    (tmp_path / "in.tsv").write_text(f"prompt\t{header}\nwho\ta\tb\n")
-    with pytest.raises(UserError, match=r"in.tsv, line 2: .*expected ending0, ending1"):
-        list(read_rows(str(tmp_path / "in.tsv"), ["prompt", "endings"]))
-
-
-@pytest.mark.parametrize("content", ["a\n\nb\n", "a\n\nb", "a\r\n\r\nb\r\n"])
-def test_each_line_of_a_text_file_is_answered(content: str, export_dir: str, tmp_path: pathlib.Path):
-    (tmp_path / "in.txt").write_bytes(content.encode())
-    predict(BatchPredictionOptions(export_dir, str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl")))
-    assert [answer["text"] for answer in read_answers(tmp_path / "out.jsonl")] == ["a", "", "b"]
-
-
 @pytest.mark.parametrize("store", ["xz", "tfds", *stored_texts.STORED])
-def test_data_sets_are_answered_like_json_lines(
-    store: str, export_dir: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_data_sets_are_answered_like_json_lines(store: str, export_dir: str, tmp_path: pathlib.Path, monkeypatch):
     texts = ["é" * (number * 7 % 40) + "\n中" for number in range(20)]
     if store == "xz":
         rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
@@ -367,18 +267,15 @@ def test_data_sets_are_answered_like_json_lines(
 
 
 def test_bad_row_of_a_data_set_is_reported_by_number(export_dir: str, tmp_path: pathlib.Path):
-    path = stored_texts.parquet(tmp_path, ["a", None])
-    with pytest.raises(UserError, match=r"texts.parquet, row 2: text is null; expected a text"):
-        predict(BatchPredictionOptions(export_dir, path, str(tmp_path / "out.jsonl")))
+    path, output = stored_texts.parquet(tmp_path, ["a", None]), str(tmp_path / "out.jsonl")
+    assert "texts.parquet, row 2: text is null" in refusal(predict, BatchPredictionOptions(export_dir, path, output))
+    assert not pathlib.Path(output).exists()
     folder = stored_texts.hugging_face(tmp_path, ["a", "b", "c", None])
-    with pytest.raises(UserError, match=r"dataset, data-00001-of-00002.arrow, row 2: text is null"):
-        list(read_rows(folder, ["text"]))
+    assert_refused("dataset, data-00001-of-00002.arrow, row 2: text is null", lambda: list(read_rows(folder, ["text"])))
     path = stored_texts.parquet(tmp_path, [b"a", b"\xff"], pa.binary())
-    with pytest.raises(UserError, match=r"row 2: text is {\"bytes\": \"not UTF-8\"}; expected a text"):
-        list(read_rows(path, ["text"]))
-    with pytest.raises(UserError, match=r"output_file would write .*data-00000-of-00002.arrow, which is an input"):
-        predict(BatchPredictionOptions(export_dir, folder, f"{folder}/data-00000-of-00002.arrow"))
-    assert not (tmp_path / "out.jsonl").exists()
+    assert_refused('row 2: text is {"bytes": "not UTF-8"}', lambda: list(read_rows(path, ["text"])))
+    options = BatchPredictionOptions(export_dir, folder, f"{folder}/data-00000-of-00002.arrow")
+    assert "data-00000-of-00002.arrow, which is an input" in refusal(predict, options)
 
 
 @pytest.mark.parametrize("is_constant", [True, False])
@@ -390,8 +287,7 @@ def test_constant_answers_cause_a_warning(
             return {"label": np.array(["a" if is_constant or text == "0" else "b" for text in columns["text"]])}
 
     monkeypatch.setattr(batch_prediction, "load_model", lambda folder, verify: Constant())
-    (tmp_path / "texts.csv").write_text("text\n" + "".join(f"{number}\n" for number in range(12)))
-    output = str(tmp_path / "answers.jsonl")
-    batch_prediction.predict(BatchPredictionOptions(export_dir, str(tmp_path / "texts.csv"), output))
-    warning = f"warning: {output}: all 12 answers are a: the model may have learned nothing"
+    write_rows(tmp_path / "in.jsonl", ({"text": str(number)} for number in range(12)))
+    run(export_dir, tmp_path, "in.jsonl")
+    warning = f"warning: {tmp_path}/out.jsonl: all 12 answers are a: "
     assert (warning in capsys.readouterr().out) == is_constant

@@ -7,11 +7,8 @@ import tensorflow as tf
 from official_bert.export import plain_answers
 from official_bert.inference import exports
 from official_bert.inference.saved_model import load_saved_model
-from tests.make import refusal, run_python
-
-
-def strings(*values: str) -> np.ndarray:
-    return np.array(values, object)
+from tests.inference.batch_models import export_batches
+from tests.make import refusal, run_python, write_text
 
 
 def test_newest_version_has_the_greatest_number(tmp_path: pathlib.Path):
@@ -24,23 +21,19 @@ def test_newest_version_has_the_greatest_number(tmp_path: pathlib.Path):
     (tmp_path / "2" / exports.GRAPH_FILE).touch()
     assert exports.find_newest_version(str(tmp_path / "2")) == str(tmp_path / "2")
     assert "holds no export" in refusal(exports.find_newest_version, str(tmp_path / "none"))
+    file = write_text(tmp_path / "file", "")
+    assert f"{file} is a file" in refusal(exports.list_versions, file)
 
 
 @pytest.mark.parametrize("name", ["run[1]", "back\\slash"])
 def test_export_is_loaded_from_a_path_that_looks_like_a_pattern(name: str, tmp_path: pathlib.Path):
-    module = tf.Module()
-    module.number = tf.Variable(3.0)
-    answer = tf.function(lambda text: {"text": text}, input_signature=[tf.TensorSpec([None], tf.string, name="text")])
-    tf.saved_model.save(module, str(tmp_path / "model"), signatures={"serving_default": answer})
-    (tmp_path / "model").rename(tmp_path / name)
-    assert load_saved_model(str(tmp_path / name)).number.numpy() == 3.0
-    rows = [{"text": "a"}, {"text": "b"}]
-    assert plain_answers.answer_without_package(str(tmp_path / name), rows) == (rows, rows)
+    folder = export_batches(tmp_path / name)
+    assert load_saved_model(folder).signatures
+    alone, together = plain_answers.answer_without_package(folder, [{"text": "a"}, {"text": "bc"}])
+    assert [row["text"] for row in (*alone, *together)] == ["a", "bc", "a", "bc"]
 
 
-def test_truncated_fingerprint_is_rejected_without_a_traceback(
-    tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
-):
+def test_truncated_fingerprint_is_rejected_without_a_traceback(tmp_path: pathlib.Path, capfd):
     tf.saved_model.save(tf.Module(), str(tmp_path))
     path = tmp_path / "fingerprint.pb"
     assert load_saved_model(str(tmp_path))
@@ -53,40 +46,32 @@ def test_truncated_fingerprint_is_rejected_without_a_traceback(
 
 def test_models_of_other_tools_have_no_metadata(tmp_path: pathlib.Path):
     assert exports.read_metadata(str(tmp_path)) == {}
-    path = tmp_path / exports.METADATA_FILE
-    path.parent.mkdir()
-    path.write_text('{"kind": "tagging"}')
+    write_text(tmp_path / exports.METADATA_FILE, '{"kind": "tagging"}')
     assert exports.read_metadata(str(tmp_path)) == {"kind": "tagging"}
 
 
 def test_rows_are_split_without_padding_and_joined_with_it():
-    outputs = {"words": np.stack([strings("a", "b"), strings("c", "")]), "starts": np.array([[0, 2], [0, -1]]),
-               "probabilities": np.array([[0.5, 0.25], [0.75, 0.0]])}  # fmt: skip
-    first, second = exports.split_rows(outputs)
-    assert {name: value.tolist() for name, value in first.items()} == {
-        "words": [["a", "b"]], "starts": [[0, 2]], "probabilities": [[0.5, 0.25]]
-    }  # fmt: skip
-    assert {name: value.tolist() for name, value in second.items()} == {
-        "words": [["c"]], "starts": [[0]], "probabilities": [[0.75]]
-    }  # fmt: skip
-    for name, value in exports.join_rows([first, second]).items():
+    outputs = {
+        "words": np.array([["a", "b"], ["c", ""]], object),
+        "starts": np.array([[0, 2], [0, -1]]),
+        "probabilities": np.array([[0.5, 0.25], [0.75, 0.0]]),
+    }
+    rows = exports.split_rows(outputs)
+    assert [{name: value.tolist() for name, value in row.items()} for row in rows] == [
+        {"words": [["a", "b"]], "starts": [[0, 2]], "probabilities": [[0.5, 0.25]]},
+        {"words": [["c"]], "starts": [[0]], "probabilities": [[0.75]]},
+    ]
+    for name, value in exports.join_rows(rows).items():
         np.testing.assert_array_equal(value, outputs[name])
 
 
 def test_pooled_vector_is_not_cut_like_padding():
-    outputs = {"input_mask": np.array([[1, 1, 0, 0]]), "sequence_output": np.ones([1, 4, 3]),
-               "pooled_output": np.ones([1, 4])}  # fmt: skip
-    (row,) = exports.split_rows(outputs)
+    outputs = {"input_mask": [[1, 1, 0, 0]], "sequence_output": np.ones([1, 4, 3]), "pooled_output": np.ones([1, 4])}
+    (row,) = exports.split_rows({name: np.array(value) for name, value in outputs.items()})
     shapes = {name: value.shape for name, value in row.items()}
     assert shapes == {"input_mask": (1, 2), "sequence_output": (1, 2, 3), "pooled_output": (1, 4)}
 
 
 def test_layout_does_not_import_tensorflow():
     code = "import sys; from official_bert.inference import exports; print('tensorflow' in sys.modules)"
-    done = run_python("-c", code, check=True)
-    assert done.stdout.split() == ["False"]
-
-
-def test_a_file_is_not_the_folder_of_an_export(tmp_path: pathlib.Path):
-    (tmp_path / "file").touch()
-    assert "file is a file" in refusal(exports.list_versions, str(tmp_path / "file"))
+    assert run_python("-c", code, check=True).stdout.split() == ["False"]

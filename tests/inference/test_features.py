@@ -1,9 +1,9 @@
 import dataclasses
 import functools
 import gzip
-import itertools
 import json
 import pathlib
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,62 +13,58 @@ import pytest
 import official_bert
 from official_bert.checkpoints.loading import Loaded
 from official_bert.commands import FEATURES
-from official_bert.errors import UserError
 from official_bert.inference import feature_extraction, feature_files
-from official_bert.inference.features import FeatureExtractor
+from official_bert.inference.features import FeatureExtractor, TextFeatures
 from official_bert.inference.options import FeatureOptions
-from official_bert.modeling.config import BertConfig
+from official_bert.kinds.names import ENCODER
 from official_bert.modeling.encoder import build_encoder
-from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.runs.locks import lock_file
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import tables
 from tests import make, stored_texts
-from tests.make import refusal, write_run, write_text
-
-TEXTS = ["the cat sat on the mat", "", "Unaffable cats, sunning .", "dog ||| the cat", "ran " * 40]
-
+from tests.make import refusal, write_text
 
 CONFIG = make.tiny_config()
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    return Loaded(build_encoder(CONFIG, seed=0), CONFIG, FullTokenizer.from_vocab(make.VOCAB))
+LOADED = functools.cache(lambda: Loaded(build_encoder(CONFIG, seed=0), CONFIG, FullTokenizer.from_vocab(make.VOCAB)))
+TEXTS = ("the cat sat on the mat", "", "Unaffable cats, sunning .", "dog ||| the cat", "ran " * 40)
 
 
 @functools.cache
-def build_model_with_all_layers(encoder: keras.Model) -> keras.Model:
-    """Returns a copy of the encoder that returns the outputs of all layers."""
+def make_extractor(pooling: str = "none") -> FeatureExtractor:
+    return FeatureExtractor(LOADED(), [-1, 1], pooling, max_seq_length=32, batch_size=2)
+
+
+@functools.cache
+def extract(pooling: str = "none") -> list[TextFeatures]:
+    return list(make_extractor(pooling).extract(TEXTS))
+
+
+@functools.cache
+def build_every_layer() -> keras.Model:
     every = build_encoder(CONFIG, return_all_layers=True)
-    every.set_weights(encoder.get_weights())
+    every.set_weights(LOADED().model.get_weights())
     return every
 
 
-def compute_layers(loaded: Loaded, text: str) -> list[np.ndarray]:
-    """Returns the outputs of all layers for one text, without batching."""
-    encoder = build_model_with_all_layers(loaded.model)
-    first, _, second = text.partition(" ||| ")
-    tokens = ["[CLS]", *loaded.tokenizer.tokenize(first), "[SEP]"]
-    segments = [0] * len(tokens)
-    if second:
-        more = [*loaded.tokenizer.tokenize(second), "[SEP]"]
-        tokens, segments = tokens + more, segments + [1] * len(more)
-    ids = loaded.tokenizer.convert_tokens_to_ids(tokens)
-    inputs = {"input_ids": [ids], "input_mask": [[1] * len(ids)], "segment_ids": [segments]}
-    return [np.asarray(layer[0]) for layer in encoder({k: np.array(v) for k, v in inputs.items()})["encoder_outputs"]]
+def compute_layers(tokens: list[str], num_first: int = 99) -> list[np.ndarray]:
+    """Returns the outputs of all blocks for one text or pair, without batching."""
+    ids = np.array([LOADED().tokenizer.convert_tokens_to_ids(tokens)])
+    segments = (np.arange(len(tokens)) >= num_first)[None].astype(int)
+    inputs = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": segments}
+    return [np.asarray(layer[0]) for layer in build_every_layer()(inputs)["encoder_outputs"]]
 
 
-def test_every_token_has_vectors_of_the_requested_layers(loaded: Loaded):
-    extractor = FeatureExtractor(loaded, layers=[-1, 1], max_seq_length=32, batch_size=2)
-    found = list(extractor.extract(TEXTS[:4]))
-    assert [features.text for features in found] == TEXTS[:4]
-    for features in found:
-        first, last = compute_layers(loaded, features.text)
+def test_every_token_has_vectors_of_the_requested_layers():
+    assert [features.text for features in extract()] == list(TEXTS)
+    assert [features.is_truncated for features in extract()] == [False] * 4 + [True]
+    assert extract()[3].tokens == "[CLS] dog [SEP] the cat [SEP]".split()
+    for number, num_first in ((0, 99), (1, 99), (3, 3)):
+        features = extract()[number]
+        first, last = compute_layers(features.tokens, num_first)
         assert features.values.shape == (len(features.tokens), 2, 8)
         np.testing.assert_allclose(features.values[:, 0], last, atol=1e-5)
         np.testing.assert_allclose(features.values[:, 1], first, atol=1e-5)
-        assert not features.is_truncated
+    for features in extract():
         for token, start, end in zip(features.tokens, features.starts, features.ends, strict=True):
             if start < 0:
                 assert token in ("[CLS]", "[SEP]")
@@ -76,38 +72,32 @@ def test_every_token_has_vectors_of_the_requested_layers(loaded: Loaded):
                 assert features.text[start:end].lower() == token.removeprefix("##")
 
 
-def test_pooling_takes_all_tokens_but_no_padding(loaded: Loaded):
-    for pooling, pool in (("cls", lambda x: x[0]), ("mean", lambda x: x.mean(0)), ("max", lambda x: x.max(0))):
-        found = list(FeatureExtractor(loaded, [-1], pooling, max_seq_length=32).extract(TEXTS[:4]))
-        for features in found:
-            np.testing.assert_allclose(features.values[0], pool(compute_layers(loaded, features.text)[-1]), atol=1e-5)
+@pytest.mark.parametrize(("pooling", "pool"), [("cls", lambda x: x[0]), ("mean", np.mean), ("max", np.max)])
+def test_pooling_takes_all_tokens_but_no_padding(pooling: str, pool: Any):
+    for pooled, tokens in zip(extract(pooling), extract(), strict=True):
+        expected = tokens.values[0] if pooling == "cls" else pool(tokens.values, axis=0)
+        np.testing.assert_allclose(pooled.values, expected, atol=1e-5)
 
 
-def test_words_get_the_mean_of_their_pieces(loaded: Loaded):
-    extractor = FeatureExtractor(loaded, [2], align="words", max_seq_length=32)
+def test_words_get_the_mean_of_their_pieces():
+    extractor = FeatureExtractor(LOADED(), [2], align="words", max_seq_length=32)
     empty, words = extractor.extract(["", "Unaffable  cat"])
     assert (words.tokens, words.starts, words.ends) == (["Unaffable", "cat"], [0, 11], [9, 14])
-    last = compute_layers(loaded, words.text)[-1]
+    last = compute_layers(["[CLS]", "un", "##aff", "##able", "cat", "[SEP]"])[-1]
     np.testing.assert_allclose(words.values[:, 0], [last[1:4].mean(axis=0), last[4]], atol=1e-5)
     assert empty.values.shape == (0, 1, 8)
 
 
-@pytest.mark.parametrize("max_seq_length", [32, 7])
-def test_given_words_get_one_vector_each(max_seq_length: int, loaded: Loaded):
+@pytest.mark.parametrize(("max_seq_length", "spans"), [(32, [(1, 4), (4, 7), (7, 8), (8, 9)]), (7, [(1, 4), (4, 6)])])
+def test_given_words_get_one_vector_each(max_seq_length: int, spans: list[tuple[int, int]]):
     words = ["Unaffable", "cat-sat", "\u200b", "ran"]
-    extractor = FeatureExtractor(loaded, [2], align="words", max_seq_length=max_seq_length, is_split_into_words=True)
+    extractor = FeatureExtractor(LOADED(), [2], align="words", max_seq_length=max_seq_length, is_split_into_words=True)
     (features,) = extractor.extract([words])
-    pieces = [loaded.tokenizer.tokenize(word) or ["[UNK]"] for word in words]
-    tokens = [*["[CLS]", *itertools.chain(*pieces)][: max_seq_length - 1], "[SEP]"]
-    ids = np.array([loaded.tokenizer.convert_tokens_to_ids(tokens)])
-    inputs = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
-    vectors = np.asarray(loaded.model(inputs)["sequence_output"][0])[1:-1]
-    ends = np.minimum(np.cumsum([len(each) for each in pieces]), len(vectors))
-    spans = [(start, end) for start, end in itertools.pairwise([0, *ends]) if end > start]
+    tokens = "[CLS] un ##aff ##able cat [UNK] sat [UNK] ran".split()[: max_seq_length - 1]
+    vectors = compute_layers([*tokens, "[SEP]"])[-1]
     assert features.tokens == words[: len(spans)]
-    assert [
-        features.text[start:end] for start, end in zip(features.starts, features.ends, strict=True)
-    ] == features.tokens
+    positions = zip(features.starts, features.ends, strict=True)
+    assert [features.text[start:end] for start, end in positions] == features.tokens
     expected = [vectors[start:end].mean(axis=0) for start, end in spans]
     np.testing.assert_allclose(features.values[:, 0], expected, atol=1e-5)
     assert features.is_truncated == (max_seq_length == 7)
@@ -122,73 +112,71 @@ def test_lists_of_words_are_read_from_their_column(tmp_path: pathlib.Path):
     assert 'a.jsonl, line 2: words is "the cat"' in refusal(read, '{"words": ["a"]}\n{"words": "the cat"}\n')
 
 
-def test_layer_0_is_the_output_of_the_embeddings(loaded: Loaded):
-    (features,) = FeatureExtractor(loaded, [0, -1], max_seq_length=32).extract(["the cat"])
-    ids = np.array([loaded.tokenizer.convert_tokens_to_ids(features.tokens)])
-    weights = {variable.path: variable.numpy() for variable in loaded.model.variables}
-    summed = (
-        weights["word_embeddings/embeddings"][ids[0]]
-        + weights["position_embeddings/embeddings"][: ids.size]
-        + weights["token_type_embeddings/embeddings"][0]
-    )
+def test_layer_0_is_the_output_of_the_embeddings():
+    (features,) = FeatureExtractor(LOADED(), [0, -1], max_seq_length=32).extract(["the cat"])
+    ids = LOADED().tokenizer.convert_tokens_to_ids(features.tokens)
+    weights = {variable.path: variable.numpy() for variable in LOADED().model.variables}
+    words, positions, types = (weights[f"{name}_embeddings/embeddings"] for name in ("word", "position", "token_type"))
+    summed = words[ids] + positions[: len(ids)] + types[0]
     normalized = (summed - summed.mean(-1, keepdims=True)) / np.sqrt(summed.var(-1, keepdims=True) + 1e-12)
     np.testing.assert_allclose(features.values[:, 0], normalized, atol=1e-5)
 
 
-def test_default_length_is_what_the_model_can_take(loaded: Loaded):
-    assert FeatureExtractor(loaded, [1]).max_seq_length == 32
-    larger = build_encoder(make.tiny_config(max_position_embeddings=200), seed=0)
-    other = Loaded(larger, make.tiny_config(max_position_embeddings=200), loaded.tokenizer)
-    assert FeatureExtractor(other, [1]).max_seq_length == 128
+def test_default_length_is_what_the_model_can_take():
+    assert FeatureExtractor(LOADED(), [1]).max_seq_length == 32
+    config = make.tiny_config(max_position_embeddings=200)
+    assert FeatureExtractor(Loaded(build_encoder(config), config, LOADED().tokenizer), [1]).max_seq_length == 128
 
 
-def test_too_long_texts_are_truncated_and_counted(loaded: Loaded):
-    extractor = FeatureExtractor(loaded, [-1], max_seq_length=6)
-    short, long, pair = extractor.extract(["the cat", "the cat sat on the mat", "the cat ||| sat on the mat"])
-    assert [short.is_truncated, long.is_truncated, pair.is_truncated] == [False, True, True]
+def test_too_long_texts_and_pairs_are_truncated():
+    extractor = FeatureExtractor(LOADED(), [-1], max_seq_length=6)
+    texts = ["the cat sat on the mat", "the cat ||| sat on the mat", ["the cat", "sat on the mat"], ["a ||| the"]]
+    long, line, pair, alone = extractor.extract(texts)
+    assert [each.is_truncated for each in (long, line, alone)] == [True, True, True]
     assert long.tokens == "[CLS] the cat sat on [SEP]".split()
-    assert pair.tokens == "[CLS] the cat [SEP] sat [SEP]".split()
+    assert line.tokens == "[CLS] the cat [SEP] sat [SEP]".split()
+    assert alone.tokens == "[CLS] a [UNK] [UNK] [UNK] [SEP]".split()  # an element of a list is never a pair
+    assert dataclasses.replace(pair, values=line.values) == line
+    np.testing.assert_allclose(pair.values, line.values, atol=1e-6)
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ({"layers": [3]}, "layers are .* from 0 to 2, or from -2 to -1"),
+    ({"layers": [3]}, r"layers are \[3\]; they must be from 0 to 2, or from -2 to -1"),
     ({"layers": [-1, 2]}, r"layers are \[-1, 2\].* \(-1 is 2\)"),
-    ({"layers": [-3]}, "layers are .* from 0 to 2"),
+    ({"layers": [-3]}, r"layers are \[-3\].* from 0 to 2"),
     ({"layers": []}, "layers are .* from 0 to 2"),
-    ({"layers": [1], "max_seq_length": 33}, "max_seq_length is 33; it must be from 4 to 32"),
-    ({"layers": [1], "pooling": "cls", "align": "words", "max_seq_length": 8}, "align='words'"),
-    ({"layers": [1], "max_seq_length": 8, "batch_size": 0}, "batch_size is 0"),
+    ({"max_seq_length": 33}, "max_seq_length is 33; it must be from 4 to 32"),
+    ({"pooling": "cls", "align": "words"}, "align='words'.*'cls'"),
+    ({"normalize": True}, "normalize requires pooling"),
+    ({"batch_size": 0}, "batch_size is 0"),
 ])  # fmt: skip
-def test_invalid_options_are_rejected(arguments: dict, message: str, loaded: Loaded):
-    with pytest.raises(UserError, match=message):
-        FeatureExtractor(loaded, **arguments)
+def test_invalid_options_are_rejected(arguments: dict[str, Any], message: str):
+    make.assert_refused(message, FeatureExtractor, LOADED(), **{"layers": [1], **arguments})
 
 
-def written(path: pathlib.Path, format: str, loaded: Loaded, pooling: str = "none") -> list:
-    extractor = FeatureExtractor(loaded, [-1, 1], pooling, max_seq_length=32, batch_size=2)
-    features = list(extractor.extract(TEXTS))
-    with feature_files.open_writer(str(path), format, extractor, pooling) as add:
-        for each in features:
-            add(each)
-    return features
+def write(path: pathlib.Path, format: str, pooling: str = "none") -> Any:
+    """Writes the vectors of the texts, and returns the lines of a file of lines."""
+    with feature_files.open_writer(str(path), format, make_extractor(pooling), pooling) as add:
+        for features in extract(pooling):
+            add(features)
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.suffix == ".jsonl" else None
 
 
-def test_npy_file_holds_all_tokens_and_jsonl_file_lists_them(loaded: Loaded, tmp_path: pathlib.Path):
-    features = written(tmp_path / "a.npy", "npy", loaded)
-    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.concatenate([each.values for each in features]))
+def test_npy_file_holds_all_tokens_and_jsonl_file_lists_them(tmp_path: pathlib.Path):
+    write(tmp_path / "a.npy", "npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.concatenate([each.values for each in extract()]))
     lines = [json.loads(line) for line in (tmp_path / "a.npy.tokens.jsonl").read_text().splitlines()]
-    assert [line["tokens"] for line in lines] == [each.tokens for each in features]
-    pooled = written(tmp_path / "b.npy", "npy", loaded, "mean")
-    np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), np.stack([each.values for each in pooled]))
+    assert [line["tokens"] for line in lines] == [each.tokens for each in extract()]
+    write(tmp_path / "b.npy", "npy", "mean")
+    np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), np.stack([each.values for each in extract("mean")]))
 
 
 @pytest.mark.parametrize("pooling", ["none", "max"])
-def test_parquet_and_json_lines_hold_the_same(pooling: str, loaded: Loaded, tmp_path: pathlib.Path):
-    features = written(tmp_path / "a.parquet", "parquet", loaded, pooling)
-    written(tmp_path / "a.jsonl", "jsonl", loaded, pooling)
+def test_parquet_and_json_lines_hold_the_same(pooling: str, tmp_path: pathlib.Path):
+    write(tmp_path / "a.parquet", "parquet", pooling)
     table = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
-    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
-    for number, (row, line, each) in enumerate(zip(table, lines, features, strict=True)):
+    lines = write(tmp_path / "a.jsonl", "jsonl", pooling)
+    for number, (row, line, each) in enumerate(zip(table, lines, extract(pooling), strict=True)):
         assert (row["text"], line["text"], line["index"]) == (each.text, each.text, number)
         for place, layer in enumerate((-1, 1)):
             np.testing.assert_array_equal(np.array(row[f"layer_{layer}"], np.float32), each.values[..., place, :])
@@ -197,100 +185,80 @@ def test_parquet_and_json_lines_hold_the_same(pooling: str, loaded: Loaded, tmp_
             assert row.get(name, []) == line.get(name, []) == getattr(each, name)
 
 
-def test_original_format_is_written(loaded: Loaded, tmp_path: pathlib.Path):
-    features = written(tmp_path / "a.jsonl", "original", loaded)
-    line = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[3])
+def test_original_format_is_written(tmp_path: pathlib.Path):
+    line = write(tmp_path / "a.jsonl", "original")[3]
     assert set(line) == {"linex_index", "features"}
     assert line["linex_index"] == 3
     assert [token["token"] for token in line["features"]] == "[CLS] dog [SEP] the cat [SEP]".split()
     assert [layer["index"] for layer in line["features"][0]["layers"]] == [-1, 1]
     values = line["features"][1]["layers"][0]["values"]
-    assert values == features[3].values[1, 0].astype(float).round(6).tolist()
+    assert values == extract()[3].values[1, 0].astype(float).round(6).tolist()
 
 
-def test_a_write_that_fails_leaves_nothing(loaded: Loaded, tmp_path: pathlib.Path):
-    extractor = FeatureExtractor(loaded, [-1], max_seq_length=32)
-    for format in ("npy", "parquet", "jsonl", "original"):
-        with (
-            pytest.raises(AttributeError),
-            feature_files.open_writer(str(tmp_path / "out"), format, extractor, "none") as add,
-        ):
-            [add(each) for each in [*extractor.extract(["the cat"]), None]]
+@pytest.mark.parametrize("format", ["npy", "parquet", "jsonl", "original"])
+def test_a_write_that_fails_leaves_nothing(format: str, tmp_path: pathlib.Path):
+    writer = feature_files.open_writer(str(tmp_path / "out"), format, make_extractor(), "none")
+    with pytest.raises(AttributeError), writer as add:
+        list(map(add, [extract()[0], None]))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_format_is_detected_by_the_extension():
     assert feature_files.detect_format("a/b.npy") == "npy"
     assert feature_files.detect_format("b.txt", "original") == "original"
-    assert "pass --output_format" in refusal(feature_files.detect_format, "b.txt")
+    assert "b.txt" in refusal(feature_files.detect_format, "b.txt")
 
 
-def test_the_command_extracts_from_a_checkpoint(tiny_config: BertConfig, vocab_file: str, tmp_path: pathlib.Path):
-    model = build_pretraining_model(tiny_config, seed=0)
-    folder = write_run(tmp_path / "run", model, tiny_config, vocab_file)
+def test_the_command_extracts_from_a_checkpoint(save_kind, tmp_path: pathlib.Path):
+    folder, output = save_kind(ENCODER), str(tmp_path / "a.npy")
     text = write_text(tmp_path / "a.txt", "\r\n".join(TEXTS) + "\n")
-    flags = [
-        f"--init={folder}", f"--input_file={text}", "--layers=-1,1", f"--output_file={tmp_path / 'a.npy'}",
-        "--pooling=mean", "--max_seq_length=16",
-    ]  # fmt: skip
-    with lock_file(str(tmp_path / "a.npy"), "output_file"), pytest.raises(UserError, match="is in use"):
-        feature_extraction.write_features(FEATURES.parse(flags)[0])
-    said = feature_extraction.write_features(FEATURES.parse(flags)[0])
+    flags = ["--layers=-1,1", "--pooling=mean", "--max_seq_length=16"]
+    (options, _) = FEATURES.parse([f"--init={folder}", f"--input_file={text}", f"--output_file={output}", *flags])
+    with lock_file(output, "output_file"):
+        assert "is in use" in refusal(feature_extraction.write_features, options)
+    said = feature_extraction.write_features(options)
     assert "Wrote the vectors of 5 texts" in said
     assert "truncated to 16 tokens: 1" in said
     extractor = FeatureExtractor(official_bert.load(folder), [-1, 1], "mean", max_seq_length=16)
-    expected = np.stack([each.values for each in extractor.extract(TEXTS)])
-    np.testing.assert_allclose(np.load(tmp_path / "a.npy"), expected, atol=1e-6)
+    np.testing.assert_allclose(np.load(output), [each.values for each in extractor.extract(TEXTS)], atol=1e-6)
 
 
 def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
     def texts(name: str, content: str | bytes, trained: dict | None = None) -> list:
         return list(feature_extraction.read_texts(write_text(tmp_path / name, content), trained or {}))
 
-    assert texts("a.csv", 'label,text\n1,"the cat, sat"\n0,"a\ndog"\n') == [["the cat, sat"], ["a\ndog"]]
-    assert texts("a.TSV", "text\ttext_pair\nthe cat\ta ||| b\n") == [["the cat", "a ||| b"]]
-    assert texts("a.jsonl", '{"text": "the cat"}\n') == [["the cat"]]
-    assert texts("a.txt", "text,label\n\nthe cat") == ["text,label", "", "the cat"]  # one text per line
-    for store in stored_texts.STORED.values():
-        path = store(tmp_path, ["the cat", "sat"])
-        assert list(feature_extraction.read_texts(path, {})) == [["the cat"], ["sat"]]
-    assert texts("a.gz", gzip.compress(b"the cat\n sat")) == ["the cat", " sat"]
-    assert texts("a.txt", b"\xef\xbb\xbfthe cat\r\n") == ["the cat"]
-    assert "a.csv, line 1: no column text among words;" in refusal(texts, "a.csv", "words\nthe cat\n")
-    assert "a.txt, line 2: byte 0xe9 at column 1 is not UTF-8" in refusal(texts, "a.txt", b"a\n\xe9\n")
-    rows = '{"text": "the cat"}\n{"text": "the dog", "text_pair": "ran"}\n'
-    assert "a.jsonl, line 2: it has 'text_pair', but the first row does not" in refusal(texts, "a.jsonl", rows)
     table = {"columns": ["no", "one", "two"], "text_column": "one", "text_pair_column": "two"}
-    trained = {"pair": True, "table": table}
-    assert texts("a.csv", "1,the cat,sat\n2,a,dog\n", trained) == [["the cat", "sat"], ["a", "dog"]]
-    assert texts("a.csv", "text,text_pair\nthe cat,sat\n", {"pair": False}) == [["the cat"]]
-
-
-def test_list_elements_are_a_text_or_a_pair(loaded: Loaded):
-    extractor = FeatureExtractor(loaded, [-1], max_seq_length=16)
-    line, alone, pair = extractor.extract(["the cat ||| sat", ["the cat ||| sat"], ["the cat", "sat"]])
-    assert alone.tokens == ["[CLS]", "the", "cat", "[UNK]", "[UNK]", "[UNK]", "sat", "[SEP]"]
-    assert dataclasses.replace(pair, values=line.values) == line
-    np.testing.assert_allclose(pair.values, line.values, atol=1e-6)
+    for name, content, trained, expected in (
+        ("a.csv", 'label,text\n1,"the cat, sat"\n0,"a\ndog"\n', None, [["the cat, sat"], ["a\ndog"]]),
+        ("a.TSV", "text\ttext_pair\nthe cat\ta ||| b\n", None, [["the cat", "a ||| b"]]),
+        ("a.jsonl", '{"text": "the cat"}\n', None, [["the cat"]]),
+        ("a.txt", "text,label\n\nthe cat", None, ["text,label", "", "the cat"]),  # one text per line
+        ("a.gz", gzip.compress(b"the cat\n sat"), None, ["the cat", " sat"]),
+        ("a.txt", b"\xef\xbb\xbfthe cat\r\n", None, ["the cat"]),
+        ("a.csv", "1,the cat,sat\n2,a,dog\n", {"pair": True, "table": table}, [["the cat", "sat"], ["a", "dog"]]),
+        ("a.csv", "text,text_pair\nthe cat,sat\n", {"pair": False}, [["the cat"]]),
+    ):
+        assert texts(name, content, trained) == expected
+    for store in stored_texts.STORED.values():
+        assert list(feature_extraction.read_texts(store(tmp_path, ["the cat", "sat"]), {})) == [["the cat"], ["sat"]]
+    assert "a.csv, line 1: no column text among words;" in refusal(texts, "a.csv", "words\nthe cat\n")
+    assert "a.txt, line 2: byte 0xe9 at column 1" in refusal(texts, "a.txt", b"a\n\xe9\n")
+    rows = '{"text": "the cat"}\n{"text": "the dog", "text_pair": "ran"}\n'
+    assert "a.jsonl, line 2: it has 'text_pair'" in refusal(texts, "a.jsonl", rows)
 
 
 def test_too_long_line_is_reported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tables, "MAX_CHARACTERS", 50)
-    (tmp_path / "in.txt").write_text("a" * 50 + "\n" + "b" * 51 + "\n")
-    lines = feature_extraction.read_texts(str(tmp_path / "in.txt"), {})
+    lines = feature_extraction.read_texts(write_text(tmp_path / "in.txt", "a" * 50 + "\n" + "b" * 51 + "\n"), {})
     assert next(lines) == "a" * 50
-    with pytest.raises(UserError, match="in.txt, line 2: text has 51 characters; expected at most 50"):
-        next(lines)
+    assert "in.txt, line 2: text has 51 characters; expected at most 50" in refusal(next, lines)
 
 
 @pytest.mark.parametrize("output", ["./a.npy", "b.npy", "vocab.txt"])
 def test_inputs_are_never_overwritten(output: str, tmp_path: pathlib.Path):
     for name in ("a.npy", "b.npy.tokens.jsonl", "vocab.txt"):
         (tmp_path / name).write_text("a text\n")
-    source = "b.npy.tokens.jsonl" if output == "b.npy" else "a.npy"
-    options = FeatureOptions(
-        "no checkpoint", f"{tmp_path}/{source}", f"{tmp_path}/{output}", "npy", vocab_file=f"{tmp_path}/vocab.txt"
-    )
-    with pytest.raises(UserError, match="--output_file would write .* which is an input"):
-        feature_extraction.write_features(options)
-    assert (tmp_path / source).read_text() == "a text\n"
+    source = tmp_path / ("b.npy.tokens.jsonl" if output == "b.npy" else "a.npy")
+    options = FeatureOptions("none", str(source), f"{tmp_path}/{output}", "npy", vocab_file=f"{tmp_path}/vocab.txt")
+    assert "which is an input" in refusal(feature_extraction.write_features, options)
+    assert source.read_text() == "a text\n"
