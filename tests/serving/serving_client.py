@@ -13,6 +13,8 @@ from typing import Any
 from official_bert.serving.options import Options
 from official_bert.serving.server import Server
 
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
 
 class Answer:
     """A response: status, headers and body."""
@@ -37,8 +39,7 @@ class Client:
         self.address = url.removeprefix("http://")
 
     def send(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
-        connection = http.client.HTTPConnection(self.address, timeout=120)
-        with contextlib.closing(connection):
+        with contextlib.closing(http.client.HTTPConnection(self.address, timeout=120)) as connection:
             content = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
             connection.request(method, path, content, headers or {})
             return Answer(connection.getresponse())
@@ -50,9 +51,15 @@ class Client:
         return self.send("POST", f"/v1/models/{model}:predict", body, headers)
 
 
-def make_head(model: str, length: int) -> bytes:
+def make_head(model: str, length: int, *headers: str) -> bytes:
     """Returns the head of a request to predict, for a body of `length` bytes."""
-    return f"POST /v1/models/{model}:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode()
+    lines = [f"POST /v1/models/{model}:predict HTTP/1.1", "Host: localhost", f"Content-Length: {length}", *headers]
+    return "".join(f"{line}\r\n" for line in [*lines, ""]).encode()
+
+
+def make_request(model: str, body: Any) -> bytes:
+    content = json.dumps(body).encode()
+    return make_head(model, len(content)) + content
 
 
 def sent(client: Client, content: bytes) -> socket.socket:
@@ -61,6 +68,21 @@ def sent(client: Client, content: bytes) -> socket.socket:
     connection = socket.create_connection((host, int(port)), timeout=120)
     connection.sendall(content)
     return connection
+
+
+def send_predict(client: Client, model: str, body: Any) -> socket.socket:
+    return sent(client, make_request(model, body))
+
+
+def read_status(connection: socket.socket) -> int:
+    """Returns the status of a response, which is read completely, or 0 if the connection closes without one."""
+    response = http.client.HTTPResponse(connection)
+    try:
+        response.begin()
+    except http.client.BadStatusLine:
+        return 0
+    response.read()
+    return response.status
 
 
 class RunningServer(Server):
@@ -74,31 +96,22 @@ def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[RunningSer
     """Serves models (name -> folder) while the block runs, and then stops the server."""
     flags = [f"{name}={folder}" for name, folder in models.items()]
     server = RunningServer(Options(model=flags, **({"port": 0, "reload_seconds": 0.1} | options)))
-    started, failures = threading.Event(), []
+    started, failures, load = threading.Event(), list[BaseException](), server.models.load
 
-    async def serve() -> None:
-        ready, load = asyncio.Event(), server.models.load
-
-        async def load_all() -> None:
-            await load()
-            ready.set()
-
-        server.models.load = load_all
-        task = asyncio.create_task(server.run())
-        await asyncio.wait([task, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
+    async def load_all() -> None:
         server.loop = asyncio.get_running_loop()
-        if not task.done():  # otherwise its failure must be recorded first
-            started.set()
-        await task
-
-    def thread() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            failures.append(error)
+        await load()
         started.set()
 
-    runner = threading.Thread(target=thread)
+    def serve() -> None:
+        try:
+            asyncio.run(server.run())
+        except BaseException as error:
+            failures.append(error)
+            started.set()
+
+    server.models.load = load_all
+    runner = threading.Thread(target=serve)
     runner.start()
     started.wait()
     try:
@@ -106,8 +119,9 @@ def running(models: dict[str, Any], **options: Any) -> Iterator[tuple[RunningSer
             raise failures[0]
         yield server, Client(server.url)
     finally:
-        if runner.is_alive():
-            server.loop.call_soon_threadsafe(server.stop)
+        if not failures:
+            with contextlib.suppress(RuntimeError):  # The test has stopped it, and the loop is closed.
+                server.loop.call_soon_threadsafe(server.stop)
         runner.join()
 
 
@@ -133,3 +147,8 @@ def is_closed(client: Client) -> bool:
 def value(client: Client, place: str = "size") -> float | None:
     answer = client.predict(place, {"instances": ["ab"]})
     return answer.json["predictions"][0] if answer.status == 200 else None
+
+
+def read_metric(client: Client, name: str, model: str = "") -> float:
+    labels = f'{{model="{model}"}}' if model else ""
+    return float(client.get("/metrics").body.decode().split(f"\n{name}{labels} ")[1].split()[0])

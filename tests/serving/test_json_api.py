@@ -1,77 +1,59 @@
 """Parsing requests and rendering answers as JSON. The sizes of a request are checked before its elements."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from official_bert.inference.predictor import Tensor
+from official_bert.inference.predictor import Signature, Tensor
 from official_bert.serving import json_api
 from official_bert.serving.json_api import PredictRequest, RequestError, parse, render
 from official_bert.serving.options import Options
 
-
-class Endings:
-    """The signature of multiple choice models."""
-
-    inputs = {"prompt": Tensor("string", (None,)), "endings": Tensor("string", (None, 4))}  # noqa: RUF012
-    takes_rows = True
+OPTIONS = Options(["m=/m"], max_instances=8, max_text_bytes=1000)
+ENDINGS = Signature({"prompt": Tensor("string", (None,)), "endings": Tensor("string", (None, 4))}, {})
+PAIR = Signature({name: Tensor("string", (None,)) for name in ("text", "text_pair")}, {})
 
 
-def options(max_text_bytes: int) -> Options:
-    return Options(["m=/m"], max_instances=8, max_text_bytes=max_text_bytes)
+def parse_endings(request: dict, options: Options = OPTIONS) -> PredictRequest:
+    return parse(json.dumps(request).encode(), {"serving_default": ENDINGS}, options, {"kind": "multiple_choice"})
 
 
-OURS = {"kind": "multiple_choice"}
 MANY = 200_000
 MANY_ENDINGS = {"prompt": "p", "endings": ["a"] * MANY}
 
 
 @pytest.mark.parametrize(("request_", "message"), [
+    # Sizes are checked before elements.
     ({"inputs": {"prompt": ["a"] * MANY, "endings": [["a"] * 4]}}, f"{MANY} instances; at most 8"),
     ({"inputs": {"prompt": ["a"], "endings": [["a"] * MANY]}}, rf"has shape \[{MANY}\] for each .* expected \[4\]"),
     ({"instances": [MANY_ENDINGS] * 2}, rf"has shape \[{MANY}\] for each instance; expected \[4\]"),
     ({"instances": [MANY_ENDINGS] * 9}, "9 instances; at most 8"),
+    ({"instances": [{"prompt": "p", "endings": "abcd"}]}, r"instances\[0\].endings is a string; expected a list"),
+    ({"inputs": {"prompt": ["p"], "endings": [["a"] * 4, 5]}}, r"inputs.endings\[1\] is a number; expected a list"),
+    ({"inputs": {"prompt": ["p"], "endings": [["a"] * 4, ["a"]]}},
+     r"different lengths: 4 at inputs.endings\[0\], 1 at inputs.endings\[1\]"),
 ])  # fmt: skip
-def test_sizes_are_checked_before_elements(request_: dict, message: str, monkeypatch: pytest.MonkeyPatch):
+def test_wrong_sizes_and_elements_are_named(request_: dict, message: str, monkeypatch: pytest.MonkeyPatch):
     texts: list[str] = []
     monkeypatch.setattr(json_api, "count_text_bytes", lambda leaf: texts.append(leaf) or 0)
     with pytest.raises(RequestError, match=message):
-        parse(json.dumps(request_).encode(), {"serving_default": Endings()}, options(1000), OURS)
+        parse_endings(request_)
     assert len(texts) <= 2  # the labels before it
 
 
 def test_a_text_of_as_many_bytes_as_are_taken_is_taken():
-    signatures = {"serving_default": Endings()}
     for text in ("ä" * 5, "b" * 10):
-        body = json.dumps({"instances": [{"prompt": text, "endings": list("abcd")}]}).encode()
-        parse(body, signatures, options(10), OURS)
-        with pytest.raises(RequestError, match="has 10 bytes; at most 9 are accepted"):
-            parse(body, signatures, options(9), OURS)
-
-
-def test_the_position_of_a_wrong_element_is_named():
-    signatures = {"serving_default": Endings()}
-    for request, message in (
-        ({"instances": [{"prompt": "p", "endings": "abcd"}]}, r"instances\[0\].endings is a string; expected a list"),
-        ({"inputs": {"prompt": ["p"], "endings": [["a"] * 4, 5]}}, r"inputs.endings\[1\] is a number; expected a list"),
-        ({"inputs": {"prompt": ["p"], "endings": [["a"] * 4, ["a"]]}},
-         r"endings has lists of different lengths: 4 at inputs.endings\[0\], 1 at inputs.endings\[1\]; pad"),
-    ):  # fmt: skip
-        with pytest.raises(RequestError, match=message):
-            parse(json.dumps(request).encode(), signatures, options(1000), OURS)
-
-
-class Pair:
-    """The signature of text-pair models."""
-
-    inputs = {name: Tensor("string", (None,)) for name in ("text", "text_pair")}  # noqa: RUF012
-    takes_rows = True
+        request = {"instances": [{"prompt": text, "endings": list("abcd")}]}
+        parse_endings(request, dataclasses.replace(OPTIONS, max_text_bytes=10))
+        with pytest.raises(RequestError, match="has 10 bytes; at most 9"):
+            parse_endings(request, dataclasses.replace(OPTIONS, max_text_bytes=9))
 
 
 def read_pair(request: dict, table: dict) -> tuple[list[str], list[str]]:
     metadata = {"kind": "classification", "table": table}
-    read = parse(json.dumps(request).encode(), {"serving_default": Pair()}, options(1000), metadata)
+    read = parse(json.dumps(request).encode(), {"serving_default": PAIR}, OPTIONS, metadata)
     return read.inputs["text"].tolist(), read.inputs["text_pair"].tolist()
 
 
@@ -117,8 +99,6 @@ COLUMNS = PredictRequest("m", {"text": np.array([b"x", b"y"], object)}, in_rows=
 def test_only_a_request_in_rows_wants_a_row_for_each_instance():
     outputs = {"tokens": np.array([1, 2, 3])}
     assert json.loads(render(outputs, COLUMNS)) == {"outputs": [1, 2, 3]}
-    with pytest.raises(
-        RequestError, match="returns tokens of shape \\[3\\] for 2 instances, so it cannot answer in rows"
-    ):
+    with pytest.raises(RequestError, match=r"tokens of shape \[3\] for 2 instances"):
         render(outputs, ROWS)
     assert json.loads(render({"tokens": np.array([1, 2])}, ROWS)) == {"predictions": [1, 2]}

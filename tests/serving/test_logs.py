@@ -77,19 +77,12 @@ def test_what_is_refused_is_not_logged(client: Client, content: bytes):
     assert "traceback" not in log.getvalue()
 
 
-def refusals(log: io.StringIO) -> list[str]:
-    return [line["refusal"] for line in map(json.loads, log.getvalue().splitlines()) if "refusal" in line]
-
-
-def test_the_log_says_what_is_malformed(client: Client):
-    with logged() as log, sent(client, POST + b"Content-Length: x\r\n\r\n") as connection:
-        connection.makefile("rb").read()
-    assert refusals(log) == ["malformed HTTP: BadHttpMessage"]
-
-
-def test_other_refusals_are_logged(client: Client):
+def test_the_log_says_what_is_refused(client: Client):
     with logged() as log:
+        with sent(client, POST + b"Content-Length: x\r\n\r\n") as connection:
+            connection.makefile("rb").read()
         assert client.predict("length", {}, Host="evil.example").status == 403
         client.get("/healthz")
-    (refusal,) = refusals(log)
-    assert refusal.startswith("without a token, this server only accepts requests to localhost")
+    first, second = [line["refusal"] for line in map(json.loads, log.getvalue().splitlines()) if "refusal" in line]
+    assert first == "malformed HTTP: BadHttpMessage"
+    assert "localhost" in second

@@ -6,13 +6,12 @@ import sys
 
 import pytest
 
-from tests.serving import served_models
+from tests.make import write_text
 from tests.serving.serving_client import Client, running
 
 
-def test_the_description_names_every_model_with_its_limits(tmp_path: pathlib.Path):
-    served_models.question_answering(tmp_path)
-    with running({"answers": tmp_path}, max_instances=7) as (_, client):
+def test_the_description_names_every_model_with_its_limits(exports: pathlib.Path):
+    with running({"answers": exports / "answers"}, max_instances=7) as (_, client):
         description = client.get("/openapi.json").json
     assert {path for path in description["paths"] if path.endswith(":predict")} == {
         f"/v1/models/answers{place}:predict" for place in ("", "/versions/1")
@@ -25,10 +24,9 @@ def test_the_description_names_every_model_with_its_limits(tmp_path: pathlib.Pat
     assert "security" not in description
 
 
-def test_the_description_of_a_guarded_server_asks_for_the_token(tmp_path: pathlib.Path):
-    served_models.versioned(tmp_path / "m")
-    (tmp_path / "token").write_text("abc")
-    with running({"m": tmp_path / "m"}, token_file=str(tmp_path / "token")) as (_, client):
+def test_the_description_of_a_guarded_server_asks_for_the_token(exports: pathlib.Path, tmp_path):
+    token = write_text(tmp_path / "token", "abc")
+    with running({"m": exports / "size"}, token_file=token) as (_, client):
         description = client.get("/openapi.json", Authorization="Bearer abc").json
     assert description["security"] == [{"token": []}]
     assert description["paths"]["/healthz"]["get"]["security"] == []
@@ -44,19 +42,12 @@ def schemathesis(client: Client, *flags: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_server_does_as_its_description_says(tmp_path: pathlib.Path):
-    served_models.versioned(tmp_path / "size")
-    with running({"size": tmp_path / "size"}, max_instances=20, max_text_bytes=200) as (_, client):
+def test_the_server_does_as_its_description_says(exports: pathlib.Path):
+    with running({"size": exports / "size"}, max_instances=20, max_text_bytes=200) as (_, client):
         told = schemathesis(client, "--checks=all", "--max-examples=40")
     assert "No issues found" in told
-
-
-@pytest.mark.slow
-def test_models_of_several_inputs_do_so_too(tmp_path: pathlib.Path):
-    served_models.question_answering(tmp_path / "answers")
-    served_models.multiple_choice(tmp_path / "endings")
-    models = {name: tmp_path / name for name in ("answers", "endings")}
+    models = {name: exports / name for name in ("answers", "endings")}
     with running(models, max_instances=20, max_text_bytes=200) as (_, client):
         # OpenAPI cannot express that columns have equal length, so some requests that it allows are refused.
-        schemathesis(client, "--checks=all", "--exclude-checks=positive_data_acceptance", "--max-examples=20",
-                     "--include-path-regex=predict")  # fmt: skip
+        flags = ["--exclude-checks=positive_data_acceptance", "--max-examples=20", "--include-path-regex=predict"]
+        schemathesis(client, "--checks=all", *flags)

@@ -1,22 +1,24 @@
 """The server's page in a real browser: clicks, keys and a phone screen. Skipped without Chromium."""
 
+import contextlib
 import json
-import os
 import pathlib
 import re
 import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from official_bert.checkpoints.checksums import CHECKSUM_FILE
 from official_bert.inference.exports import METADATA_FILE
+from tests import make
 from tests.serving import served_models
 from tests.serving.serving_client import Client, running
 
 pytestmark = pytest.mark.slow
 EVIL = "<img src=x onerror=\"document.title='gotcha'\"><script>document.title='gotcha'</script>"
-# Folder for screenshots, to be checked by eye.
-PICTURES = os.environ.get("OFFICIAL_BERT_SCREENSHOTS")
 
 
 @pytest.fixture(scope="module")
@@ -38,28 +40,28 @@ def url(exports: pathlib.Path):
         yield client.url
 
 
+@contextlib.contextmanager
+def opened(browser, url: str, ready: str = "#model option", **settings: Any) -> Iterator[Any]:
+    """Opens the page and waits for an element. Any message on the browser's console is a failure."""
+    with browser.new_context(permissions=["clipboard-read", "clipboard-write"], **settings) as context:
+        context.set_default_timeout(120_000)
+        page = context.new_page()
+        page.complaints, foreign = [], []
+        page.on("console", lambda message: page.complaints.append(message.text))
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.on("request", lambda sent: sent.url.startswith((url, "data:")) or foreign.append(sent.url))
+        page.goto(url)
+        page.wait_for_selector(ready, state="attached")
+        yield page
+    assert page.complaints == []
+    assert foreign == []
+
+
 @pytest.fixture
 def page(browser, url: str, request: pytest.FixtureRequest):
-    """The page on a desktop or a phone. Any message on the browser's console is a failure."""
-    size = getattr(request, "param", {"width": 1000, "height": 900})
-    context = browser.new_context(viewport=size, permissions=["clipboard-read", "clipboard-write"])
-    context.set_default_timeout(120_000)
-    opened = context.new_page()
-    complaints: list[str] = []
-    opened.on("console", lambda message: complaints.append(message.text))
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    foreign: list[str] = []
-    opened.on("request", lambda sent: sent.url.startswith((url, "data:")) or foreign.append(sent.url))
-    opened.goto(url)
-    opened.wait_for_selector("#model option", state="attached")
-    opened.complaints = complaints
-    yield opened
-    if PICTURES:
-        name = re.sub(r"\W+", "-", request.node.name)
-        opened.screenshot(path=f"{PICTURES}/{name}.png", full_page=True)
-    context.close()
-    assert opened.complaints == []
-    assert foreign == []
+    """The page on a desktop or a phone."""
+    with opened(browser, url, viewport=getattr(request, "param", {"width": 1000, "height": 900})) as page:
+        yield page
 
 
 def answered(page, model: str, **texts: str) -> str:
@@ -93,15 +95,11 @@ def test_the_answer_is_marked_in_the_context(page):
     assert page.locator(".passage").inner_text() == "Ünder😀 the\nsea"
 
 
-def test_tags_are_coloured_and_named(page):
+def test_tags_are_coloured_and_named_and_words_of_one_entity_are_one_span(page):
     assert answered(page, "names", text="😀 Anna met Bob").startswith("2 of 4 words tagged (")
-    assert page.locator(".tag").all_inner_texts() == ["AnnaNAME", "BobNAME"]
     assert page.locator(".passage").inner_text() == "😀 AnnaNAME met BobNAME"
     colour = "node => getComputedStyle(node).backgroundColor"
     assert page.locator(".tag").first.evaluate(colour) != page.locator("body").evaluate(colour)
-
-
-def test_words_of_one_entity_are_one_span(page):
     assert answered(page, "names", text="2 Louis 14 met Anna Bob").startswith("5 of 6 words tagged (")
     assert page.locator(".tag").all_inner_texts() == ["2NAME", "Louis 14NAME", "AnnaNAME", "BobNAME"]
     page.get_by_text("Word by word").click()
@@ -124,79 +122,74 @@ def test_what_is_written_is_never_read_as_html(page):
     assert page.title() == "official-bert"
 
 
-def renamed(folder: pathlib.Path, **metadata: object) -> pathlib.Path:
+def write_renamed(folder: pathlib.Path, **metadata: object) -> pathlib.Path:
     """Writes a classifier with changed metadata."""
     version = served_models.classifier(folder)
-    description = version / METADATA_FILE
-    description.write_text(json.dumps(json.loads(description.read_text()) | metadata))
+    description = json.loads((version / METADATA_FILE).read_text()) | metadata
+    (version / METADATA_FILE).write_text(json.dumps(description))
     (version / CHECKSUM_FILE).unlink()
     return folder
 
 
+def read_command(page) -> Any:
+    """Returns the body of the request in the curl command on the page."""
+    page.get_by_text("The same request with curl").click()
+    command = page.locator("#curl").inner_text().split("-d '")[1].removesuffix("'")
+    return json.loads(command.replace("'\\''", "'"))
+
+
 def test_hostile_names_are_names(browser, tmp_path: pathlib.Path):
     names = ["__proto__", "constructor", "..", "-", "toString"]  # --model accepts only letters, digits, _, . and -
-    models = {name: renamed(tmp_path / name, kind=name, inputs=["text"]) for name in names}
-    models["words"] = renamed(tmp_path / "words", kind=EVIL, inputs=[EVIL, "__proto__", "constructor"], labels=[EVIL])
-    models["no-words"] = renamed(tmp_path / "no-words", kind={"a": 1}, inputs=["text"])
-    with running(models) as (_, client):
-        page = browser.new_page()
-        page.set_default_timeout(120_000)
-        complaints: list[str] = []
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(client.url)
-        page.wait_for_selector("#model option", state="attached")
+    inputs = [EVIL, "__proto__", "constructor"]
+    models = {name: write_renamed(tmp_path / name, kind=name, inputs=["text"]) for name in names}
+    models["words"] = write_renamed(tmp_path / "words", kind=EVIL, inputs=inputs, labels=[EVIL])
+    models["no-words"] = write_renamed(tmp_path / "no-words", kind={"a": 1}, inputs=["text"])
+    with running(models) as (_, client), opened(browser, client.url) as page:
         assert page.locator("#model option").all_inner_texts() == list(models)
         for name in [*names, "no-words"]:
             assert answered(page, name, text="ab").startswith("answered (")
             assert page.locator("#model-help").inner_text() == "Version 1."
             assert "labels" in page.locator("#result").inner_text()
         page.get_by_label("Model").select_option("words")
-        assert page.locator("#inputs label").all_inner_texts() == [EVIL, "__proto__", "constructor"]
-        page.get_by_text("The same request with curl").click()
-        body = json.loads(page.locator("#curl").inner_text().split("-d '")[1].removesuffix("'").replace("'\\''", "'"))
-        assert list(body["instances"][0]) == [EVIL, "__proto__", "constructor"]
+        assert page.locator("#inputs label").all_inner_texts() == inputs
+        assert list(read_command(page)["instances"][0]) == inputs
         for field in page.locator("#inputs textarea").all():
             field.fill("ab")
         page.get_by_role("button", name="Answer").click()
         page.get_by_role("alert").wait_for()
-        assert page.get_by_role("alert").inner_text() == "instances[0] lacks text; expected an object with text"
+        assert "lacks text" in page.get_by_role("alert").inner_text()
         assert page.locator("img, form script, #inputs script").count() == 0
         assert page.title() == "official-bert"
-        assert complaints == []
-        page.close()
+        assert all("400" in each for each in page.complaints)  # Chromium's own message about the status
+        page.complaints.clear()
 
 
 def test_the_nearest_of_some_texts_are_shown(browser, tmp_path: pathlib.Path):
     import tensorflow as tf
     from playwright.sync_api import expect
 
-    @served_models.taking(served_models.TEXT)
     def serving_default(text):
         """Counts the letters a and b in the text."""
         counts = [tf.strings.length(tf.strings.regex_replace(text, f"[^{letter}]", "")) for letter in "ab"]
         return {"vector": tf.cast(tf.stack(counts, -1), tf.float32), "is_truncated": tf.fill(tf.shape(text), False)}
 
-    functions = {"serving_default": serving_default}
-    served_models.write(tmp_path / "counts", 1, "vectors", ["text"], functions=functions)
-    lines = tmp_path / "lines.txt"
-    lines.write_text("".join(f"b{number}\n" for number in range(40)) + "aab <b>\na\nab\n")
-    with running({"counts": tmp_path / "counts"}) as (_, client):
-        opened = browser.new_page()
-        opened.goto(client.url)
-        opened.wait_for_selector("#search:not([hidden])")
-        assert answered(opened, "counts", text="aab").startswith("2 dimensions (")
-        opened.get_by_label("Or a file with one text per line").set_input_files(lines)
-        expect(opened.locator("#candidates")).to_have_value(lines.read_text())
-        opened.get_by_role("button", name="Answer").click()
-        opened.locator("#status", has_text="2 dimensions, 43 texts searched (").wait_for()
-        rows = [row.split("\t") for row in opened.locator("#result tbody tr").all_inner_texts()]
+    served_models.write(tmp_path / "counts", 1, "vectors", serving_default)
+    content = "".join(f"b{number}\n" for number in range(40)) + "aab <b>\na\nab\n"
+    lines = make.write_text(tmp_path / "lines.txt", content)
+    with running({"counts": tmp_path / "counts"}) as (_, client), opened(browser, client.url) as page:
+        page.wait_for_selector("#search:not([hidden])")
+        assert answered(page, "counts", text="aab").startswith("2 dimensions (")
+        page.get_by_label("Or a file with one text per line").set_input_files(lines)
+        expect(page.locator("#candidates")).to_have_value(content)
+        page.get_by_role("button", name="Answer").click()
+        page.locator("#status", has_text="2 dimensions, 43 texts searched (").wait_for()
+        rows = [row.split("\t") for row in page.locator("#result tbody tr").all_inner_texts()]
         assert len(rows) == 10
         assert rows[:4] == [["aab <b>", "0.949"], ["ab", "0.949"], ["a", "0.894"], ["b0", "0.447"]]
-        opened.locator("#candidates").fill("a\n" * 1001)
-        opened.get_by_role("button", name="Answer").click()
-        opened.wait_for_selector("#error:not([hidden])")
-        assert "There are 1001 texts to search. The maximum is 1000." in opened.locator("#error").inner_text()
-        opened.close()
+        page.locator("#candidates").fill("a\n" * 1001)
+        page.get_by_role("button", name="Answer").click()
+        page.wait_for_selector("#error:not([hidden])")
+        assert all(number in page.locator("#error").inner_text() for number in ("1001", "1000"))
 
 
 def test_the_command_shown_asks_the_same(page):
@@ -207,8 +200,6 @@ def test_the_command_shown_asks_the_same(page):
     page.get_by_role("button", name="Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == command
     if shutil.which("curl"):
-        import subprocess
-
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
         assert json.loads(done.stdout) == json.loads(page.locator("#json").text_content())
     assert '"labels": [ "short", "long" ]' in page.locator("#json").text_content()
@@ -217,9 +208,7 @@ def test_the_command_shown_asks_the_same(page):
 @pytest.mark.parametrize("model", served_models.ALL)
 def test_the_command_fits_the_model_before_anything_is_written(page, url: str, model: str):
     page.get_by_label("Model").select_option(model)
-    page.get_by_text("The same request with curl").click()
-    command = page.locator("#curl").inner_text()
-    body = json.loads(command.split("-d '")[1].removesuffix("'"))
+    body = read_command(page)
     answer = Client(url).predict(model, body)
     assert (answer.status, len(answer.json["predictions"])) == (200, 1)
     (row,) = body["instances"]
@@ -231,19 +220,17 @@ def test_the_page_asks_again_while_a_model_is_being_loaded(browser, exports: pat
     with running({"size": exports / "size"}, reload_seconds=1000.0) as (server, client):
         versions = dict(server.models["size"].versions)
         server.models["size"].versions.clear()
-        page = browser.new_page()
-        page.goto(client.url)
-        page.get_by_text("It is being loaded.").wait_for()
-        assert page.locator("#inputs textarea").count() == 0
-        server.models["size"].versions.update(versions)
-        page.locator("#input-text").fill("ab")  # arrives without a click
-        server.models["size"].versions.clear()
-        page.get_by_role("button", name="Answer").click()
-        page.get_by_text("size is being loaded; try again later. Trying again").wait_for()
-        server.models["size"].versions.update(versions)
-        page.wait_for_selector("#answer:not([hidden])")
-        assert page.locator("#status").inner_text().startswith("1,002 (")
-        page.close()
+        with opened(browser, client.url, "text=It is being loaded.") as page:
+            assert page.locator("#inputs textarea").count() == 0
+            server.models["size"].versions.update(versions)
+            page.locator("#input-text").fill("ab")  # arrives without a click
+            server.models["size"].versions.clear()
+            page.get_by_role("button", name="Answer").click()
+            page.get_by_text("size is being loaded; try again later. Trying again").wait_for()
+            server.models["size"].versions.update(versions)
+            page.wait_for_selector("#answer:not([hidden])")
+            assert page.locator("#status").inner_text().startswith("1,002 (")
+            page.complaints.clear()  # Chromium's own messages about the status 503
 
 
 def test_a_refusal_is_shown(page):
@@ -292,14 +279,15 @@ def test_a_phone_shows_all_without_scrolling_sideways(page, model: str):
 
 
 def test_a_server_with_a_token_asks_for_it(browser, exports: pathlib.Path, tmp_path: pathlib.Path):
-    (tmp_path / "token").write_text("s3cret")
-    with running({"size": exports / "size"}, token_file=str(tmp_path / "token")) as (_, client):
-        page = browser.new_page()
-        page.goto(client.url)
+    token = make.write_text(tmp_path / "token", "s3cret")
+    with (
+        running({"size": exports / "size"}, token_file=token) as (_, client),
+        opened(browser, client.url, "h1") as page,
+    ):
         page.get_by_label("Token").fill("s3cret")
         page.get_by_label("Token").press("Enter")
         page.wait_for_selector("#model option", state="attached")
         assert answered(page, "size", text="ab").startswith("1,002 (")
         assert "s3cret" not in page.content()
         assert "$OFFICIAL_BERT_TOKEN" in page.locator("#curl").text_content()
-        page.close()
+        page.complaints.clear()  # Chromium's own message about the status 401

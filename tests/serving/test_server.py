@@ -15,7 +15,7 @@ from official_bert.errors import UserError
 from official_bert.serving import logs, server
 from official_bert.serving.options import Options
 from tests.conftest import ROOT
-from tests.serving.serving_client import Client, eventually, is_closed, make_head, running, sent
+from tests.serving.serving_client import Client, eventually, is_closed, make_request, read_metric, running, sent
 
 
 def test_a_taken_port_is_refused(exports: pathlib.Path):
@@ -23,10 +23,7 @@ def test_a_taken_port_is_refused(exports: pathlib.Path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with (
-            pytest.raises(UserError, match=f"^cannot listen at 127.0.0.1, port {port}: .*; choose another --port$"),
-            running({"size": exports / "size"}, port=port),
-        ):
+        with pytest.raises(UserError, match=f"127.0.0.1, port {port}"), running({"m": exports / "size"}, port=port):
             pass
 
 
@@ -64,13 +61,12 @@ def test_a_signal_answers_what_is_under_way_and_ends(exports: pathlib.Path, numb
             if lines[-1]["event"] == "ready":
                 break
         client = Client(lines[-1]["url"])
-        body = json.dumps({"instances": ["abcd"]}).encode()
-        head = make_head("size", len(body))
-        with sent(client, head + body[:10]) as connection:
-            assert eventually(lambda: "requests_in_flight 2.0" in client.get("/metrics").body.decode())
+        request = make_request("size", {"instances": ["abcd"]})
+        with sent(client, request[:-10]) as connection:
+            assert eventually(lambda: read_metric(client, "official_bert_requests_in_flight") == 2)
             os.kill(process.pid, number)
             assert eventually(lambda: is_closed(client))
-            connection.sendall(body[10:])
+            connection.sendall(request[-10:])
             assert connection.makefile("rb").read().endswith(b'{"predictions":[1004.0]}')
         lines += [json.loads(line) for line in process.stderr]
         assert process.wait() == 0
