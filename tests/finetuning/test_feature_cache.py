@@ -1,65 +1,57 @@
-import numpy as np
+import dataclasses
+from typing import Any
+
+import pytest
 
 from official_bert.finetuning.data import RunData
+from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.features import Features
 from official_bert.kinds.text_spec import TextExample
-from official_bert.tasks import glue
+from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows
 
 EXAMPLES = [TextExample("0", "the cat", "a dog", 1), TextExample("1", "sun", "mat", 0)]
-TASK = glue.GlueTask("rte", GlueOptions())
 
 
-def load_features(monkeypatch, folder, tokenizer, examples=EXAMPLES, length=12):
-    """Returns the features of a run that reads these examples."""
-    monkeypatch.setattr(TASK, "read", lambda split, bad_rows: examples, raising=False)
-    data = RunData(
-        task=TASK, tokenizer=tokenizer, max_seq_length=length, bad_rows=BadRows(), cache_dir=str(folder / "cache")
+@pytest.fixture
+def data(vocab_file, tmp_path) -> RunData:
+    task, tokenizer, cache = GlueTask("rte", GlueOptions()), FastTokenizer(vocab_file), str(tmp_path / "cache")
+    return RunData(task=task, tokenizer=tokenizer, max_seq_length=12, bad_rows=BadRows(), cache_dir=cache)
+
+
+def load(data: RunData, examples: list[TextExample] = EXAMPLES, **changes: Any) -> Features:
+    """Returns the features of a new run that reads these examples."""
+    return dataclasses.replace(data, _examples={"train": examples}, _digests={}, _features={}, **changes).features(
+        "train"
     )
-    return data.features("train")
 
 
-def test_features_are_kept_and_made_anew_when_anything_changes(vocab_file, tmp_path, monkeypatch):
-    tokenizer = FastTokenizer(vocab_file)
-    made, featurize = [], type(TASK.head).featurize
+def to_lists(features: Features) -> list[Any]:
+    arrays = (features.input_ids, features.segment_ids, features.splits, features.targets["labels"])
+    return [each.tolist() for each in (*arrays, features.details["example"])]
 
-    def counting(head, *arguments):
-        made.append(arguments[-1])
-        return featurize(head, *arguments)
 
-    monkeypatch.setattr(type(TASK.head), "featurize", counting)
-
-    def get(examples=EXAMPLES, length=12, tokenizer=tokenizer):
-        return load_features(monkeypatch, tmp_path, tokenizer, examples, length)
-
-    first, second = get(), get()
+def test_features_are_kept_and_made_anew_when_anything_changes(data, vocab_file, monkeypatch):
+    made, featurize = [], ClassificationSpec.featurize
+    monkeypatch.setattr(ClassificationSpec, "featurize", lambda *each: made.append(each) or featurize(*each))
+    assert to_lists(load(data)) == to_lists(load(data))
     assert len(made) == 1
-    for name in ("input_ids", "segment_ids", "splits"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
-    np.testing.assert_array_equal(first.targets["labels"], second.targets["labels"])
-    assert second.details["example"].tolist() == [0, 1]
-    get(EXAMPLES[:1])
-    get(length=11)
-    get(tokenizer=FastTokenizer(vocab_file, do_lower_case=False))
-    get(tokenizer=FastTokenizer(vocab_file, strip_accents=False))
+    load(data, EXAMPLES[:1])
+    load(data, max_seq_length=11)
+    load(data, tokenizer=FastTokenizer(vocab_file, do_lower_case=False))
+    load(data, tokenizer=FastTokenizer(vocab_file, strip_accents=False))
     assert len(made) == 5
 
 
-def test_damaged_features_are_made_anew(vocab_file, tmp_path, monkeypatch):
-    tokenizer = FastTokenizer(vocab_file)
-
-    def get():
-        made = load_features(monkeypatch, tmp_path, tokenizer)
-        return [each.tolist() for each in (made.input_ids, made.segment_ids, made.splits, made.targets["labels"])]
-
-    right = get()
+def test_damaged_features_are_made_anew(data, tmp_path):
+    right = to_lists(load(data))
     (path,) = (tmp_path / "cache").iterdir()
     content = path.read_bytes()
-    damaged = [b"", content[:20], content[:100], content[:-1]]
-    damaged += [
-        content[:place] + bytes([content[place] ^ 8]) + content[place + 1 :] for place in range(0, len(content), 211)
-    ]
-    for each in damaged:
-        path.write_bytes(each)
-        assert get() == right
+    for length in (0, 20, 100, len(content) - 1):
+        path.write_bytes(content[:length])
+        assert to_lists(load(data)) == right
+    for place in range(0, len(content), 211):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 8]) + content[place + 1 :])
+        assert to_lists(load(data)) == right

@@ -10,13 +10,12 @@ from official_bert.modeling.pretraining_model import build_pretraining_model
 from tests.conftest import ROOT
 from tests.make import tiny_config, write_run
 
-CONFIG = tiny_config(max_position_embeddings=128)
-
 
 @pytest.fixture
 def folder(vocab_file: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """A reader's working directory: a pre-trained model in `model`, and the configs of the repository."""
-    write_run(tmp_path / "model", build_pretraining_model(CONFIG, seed=0), CONFIG, vocab_file)
+    config = tiny_config(max_position_embeddings=128)
+    write_run(tmp_path / "model", build_pretraining_model(config, seed=0), config, vocab_file)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -36,11 +35,11 @@ def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[
     for block in blocks:
         exec(block, names)
     assert names["outputs"]["sequence_output"].shape == (1, 5, 8)
+    shapes = {"values": (1,), "probabilities": (1, 3), "choice_probabilities": (2, 4), "vectors": (2, 8)}
+    assert {name: names[name].shape for name in shapes} == shapes
     inputs = {name: np.ones((1, 5), "int32") for name in names["attention"].input}
     for probabilities in names["attention"](inputs):
         np.testing.assert_allclose(np.sum(probabilities, axis=-1), np.ones((1, 2, 5)), atol=1e-5)
-    assert names["values"].shape == (1,)
-    assert names["probabilities"].shape == (1, 3)
     assert names["span"].text == "."  # the last word printed by the loop
     assert names["span"].label in {"DET", "NOUN", "VERB"}
     answer = names["answer"]
@@ -49,14 +48,11 @@ def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[
     assert {"loss", "accuracy"} <= set(names["tagging_scores"])
     assert len(names["tagged_words"]) == len(names["found_answers"]) == 2
     assert {"exact_match", "f1"} <= set(names["answer_scores"])
-    assert names["choice_probabilities"].shape == (2, 4)
     assert 0 <= names["choice_scores"]["accuracy"] <= 1
     for export in ("tags", "answers", "choices"):
         assert list(pathlib.Path("exports", export).rglob("saved_model.pb"))
     assert 1e-5 <= names["best_rate"] <= 1e-3
-    assert len(names["study"].trials) == 3
-    assert len(names["fillings"][0][0]) == 3
-    assert names["vectors"].shape == (2, 8)
+    assert len(names["study"].trials) == len(names["fillings"][0][0]) == 3
     assert 0 < names["found"]["mrr"] <= 1
     assert names["nearest"] in range(3)
     assert capsys.readouterr().out.count("(2, 8)") == 2  # the vectors of two texts

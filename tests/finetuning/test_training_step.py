@@ -1,4 +1,4 @@
-"""The fine-tuning step with micro-batches, rematerialized blocks, loss scaling, and any Keras optimizer."""
+"""The fine-tuning step with micro-batches, rematerialized blocks, loss scaling, any Keras optimizer, and vectors."""
 
 import keras
 import numpy as np
@@ -7,56 +7,73 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.finetuning import batches
-from official_bert.finetuning.loss_share import LossShare
+from official_bert.finetuning.loss_share import LossShare, make_loss_share
 from official_bert.finetuning.training_step import TrainingStep
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.model import create_model
-from official_bert.kinds.names import KINDS
+from official_bert.kinds.names import KINDS, VECTORS
+from official_bert.kinds.vectors.spec import VectorSpec
+from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
+from official_bert.training.forward_pass import make_forward_pass
+from tests.conftest import slow_after
 from tests.finetuning.random_features import random_features
 from tests.make import VOCAB, tiny_config
 
+OPTIMIZER = {"num_steps": 10, "learning_rate": 1e-4, "warmup_proportion": 0.0, "layer_decay": 1.0}
 ROWS, LENGTH = 7, 12
 
 
-def stepped(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=None, steps: int = 3, **settings):
-    """Returns the losses and weights after some steps on one batch of seven rows."""
+def make_encoder(dropout: float, dtype: str = "float32") -> keras.Model:
     rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    config = tiny_config(initializer_range=0.2, **rates)
+    return build_encoder(tiny_config(num_hidden_layers=1, initializer_range=0.2, **rates), seed=1, dtype=dtype)
+
+
+def make_batch(kind: str, texts: int = 1) -> tuple:
+    """Returns the inputs and targets of seven rows. Rows of vectors have several texts."""
+    features = random_features(kind, ROWS, LENGTH, texts)
+    return tf.nest.map_structure(tf.constant, batches.pad_batch(features, np.arange(ROWS), LENGTH))
+
+
+def make_step(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=None, **settings):
+    """Returns a training step, and a function that runs it on seven rows with targets times its argument."""
     head = SPECS[kind](labels=tuple("abcd"))
-    model = create_model(head).build(build_encoder(config, seed=1, dtype=dtype), seed=1)
+    model = create_model(head).build(make_encoder(dropout, dtype), seed=1)
     for layer in model._flatten_layers():
         if layer.name == "head_dropout":
             layer.rate = dropout
     if optimizer is None:
-        optimizer, _ = create_bert_optimizer(
-            model, 2, num_steps=10, learning_rate=1e-4, warmup_proportion=0.0, layer_decay=1.0,
-            scales_loss=dtype == "mixed_float16",
-            # The gradient of the multiple-choice bias is only rounding, which the bias correction would turn into a
-            # large step.
-            adam_bias_correction=False,
-        )  # fmt: skip
+        # The gradient of the multiple-choice bias is only rounding, which the bias correction would turn into a large
+        # step.
+        scaling = {"scales_loss": dtype == "mixed_float16", "adam_bias_correction": False}
+        optimizer, _ = create_bert_optimizer(model, 1, **OPTIMIZER, **scaling)
     share = LossShare(create_model(head).loss(), loss_weights=head.loss_weights())
     step = TrainingStep(model, optimizer, share, seed=3, **settings)
-    padded = batches.pad_batch(random_features(kind, ROWS, LENGTH), np.arange(ROWS), LENGTH)
-    inputs, targets = tf.nest.map_structure(tf.constant, padded)
-    run = tf.function(lambda: tf.distribute.get_strategy().run(step, args=(inputs, targets))[0], autograph=False)
-    losses = [float(run()) for _ in range(steps)]
-    return losses, model.get_weights(), optimizer
+    inputs, targets = make_batch(kind)
+
+    @tf.function(autograph=False)
+    def run(factor):
+        scaled = tf.nest.map_structure(lambda each: each * tf.cast(factor, each.dtype), targets)
+        return tf.distribute.get_strategy().run(step, args=(inputs, scaled))[0]
+
+    return step, lambda factor=1.0: float(run(tf.constant(factor)))
 
 
-def assert_same(one, other, tolerance: float = 2e-6):
+def stepped(kind: str, **settings):
+    """Returns the losses of three steps, and the weights."""
+    step, run = make_step(kind, **settings)
+    return [run() for _ in range(3)], step.model.get_weights()
+
+
+def assert_same(one, other, **tolerances):
     np.testing.assert_allclose(one[0], other[0], rtol=1e-5)
     for left, right in zip(one[1], other[1], strict=True):
-        np.testing.assert_allclose(left, right, atol=tolerance)
-
-
-FAST = ("classification", "tagging")
+        np.testing.assert_allclose(left, tf.convert_to_tensor(right), **{"rtol": 1e-7, "atol": 2e-6, **tolerances})
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+    "kind", slow_after(2, sorted(KINDS, key=("tagging", "classification").__contains__, reverse=True))
 )
 def test_micro_batches_and_blocks_computed_again_take_the_same_steps(kind: str):
     """Seven rows in two micro-batches of four. The last row is padding."""
@@ -71,33 +88,20 @@ def test_blocks_computed_again_have_the_same_dropout():
     assert not np.allclose(plain[0], stepped("classification", dropout=0.3, micro_batches=2)[0], rtol=1e-3)
 
 
-def test_float16_learns_by_a_scaled_loss():
-    losses, weights, optimizer = stepped("classification", dtype="mixed_float16")
-    np.testing.assert_allclose(losses, stepped("classification")[0], rtol=2e-2)
-    assert len(optimizer.variables) == 1 + 2 * len(weights) + 2  # the number of steps, the moments, the loss scale
-
-
-def test_a_step_that_overflows_leaves_the_weights_and_halves_the_factor():
-    head = SPECS["regression"]()
-    encoder = build_encoder(tiny_config(num_hidden_layers=1), seed=1, dtype="mixed_float16")
-    model = create_model(head).build(encoder, seed=1)
-    optimizer, _ = create_bert_optimizer(
-        model, 1, num_steps=10, learning_rate=1e-3, warmup_proportion=0.0, layer_decay=1.0, scales_loss=True
-    )
-    step = TrainingStep(model, optimizer, LossShare(create_model(head).loss()), seed=0)
-    padded = batches.pad_batch(random_features("regression", ROWS, LENGTH), np.arange(ROWS), LENGTH)
-    inputs, targets = tf.nest.map_structure(tf.constant, padded)
-    before = model.get_weights()
+def test_float16_learns_by_a_scaled_loss_and_a_step_that_overflows_only_halves_the_factor():
+    step, run = make_step("regression", dtype="mixed_float16")
+    np.testing.assert_allclose([run() for _ in range(3)], stepped("regression")[0], rtol=2e-2)
+    before, optimizer = step.model.get_weights(), step.optimizer
+    assert len(optimizer.variables) == 1 + 2 * len(before) + 2  # the number of steps, the moments, the loss scale
     optimizer.loss_scale._factor.assign(2.0**20)
-    run = tf.function(lambda y: tf.distribute.get_strategy().run(step, args=(inputs, y)), autograph=False)
-    run(1e4 * targets)
+    run(1e4)
     assert float(optimizer.loss_scale.factor) == 2.0**19
-    assert int(optimizer.iterations) == 1
-    for one, other in zip(before, model.get_weights(), strict=True):
+    assert int(optimizer.iterations) == 4
+    for one, other in zip(before, step.model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     optimizer.loss_scale._factor.assign(1.0)
-    run(targets)
-    assert any(not np.array_equal(one, other) for one, other in zip(before, model.get_weights(), strict=True))
+    run()
+    assert any(not np.array_equal(one, other) for one, other in zip(before, step.model.get_weights(), strict=True))
 
 
 def test_a_user_s_optimizer_gets_dense_gradients():
@@ -106,24 +110,21 @@ def test_a_user_s_optimizer_gets_dense_gradients():
 
     class Seen(keras.optimizers.SGD):
         def apply(self, grads, trainable_variables=None):
-            received.extend(grads)
+            received.extend(map(type, grads))
             super().apply(grads, trainable_variables)
 
-    stepped("classification", optimizer=Seen(0.1), steps=1)
+    make_step("classification", optimizer=Seen(0.1))[1]()
     assert received
-    assert not any(isinstance(gradient, tf.IndexedSlices) for gradient in received)
+    assert tf.IndexedSlices not in received
 
 
 def test_a_weight_that_the_loss_does_not_read_stays_as_it_is():
     """A zero gradient would still let the weight decay."""
     inputs = keras.Input([None], dtype="int32", name="input_mask")
-    read = keras.layers.Dense(1, name="read")
-    unread = keras.layers.Dense(1, name="unread")
+    read, unread = keras.layers.Dense(1), keras.layers.Dense(1)
     values = keras.ops.sum(keras.ops.cast(inputs, "float32"), axis=1, keepdims=True)
     model = keras.Model({"input_mask": inputs}, {"read": read(values)[:, 0], "unread": unread(values)[:, 0]})
-    optimizer, _ = create_bert_optimizer(
-        model, 1, num_steps=10, learning_rate=0.1, warmup_proportion=0.0, layer_decay=1.0
-    )
+    optimizer, _ = create_bert_optimizer(model, 1, **OPTIMIZER | {"learning_rate": 0.1})
 
     def mean_squared_error(inputs, targets, outputs, weights):
         return tf.reduce_mean(tf.square(outputs["read"] - targets))
@@ -137,17 +138,62 @@ def test_a_weight_that_the_loss_does_not_read_stays_as_it_is():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["micro-batches", "float16"])
-def test_fit_and_what_it_saves_know_of_it(name: str, tmp_path):
+@pytest.mark.parametrize("settings", [{"gradient_accumulation_steps": 3}, {"dtype": "mixed_float16"}], ids=str)
+def test_fit_and_what_it_saves_know_of_it(settings: dict, tmp_path):
     config = tiny_config(num_hidden_layers=1, max_position_embeddings=16)
-    settings = {"dtype": "mixed_float16"} if name == "float16" else {"gradient_accumulation_steps": 3}
     model = official_bert.TextClassifier(config, VOCAB, labels=["0", "1"], **settings)
     model.compile(official_bert.BertAdamW(1e-2))
     texts, labels = ["the cat sat", "a dog ran in the sun", "walking", "mat"] * 2, [0, 1, 0, 1] * 2
-    history = model.fit(texts, labels, batch_size=7, epochs=3, verbose=0).history
-    assert np.isfinite(history["loss"]).all()
+    assert np.isfinite(model.fit(texts, labels, batch_size=7, epochs=3, verbose=0).history["loss"]).all()
     model.save(tmp_path / "model.keras")
     loaded = official_bert.TextClassifier.load(str(tmp_path / "model.keras"))
     assert loaded.get_config() == model.get_config()
     for one, other in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def gradients_of_step(head: VectorSpec, micro_batches: int, dropout: float = 0.0):
+    """Returns the loss of a step, the gradients (what gradient descent with rate 1 subtracts), and the model."""
+    learner = create_model(head).answering_model(make_encoder(dropout))
+    share = make_loss_share(create_model(head).loss())
+    step = TrainingStep(learner, keras.optimizers.SGD(1.0), share, seed=3, micro_batches=micro_batches)
+    before = learner.get_weights()
+    run = tf.function(lambda *batch: tf.distribute.get_strategy().run(step, args=batch)[0], autograph=False)
+    loss = float(run(*make_batch(VECTORS, 2 if head.objective == "cosine" else 3)))
+    gradients = [one - other for one, other in zip(before, learner.get_weights(), strict=True)]
+    learner.set_weights(before)
+    return loss, gradients, learner
+
+
+def gradients_at_once(head: VectorSpec, micro_batches: int, learner: keras.Model):
+    """Returns the loss and its gradients if all forward passes are differentiated together."""
+    inputs, targets = make_batch(VECTORS, 2 if head.objective == "cosine" else 3)
+    rows = -(-ROWS // micro_batches)
+    with tf.GradientTape() as tape:
+        outputs = []
+        for number in range(micro_batches):
+            part = {name: each[number * rows : (number + 1) * rows] for name, each in inputs.items()}
+            missing = rows - part["input_ids"].shape[0]
+            part = {name: tf.pad(each, [[0, missing], [0, 0], [0, 0]]) for name, each in part.items()}
+            with dropout_seed(step_seed(3, 0, 0, number)):
+                outputs.append(make_forward_pass(learner)(part, training=True)[: rows - missing])
+        loss = tf.reduce_mean(create_model(head).loss().call(targets, tf.concat(outputs, 0)))
+    return float(loss), tape.gradient(loss, learner.trainable_variables)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_gradients_are_those_of_the_whole_batch(micro_batches: int):
+    """With micro-batches, the vectors' gradients are kept between two forward passes with the same dropout."""
+    head = VectorSpec(normalize=True)
+    found = gradients_of_step(head, micro_batches, dropout=0.3)
+    assert_same(found, gradients_at_once(head, micro_batches, found[2]), rtol=1e-5, atol=5e-6)
+
+
+@pytest.mark.parametrize("head", [
+    VectorSpec(objective="cosine", dimensions=(4,)),
+    pytest.param(VectorSpec(objective="triplet", pooling="max"), marks=pytest.mark.slow),
+    pytest.param(VectorSpec(pooling="cls", dimensions=(4, 2)), marks=pytest.mark.slow),
+    pytest.param(VectorSpec(pooling="pooled"), marks=pytest.mark.slow),
+], ids=lambda head: f"{head.objective}-{head.pooling}")  # fmt: skip
+def test_micro_batches_have_the_gradients_of_the_whole_batch(head: VectorSpec):
+    assert_same(gradients_of_step(head, 2), gradients_of_step(head, 1), rtol=1e-5, atol=5e-6)

@@ -89,10 +89,8 @@ def make_endings(text: str, seed: int) -> tuple[list[str], int]:
 
 TEXTS, ASKED = texts(18, 1), ["the cat", "unaffable dog and the sun .", *texts(1, 2), " ".join(texts(6, 3))]
 SECOND, SECOND_ASKED = texts(18, 4, 6), texts(4, 5, 6)
-QUESTIONS, QUESTIONS_ASKED = (
-    [f"who {text} ?" for text in texts(18, 6, 3)],
-    ["who sat ?", "who ?", "who ran on ?", "a ?"],
-)
+QUESTIONS = [f"who {text} ?" for text in texts(18, 6, 3)]
+QUESTIONS_ASKED = ["who sat ?", "who ?", "who ran on ?", "a ?"]
 CONTEXTS = [" ".join(_FILLERS) if number % 3 == 2 else text for number, text in enumerate(texts(18, 7, 24))]
 ENDINGS, ENDINGS_ASKED = [make_endings(text, 8) for text in TEXTS], [make_endings(text, 9)[0] for text in ASKED]
 MASKED = ["the [MASK] sat", "a [MASK] ran [MASK] the sun", "[MASK]"]
@@ -166,6 +164,8 @@ EPOCHS = 4  # of 5 steps each, or more if texts are split into windows
 def fit(model: Any, case: Model, first_epoch: int = 0, epochs: int = EPOCHS) -> list[float]:
     """Trains in batches of similar length; returns the losses that Keras reports: the means over the epoch so far."""
     losses: list[float] = []
+    if case.x is None:
+        return losses
     callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: losses.append(float(logs["loss"])))
     settings = {"batch_size": 4, "initial_epoch": first_epoch, "epochs": epochs, "verbose": 0, "group_by_length": True}
     model.fit(case.x, **({} if case.y is None else {"y": case.y}), **settings, callbacks=[callback])
@@ -192,7 +192,7 @@ def predict_with_export(case: Model, export: pathlib.Path, folder: pathlib.Path)
     asked, answers = folder / "asked.jsonl", folder / "answers.jsonl"
     asked.write_text("".join(json.dumps(row) + "\n" for row in rows))
     batch_prediction.predict(BatchPredictionOptions(str(export), str(asked), str(answers)))
-    return [json.loads(line) for line in answers.read_text().splitlines()]
+    return _read_lines(answers)
 
 
 def fit_and_answer(name: str, folder: pathlib.Path, saves: bool = True) -> dict[str, Any]:
@@ -202,14 +202,12 @@ def fit_and_answer(name: str, folder: pathlib.Path, saves: bool = True) -> dict[
     """
     case = MODELS[name]
     model = build(case, folder)
-    learns = case.x is not None
-    results: dict[str, Any] = {"fit": fit(model, case) if learns else []}
-    results["predict"] = to_json(model.predict(case.asked))
+    results: dict[str, Any] = {"fit": fit(model, case), "predict": to_json(model.predict(case.asked))}
     if not saves:
         return results
     model.save(folder / f"{name}.keras")
     loaded = type(model).load(str(folder / f"{name}.keras"))
-    results["fit after loading"] = fit(loaded, case, EPOCHS, EPOCHS + 1) if learns else []
+    results["fit after loading"] = fit(loaded, case, EPOCHS, EPOCHS + 1)
     if case.columns:
         model.export(str(folder / "exports" / name))
         results["export"] = predict_with_export(case, folder / "exports" / name, folder)
@@ -246,28 +244,24 @@ def finetune(name: str, folder: pathlib.Path) -> dict[str, Any]:
     predict = "" if name == "codah" else " --do_predict"
     FINETUNE.main(*FINETUNE.parse(f"{_TRAINING} {RUNS[name]} --output_dir={folder} --do_eval{predict}".split()))
     results = json.loads((folder / "results.json").read_text())
-    predictions = {
-        path.name: _read_predictions(path) for path in sorted(folder.iterdir()) if _PREDICTIONS.search(path.name)
-    }
+    files = sorted(path for path in folder.iterdir() if re.search("predictions|null_odds", path.name))
     return {
-        "train": [{"loss": line["loss"], "learning_rate": line["learning_rate"]} for line in _log(folder, "train")],
-        "eval": [_scores(line) for line in _log(folder, "eval")],
+        "train": [
+            {name: line[name] for name in ("loss", "learning_rate")} for line in _read_lines(folder / "train.jsonl")
+        ],
+        "eval": list(map(_scores, _read_lines(folder / "eval.jsonl"))),
         "results": {part: _scores(scores) for part, scores in results.items() if isinstance(scores, dict)},
-        "predictions": predictions,
+        "predictions": {path.name: _read_predictions(path) for path in files},
     }
 
 
-_PREDICTIONS = re.compile("predictions|null_odds")
-
-
-def _log(folder: pathlib.Path, kind: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / f"{kind}.jsonl").read_text().splitlines()]
+def _read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def _scores(values: dict[str, Any]) -> dict[str, Any]:
     """Drops checksums, scores per label, and thresholds, which are values of the null odds."""
-    left_out = re.compile(r"crc32|labels|.*_thresh")
-    return {name: value for name, value in values.items() if not left_out.fullmatch(name)}
+    return {name: value for name, value in values.items() if not re.fullmatch("crc32|labels|.*_thresh", name)}
 
 
 def _read_predictions(path: pathlib.Path) -> Any:
@@ -277,10 +271,8 @@ def _read_predictions(path: pathlib.Path) -> Any:
     swap answers that are equally probable.
     """
     if "nbest" in path.name:
-        several = json.loads(path.read_text()).values()
-        return [
-            {"text": each[0]["text"], "probability": [answer["probability"] for answer in each]} for each in several
-        ]
+        answers = json.loads(path.read_text()).values()
+        return [{"text": each[0]["text"], "probability": [one["probability"] for one in each]} for each in answers]
     if path.suffix == ".json":
         return [[name, value] for name, value in json.loads(path.read_text()).items()]
     return [list(map(_word, line.replace(",", " ").split())) for line in path.read_text().splitlines()]
@@ -317,8 +309,7 @@ def write_files(folder: pathlib.Path) -> None:
 def _write_squad(path: pathlib.Path, contexts: list[str]) -> None:
     paragraphs = []
     for number, context in enumerate(contexts):
-        answer = find_answer(context)
-        answers = [{"text": answer[0], "answer_start": answer[1]}] if answer else []
+        answers = [{"text": answer[0], "answer_start": answer[1]}] if (answer := find_answer(context)) else []
         question = {"id": f"q{number}", "question": "who ?", "answers": answers, "is_impossible": not answers}
         paragraphs.append({"context": context, "qas": [question]})
     path.write_text(json.dumps({"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}))
@@ -326,11 +317,10 @@ def _write_squad(path: pathlib.Path, contexts: list[str]) -> None:
 
 def _write_choices(folder: pathlib.Path, part: str, rows: list[tuple[str, list[str], int]]) -> None:
     with (folder / "swag" / f"{'val' if part == 'dev' else part}.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"])
-        writer.writerows([text, "the", *endings, right] for text, endings, right in rows)
-    lines = ["\t".join(["o", text, *endings, str(right)]) for text, endings, right in rows]
-    (folder / "codah" / f"{part}.tsv").write_text("\n".join(lines) + "\n")
+        header = ["sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"]
+        csv.writer(file).writerows([header, *([text, "the", *endings, right] for text, endings, right in rows)])
+    lines = ["\t".join(["o", text, *endings, f"{right}\n"]) for text, endings, right in rows]
+    (folder / "codah" / f"{part}.tsv").write_text("".join(lines))
 
 
 # The classes that users import, and the methods whose arguments they give.
@@ -348,10 +338,10 @@ def _format_arguments(functions: list[Any]) -> str:
     arguments: dict[str, inspect.Parameter] = {}
     for function in functions:
         parameters = inspect.signature(function).parameters.values()
-        for each in parameters:
-            if each.kind is not inspect.Parameter.VAR_KEYWORD:
-                arguments.setdefault(each.name, each.replace(annotation=inspect.Parameter.empty))
-        if all(each.kind is not inspect.Parameter.VAR_KEYWORD for each in parameters):
+        own = [each for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        for each in own:
+            arguments.setdefault(each.name, each.replace(annotation=inspect.Parameter.empty))
+        if len(own) == len(parameters):
             break
     ordered = sorted(arguments.values(), key=lambda each: each.kind)
     return str(inspect.Signature(ordered, __validate_parameters__=False))

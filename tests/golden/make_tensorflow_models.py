@@ -29,18 +29,12 @@ SIZES = {
 LABELS = {0: "noun", 1: "verb", 2: "möglich"}
 
 
-def inputs() -> dict[str, Any]:
-    """Returns the inputs of the models, [2, 10], with padding and both segments."""
+def make_inputs(*names: str) -> dict[str, Any]:
+    """Returns the ids, mask and segments for the models, [2, 10], with padding and both segments, under these names."""
     mask = np.arange(10) < np.array([[10], [6]])
     ids = np.random.default_rng(1).integers(5, len(VOCAB), (2, 10)) * mask
-    segments = (np.arange(10) >= 4) & mask
-    arrays = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
-    return {name: value.astype(np.int32) for name, value in arrays.items()}
-
-
-def draw_weight(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
-    """Returns a random value for a weight."""
-    return rng.normal(1.0 if "gamma" in name else 0.0, 0.3, shape).astype(np.float32)
+    arrays = (ids, mask, (np.arange(10) >= 4) & mask)
+    return {name: value.astype(np.int32) for name, value in zip(names, arrays, strict=True)}
 
 
 def set_weights(model: Any) -> None:
@@ -48,12 +42,20 @@ def set_weights(model: Any) -> None:
     rng = np.random.default_rng(0)
     for variable in model.weights:
         if "float" in str(variable.dtype):
-            variable.assign(draw_weight(variable.name, tuple(variable.shape), rng))
+            variable.assign(
+                rng.normal(1.0 if "gamma" in variable.name else 0.0, 0.3, variable.shape).astype(np.float32)
+            )
 
 
 def save_outputs(folder: pathlib.Path, outputs: dict[str, Any]) -> None:
     """Writes inputs and outputs, named as by parity.compute_outputs."""
-    np.savez(folder / "expected.npz", **inputs(), **{name: np.asarray(value) for name, value in outputs.items()})
+    inputs = make_inputs("input_ids", "input_mask", "segment_ids")
+    np.savez(folder / "expected.npz", **inputs, **{name: np.asarray(value) for name, value in outputs.items()})
+
+
+def write_vocab(folder: pathlib.Path) -> pathlib.Path:
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    return folder / "vocab.txt"
 
 
 def make_transformers(folder: pathlib.Path) -> None:
@@ -82,26 +84,21 @@ def make_transformers(folder: pathlib.Path) -> None:
         "distilbert": ("TFDistilBertModel", {}, {}),
         "albert": ("TFAlbertModel", {"embedding_size": 4}, {}),
     }
-    features = inputs()
-    arguments = {"input_ids": "input_ids", "attention_mask": "input_mask", "token_type_ids": "segment_ids"}
     for name, (name_of_class, settings, saving) in models.items():
         model_class = getattr(transformers, name_of_class)
-        sizes = SIZES
-        if "Distil" in name_of_class:
-            sizes = {"vocab_size": len(VOCAB), "dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}
-            sizes["max_position_embeddings"] = 16
-        config = model_class.config_class(layer_norm_eps=1e-6, **sizes, **settings)
-        model = model_class(config)
-        given = {theirs: features[ours] for theirs, ours in arguments.items()}
+        given, sizes = make_inputs("input_ids", "attention_mask", "token_type_ids"), SIZES
         if "Distil" in name_of_class:
             del given["token_type_ids"]
+            sizes = {"vocab_size": len(VOCAB), "dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}
+            sizes["max_position_embeddings"] = 16
+        model = model_class(model_class.config_class(layer_norm_eps=1e-6, **sizes, **settings))
         if name == "choice":
             given = {theirs: value[:, None] for theirs, value in given.items()}
         model(given)
         set_weights(model)
         outputs = model(given, output_hidden_states=True)
         model.save_pretrained(folder / name, **{"safe_serialization": False, **saving})
-        (folder / name / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+        write_vocab(folder / name)
         (folder / name / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
         if not name_of_class.startswith("TFBert"):
             continue
@@ -125,9 +122,7 @@ def _garden_encoder() -> Any:
     return config, export_tfhub_lib.get_bert_encoder(config)
 
 
-def _garden_inputs() -> dict[str, Any]:
-    names = {"input_word_ids": "input_ids", "input_mask": "input_mask", "input_type_ids": "segment_ids"}
-    return {theirs: inputs()[ours] for theirs, ours in names.items()}
+GARDEN_INPUTS = make_inputs("input_word_ids", "input_mask", "input_type_ids")
 
 
 def _garden_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
@@ -149,22 +144,20 @@ def make_tensorflow_hub(folder: pathlib.Path) -> None:
     pretrainer = models.BertPretrainerV2(encoder_network=encoder, mlm_activation=tf.keras.activations.gelu)
     pretrainer(pretrainer.inputs)
     set_weights(pretrainer)
-    vocab_file = folder / "vocab.txt"
-    vocab_file.write_text("\n".join(VOCAB) + "\n")
+    vocab_file = write_vocab(folder)
     checkpoint = tf.train.Checkpoint(**pretrainer.checkpoint_items).save(str(folder / "checkpoint"))
-    everywhere = np.tile(np.arange(10, dtype=np.int32), (2, 1))
     for name, with_mlm, do_lower_case in (("hub", False, True), ("hub_mlm", True, False)):
         export_tfhub_lib.export_model(
             str(folder / name), bert_config=config, model_checkpoint_path=checkpoint, with_mlm=with_mlm,
             vocab_file=str(vocab_file), do_lower_case=do_lower_case,
         )  # fmt: skip
         loaded = tf.saved_model.load(str(folder / name))
-        expected = _garden_outputs(loaded(_garden_inputs()))
+        expected = _garden_outputs(loaded(GARDEN_INPUTS))
         if with_mlm:
-            given = {**_garden_inputs(), "masked_lm_positions": everywhere}
+            given = {**GARDEN_INPUTS, "masked_lm_positions": np.tile(np.arange(10, dtype=np.int32), (2, 1))}
             expected["masked_lm_logits"] = loaded.mlm(given)["mlm_logits"]
         _keep_what_is_read(folder / name, expected)
-    expected = _garden_outputs(encoder(_garden_inputs()))
+    expected = _garden_outputs(encoder(GARDEN_INPUTS))
     first = (
         ("word_embeddings/embeddings", "bert_model/word_embeddings/embeddings"),
         ("type_embeddings/embeddings", "bert_model/embedding_postprocessor/type_embeddings"),
@@ -203,7 +196,7 @@ def make_model_garden(folder: pathlib.Path) -> None:
     _, encoder = _garden_encoder()
     classifier = models.BertClassifier(encoder, num_classes=3)
     set_weights(classifier)
-    expected = {**_garden_outputs(encoder(_garden_inputs())), "logits": classifier(_garden_inputs())}
+    expected = {**_garden_outputs(encoder(GARDEN_INPUTS)), "logits": classifier(GARDEN_INPUTS)}
     classifier.save(str(folder / "classifier"), include_optimizer=False, save_format="tf")
     _keep_what_is_read(folder / "classifier", expected)
 
@@ -214,9 +207,9 @@ def make_model_garden(folder: pathlib.Path) -> None:
     parameters = serving_modules.SentencePrediction.Params(inputs_only=True)
     module = serving_modules.SentencePrediction(parameters, classifier)
     tf.saved_model.save(module, str(folder / "serving"), module.get_inference_signatures({"serve": "serving_default"}))
-    outputs = classifier(_garden_inputs())
-    hidden = {f"hidden_{number}": each for number, each in enumerate(encoder(_garden_inputs())["encoder_outputs"])}
-    _keep_what_is_read(folder / "serving", {**hidden, "logits": outputs})
+    expected = {**_garden_outputs(encoder(GARDEN_INPUTS)), "logits": classifier(GARDEN_INPUTS)}
+    del expected["pooled_output"]
+    _keep_what_is_read(folder / "serving", expected)
 
 
 def make_keras_nlp(folder: pathlib.Path) -> None:
@@ -228,11 +221,9 @@ def make_keras_nlp(folder: pathlib.Path) -> None:
         num_heads=SIZES["num_attention_heads"], hidden_dim=SIZES["hidden_size"],
         intermediate_dim=SIZES["intermediate_size"], max_sequence_length=SIZES["max_position_embeddings"],
     )  # fmt: skip
-    vocab_file = folder / "vocab.txt"
-    vocab_file.write_text("\n".join(VOCAB) + "\n")
+    vocab_file = write_vocab(folder)
     tokenizer = keras_nlp.models.BertTokenizer(str(vocab_file), lowercase=True)
-    names = {"token_ids": "input_ids", "padding_mask": "input_mask", "segment_ids": "segment_ids"}
-    given = {theirs: inputs()[ours] for theirs, ours in names.items()}
+    given = make_inputs("token_ids", "padding_mask", "segment_ids")
     preset = folder / "preset"
     if hasattr(backbone, "save_to_preset"):
         preprocessor = keras_nlp.models.BertPreprocessor(tokenizer, sequence_length=16)
@@ -250,7 +241,7 @@ def make_keras_nlp(folder: pathlib.Path) -> None:
         expected = {}
     outputs = backbone(given)
     expected |= {"pooled_output": outputs["pooled_output"], "hidden_1": outputs["sequence_output"]}
-    save_outputs(preset, {name: np.asarray(value) for name, value in expected.items()})
+    save_outputs(preset, expected)
     vocab_file.unlink()
 
 

@@ -10,14 +10,16 @@ from official_bert.kinds.multi_label.model import WeightedBinaryCrossentropy
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
-from tests.finetuning.test_trainer import rows
+from tests.finetuning.random_features import random_features
 from tests.make import refusal
 
 SST_2 = GlueTask("sst-2", GlueOptions())
 
 
 def test_classes_weigh_alike_when_balanced():
-    features = dataclasses.replace(rows(6), targets={"labels": np.array([0, 1, 1, 1, 1, 1], np.int32)})
+    features = dataclasses.replace(
+        random_features("classification", 6, 9), targets={"labels": np.array([0, 1, 1, 1, 1, 1], np.int32)}
+    )
     weights = SST_2.head.weigh_classes(["balanced"], features)[1]
     np.testing.assert_allclose(weights, [3.0, 0.6, 0.6, 0.6, 0.6, 0.6])
     weights = SST_2.head.weigh_classes(["2", "0.5"], features)[1]
@@ -40,7 +42,7 @@ def test_balanced_weights_have_a_mean_of_one_even_if_a_class_is_absent():
 def test_labels_that_do_not_exclude_each_other_weigh_more_where_they_are_rare():
     head = MultiLabelSpec(labels=("a", "b"))
     labels = np.array([[1, 0], [1, 1], [1, 0], [0, 0]], np.float32)
-    features = dataclasses.replace(rows(4), targets={"labels": labels})
+    features = dataclasses.replace(random_features("multi_label", 4, 9), targets={"labels": labels})
     np.testing.assert_allclose(head.weigh_classes(["balanced"], features)[0].positive_weights, [1 / 3, 3.0])
     assert head.weigh_classes(["2", "0.5"], features)[0].positive_weights == (2.0, 0.5)
     assert head.weigh_classes([], features)[0].positive_weights == ()

@@ -1,109 +1,89 @@
-import json
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
 
-from official_bert.errors import UserError
 from official_bert.tasks.all_tasks import make_task
-from official_bert.tasks.embeddings import EmbeddingsTask
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.utils.bad_rows import SKIP, BadRows
-
-
-def table(folder: pathlib.Path, text: str, name: str = "train.csv") -> str:
-    path = folder / name
-    path.write_text(text, encoding="utf-8")
-    return str(path)
-
+from tests.make import refusal, write_text
 
 PAIRS = "text,text_pair\nthe cat,a cat\nthe dog,a dog\n"
 GRADED = "text,text_pair,score\nthe cat,a cat,5\nthe dog,a mat,1.5\n"
 TRIPLETS = "text,text_pair,negative\nthe cat,a cat,a dog\nthe dog,a dog,a cat\n"
+FIVE = {"score_range": ["0", "5"]}
 
 
-def create_task(folder: pathlib.Path, text: str, **options) -> EmbeddingsTask:
-    task = make_task(EMBEDDINGS, EmbeddingsOptions(train_file=table(folder, text), **options))
-    assert isinstance(task, EmbeddingsTask)
-    return task
+def create_task(folder: pathlib.Path, train: str, dev: str | None = None, **options) -> Any:
+    options |= {"eval_file": write_text(folder / "dev.csv", dev)} if dev else {}
+    return make_task(EMBEDDINGS, EmbeddingsOptions(train_file=write_text(folder / "train.csv", train), **options))
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "objective", "texts"),
-    [
-        (PAIRS, {}, "ranking", 2),
-        (TRIPLETS, {}, "ranking", 3),
-        (TRIPLETS, {"objective": "triplet"}, "triplet", 3),
-        (GRADED, {"score_range": ["0", "5"]}, "cosine", 2),
-        (GRADED, {"objective": "ranking"}, "ranking", 2),
-    ],
-)
+OBJECTIVES = [
+    (PAIRS, {}, "ranking", 2),
+    (TRIPLETS, {}, "ranking", 3),
+    (TRIPLETS, {"objective": "triplet"}, "triplet", 3),
+    (GRADED, FIVE, "cosine", 2),
+    (GRADED, {"objective": "ranking"}, "ranking", 2),
+]
+
+
+@pytest.mark.parametrize(("text", "options", "objective", "texts"), OBJECTIVES)
 def test_the_columns_say_what_is_learned(text, options, objective, texts, tmp_path):
     task = create_task(tmp_path, text, **options)
-    examples = task.read(TRAIN, BadRows())
     assert task.head.objective == objective
-    assert {len(example.texts) for example in examples} == {texts}
+    examples = task.read(TRAIN, BadRows())
+    assert [len(example.texts) for example in examples] == [texts, texts]
     assert examples[0].texts[:2] == ("the cat", "a cat")
     assert [example.score for example in examples] == ([1.0, 0.3] if objective == "cosine" else [None, None])
 
 
 def test_what_is_evaluated_is_graded_where_it_has_scores(tmp_path):
-    dev = table(tmp_path, GRADED, "dev.csv")
-    graded = create_task(tmp_path, PAIRS, eval_file=dev, score_range=["0", "5"])
+    graded = create_task(tmp_path, PAIRS, GRADED, **FIVE)
     assert (graded.best_metric, graded.head.objective) == ("spearman", "ranking")
     assert [example.score for example in graded.read(DEV, BadRows())] == [1.0, 0.3]
-    found = create_task(tmp_path, GRADED, eval_file=table(tmp_path, TRIPLETS, "dev.csv"))
+    found = create_task(tmp_path, GRADED, TRIPLETS)
     assert (found.best_metric, found.head.objective) == ("mrr", "cosine")
     assert found.read(DEV, BadRows())[0].texts == ("the cat", "a cat", "a dog")
 
 
 def test_other_names_of_columns_and_texts_to_predict(tmp_path):
-    names = {
-        "text_column": "title",
-        "text_pair_column": "head,body",
-        "predict_file": table(tmp_path, "title\nx\ny\n", "p.csv"),
-    }
-    task = create_task(tmp_path, "title,head,body\nt,h,b\nu,h,c\n", **names)
+    names = {"text_column": "title", "text_pair_column": "head,body"}
+    predict_file = write_text(tmp_path / "p.csv", "title\nx\ny\n")
+    task = create_task(tmp_path, "title,head,body\nt,h,b\nu,h,c\n", predict_file=predict_file, **names)
     assert task.read(TRAIN, BadRows())[0].texts == ("t", "h b")
     assert [example.texts for example in task.read(TEST, BadRows())] == [("x",), ("y",)]
     (path,) = task.write_predictions(str(tmp_path), TEST, np.eye(2), task.read(TEST, BadRows()))
     assert np.load(path).dtype == np.float32
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        ("text,text_pair\nthe cat,\n", {}, "line 2: an empty text in text_pair; correct it"),
-        ("text,text_pair\n ,a cat\n", {}, "line 2: an empty text in text; correct it"),
-        (GRADED, {}, "line 2: score 5.0; expected 0 to 1; set score_range for another scale"),
-        ("text,text_pair,score\na,b,x\n", {}, "line 2: score nan; expected 0 to 1"),
-        ("text,text_pair,score\na,b,\n", {}, "line 2: no score in score"),
-        (PAIRS, {"objective": "triplet"}, "no column negative among text, text_pair; "),
-        (PAIRS, {"objective": "cosine"}, "no column score among text, text_pair; "),
-        ("text\na\n", {}, "no column text_pair among text"),
-        ("text,text_pair\na,b\na,b\n", {}, "the same texts in every row"),
-        ("text,text_pair\n", {}, "has no rows; expected texts below the header"),
-    ],
-)
-def test_bad_rows_are_said_in_one_line(text, options, message, tmp_path):
-    with pytest.raises(UserError) as caught:
-        create_task(tmp_path, text, **options).read(TRAIN, BadRows())
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+REFUSED = [
+    ("text,text_pair\nthe cat,\n", {}, "line 2: an empty text in text_pair"),
+    ("text,text_pair\n ,a cat\n", {}, "line 2: an empty text in text;"),
+    (GRADED, {}, "line 2: score 5.0; expected 0 to 1; set score_range for another scale"),
+    ("text,text_pair,score\na,b,x\n", {}, "line 2: score nan; expected 0 to 1"),
+    ("text,text_pair,score\na,b,\n", {}, "line 2: no score in score"),
+    (PAIRS, {"objective": "triplet"}, "no column negative among text, text_pair; "),
+    (PAIRS, {"objective": "cosine"}, "no column score among text, text_pair; "),
+    ("text\na\n", {}, "no column text_pair among text"),
+    ("text,text_pair\na,b\na,b\n", {}, "the same texts in every row"),
+    ("text,text_pair\n", {}, "has no rows; expected texts below the header"),
+    (PAIRS, {"head": "bilstm"}, "--head=bilstm is only for tasks with labels"),
+]
 
 
-def test_a_head_for_labels_is_refused(tmp_path):
-    with pytest.raises(UserError, match="--head=bilstm is only for tasks with labels"):
-        create_task(tmp_path, PAIRS, head="bilstm")
+@pytest.mark.parametrize(("text", "options", "message"), REFUSED)
+def test_rows_and_options_that_cannot_be_are_said_in_one_line(text, options, message, tmp_path):
+    told = refusal(lambda: create_task(tmp_path, text, **options).read(TRAIN, BadRows()))
+    assert message in told
+    assert "\n" not in told
 
 
 def test_a_retrieval_file_without_answers(tmp_path):
-    dev = table(tmp_path, "text,text_pair\nthe cat,a cat\nthe dog,\n", "dev.csv")
-    task = create_task(tmp_path, PAIRS, eval_file=dev)
-    with pytest.raises(UserError, match=r"dev.csv, line 3: an empty text in text_pair"):
-        task.read(DEV, BadRows())
+    task = create_task(tmp_path, PAIRS, "text,text_pair\nthe cat,a cat\nthe dog,\n")
+    assert "dev.csv, line 3: an empty text in text_pair" in refusal(task.read, DEV, BadRows())
     assert len(task.read(DEV, BadRows(SKIP, silent=True))) == 1
-    without = table(tmp_path, json.dumps({"text": "the cat"}) + "\n", "dev.jsonl")
-    with pytest.raises(UserError, match=r"dev.jsonl, line 1: no key text_pair"):
-        create_task(tmp_path, PAIRS, eval_file=without).read(DEV, BadRows())
+    task = create_task(tmp_path, PAIRS, eval_file=write_text(tmp_path / "dev.jsonl", '{"text": "the cat"}\n'))
+    assert "dev.jsonl, line 1: no key text_pair" in refusal(task.read, DEV, BadRows())

@@ -1,9 +1,9 @@
 import pathlib
+import re
 
 import numpy as np
 import pytest
 
-from official_bert.errors import UserError
 from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks import glue
 from official_bert.tasks.options import GLUE, GlueOptions
@@ -22,27 +22,23 @@ ROWS = {
 }
 
 
-def task_in(folder, name) -> glue.GlueTask:
+def make_task(name: str, folder: pathlib.Path) -> glue.GlueTask:
     return glue.GlueTask(name, GlueOptions(data_dir=str(folder)))
 
 
-def test_every_task_of_glue_has_options():
-    assert tuple(glue.SPECS) == GLUE
-
-
 def test_labels_have_the_order_of_the_original():
-    labels = {name: spec.labels for name, spec in glue.SPECS.items()}
     binary, relations = ("0", "1"), ("contradiction", "entailment", "neutral")
-    assert labels == {
+    assert {name: spec.labels for name, spec in glue.SPECS.items()} == {
         **dict.fromkeys(("cola", "sst-2", "mrpc", "qqp", "wnli"), binary), **dict.fromkeys(("mnli", "ax"), relations),
         **dict.fromkeys(("qnli", "rte"), ("entailment", "not_entailment")), "sts-b": None,
     }  # fmt: skip
+    assert tuple(glue.SPECS) == GLUE
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_all_examples_of_the_release_are_read(name, test_data):
     folder, *counts = ROWS[name]
-    task = task_in(test_data / "glue" / folder, name)
+    task = make_task(name, test_data / "glue" / folder)
     for split, count in zip(("train", "dev", "test"), counts, strict=True):
         if count is not None:
             examples = task.read(split, BadRows())
@@ -51,89 +47,86 @@ def test_all_examples_of_the_release_are_read(name, test_data):
             assert all((example.label is None) == (split == "test") for example in examples)
 
 
-def test_a_file_is_read_as_the_release_has_it(tmp_path):
+@pytest.mark.parametrize(("name", "split", "text", "expected"), [
     # A byte order mark, quotes without a special meaning, Windows line endings, and an extra column.
-    (tmp_path / "train.tsv").write_text(
-        '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t5\t6\t" He said\tShe " said\r\n0\t7\t8\tx\ty\tmore\r\n'
-    )
-    examples = task_in(tmp_path, "mrpc").read("train", BadRows())
-    assert examples == [TextExample("0", '" He said', 'She " said', 1), TextExample("1", "x", "y", 0)]
+    ("mrpc", "train",
+     '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t5\t6\t" He said\tShe " said\r\n0\t7\t8\tx\ty\tmore\r\n',
+     [TextExample("0", '" He said', 'She " said', 1), TextExample("1", "x", "y", 0)]),
+    ("mnli", "dev_matched",
+     "index\tpromptID\tsentence1\tsentence2\tlabel1\tgold_label\n4\tp\tA man.\tA cat.\tneutral\tcontradiction\n",
+     [TextExample("4", "A man.", "A cat.", 0)]),
+    ("qqp", "train", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n9\t1\t2\tWho?\tWhat?\t1\n",
+     [TextExample("0", "Who?", "What?", 1)]),
+    ("ax", "test", "index\tsentence1\tsentence2\n0\tA.\tB.\n", [TextExample("0", "A.", "B.")]),
+    # Empty rows to predict are predicted.
+    ("sst-2", "test", "index\tsentence\n0\ta film\n1\t \n", [TextExample("0", "a film"), TextExample("1", " ")]),
+])  # fmt: skip
+def test_files_are_read_by_their_known_columns(name, split, text, expected, tmp_path):
+    write_text(tmp_path / f"{'diagnostic' if name == 'ax' else split}.tsv", text)
+    assert make_task(name, tmp_path).read(split, BadRows()) == expected
 
 
-def test_mnli_qqp_and_the_diagnostic_set_are_read_by_their_known_columns(tmp_path):
-    (tmp_path / "dev_matched.tsv").write_text(
-        "index\tpromptID\tsentence1\tsentence2\tlabel1\tgold_label\n4\tp\tA man.\tA cat.\tneutral\tcontradiction\n"
-    )
-    examples = task_in(tmp_path, "mnli").read("dev_matched", BadRows())
-    assert examples == [TextExample("4", "A man.", "A cat.", 0)]
-    (tmp_path / "train.tsv").write_text("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n9\t1\t2\tWho?\tWhat?\t1\n")
-    assert task_in(tmp_path, "qqp").read("train", BadRows()) == [TextExample("0", "Who?", "What?", 1)]
-    (tmp_path / "diagnostic.tsv").write_text("index\tsentence1\tsentence2\n0\tA.\tB.\n")
-    assert task_in(tmp_path, "ax").read("test", BadRows()) == [TextExample("0", "A.", "B.")]
-    assert "a run on mnli as --init" in refusal(task_in(tmp_path, "ax").read, "train", BadRows())
-
-
-@pytest.mark.parametrize(("row", "problem"), [
+BAD = [
     ("a text", "1 column; expected 2: sentence, label"),
     ("a text\t2", "unknown label '2'; expected one of 0, 1"),
     (" \t1", "an empty text in sentence"),
-])  # fmt: skip
+]
+
+
+@pytest.mark.parametrize(("row", "problem"), BAD)
 def test_a_bad_row_is_named_or_counted(row, problem, tmp_path, capsys):
-    path = write_text(tmp_path / "train.tsv", f"sentence\tlabel\ngood\t1\n{row}\nfine\t0\n")
-    task = task_in(tmp_path, "sst-2")
-    with pytest.raises(UserError, match=f"train.tsv, line 3: {problem}.*--on_bad_row=skip"):
-        task.read("train", BadRows())
+    path, task = write_text(tmp_path / "train.tsv", f"sentence\tlabel\ngood\t1\n{row}\n"), make_task("sst-2", tmp_path)
+    assert re.search(f"train.tsv, line 3: {problem}.*--on_bad_row=skip", refusal(task.read, "train", BadRows()))
     bad_rows = BadRows("skip")
-    assert [example.text_a for example in task.read("train", bad_rows)] == ["good", "fine"]
-    assert bad_rows.summary() == [f"skipped 1 bad row of {path}"]
+    assert [example.text_a for example in task.read("train", bad_rows)] == ["good"]
+    assert bad_rows.counts == {path: 1}
     assert "line 3" in capsys.readouterr().err
 
 
-def test_missing_files_and_columns_are_named(tmp_path):
-    with pytest.raises(UserError, match="has no train split; expected a file named train.tsv"):
-        task_in(tmp_path, "rte").read("train", BadRows())
-    (tmp_path / "train.tsv").write_text("index\ttext\n")
-    with pytest.raises(UserError, match="no column sentence1, sentence2 among index, text"):
-        task_in(tmp_path, "rte").read("train", BadRows())
+MISFITS = [
+    ("rte", "train", None, "has no train split; expected a file named train.tsv"),
+    ("ax", "train", None, "a run on mnli as --init"),
+    ("rte", "train", "index\ttext\n", "no column sentence1, sentence2 among index, text"),
+    ("sst-2", "dev", "sentence\na film\n", "dev.tsv, line 1: no column label among sentence"),
+    ("sts-b", "dev", "sentence1\tsentence2\tscore\na\tb\t5.5\n", "score '5.5'; expected a number from 0 to 5"),
+]
 
 
-def test_a_score_out_of_range_is_named(tmp_path):
-    (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t5.5\n")
-    assert "score '5.5'; expected a number from 0 to 5" in refusal(task_in(tmp_path, "sts-b").read, "dev", BadRows())
+@pytest.mark.parametrize(("name", "split", "text", "message"), MISFITS)
+def test_files_columns_and_scores_that_do_not_fit_are_named(name, split, text, message, tmp_path):
+    if text is not None:
+        write_text(tmp_path / f"{split}.tsv", text)
+    assert message in refusal(make_task(name, tmp_path).read, split, BadRows())
 
 
-def test_submissions_have_the_leaderboards_form(tmp_path):
+_PROBABILITIES = [[0.1, 0.7, 0.2], [0.8, 0.1, 0.1]]
+
+
+SUBMISSIONS = [
+    ("mnli", "test_mismatched", _PROBABILITIES, "MNLI-mm.tsv", ("entailment", "contradiction")),
+    ("sts-b", "test", [-0.2, 2.34567], "STS-B.tsv", ("0", "2.34567")),
+    ("sts-b", "test", [5.1, 5.0], "STS-B.tsv", ("5", "5")),
+    ("mnli", "dev_matched", _PROBABILITIES, None, ()),
+]
+
+
+@pytest.mark.parametrize(("name", "split", "predictions", "file", "answers"), SUBMISSIONS)
+def test_submissions_have_the_leaderboards_form(name, split, predictions, file, answers, tmp_path):
     examples = [TextExample("0", "a", "b"), TextExample("1", "c", "d")]
-    probabilities = np.array([[0.1, 0.7, 0.2], [0.8, 0.1, 0.1]])
-    paths = task_in(tmp_path, "mnli").write_predictions(str(tmp_path), "test_mismatched", probabilities, examples)
-    assert [pathlib.Path(path).name for path in paths] == ["predictions_test_mismatched.tsv", "MNLI-mm.tsv"]
-    assert (tmp_path / "MNLI-mm.tsv").read_text() == "index\tprediction\n0\tentailment\n1\tcontradiction\n"
-    for scores, written in (([-0.2, 2.34567], ("0", "2.34567")), ([5.1, 5.0], ("5", "5"))):
-        task_in(tmp_path, "sts-b").write_predictions(str(tmp_path), "test", np.array(scores), examples)
-        assert (tmp_path / "STS-B.tsv").read_text() == "index\tprediction\n0\t{}\n1\t{}\n".format(*written)
-    task_in(tmp_path, "mnli").write_predictions(str(tmp_path), "dev_matched", probabilities, examples)
-    assert (tmp_path / "predictions_dev_matched.tsv").read_text().startswith("id\tprediction\texpected\tprobability of")
+    paths = make_task(name, tmp_path).write_predictions(str(tmp_path), split, np.array(predictions), examples)
+    names = [f"predictions_{split}.tsv", *([file] if file else [])]
+    assert [pathlib.Path(path).name for path in paths] == names
+    assert (tmp_path / names[0]).read_text().startswith("id\tprediction\texpected")
+    if file:
+        assert (tmp_path / file).read_text() == "index\tprediction\n0\t{}\n1\t{}\n".format(*answers)
 
 
-def test_every_task_scores_a_perfect_prediction_best():
-    for name in glue.SPECS:
-        task = task_in("", name)
-        if task.head.is_value:
-            examples = [TextExample(str(i), "a", "b", float(i)) for i in range(5)]
-            predictions = np.arange(5.0)
-        else:
-            numbers = [i % len(task.head.labels) for i in range(9)]
-            examples = [TextExample(str(i), "a", "b", number) for i, number in enumerate(numbers)]
-            predictions = np.eye(len(task.head.labels))[numbers]
-        found = task.metrics(predictions, examples)
-        assert {task.best_metric} <= {*task.score_names} <= {*found}
-        assert all(value == pytest.approx(1.0) for value in found.values()), task.name
-        assert all(outcome.correct for outcome in task.head.outcomes(predictions, examples))
-
-
-def test_evaluation_data_need_labels_and_empty_test_rows_are_predicted(tmp_path):
-    (tmp_path / "dev.tsv").write_text("sentence\na film\n")
-    (tmp_path / "test.tsv").write_text("index\tsentence\n0\ta film\n1\t \n")
-    with pytest.raises(UserError, match=r"dev\.tsv, line 1: no column label among sentence"):
-        task_in(tmp_path, "sst-2").read("dev", BadRows())
-    assert [each.id for each in task_in(tmp_path, "sst-2").read("test", BadRows())] == ["0", "1"]
+@pytest.mark.parametrize("name", glue.SPECS)
+def test_every_task_scores_a_perfect_prediction_best(name, tmp_path):
+    task, numbers = make_task(name, tmp_path), np.arange(9) % len(glue.SPECS[name].labels or range(9))
+    examples = [TextExample(str(i), "a", "b", number) for i, number in enumerate(numbers.tolist())]
+    predictions = 1.0 * numbers if task.head.is_value else np.eye(len(task.head.labels))[numbers]
+    found = task.metrics(predictions, examples)
+    assert {task.best_metric} <= {*task.score_names} <= {*found}
+    assert found == pytest.approx(dict.fromkeys(found, 1.0))
+    assert all(outcome.correct for outcome in task.head.outcomes(predictions, examples))

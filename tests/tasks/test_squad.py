@@ -16,31 +16,24 @@ from tests.kinds.question_answering.test_questions import CONTEXT, LENGTH, QUEST
 from tests.make import refusal, write_text
 from tests.tasks.bad_rows import read_kept
 
+read = functools.partial(read_kept, squad.read)
 
-def written(path: pathlib.Path, *entries: dict, context: str = "The cat sat on the mat.") -> str:
+
+def write(path: pathlib.Path, *entries: dict, context: str = "The cat sat on the mat.") -> str:
     content = {"version": "x", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(entries)}]}]}
     return write_text(path, json.dumps(content))
 
 
-def entry(name: str, *answers: tuple[str, int], **more: object) -> dict:
+def entry(name: str | int, *answers: tuple[str, int], **more: object) -> dict:
     given_answers = [{"text": text, "answer_start": start} for text, start in answers]
     return {"id": name, "question": f"who {name} ?", "answers": given_answers, **more}
 
 
-read = functools.partial(read_kept, squad.read)
-
-
-def test_a_question_is_read_with_all_its_answers(tmp_path: pathlib.Path):
-    path = written(tmp_path / "a.json", entry("q", ("cat", 4), ("The cat", 0)))
-    (question,), problems = read(path, version_2=False, for_training=True)
-    assert question == Question("q", "who q ?", "The cat sat on the mat.", (Answer("cat", 4), Answer("The cat", 0)))
-    assert problems == []
-
-
-def test_whole_number_ids_are_read_as_text(tmp_path: pathlib.Path):
-    path = written(tmp_path / "a.json", {**entry("q", ("cat", 4)), "id": 7})
-    (question,), _ = read(path, version_2=False, for_training=True)
-    assert question.id == "7"
+@pytest.mark.parametrize("name", ["q", 7])
+def test_a_question_is_read_with_all_its_answers(name: str | int, tmp_path: pathlib.Path):
+    path, answers = write(tmp_path / "a.json", entry(name, ("cat", 4), ("The cat", 0))), (("cat", 4), ("The cat", 0))
+    expected = Question(str(name), f"who {name} ?", "The cat sat on the mat.", tuple(Answer(*each) for each in answers))
+    assert read(path, version_2=False, for_training=True) == ([expected], [])
 
 
 @pytest.mark.parametrize(("bad", "reason"), [
@@ -54,7 +47,7 @@ def test_whole_number_ids_are_read_as_text(tmp_path: pathlib.Path):
     (entry("good", ("cat", 4)), "the same id"),
 ])  # fmt: skip
 def test_what_cannot_be_learnt_is_named_and_the_rest_is_read(bad: dict, reason: str, tmp_path: pathlib.Path):
-    path = written(tmp_path / "a.json", entry("good", ("cat", 4)), bad, entry("also", ("sat", 8)))
+    path = write(tmp_path / "a.json", entry("good", ("cat", 4)), bad, entry("also", ("sat", 8)))
     questions, (problem,) = read(path, version_2=False, for_training=True)
     assert [question.id for question in questions] == ["good", "also"]
     assert problem.startswith(f"{path}, question {bad['id']}: ")
@@ -62,10 +55,9 @@ def test_what_cannot_be_learnt_is_named_and_the_rest_is_read(bad: dict, reason: 
 
 
 def test_unanswerable_unknown_and_misplaced_answers_are_told_apart(tmp_path: pathlib.Path):
-    unknown = {"id": "unknown", "question": "?"}
-    entries = entry("none", is_impossible=True), entry("empty"), entry("misplaced", ("dog", 4)), unknown
-    path = written(tmp_path / "a.json", *entries)
-    questions, problems = read(path, version_2=True, for_training=False)
+    entries = entry("none", is_impossible=True), entry("empty"), entry("misplaced", ("dog", 4)), entry("unknown")
+    del entries[3]["answers"]
+    questions, problems = read(write(tmp_path / "a.json", *entries), version_2=True, for_training=False)
     assert [question.answers for question in questions] == [(), (), (Answer("dog", 4),), None]
     assert problems == []
 
@@ -82,29 +74,16 @@ def test_unanswerable_unknown_and_misplaced_answers_are_told_apart(tmp_path: pat
      "question q: 'answer_start' is missing"),
 ])  # fmt: skip
 def test_files_of_another_layout_are_refused(content: str, message: str, tmp_path: pathlib.Path):
-    path = write_text(tmp_path / "a.json", content)
-    assert message in refusal(read, path, version_2=True, for_training=True)
+    assert message in refusal(read, write_text(tmp_path / "a.json", content), version_2=True, for_training=True)
 
 
-@pytest.mark.parametrize(("name", "version_2", "count"), [
-    ("train-v1.1-part.json", False, 11_877), ("dev-v2.0-part.json", True, 1_407),
+@pytest.mark.parametrize(("name", "version_2", "count", "impossible"), [
+    ("train-v1.1-part.json", False, 11_877, 0), ("dev-v2.0-part.json", True, 1_407, 702),
 ])  # fmt: skip
-def test_every_real_question_can_be_learnt(name: str, version_2: bool, count: int, test_data: pathlib.Path):
+def test_every_real_question_can_be_learnt(name, version_2: bool, count: int, impossible: int, test_data: pathlib.Path):
     questions, problems = read(str(test_data / "squad" / name), version_2=version_2, for_training=True)
-    assert len(questions) == count
+    assert (len(questions), sum(question.answers == () for question in questions)) == (count, impossible)
     assert problems == []
-    impossible = sum(question.answers == () for question in questions)
-    assert impossible == (702 if version_2 else 0)
-
-
-def make_outputs(features, wanted: dict[int, tuple[int, int]]):
-    """Returns logits that are highest at one start and end in some rows, and at [CLS] in the others."""
-    starts, ends = [], []
-    for row, length in enumerate(np.diff(features.splits)):
-        start, end = wanted.get(row, (0, 0))
-        starts.append(5.0 * (np.arange(length) == start).astype(np.float32))
-        ends.append(5.0 * (np.arange(length) == end).astype(np.float32))
-    return {"start_logits": starts, "end_logits": ends}
 
 
 @pytest.mark.parametrize("version_2", [False, True])
@@ -115,45 +94,51 @@ def test_answers_are_scored_and_written_as_the_original_writes_them(
     task = squad.SquadTask(options(doc_stride=3, max_query_length=4))
     questions = QUESTIONS if version_2 else QUESTIONS[:1]
     features = task.head.featurize(questions, tokenizer, LENGTH)
-    starts, ends = (features.targets[name] for name in ("start_logits", "end_logits"))
-    row = int(np.flatnonzero(starts)[-1])
-    predictions = task.head.decode(make_outputs(features, {row: (starts[row], ends[row])}), features, questions)
+    row = int(np.flatnonzero(features.targets["start_logits"])[-1])
+    # The logits are highest at the answer in this row, and at [CLS] in the others.
+    outputs = {
+        name: [
+            5.0 * (np.arange(length) == (targets[row] if number == row else 0)).astype(np.float32)
+            for number, length in enumerate(np.diff(features.splits))
+        ]
+        for name, targets in features.targets.items()
+    }
+    predictions = task.head.decode(outputs, features, questions)
     scores = task.metrics(predictions, questions)
     assert {scores[name] for name in (("exact", "f1", "best_f1") if version_2 else ("exact_match", "f1"))} == {100.0}
     assert {task.best_metric} <= {*task.score_names} <= {*scores}
-    paths = task.write_predictions(str(tmp_path), DEV, predictions, questions)
-    names = ["predictions_dev.json", "nbest_predictions_dev.json", *(["null_odds_dev.json"] if version_2 else [])]
-    assert [pathlib.Path(path).name for path in paths] == names
-    said, n_best, *odds = (json.loads(pathlib.Path(path).read_text()) for path in paths)
-    assert said == {question.id: "dog" if question.id == "q0" else "" for question in questions}
-    assert n_best["q0"][0]["text"] == "dog"
-    assert list(n_best["q0"][0]) == ["text", "probability", "start_logit", "end_logit"]
-    if version_2:
-        assert odds == [{"q0": -10.0, "q1": 0.0, "q2": 10.0}]
-    paths = task.write_predictions(str(tmp_path), TEST, predictions, questions)
-    assert pathlib.Path(paths[0]).name == "predictions_test.json"
+    for split in (DEV, TEST):
+        paths = task.write_predictions(str(tmp_path), split, predictions, questions)
+        names = ["predictions", "nbest_predictions", "null_odds"][: 2 + version_2]
+        assert paths == [str(tmp_path / f"{name}_{split}.json") for name in names]
+        said, n_best, *odds = (json.loads(pathlib.Path(path).read_text()) for path in paths)
+        assert said == {question.id: "dog" if question.id == "q0" else "" for question in questions}
+        assert n_best["q0"][0]["text"] == "dog"
+        assert list(n_best["q0"][0]) == ["text", "probability", "start_logit", "end_logit"]
+        assert odds == [{"q0": -10.0, "q1": 0.0, "q2": 10.0}] * version_2
     first, *rest = task.head.outcomes(predictions, questions)
     assert (first.expected, first.predicted, first.correct) == ("dog | the dog", "dog", True)
     assert {(each.expected, each.predicted, each.correct) for each in rest} <= {("(no answer)", "(no answer)", True)}
 
 
 def test_a_bad_question_stops_reading_or_is_counted(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
-    path = tmp_path / "train-v1.1-part.json"
-    written(path, entry("a", ("dog", 4)), entry("b", ("dog", 29)), context=CONTEXT)
+    path = write(tmp_path / "train-v1.1-part.json", entry("a", ("dog", 4)), entry("b", ("dog", 29)), context=CONTEXT)
     task = squad.SquadTask(SquadOptions(data_dir=str(tmp_path)))
     message = f"{path}, question a: the context has 'cat' at character 4, not the answer 'dog'"
-    assert f"{message}; correct it, or pass --on_bad_row=skip" in refusal(task.read, TRAIN, BadRows())
+    told = refusal(task.read, TRAIN, BadRows())
+    assert message in told
+    assert "--on_bad_row=skip" in told
     bad_rows = BadRows(SKIP)
     assert [question.id for question in task.read(TRAIN, bad_rows)] == ["b"]
     assert capsys.readouterr().err == f"skipped {message}\n"
-    assert bad_rows.summary() == [f"skipped 1 bad row of {path}"]
+    assert bad_rows.counts == {path: 1}
 
 
 @pytest.mark.parametrize(("names", "message"), [
-    ([], r"has no train split; expected a file named train-v1\.1\.json or train-v1\.1\*\.json"),
+    ([], r"has no train split; .*train-v1\.1\.json or train-v1\.1\*\.json"),
     (["train-v1.1-a.json", "train-v1.1-b.json"], "several files for the train split"),
 ])  # fmt: skip
 def test_a_folder_without_the_one_file_is_refused(names: list[str], message: str, tmp_path: pathlib.Path):
     for name in names:
-        (tmp_path / name).write_text("{}")
+        write_text(tmp_path / name, "{}")
     assert re.search(message, refusal(squad.SquadTask(SquadOptions(data_dir=str(tmp_path))).read, TRAIN, BadRows()))

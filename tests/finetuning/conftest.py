@@ -1,0 +1,80 @@
+"""Runs on a small table of texts whose labels depend on their words."""
+
+import contextlib
+import dataclasses
+import io
+import pathlib
+import shutil
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from official_bert.finetuning import runner, trainer
+from official_bert.finetuning.options import Options
+from official_bert.inference.keras_model import KerasRunner
+from official_bert.tasks.options import TableOptions
+from tests.make import tiny_config, write_text, write_vocab
+
+
+def write_table(path: pathlib.Path, count: int, seed: int) -> str:
+    rng, words = np.random.default_rng(seed), {"good": "cat dog sun play".split(), "bad": "mat sat ran walk".split()}
+    rows = []
+    for label in rng.choice([*words], count):
+        text = [*rng.choice("a b c the".split(), 2), *rng.choice(words[label], rng.integers(2, 9))]
+        rows.append(f"{' '.join(rng.permutation(text))},{label}\n")
+    return write_text(path, "text,label\n" + "".join(rows))
+
+
+def make_options(folder: pathlib.Path) -> Options:
+    config = tiny_config(hidden_size=16, num_hidden_layers=1, intermediate_size=32, initializer_range=0.2)
+    sizes = [("train", 90, 1), ("eval", 40, 2), ("predict", 10, 3)]
+    tables = {f"{name}_file": write_table(folder / f"{name}.csv", count, seed) for name, count, seed in sizes}
+    return Options(
+        task="table", task_options=TableOptions(**tables), init=write_text(folder / "config.json", config.to_json()),
+        vocab_file=write_vocab(folder / "vocab.txt"), output_dir=str(folder / "run"), cache_dir=str(folder / "cache"),
+        do_train=True, do_eval=True, do_predict=True, learning_rate=0.005, num_train_epochs=6.0, train_batch_size=16,
+        max_seq_length=16, log_steps=4,
+    )  # fmt: skip
+
+
+def change(options: Options, **changes: Any) -> Options:
+    """Returns options with changes of some, including those of the table."""
+    names = {field.name for field in dataclasses.fields(TableOptions)}
+    of_table = {name: changes.pop(name) for name in names & changes.keys()}
+    return dataclasses.replace(options, task_options=dataclasses.replace(options.task_options, **of_table), **changes)
+
+
+@pytest.fixture
+def options(tmp_path: pathlib.Path) -> Options:
+    return make_options(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> types.SimpleNamespace:
+    """A finished run that no test changes: its options, scores, printed lines and number of predicted parts."""
+    options, printed, predicted = make_options(tmp_path_factory.mktemp("trained")), io.StringIO(), []
+    compute = KerasRunner.compute_outputs
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(KerasRunner, "compute_outputs", lambda *arguments: predicted.append(1) or compute(*arguments))
+        scores = runner.run(options)
+    return types.SimpleNamespace(options=options, scores=scores, printed=printed.getvalue(), predicted=len(predicted))
+
+
+@pytest.fixture
+def copied(trained: types.SimpleNamespace, tmp_path: pathlib.Path) -> Options:
+    """The options of a copy of the finished run."""
+    shutil.copytree(trained.options.output_dir, tmp_path / "run")
+    return change(trained.options, output_dir=str(tmp_path / "run"))
+
+
+@pytest.fixture
+def without_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs skip their training steps."""
+
+    def train(self, features, first, last, *rest):
+        self.seconds += 1.0
+        return last, 0.5
+
+    monkeypatch.setattr(trainer.Trainer, "train", train)
