@@ -65,6 +65,19 @@ def write_rows(path: pathlib.Path, rows: Iterable[dict[str, Any]]) -> str:
     return write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
+def write_manifest(stem: pathlib.Path, counts: dict[str, int], vocab_file: str, **flags: object) -> None:
+    """Writes the manifest of record files, given the number of records in each."""
+    from official_bert.data import manifest  # here, so that few tests import it
+    from official_bert.utils import files
+
+    shards = [
+        manifest.Shard(os.path.basename(path), count, files.size(path), files.sha256(path))
+        for path, count in counts.items()
+    ]
+    source = {"flags": flags, "vocabulary": files.sha256(vocab_file)}
+    manifest.write_manifests(list(counts), str(stem), manifest.Manifest(source, shards, {}))
+
+
 def write_run(folder: pathlib.Path, model: "keras.Model", config: "BertConfig", vocab_file: str) -> str:
     """Writes the folder of a pre-training run with one checkpoint of the model's weights, and returns its path."""
     from official_bert.checkpoints import model_files, run_checkpoints  # here, since they import TensorFlow

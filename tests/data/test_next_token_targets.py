@@ -1,40 +1,31 @@
-import pathlib
-
 import numpy as np
 import tensorflow as tf
 
-from official_bert.data import input_pipeline
+from official_bert.data.input_pipeline import evaluation_batches
 from official_bert.data.next_token_targets import NextTokenTargets
 from tests.data.test_input_pipeline import LENGTH, UNMASKED, masking, write_records
 
 
-def test_every_token_of_text_is_predicted_from_those_before_it(tmp_path: pathlib.Path):
+def test_every_token_of_text_is_predicted_from_those_before_it(tmp_path):
     paths = write_records(tmp_path, [40])
-    plain = next(iter(input_pipeline.evaluation_batches(paths, 50, UNMASKED)))  # ten rows of padding
-    made = next(iter(input_pipeline.evaluation_batches(paths, 50, UNMASKED, masking=NextTokenTargets())))
-    batch = {name: value.numpy() for name, value in made.items()}
-    np.testing.assert_array_equal(batch["input_ids"], plain["input_ids"])
-    assert batch["masked_lm_ids"].shape == (50, LENGTH - 1)
-    predicted = 0
-    for row in range(50):
-        ids, mask, segments = (batch[name][row] for name in ("input_ids", "input_mask", "segment_ids"))
-        for slot, position in enumerate(batch["masked_lm_positions"][row]):
-            target = position + 1
-            has_next = mask[target] and target + 1 < LENGTH and mask[target + 1]
-            is_text = has_next and segments[target + 1] == segments[target]
-            assert batch["masked_lm_weights"][row, slot] == float(is_text)
-            assert batch["masked_lm_ids"][row, slot] == (ids[target] if is_text else 0)
-            predicted += int(is_text)
-        assert not batch["masked_lm_weights"][row].any() or mask[0]
-    assert predicted > 40 * 5
+    plain = next(evaluation_batches(paths, 50, UNMASKED).as_numpy_iterator())  # ten rows of padding
+    batch = next(evaluation_batches(paths, 50, UNMASKED, masking=NextTokenTargets()).as_numpy_iterator())
+    ids, mask, segments = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
+    np.testing.assert_array_equal(ids, plain["input_ids"])
+    np.testing.assert_array_equal(batch["masked_lm_positions"][:40], np.tile(range(LENGTH - 1), (40, 1)))
+    # A token is text if the next one belongs to the same segment. [SEP] and padding are not text.
+    is_text = np.zeros([50, LENGTH], bool)
+    is_text[:, :-1] = (mask[:, 1:] > 0) & (segments[:, 1:] == segments[:, :-1])
+    np.testing.assert_array_equal(batch["masked_lm_weights"], is_text[:, 1:])
+    np.testing.assert_array_equal(batch["masked_lm_ids"], np.where(is_text, ids, 0)[:, 1:])
+    assert is_text[:, 1:].sum() > 40 * 5
 
 
-def test_masks_are_taken_away_first(tmp_path: pathlib.Path):
-    paths = write_records(tmp_path, [40])
-    plain = next(iter(input_pipeline.evaluation_batches(paths, 40, UNMASKED)))
-    masked = masking().mask(plain, tf.range(40, dtype=tf.int64))
-    assert bool(tf.reduce_any(masked["input_ids"] != plain["input_ids"]))
-    keys = tf.zeros([40], tf.int64)
+def test_masks_are_taken_away_first(tmp_path):
+    plain = next(iter(evaluation_batches(write_records(tmp_path, [40]), 40, UNMASKED)))
+    keys = tf.range(40, dtype=tf.int64)
+    masked = masking().mask(plain, keys)
+    assert (masked["input_ids"] != plain["input_ids"]).numpy().any()
     expected = NextTokenTargets().mask(plain, keys)
     for name, value in NextTokenTargets().mask(masked, keys).items():
         np.testing.assert_array_equal(value, expected[name])

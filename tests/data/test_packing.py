@@ -11,41 +11,29 @@ LENGTH, LIMIT = 16, 4
 
 
 def split_records(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
-    """Returns each record of an unpacked batch as its tokens, segments, predictions and label."""
-    return [
-        record(batch, row, np.flatnonzero(batch["input_mask"][row]), batch["masked_lm_weights"][row] > 0, 0)
-        for row in range(len(batch["input_ids"]))
-    ]
-
-
-def split_packed_records(batch: dict[str, np.ndarray]) -> list[tuple[bytes, ...]]:
     """Returns each record of a packed batch, [rows, ...], as its tokens, segments, predictions and label."""
-    found = []
+    records = []
     for row, record_ids in enumerate(batch["record_ids"]):
-        weights = batch["next_sentence_weights"][row]
-        assert sorted({*record_ids} - {0}) == list(range(1, int(weights.sum()) + 1))
+        np.testing.assert_array_equal(batch["input_mask"][row], record_ids > 0)
+        assert not batch["input_ids"][row, record_ids == 0].any()
+        count = int(batch["next_sentence_weights"][row].sum())
+        assert sorted({*record_ids} - {0}) == list(range(1, count + 1))
         positions, is_prediction = batch["masked_lm_positions"][row], batch["masked_lm_weights"][row] > 0
-        for number in range(1, record_ids.max() + 1):
+        for number in range(1, count + 1):
             tokens = np.flatnonzero(record_ids == number)
             start = batch["record_starts"][row, number - 1]
             np.testing.assert_array_equal(tokens, start + np.arange(len(tokens)))
             np.testing.assert_array_equal(batch["position_ids"][row, tokens], np.arange(len(tokens)))
             own = is_prediction & (record_ids[positions] == number)
-            found.append(record(batch, row, tokens, own, start, number - 1))
-        assert not batch["input_ids"][row, record_ids == 0].any()
-        np.testing.assert_array_equal(batch["input_mask"][row], record_ids > 0)
-    return found
-
-
-def record(batch, row, tokens, predictions, start, number=0) -> tuple[bytes, ...]:
-    values = (
-        batch["input_ids"][row, tokens],
-        batch["segment_ids"][row, tokens],
-        batch["masked_lm_positions"][row, predictions] - start,
-        batch["masked_lm_ids"][row, predictions],
-        batch["next_sentence_labels"][row, [number]],
-    )
-    return tuple(np.asarray(each, np.int32).tobytes() for each in values)
+            values = (
+                batch["input_ids"][row, tokens],
+                batch["segment_ids"][row, tokens],
+                positions[own] - start,
+                batch["masked_lm_ids"][row, own],
+                batch["next_sentence_labels"][row, [number - 1]],
+            )
+            records.append(tuple(np.asarray(each, np.int32).tobytes() for each in values))
+    return records
 
 
 def random_batch(size: int) -> dict[str, np.ndarray]:
@@ -66,7 +54,7 @@ def random_batch(size: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("replicas", "rows"), [(1, 40), (1, 13), (2, 9)])
-def test_every_record_is_packed_once_in_whichever_shape(monkeypatch: pytest.MonkeyPatch, replicas: int, rows: int):
+def test_every_record_is_packed_once_in_whichever_shape(monkeypatch, replicas, rows):
     monkeypatch.setattr(packing, "_GROUP", 16)  # three groups, the last one smaller
     size = 40
     parts = -(-size // (replicas * rows))
@@ -75,7 +63,14 @@ def test_every_record_is_packed_once_in_whichever_shape(monkeypatch: pytest.Monk
     packed = packing.pack({name: tf.constant(value) for name, value in plain.items()}, shapes)
     assert {value.shape[:2] for value in packed.values()} == {(replicas * parts, rows)}
     in_rows = {name: value.numpy().reshape((-1, *value.shape[2:])) for name, value in packed.items()}
-    assert sorted(split_packed_records(in_rows)) == sorted(split_records(plain))
+    one_record_each = {
+        **plain,
+        "record_ids": plain["input_mask"],
+        "record_starts": np.zeros([size, 1], int),
+        "position_ids": np.tile(np.arange(LENGTH), (size, 1)),
+        "next_sentence_weights": np.ones([size, 1]),
+    }
+    assert sorted(split_records(in_rows)) == sorted(split_records(one_record_each))
     # Parts are filled one after the other, equally on all replicas.
     by_replica = in_rows["input_mask"].any(axis=1).reshape(replicas, parts, rows).sum(axis=2)
     used = by_replica.sum()

@@ -12,21 +12,14 @@ from official_bert.data import record_codec, record_schema
 from tests.conftest import WORDS
 
 LENGTH, PREDICTIONS = 10, 3
-
-
 SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS)
-
-
 UNMASKED = [name for name in SCHEMA if not name.startswith("masked_lm_")]
-
-
 THE, CAT, DOG, SAT, CLS, SEP, MASK, UNK = (WORDS.index(w) for w in "the cat dog sat [CLS] [SEP] [MASK] [UNK]".split())
-
 
 Values = dict[str, list[float]]
 
 
-def good() -> Values:
+def good(**changes: list[float]) -> Values:
     """Returns a valid record: [CLS] the [MASK]{cat} [SEP] dog{sat} sat [SEP], and padding."""
     return {
         "input_ids": [CLS, THE, MASK, SEP, DOG, SAT, SEP, 0, 0, 0],
@@ -36,26 +29,21 @@ def good() -> Values:
         "masked_lm_ids": [CAT, SAT, 0],
         "masked_lm_weights": [1.0, 1.0, 0.0],
         "next_sentence_labels": [1],
+        **changes,
     }
-
-
-def keep_tokens() -> Values:
-    """Returns a record whose segments are consecutive and whose second prediction keeps the original token."""
-    kept = good()
-    kept["input_ids"][4] = kept["masked_lm_ids"][1]
-    kept["next_sentence_labels"] = [0]
-    return kept
 
 
 def problems(**options: object) -> list[str]:
     return verify(VerificationOptions(**options)).problems  # type: ignore[arg-type]
 
 
+def serialize(values: Values, names: list[str] | None = None) -> bytes:
+    """Encodes a record, whatever the number of its values."""
+    schema = {name: dataclasses.replace(SCHEMA[name], shape=(len(values[name]),)) for name in names or SCHEMA}
+    return record_codec.encode({name: np.array([values[name]]) for name in schema}, schema)[0]
+
+
 def write(path: pathlib.Path, instances: list[Values], names: list[str] | None = None) -> str:
-    schema = {name: SCHEMA[name] for name in names or SCHEMA}
     with writer.open_shard(str(path), gzip=path.suffix == ".gz") as shard:
-        for instance in instances:
-            wide = {name: dataclasses.replace(f, shape=(len(instance[name]),)) for name, f in schema.items()}
-            values = {name: np.array([instance[name]]) for name in schema}
-            shard.write(writer.frame_records(record_codec.encode(values, wide)))
+        shard.write(writer.frame_records([serialize(instance, names) for instance in instances]))
     return str(path)
