@@ -1,5 +1,8 @@
 """Texts that records are made from."""
 
+import collections
+import functools
+import os
 import pathlib
 import random
 import re
@@ -10,7 +13,7 @@ import pytest
 from data_gen.options import RecordOptions
 from data_gen.text import python_prose
 from official_bert.tokenization.exact import SPECIAL_TOKENS
-from tests.make import write_text
+from tests.make import write_text, write_vocab
 
 _WORDS = "the cat dog sat ran on mat in sun cats playing walked and unaffable zebra".split()
 
@@ -19,21 +22,19 @@ _WORDS = "the cat dog sat ran on mat in sun cats playing walked and unaffable ze
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
     """Three files of real prose, and a vocabulary of their most frequent words and all letters."""
     folder = tmp_path_factory.mktemp("corpus")
-    documents, _ = python_prose.gather()
-    paths = []
-    for number in range(3):
-        path = folder / f"text{number}.txt"
-        path.write_text("\n\n".join("\n".join(document) for document in documents[number::3][:40]), encoding="utf-8")
-        paths.append(str(path))
-    counts: dict[str, int] = {}
-    for path in paths:
-        for word in pathlib.Path(path).read_text(encoding="utf-8").lower().split():
-            counts[word] = counts.get(word, 0) + 1
-    common = sorted((word for word in counts if re.fullmatch("[a-z]{2,}", word)), key=counts.__getitem__)[-800:]
+    with pytest.MonkeyPatch.context() as patch:
+        # One package of the standard library is enough.
+        patch.setattr(os, "__file__", os.path.join(os.path.dirname(os.__file__), "asyncio", "os.py"))
+        documents, _ = python_prose.gather()
+    texts = ["\n\n".join("\n".join(document) for document in documents[number::3]) for number in range(3)]
+    counts = collections.Counter(word for text in texts for word in text.lower().split())
+    common = [word for word, _ in counts.most_common() if re.fullmatch("[a-z]{2,}", word)][:800]
     letters = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
-    pieces = [*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters), *common]
-    vocab = write_text(folder / "vocab.txt", "\n".join(dict.fromkeys(pieces)) + "\n")
-    return paths, vocab
+    vocab = write_vocab(
+        folder / "vocab.txt",
+        dict.fromkeys([*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters), *common]),
+    )
+    return [write_text(folder / f"text{number}.txt", text) for number, text in enumerate(texts)], vocab
 
 
 @pytest.fixture
@@ -44,18 +45,14 @@ def short_texts(tmp_path: pathlib.Path) -> list[str]:
     for number in range(3):
         lines = []
         for _ in range(6):
-            for _ in range(rng.randint(1, 7)):
-                lines.append(" ".join(rng.choice(_WORDS) for _ in range(rng.randint(1, 9))) + ".")
-            lines.append("")
-        path = write_text(tmp_path / f"text{number}.txt", "\n".join(lines))
-        paths.append(path)
+            lines += [" ".join(rng.choices(_WORDS, k=rng.randint(1, 9))) + "." for _ in range(rng.randint(1, 7))] + [""]
+        paths.append(write_text(tmp_path / f"text{number}.txt", "\n".join(lines)))
     return paths
 
 
 @pytest.fixture
 def short_options(short_texts: list[str], vocab_file: str, tmp_path: pathlib.Path) -> Callable[..., RecordOptions]:
-    """Builds record options for the short texts."""
-    outputs = [str(tmp_path / "a.tfrecord"), str(tmp_path / "b.tfrecord")]
-    paths = {"input_file": short_texts, "output_file": outputs, "vocab_file": vocab_file}
+    """Builds options for records of the short texts, made by the reference algorithm."""
+    paths = {"input_file": short_texts, "output_file": [str(tmp_path / f"{name}.tfrecord") for name in "ab"]}
     sizes = {"max_seq_length": 24, "max_predictions_per_seq": 4, "dupe_factor": 3}
-    return lambda **changes: RecordOptions(**{**paths, **sizes, "algorithm": "reference", **changes})  # type: ignore[arg-type]
+    return functools.partial(RecordOptions, **paths, vocab_file=vocab_file, **sizes, algorithm="reference")

@@ -33,6 +33,11 @@ def good(**changes: list[float]) -> Values:
     }
 
 
+def keep_tokens() -> Values:
+    """Returns a record whose segments are consecutive and whose second prediction keeps the original token."""
+    return good(input_ids=[CLS, THE, MASK, SEP, SAT, SAT, SEP, 0, 0, 0], next_sentence_labels=[0])
+
+
 def problems(**options: object) -> list[str]:
     return verify(VerificationOptions(**options)).problems  # type: ignore[arg-type]
 

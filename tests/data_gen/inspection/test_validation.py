@@ -5,8 +5,7 @@ import pathlib
 import pytest
 
 from data_gen.inspection.verification import verify
-from data_gen.options import RecordOptions, VerificationOptions
-from data_gen.pipelines import one_machine
+from data_gen.options import VerificationOptions
 from tests.conftest import WORDS
 from tests.data_gen.inspection.record_samples import (
     CAT,
@@ -22,8 +21,8 @@ from tests.data_gen.inspection.record_samples import (
     problems,
     write,
 )
-from tests.data_gen.samples import Corpus, make_records
-from tests.make import write_text
+from tests.data_gen.samples import LENGTH, make_records
+from tests.make import write_text, write_vocab
 
 
 @pytest.mark.parametrize(("name", "place", "value", "words"), [
@@ -55,10 +54,11 @@ from tests.make import write_text
     ("input_ids", 5, SEP, "position 5, in the text, has [SEP]"),
     ("input_ids", 5, 0, "position 5, in the text, has [PAD]"),
     ("next_sentence_labels", 0, 2, "next_sentence_labels contains 2; expected 0 to 1"),
+    ("segment_ids", slice(2, 4), [1, 1], "segment 0 has 2 tokens"),
+    ("segment_ids", slice(4, 6), [0, 0], "segment 1 has 1 tokens"),
+    ("segment_ids", slice(10), [0] * 10, "segment 1 has 0 tokens"),
 ])  # fmt: skip
-def test_violated_rule_is_reported_with_its_record(
-    name: str, place: int, value: float, words: str, vocab_file: str, tmp_path: pathlib.Path
-):
+def test_violated_rule_is_reported_with_its_record(name, place, value, words, vocab_file, tmp_path):
     bad = good()
     bad[name][place] = value
     write(tmp_path / "0.tfrecord", [good()] * 3)
@@ -67,17 +67,7 @@ def test_violated_rule_is_reported_with_its_record(
     assert told.startswith(f"{tmp_path}/1.tfrecord: record 2 (from 0): {words}")
 
 
-@pytest.mark.parametrize(("segments", "words"), [
-    ([0, 0, 1, 1, 1, 1, 1, 0, 0, 0], "segment 0 has 2 tokens"),
-    ([0, 0, 0, 0, 0, 0, 1, 0, 0, 0], "segment 1 has 1 tokens"),
-    ([0] * 10, "segment 1 has 0 tokens"),
-])  # fmt: skip
-def test_a_segment_without_text_is_named(segments: list[float], words: str, tmp_path: pathlib.Path):
-    (told,) = problems(input_file=[write(tmp_path / "x", [{**good(), "segment_ids": segments}])])
-    assert f"record 0 (from 0): {words}" in told
-
-
-def test_all_results_of_masking_are_accepted(vocab_file: str, tmp_path: pathlib.Path):
+def test_all_results_of_masking_are_accepted(vocab_file, tmp_path):
     kept, special, nothing, unknown = good(), good(), good(), good()
     kept["input_ids"][2] = CAT
     special["input_ids"][2], special["input_ids"][4] = SEP, 0  # random replacements may be any token
@@ -90,42 +80,35 @@ def test_all_results_of_masking_are_accepted(vocab_file: str, tmp_path: pathlib.
     assert problems(input_file=[path], vocab_file=vocab_file) == []
 
 
-def test_unmasked_records_are_checked(vocab_file: str, tmp_path: pathlib.Path):
-    unmasked = {**good(), "input_ids": [CLS, THE, CAT, SEP, SAT, SAT, SEP, 0, 0, 0]}
+def test_unmasked_records_are_checked(vocab_file, tmp_path):
+    unmasked = good(input_ids=[CLS, THE, CAT, SEP, SAT, SAT, SEP, 0, 0, 0])
     path = write(tmp_path / "x", [unmasked] * 3, UNMASKED)
     found = verify(VerificationOptions(input_file=[path], vocab_file=vocab_file))
     assert found.problems == []
     assert "not masked: masking happens during training" in found.checked[0]
-    write(tmp_path / "x", [unmasked, {**unmasked, "input_ids": good()["input_ids"]}], UNMASKED)
+    write(tmp_path / "x", [unmasked, good()], UNMASKED)
     (told,) = problems(input_file=[path], vocab_file=vocab_file)
     assert "record 1 (from 0): position 2, in the text, has [MASK]" in told
 
 
-def test_records_of_real_text_obey_the_rules(test_data: pathlib.Path, tmp_path: pathlib.Path):
+def test_records_of_real_text_obey_the_rules(test_data, tmp_path):
     text = write_text(tmp_path / "text.txt", (test_data / "text" / "de_xquad.txt").read_text("utf-8")[:60_000])
     vocab_file = str(test_data / "vocab" / "bert-base-multilingual-cased-vocab.txt")
-    options = RecordOptions(
-        [text], [str(tmp_path / "a.tfrecord"), str(tmp_path / "b.tfrecord")], vocab_file,
-        do_lower_case=False, do_whole_word_mask=True, max_seq_length=64, max_predictions_per_seq=10, dupe_factor=2,
-        short_seq_prob=0.5, algorithm="reference",
-    )  # fmt: skip
-    made = one_machine.create_pretraining_data(options)
-    found = verify(VerificationOptions(manifest=str(tmp_path / "a.manifest.json"), vocab_file=vocab_file))
+    flags = {"do_lower_case": False, "do_whole_word_mask": True, "max_seq_length": 2 * LENGTH, "short_seq_prob": 0.5}
+    made = make_records(([text], vocab_file), tmp_path, **flags, algorithm="reference", num_shards=1)
+    found = verify(VerificationOptions(manifest=str(tmp_path / "out.manifest.json"), vocab_file=vocab_file))
     assert (found.problems, found.records) == ([], made.instances)
     assert made.instances > 200
 
 
-def test_records_of_two_vocabularies_are_detected(corpus: Corpus, tmp_path: pathlib.Path):
+def test_records_of_two_vocabularies_are_detected(corpus, tmp_path):
     texts, vocab_file = corpus
-    pieces = pathlib.Path(vocab_file).read_text().splitlines()
-    smaller = tmp_path / "smaller.txt"  # a learned vocabulary of a different size: only the last words differ
-    smaller.write_text("\n".join(pieces[:-200]))
-    whole, other = (tmp_path / name / "out.tfrecord" for name in ("whole", "other"))
-    for path, vocab in ((whole, vocab_file), (other, str(smaller))):
-        make_records((texts, vocab), path.parent, num_shards=1)
-    mixed = write_text(tmp_path / "mixed.tfrecord", whole.read_bytes() + other.read_bytes())
-    assert problems(input_file=[str(whole)], vocab_file=vocab_file) == []
-    count = verify(VerificationOptions([str(whole)])).records
+    # A learned vocabulary of a different size: only the last words differ.
+    smaller = write_vocab(tmp_path / "smaller.txt", pathlib.Path(vocab_file).read_text().splitlines()[:-200])
+    count = make_records(corpus, tmp_path / "whole", num_shards=1).instances
+    make_records((texts, smaller), tmp_path / "other", num_shards=1)
+    content = [(tmp_path / name / "out.tfrecord").read_bytes() for name in ("whole", "other")]
+    mixed = write_text(tmp_path / "mixed.tfrecord", b"".join(content))
     (told,) = problems(input_file=[mixed], vocab_file=vocab_file)
     assert "which WordPiece with this vocabulary never yields after the id before" in told
     assert count <= int(told.split("record ")[1].split()[0]) < count + 20

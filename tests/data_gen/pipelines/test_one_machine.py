@@ -2,104 +2,132 @@
 
 import json
 import pathlib
-from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from data_gen.options import RecordOptions
-from data_gen.pipelines import one_machine, outputs
-from official_bert.data import record_reader
+from data_gen.inspection.verification import verify
+from data_gen.options import VerificationOptions
+from data_gen.pipelines import outputs, run_plan
+from official_bert.data import record_codec
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from tests.conftest import WORDS
-from tests.data_gen.samples import Corpus, contents, make_options, make_records, parsed, unmasked
-from tests.make import refusal, write_text, write_vocab
+from tests.data_gen.samples import PREDICTIONS, contents, create_records, make_options, make_records, parse_records
+from tests.make import assert_refused, refusal, write_text, write_vocab
+
+BOTH = pytest.mark.parametrize("algorithm", ["fast", "reference"])
 
 
-def test_shards_of_different_runs_are_not_mixed(corpus: Corpus, tmp_path: pathlib.Path):
-    make_records(corpus, tmp_path)
-    before = contents(tmp_path)
-    told = refusal(make_records, corpus, tmp_path, random_seed=5)
+@BOTH
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_records_obey_the_rules(algorithm, whole_words, corpus, tmp_path):
+    flags = {"algorithm": algorithm, "num_shards": 1, "do_whole_word_mask": whole_words}
+    summary = make_records(corpus, tmp_path, **flags)
+    found = verify(VerificationOptions(manifest=str(tmp_path / "out.manifest.json"), vocab_file=corpus[1]))
+    assert (found.problems, found.records) == ([], summary.instances)
+    batch = parse_records(tmp_path)
+    assert int(batch["input_mask"].sum()) == summary.tokens
+    assert int(batch["masked_lm_weights"].sum()) == summary.predictions
+    assert int(batch["next_sentence_labels"].sum()) == summary.random_next
+    count = batch["masked_lm_weights"].sum(axis=1)
+    budget = np.clip(np.rint(batch["input_mask"].sum(axis=1) * 0.15), 1, PREDICTIONS)
+    assert (count <= budget if whole_words else count == budget).all()
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("flag", ["random_seed", "exclude_texts", "word_boundaries"])
+def test_records_of_different_runs_are_not_mixed(flag, corpus, tmp_path, monkeypatch):
+    lists = [write_text(tmp_path / name, f"{name}, a text of twenty characters") for name in ("one", "two")]
+    for path in lists:
+        write_text(pathlib.Path(f"{path}.words"), f"{path}\n")
+    one, two = {
+        "random_seed": (1, 2),
+        "exclude_texts": ([lists[0]], [lists[1]]),
+        "word_boundaries": (f"{lists[0]}.words", f"{lists[1]}.words"),
+    }[flag]
+    first = make_options(corpus, tmp_path / "out", do_whole_word_mask=True, **{flag: one})
+    second = make_options(corpus, tmp_path / "out", do_whole_word_mask=True, **{flag: two})
+    with monkeypatch.context() as patch:
+        patch.setattr(run_plan, "plan_run", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            create_records(first)
+    described = "--random_seed was 1 and is 2" if flag == "random_seed" else "other text, "
+    message = rf"contains the unfinished work of a different run \({described}"
+    assert_refused(message, create_records, second)
+    create_records(first)
+    before = contents(tmp_path / "out")
+    told = refusal(create_records, second)
     assert "out.manifest.json" in told
-    assert "--random_seed was 12345 and is 5" in told
+    assert f"--{flag} was " in told
     assert told.count(" was ") == 1
-    (tmp_path / "out.work" / "another").mkdir(parents=True)
-    (tmp_path / "out.manifest.json").unlink()
-    assert "out.work contains the unfinished work of a different run" in refusal(make_records, corpus, tmp_path)
-    assert {name: value for name, value in before.items() if "manifest" not in name} == {
-        path.name: path.read_bytes() for path in tmp_path.glob("*.tfrecord")
-    }
+    assert contents(tmp_path / "out") == before
 
 
-def test_complete_run_is_not_repeated(corpus: Corpus, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+def test_complete_run_is_not_repeated(corpus, tmp_path, capsys):
     first = make_records(corpus, tmp_path)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert make_records(corpus, tmp_path) == first
     assert "already complete" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
-    next(iter(tmp_path.glob("*.tfrecord"))).unlink()  # a missing shard is made again
+    next(tmp_path.glob("*.tfrecord")).unlink()  # a missing shard is made again
     make_records(corpus, tmp_path)
-    assert len(list(tmp_path.glob("*.tfrecord"))) == 3
+    assert {path.name for path in times} == contents(tmp_path).keys()
 
 
-def test_manifest_describes_what_was_made(corpus: Corpus, tmp_path: pathlib.Path):
+def test_manifest_describes_what_was_made(corpus, tmp_path):
     summary = make_records(corpus, tmp_path)
-    described = json.loads((tmp_path / "out.manifest.json").read_text())
-    assert str(tmp_path) not in json.dumps(described)
-    assert sum(shard["records"] for shard in described["shards"]) == summary.instances
-    for shard in described["shards"]:
-        content = (tmp_path / shard["file"]).read_bytes()
-        assert len(content) == shard["bytes"]
-        assert record_reader.count_records(str(tmp_path / shard["file"])) == shard["records"]
+    assert str(tmp_path) not in (tmp_path / "out.manifest.json").read_text()
+    # The numbers of records, the sizes and the hashes are as in the manifest.
+    assert verify(VerificationOptions(manifest=str(tmp_path / "out.manifest.json"))).records == summary.instances
     lines = outputs.describe_outputs(make_options(corpus, tmp_path)).splitlines()
     assert lines == [f"records: {tmp_path}/out-*-of-00003.tfrecord", f"manifest: {tmp_path}/out.manifest.json"]
-    batch = parsed(sorted(tmp_path.glob("*.tfrecord")))
-    assert int(batch["input_mask"].sum()) == summary.tokens
-    assert int(batch["masked_lm_weights"].sum()) == summary.predictions
-    assert int(batch["next_sentence_labels"].sum()) == summary.random_next
 
 
-def test_one_sentence_is_enough(corpus: Corpus, tmp_path: pathlib.Path):
+def test_one_sentence_is_enough(corpus, tmp_path):
     path = write_text(tmp_path / "one.txt", "return the value of the object.\n")
     summary = make_records(([path], corpus[1]), tmp_path / "out")
     assert (summary.text_documents, summary.instances, summary.random_next) == (1, 2, 2)
 
 
-@pytest.mark.parametrize("content", ["\n \n\n", "\n\u200b\n\n"])
-@pytest.mark.parametrize("algorithm", ["reference", "fast"])
-def test_text_without_tokens_is_refused(
-    algorithm: str, content: str, short_options: Callable[..., RecordOptions], tmp_path: pathlib.Path
-):
-    options = short_options(input_file=[write_text(tmp_path / "empty.txt", content)], algorithm=algorithm)
-    assert "the input contains no text" in refusal(one_machine.create_pretraining_data, options)
+@BOTH
+def test_text_that_cannot_be_used_is_refused(algorithm, vocab_file, tmp_path):
+    def make(path: str, **changes: object):
+        return make_records(([path], vocab_file), tmp_path / "out", algorithm=algorithm, num_shards=1, **changes)
+
+    for content in ("\n \n\n", "\n\u200b\n\n"):
+        assert_refused("the input contains no text", make, write_text(tmp_path / "empty.txt", content))
+    assert_refused("cannot read /proc/self/mem: Input/output", make, "/proc/self/mem")
+    latin = write_text(tmp_path / "latin1.txt", b"the cat sat\nthe \xe9 dog\nthe sun\n")
+    message = "latin1.txt, line 2: byte 0xe9 at column 5 is not UTF-8.* --drop_invalid_utf8"
+    assert_refused(message, make, latin, input_format="sentences")
+    assert not list((tmp_path / "out").iterdir())
+    assert make(latin, input_format="sentences", drop_invalid_utf8=True).text_tokens == 3 + 2 + 2
 
 
-@pytest.mark.parametrize("algorithm", ["reference", "fast"])
-def test_a_text_file_that_cannot_be_read_is_named(algorithm: str, short_options: Callable[..., RecordOptions]):
-    options = short_options(input_file=["/proc/self/mem"], algorithm=algorithm)
-    assert "cannot read /proc/self/mem: Input/output" in refusal(one_machine.create_pretraining_data, options)
-
-
-@pytest.mark.parametrize("algorithm", ["fast", "reference"])
-def test_manifest_stores_that_records_keep_accents(algorithm: str, tmp_path: pathlib.Path):
+@BOTH
+def test_manifest_stores_that_records_keep_accents(algorithm, tmp_path):
     text = write_text(tmp_path / "text.txt", "Über uns\nund über euch\n\nuber alles\n")
     vocab = write_vocab(tmp_path / "vocab.txt", [*SPECIAL_TOKENS, "uber", "über"])
-    recorded, ids = {}, {}
-    for name, changes in {"default": {}, "true": {"strip_accents": True}, "false": {"strip_accents": False}}.items():
-        flags = {"algorithm": algorithm, "num_shards": 1, "dupe_factor": 1, **changes}
-        make_records(([text], vocab), tmp_path / name, **flags)
-        recorded[name] = json.loads((tmp_path / name / "out.manifest.json").read_text())["source"]["flags"]
-        ids[name] = set(unmasked(parsed([tmp_path / name / "out.tfrecord"])).ravel().tolist())
-    assert "strip_accents" not in recorded["default"]
-    assert recorded["true"] == recorded["default"]
-    assert recorded["false"] == recorded["default"] | {"strip_accents": False}
-    assert 6 not in ids["default"]
-    assert {5, 6} <= ids["false"]
+    recorded, ids = [], []
+    for strip_accents in (None, True, False):
+        folder = tmp_path / str(strip_accents)
+        flags = {"algorithm": algorithm, "num_shards": 1, "dupe_factor": 1}
+        make_records(([text], vocab), folder, **flags, strip_accents=strip_accents)
+        recorded.append(json.loads((folder / "out.manifest.json").read_text())["source"]["flags"])
+        ids.append(set(record_codec.restore_masked_ids(parse_records(folder)).ravel().tolist()))
+    assert "strip_accents" not in recorded[0]
+    assert recorded[1:] == [recorded[0], {**recorded[0], "strip_accents": False}]
+    assert 6 not in ids[0]
+    assert {5, 6} <= ids[2]
 
 
-def test_a_vocabulary_of_the_other_casing_is_refused(corpus: Corpus, tmp_path: pathlib.Path):
+def test_a_vocabulary_of_the_other_casing_is_refused(corpus, tmp_path):
     cased = write_vocab(tmp_path / "cased.txt", [*WORDS, "Anna", "Berlin"])
     told = refusal(make_records, (corpus[0], cased), tmp_path)
     assert all(part in told for part in ("cased.txt", "'Anna'", "--do_lower_case=false")), told
     told = refusal(make_records, corpus, tmp_path, do_lower_case=False)
     assert all(part in told for part in (corpus[1], "--do_lower_case=true")), told
-    make_records((corpus[0], cased), tmp_path, do_lower_case=False)
+    make_records((corpus[0][:1], cased), tmp_path, do_lower_case=False)

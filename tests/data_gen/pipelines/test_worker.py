@@ -1,59 +1,37 @@
 """The tasks of a worker process."""
 
-import dataclasses
-import json
 import pathlib
-import shutil
-
-import pytest
 
 from data_gen.pipelines import worker
-from data_gen.text import formats, token_store
-from official_bert.tokenization.fast import FastTokenizer
-from tests.data_gen.samples import Corpus, make_options
-from tests.make import run_python
+from data_gen.text import formats
+from tests.data_gen.samples import contents, make_records
+from tests.make import assert_refused, run_python, write_text
+from tests.stored_texts import parquet
 
 
-def test_workers_need_no_tensorflow(corpus: Corpus):
+def test_workers_need_no_tensorflow(corpus):
     code = (
         "import sys; from data_gen.pipelines import one_machine, worker;"
         "from official_bert.tokenization import fast;"
         f"fast.FastTokenizer({corpus[1]!r}).encode(['the value']);"
         "print(sorted({'tensorflow', 'tensorflow_text', 'keras'} & set(sys.modules)))"
     )
-    done = run_python("-c", code, check=True)
-    assert done.stdout == "[]\n"
+    assert run_python("-c", code, check=True).stdout == "[]\n"
 
 
-def test_a_large_file_is_shared_and_a_line_in_it_is_named(
-    corpus: Corpus, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_large_file_is_shared_and_a_line_or_row_in_it_is_named(corpus, tmp_path, monkeypatch):
+    make_records(corpus, tmp_path / "whole")
     monkeypatch.setattr(worker, "_PART_BYTES", 2000)
-    vocab = pathlib.Path(corpus[1]).read_text()
-    text = tmp_path / "text.txt"
-    lines = [line for path in corpus[0] for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines()]
-    text.write_text("\n".join(lines) + "\n")
-    options = make_options(([str(text)], corpus[1]), tmp_path / "out", input_format="sentences")
-    folder = tmp_path / "work"
-    (folder / "x").mkdir(parents=True)
-    (folder / worker.VOCAB).write_text(vocab)
-    (folder / worker.OPTIONS).write_text(json.dumps(dataclasses.asdict(options)))
-    ranges = worker.Worker(str(folder)).do({"file": [0]})["ranges"]
-    assert len(ranges) > 10
-    for part in range(len(ranges)):
-        worker.Worker(str(folder)).do({"part": [0, part]})
-    parts = [worker.get_part_folder(str(folder), 0, part) for part in range(len(ranges))]
-    token_store.join_parts(str(folder / "joined"), parts)
-    (tmp_path / "whole").mkdir()
-    documents = list(formats.read_documents(str(text), "sentences"))
-    tokenizer = FastTokenizer(corpus[1])
-    ids = token_store.choose_id_dtype(tokenizer.vocab)
-    token_store.write_part(str(folder / "whole"), documents, tokenizer.encode, ids, [1])
-    for name in (token_store.IDS, token_store.SENTENCES, token_store.DOCUMENTS):
-        assert (folder / "joined" / name).read_bytes() == (folder / "whole" / name).read_bytes()
-    content = text.read_bytes()
-    text.write_bytes(content + b"the \xe9\n")  # in the last part only
-    shutil.rmtree(parts[-1])
-    (folder / f"part-0-{len(ranges) - 1}.json").unlink()
-    with pytest.raises(worker.TextError, match=rf"text.txt, line {len(lines) + 1}: byte 0xe9 at column 5"):
-        worker.Worker(str(folder)).do({"part": [0, len(ranges) - 1]})
+    assert len(formats.find_ranges(corpus[0][0], "sentences", 2000)) > 10
+    make_records(corpus, tmp_path / "parts")
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+    text = pathlib.Path(corpus[0][0]).read_bytes() + b"\nthe \xe9\n"  # in the last part only
+    path, line = write_text(tmp_path / "text.txt", text), text.count(b"\n")
+    message = f"text.txt, line {line}: byte 0xe9 at column 5"
+    assert_refused(message, make_records, ([path], corpus[1]), tmp_path / "bad", input_format="sentences")
+    path = parquet(tmp_path, [*["some text. " * 300] * 20, None])
+    assert len(formats.find_ranges(path, "parquet", 2000)) > 1
+    for _ in range(2):
+        message = "texts.parquet, row 21: 'text' is null; expected text"
+        assert_refused(message, make_records, ([path], corpus[1]), tmp_path / "bad")
+    assert not contents(tmp_path / "bad")

@@ -1,17 +1,15 @@
 """Writing records to TFRecord files."""
 
-import pathlib
-from collections.abc import Callable
+import os
 
-import pytest
 import tensorflow as tf
 
-from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine, writer
-from official_bert.errors import UserError
+from tests.data_gen.samples import contents
+from tests.make import assert_refused
 
 
-def test_frames_equal_those_of_tensorflow(tmp_path: pathlib.Path):
+def test_frames_equal_those_of_tensorflow(tmp_path):
     contents = [b"", b"a", bytes(range(256)) * 20]
     with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as theirs:
         for content in contents:
@@ -19,17 +17,15 @@ def test_frames_equal_those_of_tensorflow(tmp_path: pathlib.Path):
     assert (tmp_path / "theirs").read_bytes() == writer.frame_records(contents)
 
 
-def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(
-    short_options: Callable[..., RecordOptions], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(short_options, tmp_path, monkeypatch):
     one_machine.create_pretraining_data(short_options())
     (tmp_path / "a.manifest.json").unlink()
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    before = contents(tmp_path)
 
-    def fail(*_: object) -> bytes:
-        raise OSError(28, "No space left on device")
+    def fail(*_: object) -> None:
+        raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("data_gen.pipelines.writer.record_codec.encode", fail)
-    with pytest.raises(UserError, match="cannot write .*: No space left on device"):
-        one_machine.create_pretraining_data(short_options(random_seed=9))
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    monkeypatch.setattr(writer.record_codec, "encode", fail)
+    message = "cannot write .*: No space left on device"
+    assert_refused(message, one_machine.create_pretraining_data, short_options(random_seed=9))
+    assert contents(tmp_path) == before
