@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from data_gen.commands import VERIFY_RECORDS
 from data_gen.inspection.verification import verify
 from data_gen.options import RecordOptions, VerificationOptions
 from data_gen.pipelines import outputs, writer
@@ -16,7 +17,7 @@ from official_bert.utils import files
 from tests import make
 from tests.conftest import WORDS
 from tests.data_gen.inspection.record_samples import CAT, LENGTH, MASK, PREDICTIONS, THE, UNK, good, problems, write
-from tests.make import assert_refused, flip_bits, run_python, write_text, write_vocab
+from tests.make import assert_refused, flip_bits, write_text, write_vocab
 
 
 def write_manifest(counts: dict[str, int], vocab_file: str, **changes: object) -> str:
@@ -216,12 +217,13 @@ def test_files_and_manifest_exclude_each_other(options):
     assert_refused("pass either --input_file", VerificationOptions, **options)
 
 
-def test_command_names_the_record_and_ends_with_1(shards):
+def test_command_names_the_record_and_ends_with_1(shards, capsys):
     flip_bits(shards[2], -20)
-    done = run_python("-m", "official_bert_cli", "verify-records", f"--input_file={','.join(shards)}")
-    assert done.returncode == 1
-    assert f"\nerror: {shards[2]}: record 4 (from 0), near byte" in f"\n{done.stderr}"
-    assert done.stdout.splitlines()[-1] == "files 3, records read 14, errors 1"
+    with pytest.raises(SystemExit, match="1"):
+        VERIFY_RECORDS.run([f"--input_file={','.join(shards)}"])
+    output = capsys.readouterr()
+    assert f"\nerror: {shards[2]}: record 4 (from 0), near byte" in f"\n{output.err}"
+    assert output.out.splitlines()[-1] == "files 3, records read 14, errors 1"
 
 
 def test_records_with_a_different_casing_are_reported(shards, tmp_path):

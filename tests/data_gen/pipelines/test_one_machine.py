@@ -86,9 +86,10 @@ def test_manifest_describes_what_was_made(corpus, tmp_path):
     assert lines == [f"records: {tmp_path}/out-*-of-00003.tfrecord", f"manifest: {tmp_path}/out.manifest.json"]
 
 
-def test_one_sentence_is_enough(corpus, tmp_path):
+@BOTH
+def test_one_sentence_is_enough(algorithm, corpus, tmp_path):
     path = write_text(tmp_path / "one.txt", "return the value of the object.\n")
-    summary = make_records(([path], corpus[1]), tmp_path / "out")
+    summary = make_records(([path], corpus[1]), tmp_path / "out", algorithm=algorithm, num_shards=1)
     assert (summary.text_documents, summary.instances, summary.random_next) == (1, 2, 2)
 
 
