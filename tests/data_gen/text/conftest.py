@@ -1,6 +1,6 @@
-"""A fixture that writes text files with given content."""
+"""A fixture that writes a text file."""
 
-import pathlib
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -9,11 +9,6 @@ from tests.make import write_text
 
 
 @pytest.fixture
-def written(tmp_path: pathlib.Path) -> Callable[[str | bytes], str]:
-    def write(content: str | bytes) -> str:
-        return write_text(tmp_path / "text", content)
-
-    return write
-
-
-Written = Callable[[str | bytes], str]
+def written(tmp_path) -> Callable[[str | bytes], str]:
+    """Writes the content of the file `text` and returns its path."""
+    return functools.partial(write_text, tmp_path / "text")

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import pathlib
 
 import pytest
 from hypothesis import given
@@ -11,25 +10,21 @@ from hypothesis import strategies as st
 from data_gen.text import exclusion
 from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
 from tests import stored_texts
-from tests.make import refusal, write_text
+from tests.make import assert_refused, write_text
 
 TEXT = "A film to see twice, and “again”."
 
 
-@pytest.mark.parametrize(
-    ("document", "is_in"),
-    [
-        ([TEXT], True),
-        (["Before.", "A film to\tsee", "twice,  and “again”.", "After."], True),
-        (["One wordAfilmtoseetwice,and“again”.and more"], True),
-        ([TEXT.lower()], False),
-        (["A film to see twice, and “again”"], False),
-        (["A film to see twice."], False),
-        ([], False),
-        (["x" * 19], False),
-    ],
-)
-def test_comparison_ignores_only_white_space(document: list[str], is_in: bool):
+@pytest.mark.parametrize(("document", "is_in"), [
+    ([TEXT], True),
+    (["Before.", "A film to\tsee", "twice,  and “again”.", "After."], True),
+    (["One wordAfilmtoseetwice,and“again”.and more"], True),
+    ([TEXT.lower()], False),
+    (["A film to see twice, and “again”"], False),
+    ([], False),
+    (["x" * 19], False),
+])  # fmt: skip
+def test_comparison_ignores_only_white_space(document, is_in):
     assert ExcludedTexts([TEXT, "another text of twenty characters"]).is_in(document) is is_in
 
 
@@ -74,31 +69,28 @@ LONG = "twenty characters and more"
         ("dev", f"short\n  {LONG}  \n"),
     ],
 )
-@pytest.mark.parametrize("compressed", [False, True])
-def test_texts_are_read_from_all_file_formats(name: str, content: str, compressed: bool, tmp_path: pathlib.Path):
-    path = write_text(tmp_path / name, content)
-    if compressed:
-        path = write_text(tmp_path / f"{name}.gz", gzip.compress(content.encode()))
-    excluded = exclusion.load([path])
-    assert excluded
-    assert excluded.is_in([LONG])
-    assert not excluded.is_in(["another text of more than twenty characters"])
+def test_texts_are_read_from_all_file_formats(name, content, tmp_path):
+    zipped = write_text(tmp_path / f"{name}.gz", gzip.compress(content.encode()))
+    for path in (write_text(tmp_path / name, content), zipped):
+        excluded = exclusion.load([path])
+        assert excluded.is_in([LONG])
+        assert not excluded.is_in(["another text of more than twenty characters"])
 
 
-def test_texts_are_read_from_parquet(tmp_path: pathlib.Path):
-    excluded = exclusion.load([stored_texts.parquet(tmp_path, [LONG, None])])
-    assert excluded
-    assert excluded.texts == ["".join(LONG.split())]
+def test_texts_are_read_from_parquet(tmp_path):
+    assert exclusion.load([stored_texts.parquet(tmp_path, [LONG, None])]).texts == ["".join(LONG.split())]
 
 
-def test_number_of_excluded_texts_is_printed(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
+def test_number_of_excluded_texts_is_printed(tmp_path, capsys):
     path = write_text(tmp_path / "dev.csv", f"text,label\n{LONG},good\n")
     exclusion.load_described([path])
-    assert capsys.readouterr().out == (
-        "--exclude_texts: leaving out documents that contain any of 1 text (ignoring 3 of fewer than 20 characters)\n"
-    )
-    write_text(tmp_path / "dev.csv", "text,label\ngood,1\n")
-    assert "dev.csv contains no text of at least 20 characters" in refusal(exclusion.load_described, [path])
-    write_text(tmp_path / "dev.csv", "text,label\na,1,2\n")
-    assert "dev.csv, line 2: 3 columns; expected 2" in refusal(exclusion.load_described, [path])
-    assert "--exclude_texts: no file matches" in refusal(exclusion.load_described, [str(tmp_path / "none.csv")])
+    assert "any of 1 text (ignoring 3 of fewer than 20 characters)" in capsys.readouterr().out
+
+
+def test_files_without_a_usable_text_are_refused(tmp_path):
+    for content, message in (
+        ("text,label\ngood,1\n", "dev.csv contains no text of at least 20 characters"),
+        ("text,label\na,1,2\n", "dev.csv, line 2: 3 columns; expected 2"),
+    ):
+        assert_refused(message, exclusion.load_described, [write_text(tmp_path / "dev.csv", content)])
+    assert_refused("--exclude_texts: no file matches", exclusion.load_described, [str(tmp_path / "none.csv")])

@@ -1,7 +1,6 @@
 """The English prose included in every Python installation."""
 
 import os
-import pathlib
 
 import pytest
 
@@ -24,7 +23,7 @@ def test_prose_is_kept_and_code_is_not():
     ]
 
 
-def test_docstrings_of_nested_definitions_are_found(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_docstrings_of_nested_definitions_are_found(tmp_path, monkeypatch):
     (tmp_path / "module.py").write_text(
         "'Module.'\n"
         "try:\n    def a():\n        'A.'\n        class B:\n            'B.'\n"
@@ -38,7 +37,7 @@ def test_docstrings_of_nested_definitions_are_found(tmp_path: pathlib.Path, monk
     assert text.split() == ["Module.", "A.", "B.", "C.", "D.", "E."]
 
 
-def test_same_file_for_both_parts_is_rejected(tmp_path: pathlib.Path):
+def test_same_file_for_both_parts_is_rejected(tmp_path):
     (tmp_path / "link.txt").symlink_to("text.txt")
     options = ProseOptions(output_file=str(tmp_path / "text.txt"), heldout_file=str(tmp_path / "link.txt"))
     assert_refused(r"are both .*link.txt; pass two different files", python_prose.write, options)

@@ -2,41 +2,37 @@
 
 import itertools
 import json
-import pathlib
 import types
 
 import pytest
 import sentencex
 
 from data_gen.text.formats import detect_format, read_documents
-from tests.data_gen.text.conftest import Written
 
 
 @pytest.mark.parametrize("space", "\u00a0\u1680\u2003\u202f\u205f\u3000")
-def test_wide_spaces_before_a_period_are_accepted(space: str, written: Written):
+def test_wide_spaces_before_a_period_are_accepted(space, written):
     text = f"This is plan B{space}. Then he came. 第一{space}。"
     (document,) = read_documents(written(text), "paragraphs")
     assert "Then he came." in document
 
 
-def test_paragraph_stays_unsplit_if_the_splitter_fails(written: Written, monkeypatch: pytest.MonkeyPatch):
-    panic = type("PanicException", (BaseException,), {})
-
-    def fail(language: str, text: str) -> list[str]:
-        raise panic
+def test_paragraph_stays_unsplit_if_the_splitter_fails(written, monkeypatch):
+    def fail(language: str, text: str) -> None:
+        raise type("PanicException", (BaseException,), {})
 
     monkeypatch.setattr("data_gen.text.sentences.sentencex", types.SimpleNamespace(segment=fail))
     assert list(read_documents(written("It is. It was."), "paragraphs")) == [["It is. It was."]]
 
 
-def test_sentence_boundaries_depend_on_the_language(written: Written):
+def test_sentence_boundaries_depend_on_the_language(written):
     path = written("Er kam bzw. ging am 3. Mai z.B. nach Rom.")
     assert [len(document) for document in read_documents(path, "paragraphs", "de")] == [1]
     assert [len(document) for document in read_documents(path, "paragraphs", "en")] == [3]
 
 
 @pytest.mark.parametrize("format", ["paragraphs", "jsonl", "auto"])
-def test_long_line_is_split_like_short_ones(format: str, written: Written):
+def test_long_line_is_split_like_short_ones(format, written):
     sentences = [f"This is sentence {number}, which someone wrote." for number in range(100_000)]
     text = " ".join(sentences)
     assert len(text) > 4_000_000
@@ -44,14 +40,14 @@ def test_long_line_is_split_like_short_ones(format: str, written: Written):
     assert list(read_documents(path, format)) == [sentences]
 
 
-def test_a_big_line_without_sentence_ends_is_one_sentence(written: Written):
+def test_a_big_line_without_sentence_ends_is_one_sentence(written):
     path = written("word " * 1_000_000)
     assert detect_format(path) == "sentences"
     for format in "sentences", "paragraphs":
         assert list(read_documents(path, format)) == [[("word " * 1_000_000).strip()]]
 
 
-def test_real_paragraphs_are_split_like_the_library_does(test_data: pathlib.Path):
+def test_real_paragraphs_are_split_like_the_library_does(test_data):
     path = test_data / "text" / "de_xquad.txt"
     lines = path.read_text(encoding="utf-8-sig").split("\n")
     expected = [

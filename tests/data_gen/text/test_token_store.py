@@ -1,7 +1,6 @@
 """Storage of a tokenized corpus on disk."""
 
 import itertools
-import pathlib
 import random
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from data_gen.text import token_store
 
 
-def test_blocks_cover_every_document_once(tmp_path: pathlib.Path):
+def test_blocks_cover_every_document_once(tmp_path):
     sizes = [random.Random(n).randint(1, 50) for n in range(200)]
 
     def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:

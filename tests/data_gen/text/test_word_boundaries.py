@@ -1,6 +1,5 @@
 """Word boundaries for whole-word masking in languages where BERT's own words are shorter than real words."""
 
-import pathlib
 import random
 import sys
 
@@ -11,7 +10,7 @@ from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries, get_
 from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.exact import SPECIAL_TOKENS
 from official_bert.tokenization.fast import FastTokenizer
-from tests.make import assert_refused
+from tests.make import assert_refused, write_text
 from tests.tokenization.test_exact import CASINGS
 
 WORDS = "机器\n机器学习\n学习者\n模型\nDNA测序\nin\nÜ\nかな\nC++\n"
@@ -54,7 +53,7 @@ def test_words_of_the_basic_tokenizer_are_not_split():
     assert [len(word) for word in group_words(cutter, "文かな机器")] == [1, 2, 2]
 
 
-def test_ids_equal_the_tokenizers_and_both_ways_to_find_words_agree(monkeypatch: pytest.MonkeyPatch):
+def test_ids_equal_the_tokenizers_and_both_ways_to_find_words_agree(monkeypatch):
     rng = random.Random(0)
     pieces = [*LETTERS, *WORDS.split(), "\u200b", "\ud800", "\t", "Σ", "\u0378"]
     texts = ["".join(rng.choices(pieces, k=rng.randrange(12))) for _ in range(2000)]
@@ -74,7 +73,7 @@ def test_ids_equal_the_tokenizers_and_both_ways_to_find_words_agree(monkeypatch:
     assert tokenizer(WORDS).encode(["", " "])[1].tolist() == [0, 0, 0]
 
 
-def test_the_segmenter_finds_words(monkeypatch: pytest.MonkeyPatch):
+def test_the_segmenter_finds_words(monkeypatch):
     pytest.importorskip("rjieba")
     cutter = MarkingTokenizer(tokenizer(WORDS).tokenizer, load("jieba"))
     assert [len(word) for word in group_words(cutter, "我们用机器学习模型。")] == [2, 1, 2, 2, 2, 1]
@@ -90,16 +89,13 @@ def test_the_segmenter_finds_words(monkeypatch: pytest.MonkeyPatch):
     ("\ufeff\n \n", "contains no words"),
     ("机器\n机器 学习\n", "line 2 of --word_boundaries=.*words.txt is '机器 学习', which contains white space"),
 ])  # fmt: skip
-def test_invalid_word_boundaries_are_rejected(content: str | None, message: str, tmp_path: pathlib.Path):
-    path = tmp_path / "words.txt"
+def test_invalid_word_boundaries_are_rejected(content, message, tmp_path):
     if content is not None:
-        path.write_text(content, encoding="utf-8")
-    assert_refused(message, load, str(path))
+        write_text(tmp_path / "words.txt", content)
+    assert_refused(message, load, str(tmp_path / "words.txt"))
 
 
-def test_identity_depends_on_the_list(tmp_path: pathlib.Path):
-    first, second = WordBoundaries(None, "机器\n"), WordBoundaries(None, "机器学习\n")
-    assert first.identity != second.identity
-    path = tmp_path / "words.txt"
-    path.write_text("\ufeff机器\n\n", encoding="utf-8")
-    assert list(load(str(path)).find_spans("用机器")) == [(0, 1, False), (1, 3, True)]
+def test_identity_depends_on_the_list(tmp_path):
+    assert WordBoundaries(None, "机器\n").identity != WordBoundaries(None, "机器学习\n").identity
+    path = write_text(tmp_path / "words.txt", "\ufeff机器\n\n")
+    assert list(load(path).find_spans("用机器")) == [(0, 1, False), (1, 3, True)]

@@ -1,7 +1,5 @@
 """Measurements of a vocabulary."""
 
-import pathlib
-
 import pytest
 
 from data_gen.vocabulary import report
@@ -11,7 +9,7 @@ from official_bert.tokenization.exact import UNK, FullTokenizer
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased-vocab.txt", "bert-base-cased-vocab.txt"])
-def test_measurements_equal_those_of_the_full_tokenizer(name: str, test_data: pathlib.Path):
+def test_measurements_equal_those_of_the_full_tokenizer(name, test_data):
     casing = make_casing("uncased" in name)
     tokenizer = FullTokenizer(str(test_data / "vocab" / name), *casing)
     text = (test_data / "text" / "vi_xquad.txt").read_text(encoding="utf-8") + "y" * 201 + "\u4e86" * 300
@@ -19,9 +17,9 @@ def test_measurements_equal_those_of_the_full_tokenizer(name: str, test_data: pa
     counts.add(text.splitlines())
     figures = report.measure(tokenizer.vocab, counts.counts)
     words = tokenizer.basic_tokenizer.tokenize(text)
-    pieces = tokenizer.tokenize(text)
+    pieces = list(map(tokenizer.tokenize, words))
     assert figures.size == len(tokenizer.vocab)
-    assert figures.pieces_per_word == len(pieces) / len(words)
-    assert figures.unknown == pieces.count(UNK) / len(words)
-    assert figures.whole == sum(tokenizer.tokenize(word) == [word] for word in words) / len(words)
+    assert figures.pieces_per_word == sum(map(len, pieces)) / len(pieces)
+    assert figures.whole == sum(each == [word] for each, word in zip(pieces, words, strict=True)) / len(words)
+    assert figures.unknown == pieces.count([UNK]) / len(pieces)
     assert 0 < figures.unknown < figures.whole < 1
