@@ -5,6 +5,7 @@ import os
 import tensorflow as tf
 
 from data_gen.pipelines import one_machine, writer
+from official_bert.data import record_codec
 from tests.data_gen.samples import contents
 from tests.make import assert_refused
 
@@ -25,7 +26,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(short_options
     def fail(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(writer.record_codec, "encode", fail)
+    monkeypatch.setattr(record_codec, "encode", fail)
     message = "cannot write .*: No space left on device"
     assert_refused(message, one_machine.create_pretraining_data, short_options(random_seed=9))
     assert contents(tmp_path) == before
