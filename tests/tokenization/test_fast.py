@@ -1,5 +1,5 @@
-import pathlib
-import pickle
+import functools
+import itertools
 import random
 import sys
 import unicodedata
@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from official_bert.tokenization import fast
 from official_bert.tokenization.casing import UNCASED, Casing
-from official_bert.tokenization.exact import SPECIAL_TOKENS, BasicTokenizer, FullTokenizer, parse_vocab
+from official_bert.tokenization.exact import SPECIAL_TOKENS, BasicTokenizer
 from official_bert.tokenization.fast import FastBasicTokenizer, FastTokenizer, normal_form
 from tests.conftest import slow_after
-from tests.make import refusal, run_python, write_vocab
 from tests.tokenization.test_exact import ACCENTED, ASSIGNED, CASED, CASINGS, REAL_VOCABULARIES, with_code_points
 
 # Marks that are sorted like accents but not deleted. Only these, capital sigma and unassigned characters are slow.
@@ -28,34 +27,28 @@ STAYING_MARKS = {
 
 
 def assert_exact(tokenizer: FastTokenizer, texts: list[str]) -> None:
-    ids, row_splits = tokenizer.encode(texts)
-    assert ids.dtype == np.int32
-    assert row_splits.dtype == np.int64
-    assert row_splits.shape == (len(texts) + 1,)
-    assert row_splits[0] == 0
-    assert row_splits[-1] == len(ids)
-    for text, start, end in zip(texts, row_splits[:-1].tolist(), row_splits[1:].tolist(), strict=True):
+    ids, splits = tokenizer.encode(texts)
+    assert (ids.dtype, splits.dtype, len(splits)) == (np.int32, np.int64, len(texts) + 1)
+    assert (splits[0], splits[-1]) == (0, len(ids))
+    for text, (start, end) in zip(texts, itertools.pairwise(splits.tolist()), strict=True):
         expected = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
         assert ids[start:end].tolist() == expected, ascii(text)
 
 
-def slow_texts(tokenizer: FastTokenizer, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def find_slow_texts(tokenizer: FastTokenizer, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Returns the texts that are passed as a whole to the exact rules."""
-    found = []
-
-    def tokenize(text: str) -> list[str]:
-        found.append(text)
-        return BasicTokenizer.tokenize(tokenizer.basic_tokenizer, text)
-
+    found: list[str] = []
+    exact = BasicTokenizer(*tokenizer.casing[:2])
     tokenizer.encode(texts)  # looks up the characters beforehand
     with monkeypatch.context() as patch:
-        patch.setattr(tokenizer.basic_tokenizer, "tokenize", tokenize)
+        patch.setattr(tokenizer.basic_tokenizer, "tokenize", lambda text: found.append(text) or exact.tokenize(text))
         tokenizer.encode(texts)
     return found
 
 
 # A character at the start, middle and end of a word, after letters, by itself, and between punctuation.
 CONTEXTS = "a{0}b {0}the e{0} {0} .{0},"
+CONTEXTS_OF_SIGMA = "αΣ{0} αΣ{0}α {0}Σ"
 
 
 def format_contexts(codes: list[int], contexts: str) -> list[str]:
@@ -65,98 +58,81 @@ def format_contexts(codes: list[int], contexts: str) -> list[str]:
     return together + [contexts.format(chr(code)) for code in STAYING_MARKS]
 
 
-@pytest.fixture(scope="module")
-def alphabet(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A vocabulary of all letters, so that every character has its own id and few words are unknown."""
+def make_vocab(codes: list[int]) -> str:
+    """Returns a vocabulary of letters, so that every character has its own id and few words are unknown."""
     # Excludes characters that are stripped as whitespace around a line of the file.
-    letters = [chr(code) for code in ASSIGNED if chr(code).strip()]
-    lines = [*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters)]
-    return write_vocab(tmp_path_factory.mktemp("alphabet") / "vocab.txt", lines)
+    letters = [chr(code) for code in codes if chr(code).strip()]
+    return "\n".join([*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters)]) + "\n"
 
 
-@pytest.fixture(scope="module")
-def tokenizers(alphabet: str) -> dict[Casing, FastTokenizer]:
-    return {casing: FastTokenizer(alphabet, *casing) for casing in CASINGS}
+@functools.cache
+def alphabet(casing: Casing) -> FastTokenizer:
+    return FastTokenizer.from_vocab(make_vocab(ASSIGNED), **casing._asdict())
 
 
 @with_code_points
 @pytest.mark.parametrize("casing", slow_after(1, CASINGS))
-def test_every_assigned_code_point_is_cut_exactly(
-    casing: Casing, codes: list[int], tokenizers: dict[Casing, FastTokenizer]
-):
-    assert_exact(tokenizers[casing], format_contexts(codes, CONTEXTS + " 中{0}{0}"))
+def test_every_assigned_code_point_is_cut_exactly(casing, codes):
+    assert_exact(alphabet(casing), format_contexts(codes, CONTEXTS + " 中{0}{0}"))
 
 
-@pytest.mark.parametrize("casing", slow_after(1, CASINGS))
-def test_only_marks_that_stay_and_capital_sigma_need_the_exact_rules(
-    casing: Casing, tokenizers: dict[Casing, FastTokenizer], monkeypatch: pytest.MonkeyPatch
-):
-    slow = slow_texts(tokenizers[casing], [chr(code) for code in ASSIGNED], monkeypatch)
+@with_code_points
+@pytest.mark.parametrize("casing", [UNCASED, pytest.param(ACCENTED, marks=pytest.mark.slow)])
+def test_capital_sigma_is_lowered_by_its_neighbours_beside_every_code_point(casing, codes):
+    assert_exact(alphabet(casing), [CONTEXTS_OF_SIGMA.format(chr(code)) for code in codes])
+
+
+@with_code_points
+@pytest.mark.parametrize("casing", CASINGS)
+def test_only_marks_that_stay_and_capital_sigma_need_the_exact_rules(casing, codes, monkeypatch):
+    slow = find_slow_texts(alphabet(casing), [chr(code) for code in codes], monkeypatch)
     assert 38 <= len(STAYING_MARKS) < 60  # more with the Unicode data of later versions of Python
     sigma = {ord("Σ")} if casing.do_lower_case else set()
     assert set(map(ord, slow)) == sigma | (STAYING_MARKS if casing.strip_accents else set())
 
 
-def test_normal_form_is_what_a_character_becomes_in_every_context():
-    def forms(characters: str, *casing: bool) -> list[str | None]:
-        return [normal_form(character, BasicTokenizer(*casing[:2])) for character in characters]
+@pytest.mark.parametrize(
+    ("characters", "casing", "forms"),
+    [
+        ("aÉ,中\u3000\u200b", UNCASED, ["a", "e", " , ", " 中 ", " ", ""]),
+        ("aÉ,中\u3000\u200b", CASED, ["a", "É", " , ", " 中 ", " ", ""]),
+        ("각Σ\u302e\u0378\ud800", UNCASED, ["\u1100\u1161\u11a8", *[None] * 4]),
+        ("É각Σ\u302e\u0378", ACCENTED, ["é", "각", None, "\u302e", None]),
+        ("Σ\u302e\u0378\ud800", CASED, ["Σ", "\u302e", None, None]),
+    ],
+)
+def test_normal_form_is_what_a_character_becomes_in_every_context(characters, casing, forms):
+    assert [normal_form(character, BasicTokenizer(*casing[:2])) for character in characters] == forms
 
-    assert forms("aÉ,中\u3000\u200b") == ["a", "e", " , ", " 中 ", " ", ""]
-    assert forms("aÉ,中\u3000\u200b", False) == ["a", "É", " , ", " 中 ", " ", ""]
-    assert forms("각") == ["\u1100\u1161\u11a8"]
-    assert forms("Σ\u302e\u0378\ud800") == [None] * 4
-    assert forms("É각Σ\u302e\u0378", True, False) == ["é", "각", None, "\u302e", None]
-    assert forms("Σ\u302e\u0378\ud800", False) == ["Σ", "\u302e", None, None]
+
+def assert_exact_words(casing: Casing, texts: list[str]) -> None:
+    exact = BasicTokenizer(*casing[:2])
+    expected = [word for text in texts for word in [*exact.tokenize(text), fast.TEXT_END]][:-1]
+    assert FastBasicTokenizer(exact).words(texts) == expected
 
 
 @with_code_points
 @pytest.mark.parametrize("casing", CASINGS)
-def test_fast_words_are_the_exact_ones_for_every_code_point(casing: Casing, codes: list[int]):
-    exact = BasicTokenizer(*casing[:2])
-    fast_tokenizer = FastBasicTokenizer(exact)
+def test_fast_words_are_the_exact_ones_for_every_code_point(casing, codes):
     texts = [CONTEXTS.format(chr(code)) for code in [*codes, 0x378, 0xD800]]
-    for start in range(0, len(texts), 200):
-        some = texts[start : start + 200]
-        assert fast_tokenizer.words(some) == exact_words(exact, some), start
-
-
-def exact_words(exact: BasicTokenizer, texts: list[str]) -> list[str]:
-    return [word for text in texts for word in [*exact.tokenize(text), fast.TEXT_END]][:-1]
+    for start in range(0, len(texts), 2000):
+        assert_exact_words(casing, texts[start : start + 2000])
 
 
 @given(st.lists(st.text()), st.sampled_from(CASINGS))
-def test_fast_words_are_the_exact_ones_of_any_text(texts: list[str], casing: Casing):
-    exact = BasicTokenizer(*casing[:2])
-    assert FastBasicTokenizer(exact).words(texts) == exact_words(exact, texts)
-
-
-@with_code_points
-@pytest.mark.parametrize("casing", [UNCASED, ACCENTED])
-def test_capital_sigma_is_lowered_by_its_neighbours_beside_every_code_point(
-    casing: Casing, codes: list[int], tokenizers: dict[Casing, FastTokenizer]
-):
-    assert_exact(tokenizers[casing], [f"αΣ{chr(code)} αΣ{chr(code)}α {chr(code)}Σ" for code in codes])
-
-
-@with_code_points
-@pytest.mark.parametrize(("name", "casing"), slow_after(2, REAL_VOCABULARIES))
-def test_released_vocabularies_cut_every_assigned_code_point_exactly(
-    name: str, casing: Casing, codes: list[int], test_data: pathlib.Path
-):
-    tokenizer = FastTokenizer(str(test_data / "vocab" / name), *casing)
-    assert_exact(tokenizer, format_contexts(codes, CONTEXTS))
+def test_fast_words_are_the_exact_ones_of_any_text(texts, casing):
+    assert_exact_words(casing, texts)
 
 
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("name", "casing"), REAL_VOCABULARIES)
-def test_real_text_is_cut_exactly_and_the_fast_way(
-    name: str, casing: Casing, every: int, test_data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize(("name", "casing"), slow_after(2, REAL_VOCABULARIES))
+def test_real_text_is_cut_exactly_and_the_fast_way(name, casing, every, test_data, monkeypatch):
     tokenizer = FastTokenizer(str(test_data / "vocab" / name), *casing)
     paths = [*sorted((test_data / "text").glob("*.txt")), test_data / "corpus" / "enwiki" / "wiki_00"]
     lines = [line for path in paths for line in path.read_text(encoding="utf-8").split("\n")][::every]
     assert_exact(tokenizer, lines)
-    assert len(slow_texts(tokenizer, lines, monkeypatch)) < 0.001 * len(lines)
+    assert len(find_slow_texts(tokenizer, lines, monkeypatch)) < 0.001 * len(lines)
+    assert_exact(tokenizer, format_contexts(ASSIGNED[::every], CONTEXTS))
 
 
 # Characters that the two implementations could treat differently: marks, sigmas, ideographs, spaces, control
@@ -180,43 +156,38 @@ LONG_WORDS = st.builds(
 
 
 @given(st.lists(st.one_of(TRICKY_TEXTS, ANY_TEXTS, LONG_WORDS), max_size=8), st.sampled_from(CASINGS))
-@settings(max_examples=600)
-def test_any_texts_are_cut_exactly(tokenizers: dict[Casing, FastTokenizer], texts: list[str], casing: Casing):
-    assert_exact(tokenizers[casing], texts)
+@settings(max_examples=200)
+def test_any_texts_are_cut_exactly(texts, casing):
+    assert_exact(alphabet(casing), texts)
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "ก", "𐐀"])
 @pytest.mark.parametrize("length", [99, 100, 101, 200, 201, 800, 801])
-def test_words_of_over_200_characters_are_unknown(letter: str, length: int, tokenizers: dict[Casing, FastTokenizer]):
-    tokenizer, texts = tokenizers[CASED], ["the", letter * length, "cat"]
-    assert_exact(tokenizer, texts)
-    splits = tokenizer.encode(texts)[1].tolist()
-    pieces = length if length <= 200 else 1
-    assert splits == [0, 3, 3 + pieces, 6 + pieces]
+def test_words_of_over_200_characters_are_unknown(letter, length):
+    assert_exact(alphabet(CASED), ["the", letter * length, "cat"])
+    assert len(alphabet(CASED).encode([letter * length])[0]) == (length if length <= 200 else 1)
 
 
-def test_no_texts_and_empty_texts_have_no_pieces(vocab_file: str):
-    tokenizer = FastTokenizer(vocab_file)
+def test_no_texts_and_empty_texts_have_no_pieces():
     for texts in ([], [""], ["", ""], ["", "\n", " \u200b"]):
-        assert_exact(tokenizer, texts)
-        assert tokenizer.encode(texts)[1].tolist() == [0] * (len(texts) + 1)
-    assert_exact(tokenizer, ["", "the cat", "", "sat.", ""])
+        assert_exact(alphabet(UNCASED), texts)
+        assert not len(alphabet(UNCASED).encode(texts)[0])
+    assert_exact(alphabet(UNCASED), ["", "the cat", "", "sat.", ""])
 
 
-def test_long_texts_many_texts_and_a_full_cache(vocab_file: str, monkeypatch: pytest.MonkeyPatch):
-    texts = ["the cat sat " * (number % 7) + "\u0378 dog" * (number % 11 == 0) for number in range(20_000)]
-    texts[5000] = "the dog ran on the mat. " * 20_000
+def test_long_texts_many_texts_and_a_full_cache(vocab_file, monkeypatch):
+    texts = ["the cat sat " * (number % 7) + "\u0378 dog" * (number % 11 == 0) for number in range(5000)]
+    texts[500] = "the dog ran on the mat. " * 20_000
     assert_exact(FastTokenizer(vocab_file), texts)
-    monkeypatch.setattr(fast, "_BATCH_CHARACTERS", 40)
-    monkeypatch.setattr(fast, "_CACHED_WORDS", 10)
-    monkeypatch.setattr(fast, "_LONGEST_CACHED", 8)
+    for name, value in {"_BATCH_CHARACTERS": 40, "_CACHED_WORDS": 10, "_LONGEST_CACHED": 8}.items():
+        monkeypatch.setattr(fast, name, value)
     rng = random.Random(2)
     words = ["the", "cat.", "unaffable", "dogs", "playing", "of", "zebra", "ΣΑΣ", "\u0903"]
     texts = [" ".join(rng.choices(words, k=rng.choice([0, 1, 3, 100]))) for _ in range(50)]
     assert_exact(FastTokenizer(vocab_file), [*texts, "the" * 50, "cat" + " " * 200])
 
 
-def test_threads_share_the_caches_of_words_and_characters(vocab_file: str, monkeypatch: pytest.MonkeyPatch):
+def test_threads_share_the_caches_of_words_and_characters(vocab_file, monkeypatch):
     monkeypatch.setattr(fast, "_CACHED_WORDS", 5)  # so that the cache is cleared during lookups
     rng = random.Random(3)
     words = [f"{first}{second}" for first in ("the", "cat", "mat", "dog") for second in ("s", "ing", "ed", "x", "y")]
@@ -234,19 +205,6 @@ def test_threads_share_the_caches_of_words_and_characters(vocab_file: str, monke
     assert ids == expected
 
 
-def test_a_tokenizer_that_was_pickled_gives_the_same_ids(vocab_file: str):
-    tokenizer, texts = FastTokenizer(vocab_file), ["the playing cat", "\u0378, Ⅳ"]
-    expected = [each.tolist() for each in tokenizer.encode(texts)]
-    assert [each.tolist() for each in pickle.loads(pickle.dumps(tokenizer)).encode(texts)] == expected
-
-
-def test_the_exact_tokenizer_encodes_the_same_ids(vocab_file: str):
-    for texts in ([], [""], ["the playing cat", "", "Σ, zebra"]):
-        fast_ids, exact_ids = FastTokenizer(vocab_file).encode(texts), FullTokenizer(vocab_file).encode(texts)
-        for one, other in zip(fast_ids, exact_ids, strict=True):
-            np.testing.assert_array_equal(one, other, strict=True)
-
-
 # Equal lines, and lines that are never equal to a word.
 ODD_LINES = [
     *("a", "b", " a ", "##b\t", "", "##", "a b", "##b c", "a-b", "ab-", "##-", "--", "中文", "##中", "###", "##b##b"),
@@ -255,47 +213,26 @@ ODD_LINES = [
 ]
 
 
-@given(
-    st.lists(st.sampled_from([*ODD_LINES, *TRICKY, "-", "##ab", " ", "abc"]), max_size=8).map("".join),
-    st.sampled_from(CASINGS),
-)
+@functools.cache
+def odd_tokenizer(casing: Casing) -> FastTokenizer:
+    vocab = "\n".join([*SPECIAL_TOKENS, *ODD_LINES, "\U0010ffff"]) + "\n"
+    return FastTokenizer.from_vocab(vocab, **casing._asdict())
+
+
+ODD_TEXTS = st.lists(st.sampled_from([*ODD_LINES, *TRICKY, "-", "##ab", " ", "abc", "5"]), max_size=8).map("".join)
+
+
+@given(ODD_TEXTS, st.sampled_from(CASINGS))
 @settings(max_examples=200)
-def test_odd_lines_of_a_vocabulary_change_nothing(
-    odd_tokenizers: dict[Casing, FastTokenizer], text: str, casing: Casing
-):
-    assert_exact(odd_tokenizers[casing], [text])
+def test_odd_lines_of_a_vocabulary_change_nothing(text, casing):
+    assert_exact(odd_tokenizer(casing), [text])
 
 
-@pytest.fixture(scope="module")
-def odd_tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[Casing, FastTokenizer]:
-    path = write_vocab(tmp_path_factory.mktemp("odd") / "vocab.txt", [*SPECIAL_TOKENS, *ODD_LINES])
-    return {casing: FastTokenizer(path, *casing) for casing in CASINGS}
+def test_odd_lines_of_a_vocabulary_leave_the_fast_way_open(monkeypatch):
+    texts = ["a b", "a-b", "中文", "[UNK]", "", "a\x0bb"]
+    assert find_slow_texts(odd_tokenizer(UNCASED), texts, monkeypatch) == []
 
 
-def test_odd_lines_of_a_vocabulary_leave_the_fast_way_open(
-    odd_tokenizers: dict[Casing, FastTokenizer], monkeypatch: pytest.MonkeyPatch
-):
-    assert slow_texts(odd_tokenizers[UNCASED], ["a b", "a-b", "中文", "[UNK]", "", "a\x0bb"], monkeypatch) == []
-
-
-def test_vocabulary_with_very_long_lines(tmp_path: pathlib.Path):
-    tokenizer = FastTokenizer(write_vocab(tmp_path / "vocab.txt", [*SPECIAL_TOKENS, "a" * 2000, "a" * 200, "b"]))
-    assert_exact(tokenizer, ["a" * 200, "b", "a", "", "the\nb", "a" * 2000])
-
-
-def test_vocabulary_may_be_text_or_a_mapping(vocab_file: str):
-    text = pathlib.Path(vocab_file).read_text(encoding="utf-8")
-    texts = ["the playing cat", "a"]
-    for vocab in (text, parse_vocab(text)):
-        found, expected = FastTokenizer.from_vocab(vocab).encode(texts), FastTokenizer(vocab_file).encode(texts)
-        assert [each.tolist() for each in found] == [each.tolist() for each in expected]
-
-
-def test_vocabulary_without_special_tokens_is_refused(tmp_path: pathlib.Path):
-    assert "has 1 tokens, but lacks [PAD]" in refusal(FastTokenizer, write_vocab(tmp_path / "vocab.txt", ["the"]))
-
-
-def test_importing_the_module_does_not_import_tensorflow():
-    code = "import sys, official_bert.tokenization.fast; print('tensorflow' in sys.modules)"
-    done = run_python("-c", code, check=True)
-    assert done.stdout.split() == ["False"]
+def test_vocabulary_with_very_long_lines():
+    vocab = "\n".join([*SPECIAL_TOKENS, "a" * 2000, "a" * 200, "b"])
+    assert_exact(FastTokenizer.from_vocab(vocab), ["a" * 200, "b", "a", "", "the\nb", "a" * 2000])

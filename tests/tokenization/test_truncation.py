@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,20 +62,19 @@ def test_word_windows_contain_whole_words():
     assert truncation.build_word_windows([0], 5, 3) == [(0, 0)]
 
 
-def test_tokens_belong_to_the_window_with_the_most_context():
-    assert truncation.assign_tokens([(0, 5), (3, 8), (6, 9)], 9).tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2]
-    # Token 27 has 2 tokens to its right in the first window (30 tokens), and 3 to its left in the second (10 tokens).
-    assert truncation.assign_tokens([(0, 30), (24, 34)], 34)[27] == 1
-
-
-def test_ties_go_to_the_longer_window_and_then_to_the_earlier_one():
-    assert truncation.assign_tokens([(0, 30), (25, 35)], 35)[27] == 0
-    assert truncation.assign_tokens([(0, 5), (2, 9)], 9).tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 1]
-    assert truncation.assign_tokens([(0, 7), (2, 9)], 9).tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+@pytest.mark.parametrize(("windows", "owners"), [
+    ([(0, 5), (3, 8), (6, 9)], "000011122"),  # the window with the most context
+    ([(0, 30), (24, 34)], "0" * 27 + "1" * 7),  # 2 tokens to the right of token 27 in one, 3 to its left in the other
+    ([(0, 30), (25, 35)], "0" * 28 + "1" * 7),  # in a tie, the longer window
+    ([(0, 5), (2, 9)], "000111111"),
+    ([(0, 7), (2, 9)], "000001111"),  # then the earlier one
+])  # fmt: skip
+def test_tokens_belong_to_the_window_with_the_most_context(windows, owners):
+    assert "".join(map(str, truncation.assign_tokens(windows, len(owners)))) == owners
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
-def test_every_token_belongs_to_a_window_that_contains_it(count: int, room: int, stride: int):
+def test_every_token_belongs_to_a_window_that_contains_it(count, room, stride):
     spans = find_spans(count, room, stride)
     for token, window in enumerate(truncation.assign_tokens(spans, count)):
         start, end = spans[window]
