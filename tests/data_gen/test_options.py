@@ -9,9 +9,7 @@ from tests.make import refusal
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"input_file": []}, "--input_file is empty"),
-    ({"output_file": []}, "--output_file is empty"),
     ({"output_file": ["x", "x"]}, "--output_file contains the same file twice: x and x"),
-    ({"masked_lm_prob": 0.0}, "--masked_lm_prob is 0.0; it must be greater than 0 and less than 1"),
     *(({"masking_rates": rates}, f"--masking_rates is {rates!r}; ") for rates in
       ("80/10", "80/10/20", "eighty", "-10/10/100", "80.0/10/10")),
     ({"vocab_file": "none.txt"}, "there is no file none.txt"),

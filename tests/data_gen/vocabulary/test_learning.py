@@ -101,9 +101,7 @@ def test_a_piece_must_be_frequent_enough(tmp_path):
 @pytest.mark.parametrize(("changes", "message"), [
     ({"vocab_size": 10}, "--vocab_size is 10, .*tokens .5. and .* .27. need 32"),
     ({"vocab_size": 500, "layout": "release"}, "--vocab_size is 500, .*tokens .999. and .* .27. need 1,026"),
-    ({"max_words": 59}, "--max_words is 59, but --vocab_size is 60"),
     ({"heldout_file": ["no-such-file"]}, "--heldout_file: no file matches 'no-such-file'"),
-    ({"do_lower_case": False, "strip_accents": True}, "strip_accents is true, but do_lower_case is false"),
     ({"text": " \n\n"}, "the input contains no text"),
 ])  # fmt: skip
 def test_what_cannot_be_learned_from_is_refused(changes, message, tmp_path):
