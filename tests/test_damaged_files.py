@@ -30,11 +30,12 @@ from official_bert.utils.bad_rows import SKIP, STOP, BadRows
 from tests import stored_texts
 from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, assert_fits, unpacked, write_sample
 from tests.conftest import WORDS, slow_after
-from tests.data import record_samples
+from tests.data_gen.inspection import record_samples
 from tests.make import VOCAB, build_task_model, write_text
 from tests.odd_inputs import odd_json, odd_text
 
 _MAX_MESSAGE = 10_100  # characters
+_RECORDS = [record_samples.good(input_ids=[number] * record_samples.LENGTH) for number in range(9)]
 _TEXT_FILES = {".json", ".jsonl", ".txt", ".csv", ".tsv", ""}
 
 
@@ -78,8 +79,8 @@ def copy_model(library: str, model: str) -> Callable[[pathlib.Path], object]:
 def read_records(folder: pathlib.Path, _: BadRows) -> None:
     path = str(folder / "0.tfrecord")
     records = list(record_reader.read_file(path))
-    expected = [record_samples.encoded(record_samples.values(number), record_samples.SCHEMA) for number in range(9)]
-    assert records == expected[: len(records)]  # a file that ends after a record is complete
+    # A file that ends after a record is complete.
+    assert records == list(map(record_samples.serialize, _RECORDS))[: len(records)]
     assert sum(16 + len(record) for record in records) == files.size(path)
     assert record_reader.count_records(path) == len(records)
 
@@ -147,7 +148,7 @@ FORMATS = {
     "tf_model": Format(copy_model("transformers", "classifier"), read_checkpoint),
     "shards": Format(copy_model("transformers", "safetensors_shards"), read_checkpoint),
     "export": Format(write_export, read_export),
-    "records": Format(lambda folder: record_samples.write(folder / "0.tfrecord", range(9)), read_records),
+    "records": Format(lambda folder: record_samples.write(folder / "0.tfrecord", _RECORDS), read_records),
     "parquet": Format(lambda folder: stored_texts.parquet(folder, _TEXTS), read_rows),
     "arrow": Format(lambda folder: stored_texts.hugging_face(folder, _TEXTS), read_rows),
     "parquet table": Format(
