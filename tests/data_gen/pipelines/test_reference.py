@@ -51,7 +51,7 @@ def test_files_are_read_as_one_text_and_records_are_written_to_the_outputs_in_tu
     short_texts, short_options, tmp_path, monkeypatch
 ):
     """The original also treats several files as one text and writes records to the outputs in turn."""
-    monkeypatch.setattr(writer, "_RECORDS_AT_ONCE", 10)
+    monkeypatch.setattr(writer, "_RECORDS_AT_ONCE", 7)
     two = written(short_options())
     whole = write_text(tmp_path / "whole.txt", "".join(pathlib.Path(path).read_text() for path in short_texts))
     (one,) = written(short_options(input_file=[whole], output_file=[f"{tmp_path}/one.tfrecord"]))
