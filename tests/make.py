@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from official_bert.errors import UserError
@@ -46,6 +47,22 @@ def build_task_model(
 
     spec = SPECS[kind](labels=tuple(map(str, range(num_labels))), num_choices=num_choices, **settings)
     return create_model(spec).build(encoder, seed)
+
+
+def build_text_model(
+    class_name: str = "TextClassifier", config: "BertConfig | None" = None, vocab: str = VOCAB, **settings: Any
+) -> Any:
+    """Returns a small Keras model that takes text. Classifiers and taggers have the labels a and b by default."""
+    import official_bert  # here, since it imports TensorFlow
+
+    if class_name in ("TextClassifier", "TokenTagger"):
+        settings.setdefault("labels", ["a", "b"])
+    return getattr(official_bert, class_name)(config or tiny_config(num_hidden_layers=1), vocab, **settings)
+
+
+def assert_equal_weights(one: "keras.Model", other: "keras.Model", atol: float = 0.0) -> None:
+    for variable, expected in zip(one.variables, other.variables, strict=True):
+        np.testing.assert_allclose(variable, expected, rtol=0, atol=atol, err_msg=variable.path)
 
 
 def write_text(path: pathlib.Path, text: str | bytes) -> str:

@@ -2,16 +2,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-from sklearn.metrics import balanced_accuracy_score, precision_score, recall_score
 
-from official_bert.errors import UserError
 from official_bert.kinds import probabilities
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.names import parse_measure
 from official_bert.kinds.spec import Decisions
 from official_bert.kinds.text_spec import TextExample
-from tests.make import refusal
+from tests.make import assert_refused, refusal
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -19,25 +17,27 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def drawn_classes(rng: np.random.Generator, probabilities: np.ndarray) -> np.ndarray:
-    return (probabilities.cumsum(axis=-1) < rng.random((len(probabilities), 1))).sum(axis=-1)
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-logits))
+
+
+def labelled(*labels) -> list[TextExample]:
+    return [TextExample("", "", None, label) for label in labels]
 
 
 def test_probabilities_are_rescaled_as_if_their_logits_were_divided():
     logits = np.random.default_rng(0).normal(0, 3, (50, 4))
     np.testing.assert_allclose(probabilities.rescale_softmax(softmax(logits), 2.5), softmax(logits / 2.5), rtol=1e-6)
-    sigmoid = 1 / (1 + np.exp(-logits))
-    np.testing.assert_allclose(probabilities.rescale_sigmoid(sigmoid, 2.5), 1 / (1 + np.exp(-logits / 2.5)), rtol=1e-6)
+    np.testing.assert_allclose(probabilities.rescale_sigmoid(sigmoid(logits), 2.5), sigmoid(logits / 2.5), rtol=1e-6)
 
 
 def test_the_temperature_that_made_a_model_too_sure_is_found():
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 2, (20_000, 3))
-    labels = drawn_classes(rng, softmax(logits))  # calibrated: as often right as the probabilities claim
-    head = ClassificationSpec(labels=("a", "b", "c"))
-    examples = [TextExample("", "", None, int(label)) for label in labels]
-    too_sure = softmax(logits * 3)
-    calibrated = head.fit_temperature(too_sure, examples)
+    # Calibrated: as often right as the probabilities claim.
+    labels = (softmax(logits).cumsum(axis=-1) < rng.random((20_000, 1))).sum(axis=-1)
+    examples, too_sure = labelled(*labels.tolist()), softmax(logits * 3)
+    calibrated = ClassificationSpec(labels=("a", "b", "c")).fit_temperature(too_sure, examples)
     assert calibrated.temperature == pytest.approx(3, rel=0.05)
     rescaled = calibrated.calibrate(too_sure)
     np.testing.assert_allclose(rescaled, softmax(logits), atol=0.02)
@@ -45,7 +45,6 @@ def test_the_temperature_that_made_a_model_too_sure_is_found():
     assert figures["before"] > 0.1 > 0.02 > figures["after"]
     (_, _, accuracy_of_all), *_, (_, _, accuracy_of_surest) = figures["coverage"]
     assert accuracy_of_all == np.mean(np.argmax(rescaled, axis=-1) == labels) < accuracy_of_surest
-    # Calibrating again changes nothing.
     again = calibrated.fit_temperature(rescaled, examples)
     assert again.temperature == pytest.approx(calibrated.temperature, rel=0.01)
 
@@ -53,72 +52,62 @@ def test_the_temperature_that_made_a_model_too_sure_is_found():
 def test_labels_by_themselves_are_calibrated_too():
     rng = np.random.default_rng(1)
     logits = rng.normal(0, 2, (10_000, 2))
-    chances = 1 / (1 + np.exp(-logits))
-    examples = [TextExample("", "", None, tuple(np.flatnonzero(row))) for row in rng.random(chances.shape) < chances]
-    head = MultiLabelSpec(labels=("a", "b"))
-    unsure = 1 / (1 + np.exp(-logits / 2))
-    assert head.fit_temperature(unsure, examples).temperature == pytest.approx(0.5, rel=0.05)
+    examples = labelled(*(tuple(np.flatnonzero(row)) for row in rng.random(logits.shape) < sigmoid(logits)))
+    found = MultiLabelSpec(labels=("a", "b")).fit_temperature(sigmoid(logits / 2), examples)
+    assert found.temperature == pytest.approx(0.5, rel=0.05)
 
 
 def test_the_calibration_error_is_what_its_definition_says():
-    confidences = np.array([0.95, 0.95, 0.95, 0.95, 0.65, 0.65])
-    is_right = np.array([1, 1, 1, 0, 0, 1])
+    confidences, is_right = np.array([0.95, 0.95, 0.95, 0.95, 0.65, 0.65]), np.array([1, 1, 1, 0, 0, 1])
     assert probabilities.calibration_error(confidences, is_right) == pytest.approx((0.2 * 4 + 0.15 * 2) / 6)
-    assert probabilities.bin_confidences(confidences, is_right) == [
-        (pytest.approx(0.65), 0.5, 2), (pytest.approx(0.95), 0.75, 4)
-    ]  # fmt: skip
+    bins = probabilities.bin_confidences(confidences, is_right)
+    assert bins == [(pytest.approx(0.65), 0.5, 2), (pytest.approx(0.95), 0.75, 4)]
     assert probabilities.calibration_error(np.ones(3), np.ones(3)) == 0.0
     assert probabilities.calibration_error(np.ones(4), np.array([1, 0, 0, 0])) == 0.75  # the last bin includes 1
 
 
-def f_score(predicted: np.ndarray, right: np.ndarray, beta: float) -> float:
-    hits = (predicted & right).sum()
-    return (1 + beta**2) * hits / (beta**2 * right.sum() + predicted.sum())
+# The score that each measure maximizes, from the numbers of true and false positives, false and true negatives.
+MEASURES = {
+    "accuracy": lambda tp, fp, fn, tn: (tp + tn) / 30,
+    "balanced_accuracy": lambda tp, fp, fn, tn: (tp / (tp + fn) + tn / (tn + fp)) / 2,
+    "f1": lambda tp, fp, fn, tn: 2 * tp / (2 * tp + fp + fn),
+    "f0.5": lambda tp, fp, fn, tn: 1.25 * tp / (1.25 * tp + fp + 0.25 * fn),
+    "f2": lambda tp, fp, fn, tn: 5 * tp / (5 * tp + fp + 4 * fn),
+    "precision=0.4": lambda tp, fp, fn, tn: tp / (tp + fn) if tp / max(tp + fp, 1) >= 0.4 else -1.0,
+    "recall=0.7": lambda tp, fp, fn, tn: tp / max(tp + fp, 1) if tp / (tp + fn) >= 0.7 else -1.0,
+}
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize(
-    "measure", ["f1", "f0.5", "f2", "accuracy", "balanced_accuracy", "precision=0.4", "recall=0.7"]
-)
+@pytest.mark.parametrize("measure", MEASURES)
 def test_no_threshold_is_better_than_the_chosen_one(measure: str, seed: int):
     rng = np.random.default_rng(seed)
     right = rng.random(30) < 0.3
     right[0] = True
     values = np.round(np.clip(rng.normal(0.3 + 0.2 * right, 0.2), 0, 1), 2)  # includes equal values
 
-    def value(threshold: float) -> float:
-        predicted = values > threshold
-        if measure == "accuracy":
-            return float((predicted == right).mean())
-        if measure == "balanced_accuracy":
-            return float(balanced_accuracy_score(right, predicted))
-        name, _, target = measure.partition("=")
-        if target:
-            precision = precision_score(right, predicted, zero_division=0.0)
-            recall = recall_score(right, predicted)
-            given, other = (precision, recall) if name == "precision" else (recall, precision)
-            return other if given >= float(target) else -1.0
-        return f_score(predicted, right, {"f1": 1.0, "f0.5": 0.5, "f2": 2.0}[measure])
+    def score(threshold: float) -> float:
+        above = values > threshold
+        counts = map(np.sum, (above & right, above & ~right, ~above & right, ~above & ~right))
+        return MEASURES[measure](*counts)
 
     (chosen,) = probabilities.choose_thresholds(values[:, None], right[:, None].astype(float), ["a"], measure)
-    best = max(value(threshold) for threshold in [-1.0, *np.unique(values)])  # every set that a threshold can select
-    assert value(chosen) == pytest.approx(best)
+    best = max(score(threshold) for threshold in [-1.0, *np.unique(values)])  # every set that a threshold can select
+    assert score(chosen) == pytest.approx(best)
 
 
-def test_a_precision_that_no_threshold_reaches_is_refused():
+def test_thresholds_at_the_edges_are_defined_or_refused():
+    choose = probabilities.choose_thresholds
     rows, expected = np.array([[0.9], [0.5]]), np.array([[0.0], [1.0]])
-    assert "precision=0.6" in refusal(probabilities.choose_thresholds, rows, expected, ["a"], "precision=0.6")
-    assert probabilities.choose_thresholds(rows, expected, ["a"], "precision=0.5") == (0.25,)
-
-
-def test_the_threshold_closest_to_a_half_is_chosen_among_equally_good_ones():
-    rows, expected = np.array([[0.9], [0.6], [0.3]]), np.array([[1.0], [0.0], [1.0]])  # 0.15 is as accurate as 0.75
-    assert probabilities.choose_thresholds(rows, expected, ["a"], "accuracy") == (0.75,)
-
-
-@pytest.mark.parametrize("measure", ["auc", "precision", "precision=P", "precision=", "recall=0", "recall=1.1", "f1=1"])
-def test_an_unknown_measure_is_refused(measure: str):
-    assert repr(measure) in refusal(parse_measure, measure)
+    assert_refused("precision=0.6", choose, rows, expected, ["a"], "precision=0.6")
+    assert choose(rows, expected, ["a"], "precision=0.5") == (0.25,)
+    # Among equally good thresholds, the closest to a half: 0.15 is as accurate as 0.75.
+    assert choose(np.array([[0.9], [0.6], [0.3]]), np.array([[1.0], [0.0], [1.0]]), ["a"], "accuracy") == (0.75,)
+    rows = np.array([[1.0, 0.0], [0.0, 0.0]])
+    assert_refused("no text with the label b", choose, rows, rows, ["a", "b"], "f1")
+    assert_refused("two classes", ClassificationSpec(labels=("a", "b", "c")).choose_thresholds, [], [], "f1")
+    for measure in ("auc", "precision", "precision=P", "precision=", "recall=0", "recall=1.1", "f1=1"):
+        assert repr(measure) in refusal(parse_measure, measure)
 
 
 @pytest.mark.parametrize("rare", [0, 1])
@@ -126,39 +115,32 @@ def test_the_threshold_of_two_classes_is_that_of_the_rarer_one(rare: int):
     head = ClassificationSpec(labels=("a", "b"))
     of_rare = np.array([0.1, 0.2, 0.3, 0.45, 0.4])
     predictions = np.stack([1 - of_rare, of_rare][:: 1 if rare else -1], axis=-1)
-    examples = [TextExample("", "", None, label) for label in (1 - rare, 1 - rare, 1 - rare, rare, rare)]
+    labels = [1 - rare, 1 - rare, 1 - rare, rare, rare]
+    examples = labelled(*labels)
     before = head.scores(predictions, examples)
     assert (before["roc_auc"], before["average_precision"], before["f1_rare_class"]) == (1.0, 1.0, 0.0)
     for measure in ("f1", "f2", "balanced_accuracy", "recall=1", "precision=1"):
         chosen = head.decide(predictions, examples, Decisions(thresholds=measure))
         assert chosen.thresholds[rare] == pytest.approx(0.35)
         assert sum(chosen.thresholds) == 1.0
-        assert chosen.predicted_labels(predictions) == [example.label for example in examples]
+        assert chosen.predicted_labels(predictions) == labels
         assert chosen.scores(predictions, examples)["f1_rare_class"] == 1.0
     answers = chosen.named_answers(predictions, examples)
-    assert answers["label"] == [head.labels[example.label] for example in examples]
+    assert answers["label"] == [head.labels[label] for label in labels]
     np.testing.assert_allclose(answers["probability"], [0.9, 0.8, 0.7, 0.45, 0.4])
     assert [outcome.certainty for outcome in chosen.outcomes(predictions, examples)] == answers["probability"]
     with_limit = dataclasses.replace(chosen, min_confidence=0.42)
     assert with_limit.named_answers(predictions, examples)["label"][3:] == [head.labels[rare], ""]
-    assert "two classes" in refusal(ClassificationSpec(labels=("a", "b", "c")).choose_thresholds, [], [], "f1")
-
-
-def test_a_label_that_never_occurs_has_no_threshold():
-    rows = np.array([[1.0, 0.0], [0.0, 0.0]])
-    with pytest.raises(UserError, match="no text with the label b, so its threshold"):
-        probabilities.choose_thresholds(rows, rows, ["a", "b"], "f1")
 
 
 def test_a_threshold_is_a_label_s_own():
-    examples = [TextExample("", "", None, label) for label in ((0,), (0, 1), (1,), ())]
+    examples = labelled((0,), (0, 1), (1,), ())
     predictions = np.array([[0.9, 0.1], [0.8, 0.3], [0.7, 0.35], [0.2, 0.05]])
     head = MultiLabelSpec(labels=("a", "b")).choose_thresholds(predictions, examples, "f1")
     np.testing.assert_allclose(head.thresholds, [0.75, 0.2])
     assert head.predicted_labels(predictions) == [(0,), (0, 1), (1,), ()]
-    assert head.named_answers(predictions, examples)["predicted"] == [
-        [True, False], [True, True], [False, True], [False, False]
-    ]  # fmt: skip
+    predicted = head.named_answers(predictions, examples)["predicted"]
+    assert predicted == [[True, False], [True, True], [False, True], [False, False]]
     perfect = {"precision": 1.0, "recall": 1.0, "f1": 1.0, "examples": 2}
     assert head.label_scores(predictions, examples) == {"a": perfect, "b": perfect}
     assert head.settings == {"thresholds": list(head.thresholds)}
@@ -166,8 +148,7 @@ def test_a_threshold_is_a_label_s_own():
 
 def test_an_answer_that_is_not_sure_enough_is_none():
     head = ClassificationSpec(labels=("a", "b"), min_confidence=0.7)
-    predictions = np.array([[0.9, 0.1], [0.4, 0.6], [0.25, 0.75]])
-    examples = [TextExample("", "", None, label) for label in (0, 0, 0)]
+    predictions, examples = np.array([[0.9, 0.1], [0.4, 0.6], [0.25, 0.75]]), labelled(0, 0, 0)
     assert head.named_answers(predictions, examples)["label"] == ["a", "", "b"]
     scores = head.scores(predictions, examples)
     assert (scores["coverage"], scores["accuracy_of_answered"]) == (pytest.approx(2 / 3), 0.5)
@@ -177,9 +158,11 @@ def test_an_answer_that_is_not_sure_enough_is_none():
 
 
 def test_coverage_is_what_each_limit_costs_and_gains():
+    third = 1 / 3
     points = probabilities.compute_coverage(np.array([0.6, 0.9, 0.8]), np.array([0, 1, 1]))
-    two_thirds = pytest.approx(2 / 3)
-    assert points == [
-        (0.0, 1.0, two_thirds), (0.5, 1.0, two_thirds), (0.6, 1.0, two_thirds), (0.7, two_thirds, 1.0),
-        (0.8, two_thirds, 1.0), (0.9, pytest.approx(1 / 3), 1.0),
-    ]  # fmt: skip
+    expected = [
+        *[(limit, 1.0, 2 * third) for limit in (0.0, 0.5, 0.6)],
+        *[(limit, 2 * third, 1.0) for limit in (0.7, 0.8)],
+        (0.9, third, 1.0),
+    ]
+    np.testing.assert_allclose(points, expected)

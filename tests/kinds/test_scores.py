@@ -21,10 +21,9 @@ def test_scores_are_the_known_ones_and_defined_at_the_edges():
     assert scores.matthews(predicted, expected) == pytest.approx((2 * 1 - 1 * 1) / (3 * 3 * 2 * 2) ** 0.5)
     assert scores.pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])) == pytest.approx(1.0)
     assert scores.spearman(np.array([1.0, 2.0, 9.0]), np.array([3.0, 2.0, 1.0])) == pytest.approx(-1.0)
-    constant = np.zeros(3)
-    assert scores.matthews(np.zeros(3, int), np.array([0, 1, 0])) == 0.0
-    assert scores.f1(np.zeros(3, int), np.zeros(3, int)) == 0.0
-    assert scores.pearson(constant, np.arange(3.0)) == scores.spearman(np.arange(3.0), constant) == 0.0
+    zeros = np.zeros(3, int)
+    assert scores.matthews(zeros, np.array([0, 1, 0])) == scores.f1(zeros, zeros) == 0.0
+    assert scores.pearson(zeros, np.arange(3.0)) == scores.spearman(np.arange(3.0), zeros) == 0.0
     assert scores.accuracy([], []) == scores.f1([], []) == scores.matthews([], []) == 0.0
     assert scores.pearson(np.ones(1), np.ones(1)) == 0.0
 
@@ -35,14 +34,11 @@ def test_two_classes_are_scored_by_the_rarer_one():
     known = {"roc_auc": 5 / 6, "average_precision": 5 / 6, "f1_rare_class": 1 / 2}
     for rare in (0, 1):
         probabilities = np.stack([1 - of_rare, of_rare][:: 1 if rare else -1], axis=-1)
-        predicted = np.argmax(probabilities, axis=-1)
-        labels = expected if rare else 1 - expected
+        predicted, labels = np.argmax(probabilities, axis=-1), expected if rare else 1 - expected
         assert scores.two_class_scores(probabilities, predicted, labels) == pytest.approx(known)
-    nothing = dict.fromkeys(scores.TWO_CLASS_SCORES, 0.0)
-    assert scores.two_class_scores(probabilities, predicted, np.zeros(5, int)) == nothing
-
-
-def test_the_second_class_is_the_rare_one_of_a_tie():
+    nothing = scores.two_class_scores(probabilities, predicted, np.zeros(5, int))
+    assert nothing == dict.fromkeys(scores.TWO_CLASS_SCORES, 0.0)
+    # The second class is the rare one of a tie.
     assert [scores.find_rare_class(np.array(labels)) for labels in ([0, 1], [0, 0, 1], [0, 1, 1])] == [1, 1, 0]
 
 

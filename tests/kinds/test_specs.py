@@ -1,10 +1,7 @@
 """Specs work without TensorFlow and Keras."""
 
-import subprocess
-import sys
-
 from official_bert.kinds.all_kinds import SPECS
-from tests.conftest import ROOT
+from tests.make import run_python
 from tests.test_structure import NAMES, find_reachable, list_imports
 
 FRAMEWORKS = {"tensorflow", "tensorflow_text", "keras"}
@@ -21,13 +18,9 @@ for kind, spec in SPECS.items():
 
 
 def test_specs_are_used_where_tensorflow_and_keras_cannot_be_imported():
-    done = subprocess.run([sys.executable, "-c", IMPORT_AND_USE], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == list(SPECS)
-
-
-def test_no_function_of_a_spec_imports_tensorflow_or_keras():
+    done = run_python("-c", IMPORT_AND_USE)
+    assert done.stdout.split() == list(SPECS), done.stderr
     modules = [name for name in find_reachable("official_bert.kinds.all_kinds") if ".kinds." in name]
     assert len(modules) > 15
-    for name in modules:
+    for name in modules:  # imports within functions, too
         assert not {module.split(".")[0] for module in list_imports(NAMES[name])} & FRAMEWORKS, name

@@ -11,17 +11,16 @@ def angled(*degrees: float) -> np.ndarray:
 
 
 def test_ranks_count_what_is_at_least_as_near():
-    candidates = angled(0, 10, 10, 90)
-    ranks, nearest = retrieval.rank_answers(
-        angled(0, 12, 50), candidates, [np.array([0]), np.array([1]), np.array([3, 0])]
-    )
+    answers = [np.array([0]), np.array([1]), np.array([3, 0])]
+    ranks, nearest = retrieval.rank_answers(angled(0, 12, 50), angled(0, 10, 10, 90), answers)
     assert [each.tolist() for each in ranks] == [[1], [2], [3, 4]]
     assert nearest.tolist() == [0, 1, 1]
     scores = retrieval.score_ranks(ranks)
-    assert scores["accuracy_at_1"] == pytest.approx(1 / 3)
-    assert scores["recall_at_1"] == pytest.approx(1 / 3)
+    assert scores["accuracy_at_1"] == scores["recall_at_1"] == pytest.approx(1 / 3)
     assert scores["recall_at_5"] == scores["accuracy_at_10"] == 1.0
     assert scores["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+    ranks, _ = retrieval.rank_answers(np.ones((1, 2)), np.ones((4, 2)), [np.array([2])])
+    assert ranks[0].tolist() == [4]  # equal vectors find nothing
 
 
 def test_recall_is_of_all_answers_and_accuracy_of_any():
@@ -32,17 +31,9 @@ def test_recall_is_of_all_answers_and_accuracy_of_any():
     assert scores["mrr"] == pytest.approx((1 + 1 / 6) / 2)
 
 
-def test_equal_vectors_find_nothing():
-    ranks, _ = retrieval.rank_answers(np.ones((1, 2)), np.ones((4, 2)), [np.array([2])])
-    assert ranks[0].tolist() == [4]
-
-
 def test_a_text_is_found_among_the_second_texts_and_negatives_of_all():
-    examples = [
-        VectorExample("1", ("a", "b", "c")),
-        VectorExample("2", ("a", "d", "c")),  # a second answer
-        VectorExample("3", ("e", "b", "f")),
-    ]
+    # "a" has two answers.
+    examples = [VectorExample(str(number), tuple(texts)) for number, texts in enumerate(("abc", "adc", "ebf"))]
     of_text = dict(zip("abcdef", angled(0, 5, 40, 50, 10, 2), strict=True))
     vectors = np.stack([[of_text[text] for text in example.texts] for example in examples])
     head = VectorSpec(dimensions=(1,))
@@ -53,17 +44,14 @@ def test_a_text_is_found_among_the_second_texts_and_negatives_of_all():
     assert scores["mrr"] == pytest.approx((1 / 2 + 1) / 2)
     assert scores["triplet_accuracy"] == pytest.approx(2 / 3)
     assert scores["mrr_of_1"] == pytest.approx(1 / 4)  # with one dimension, all vectors have the same direction
-    outcomes = head.outcomes(vectors, examples)
-    assert [(each.text, each.expected, each.predicted, each.correct) for each in outcomes] == [
-        ("a", "b / d", "f", False),
-        ("e", "b", "b", True),
-    ]
+    found = [(each.text, each.expected, each.predicted, each.correct) for each in head.outcomes(vectors, examples)]
+    assert found == [("a", "b / d", "f", False), ("e", "b", "b", True)]
 
 
 def test_pairs_with_scores_have_correlations():
-    cosines = np.array([1.0, 0.5, -0.5, 0.0])
+    cosines, expected = np.array([1.0, 0.5, -0.5, 0.0]), [1.0, 0.4, 0.3, 0.1]
     vectors = np.stack([angled(0, 0, 0, 0), angled(*np.rad2deg(np.arccos(cosines)))], 1)
-    examples = [VectorExample("", ("a", "b"), score) for score in (1.0, 0.4, 0.3, 0.1)]
+    examples = [VectorExample("", ("a", "b"), score) for score in expected]
     scores = VectorSpec(objective="cosine").scores(vectors, examples)
     assert scores["spearman"] == pytest.approx(0.8)
-    assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, [1.0, 0.4, 0.3, 0.1])[0, 1], abs=1e-6)
+    assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, expected)[0, 1], abs=1e-6)
