@@ -1,60 +1,224 @@
-"""Text batches for fit, without a model: row weights, and what is random in each epoch."""
+"""Inputs of fit, evaluate and predict: data sets of text and of ids, row weights, and what is random in each epoch."""
 
+import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
+import official_bert
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.keras_models.inputs import EpochCounter, Inputs
 from official_bert.keras_models.masked_lm import MaskedLMHead
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.features import NO_LABEL
 from official_bert.kinds.spec import KindSpec
-from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.fast import FastTokenizer
 from tests.conftest import WORDS
-from tests.make import VOCAB
+from tests.make import VOCAB, assert_refused, build_text_model, refusal, tiny_config
 
-TEXTS = ["the cat sat and a dog ran in the sun", "the cat sat in the sun", "a dog ran"]
-MASKED_LM = MaskedLMHead(
-    masking=DynamicMasking(
-        vocab=FullTokenizer.from_vocab(VOCAB).vocab, max_predictions_per_seq=2, masked_lm_prob=0.3,
-        do_whole_word_mask=False,
+TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 2
+LABELS, NUMBERS = ["good", "bad", "good", "bad"] * 2, np.array([1, 0, 1, 0] * 2)
+CONFIG = tiny_config(num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+slices = tf.data.Dataset.from_tensor_slices
+
+
+def build(run_eagerly: bool = True, **settings) -> official_bert.TextClassifier:
+    model = build_text_model(config=CONFIG, **{"labels": ["bad", "good"], **settings})
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=run_eagerly)
+    return model
+
+
+@pytest.fixture(scope="module")
+def classifier() -> official_bert.TextClassifier:
+    return build(run_eagerly=False)
+
+
+def test_a_data_set_of_ids_trains_as_well():
+    model = build()
+    features = model.head.featurize(model.head.examples(TEXTS, None), model._tokenizer, model.max_seq_length)
+    ids = slices((TEXTS, NUMBERS)).batch(8).map(lambda text, label: (model.preprocessor(text), label))
+    for values in (next(iter(ids))[0], model.preprocessor(tf.constant(TEXTS))):
+        found = tf.boolean_mask(values["input_ids"], values["input_mask"] > 0)
+        np.testing.assert_array_equal(found, features.input_ids)
+    weights = {"good": 3.0, 0: 0.0}
+    history = model.fit(ids, validation_data=(TEXTS, LABELS), class_weight=weights, verbose=0).history
+    assert int(model.optimizer.iterations) == 1
+    losses = -np.log(model.predict(TEXTS)[np.arange(8), NUMBERS])
+    assert history["val_loss"][0] == pytest.approx(losses.mean(), rel=1e-5)
+    assert history["loss"][0] == pytest.approx((3 * NUMBERS * losses).mean(), rel=0.05)  # differs by dropout
+
+
+@pytest.mark.parametrize(("columns", "class_weight", "expected"), [
+    ([np.arange(8.0)], None, np.arange(8.0)), ([np.arange(8.0)[:, None]], None, np.arange(8.0)),
+    ([[2.0] * 8], {"good": 3.0, 0: 0.5}, [6.0, 1.0] * 4), ([], {"good": 3.0, 0: 0.5}, [3.0, 0.5] * 4),
+])  # fmt: skip
+def test_weights_by_text_and_by_class_name_count(columns, class_weight, expected, classifier):
+    data = slices((TEXTS, LABELS, *columns))
+    (batch,) = classifier._create_inputs().convert_data_set(data, 8, EpochCounter(), class_weight)
+    np.testing.assert_array_equal(batch[2], expected)
+
+
+@pytest.mark.parametrize("doc_stride", [None, 4])
+def test_cut_texts_of_a_data_set_are_counted(doc_stride, capsys):
+    model = build(pair=True, max_seq_length=12, doc_stride=doc_stride)
+    firsts = ["the cat sat " * 4, "the dog", "the sun", "a mat in the sun " * 9]  # the first and the last are cut
+    data = slices(((firsts, ["a dog"] * 4), [0, 1, 1, 0])).batch(1)
+    model.fit(data, epochs=3, validation_data=data.take(1), verbose=2)
+    model.fit(data.skip(1).take(2), validation_data=data.skip(1).take(2), verbose=2)
+    model.evaluate(data, verbose=2)
+    model.evaluate(data, steps=1, verbose=2)
+    model.fit(data.repeat(), epochs=2, steps_per_epoch=1, validation_data=data, validation_steps=1, verbose=2)
+    *exact, of_evaluate, of_fit, of_validation = (
+        line for line in capsys.readouterr().out.splitlines() if "max_seq_length" in line
     )
-)  # fmt: skip
+    cut = "cut to 12 tokens (max_seq_length):"
+    assert exact == [
+        f"note: in 3 epochs: {cut} 6 of 12 texts",
+        f"note: validation, in 3 epochs: {cut} 3 of 3 texts",
+        f"note: {cut} 2 of 4 texts",
+    ]
+    assert of_evaluate.startswith(f"note: with batches read ahead: {cut}")
+    assert of_fit.startswith(f"note: in 2 epochs, with batches read ahead: {cut}")
+    assert of_validation.startswith(f"note: validation, in 2 epochs, with batches read ahead: {cut}")
+
+
+# Each class, its settings, and the same examples as lists and as a data set.
+ENDINGS = (["the cat"], [["sat", "ran", "on", "the mat"]])
+WORD_ROWS = tf.ragged.constant([["the", "cat", "sat"], ["a", "dog"]])
+LABEL_SETS = [["a"], [], ["c", "b"]]
+MODELS = {
+    "windows": ("TextClassifier", {"labels": ["bad", "good"], "doc_stride": 2, "max_seq_length": 5},
+                (TEXTS, LABELS), slices((TEXTS, LABELS)).batch(3)),
+    "several": ("TextClassifier", {"labels": ["a", "b", "c"], "multi_label": True}, (TEXTS[:3], LABEL_SETS),
+                slices((tf.constant(TEXTS[:3]), tf.ragged.constant(LABEL_SETS, dtype=tf.string))).batch(2)),
+    "tagger of words": ("TokenTagger", {"labels": ["D", "N", "V"]}, (["the cat sat", "a dog"], ["D N V", "D N"]),
+                        slices((WORD_ROWS, tf.ragged.constant([[0, 1, 2], [0, 1]]))).batch(2)),
+    "answerer with places": ("QuestionAnswerer", {"max_query_length": 8, "doc_stride": 8},
+                             ((["who sat ?"], ["the cat sat"]), ["cat"]),
+                             slices(((["who sat ?"], ["the cat sat"]), (["cat"], [4])))),
+    "choice": ("MultipleChoice", {}, (ENDINGS, [3]), slices((ENDINGS, [3]))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_data_set_of_text_is_the_lists_of_its_examples(name):
+    class_name, settings, (x, y), data = MODELS[name]
+    model = build_text_model(class_name, **settings)
+    expected = model.head.featurize(model.head.examples(x, y), model._tokenizer, model.max_seq_length)
+    model.compile()
+    batches = list(model._create_inputs().prepare_evaluation(data, 32))
+    ids = np.concatenate([batch[0]["input_ids"].numpy().ravel() for batch in batches])
+    np.testing.assert_array_equal(ids[ids > 0], expected.input_ids)
+    for name, values in expected.targets.items():
+        columns = (batch[1][name] if isinstance(batch[1], dict) else batch[1] for batch in batches)
+        targets = np.concatenate([np.ravel(column) for column in columns])
+        np.testing.assert_array_equal(targets[targets != NO_LABEL], np.ravel(values)[np.ravel(values) != NO_LABEL])
+
+
+@pytest.mark.parametrize(("data", "message"), [
+    (slices(TEXTS), "contains no labels"), (slices((np.arange(3), [0, 1, 0])), "specification .*expected a string"),
+    (slices((TEXTS, LABELS)).repeat(), "infinite; pass steps_per_epoch"),
+    (tf.data.Dataset.from_generator(list, (tf.string, tf.int32)), "expected a known shape"),
+    (slices(((TEXTS, TEXTS), LABELS)), "create the model with pair=True"),
+    (slices(({"text": TEXTS, "text_pair": TEXTS}, LABELS)), "create the model with pair=True$"),
+])  # fmt: skip
+def test_a_data_set_that_does_not_fit_is_named(data, message: str, classifier):
+    assert_refused(message, classifier.fit, data, verbose=0)
+
+
+@pytest.mark.parametrize(("columns", "message"), [
+    (([0, 1, 1, 7],), r"y\[1\] is 7; expected one of bad, good, or a number from 0 to 1"),
+    ((["bad", "good", "bad", "fair"],), r"y\[1\] is b'fair'; expected one of bad, good"),
+    (([0, 1, 1, 0], [1.0, 1.0, 1.0, -1.0]), r"sample_weight\[1\] is -1.0; .*, at most 1e\+18"),
+    (([0, 1, 1, 0], np.array([1.0, 1.0, 1.0, 1e39])), r"sample_weight\[1\] is 1e\+39; .*, at most 1e\+18"),
+    (([[1, 0], [1, 0], [1, 0], [1, 7]],), r"y\[1\] is"),
+])  # fmt: skip
+def test_wrong_labels_and_weights_of_a_later_batch_are_named_in_one_line(columns, message: str, classifier):
+    for learn in (classifier.fit, classifier.evaluate):
+        data = slices((TEXTS[:4], *columns)).batch(2)
+        assert_refused(rf"\Ain batch 1 of the data set, {message}.*\Z", learn, data, verbose=0)
+
+
+def test_wrong_numbers_and_labels_of_a_data_set_are_named():
+    several = build(labels=["a", "b", "c"], multi_label=True)
+    message = r"^in batch 0 of the data set, y\[1\] is nan; expected a finite number, at most 1e\+18$"
+    assert_refused(message, build_text_model("TextRegressor").fit, slices((TEXTS[:2], [0.5, np.nan])))
+    expected = "an array of numbers from 0 to 1 for each of a, b, c"
+    assert_refused(expected, several.fit, slices((TEXTS[:2], [[0, 1, 0], [0, 7, 0]])))
+    assert_refused(expected, several.fit, TEXTS[:1], np.array([[1, 0]]))
+    assert_refused(r"y\[0\] is b'a'; expected a list of", several.fit, slices((TEXTS[:3], ["a", "b", "c"])))
+    data = slices((TEXTS[:1], [[1, 0, 0]]))
+    assert_refused("class_weight is for models with one label", several.fit, data, class_weight={"a": 2.0})
+
+
+def test_labels_of_ids_are_checked(classifier):
+    ids = {name: values.numpy() for name, values in classifier.preprocessor(TEXTS[:4]).items()}
+    for message, y in (
+        ("a label is 7; expected a number from 0 to 1", np.array([0, 1, 7, 1])),
+        ("y contains nan; .* at most 1e.18", np.array([0, 1, np.nan, 1])), ("y has 2 values for 4", np.array([0, 1])),
+        ("the examples have no labels", None), (r"y\[3\] is 'fair'; .* bad, good", ["bad", "good", "bad", "fair"]),
+    ):  # fmt: skip
+        for learn in (classifier.fit, classifier.evaluate):
+            assert_refused(f"^{message}", learn, ids, y)
+    assert_refused("^a label is 7; .* from 0 to 1$", classifier.fit, slices((ids, [0, 1, 7, 1])).batch(2))
+    wrong = {**ids, "input_ids": ids["input_ids"] + len(WORDS)}
+    assert_refused(f"^x contains the id .*; expected numbers from 0 to {len(WORDS) - 1}$", classifier.predict, wrong)
+    figures = [classifier.evaluate(ids, y, verbose=0) for y in (["bad", "good"] * 2, np.array([0, 1, 0, 1]))]
+    assert figures[0] == figures[1] == pytest.approx(classifier.evaluate(TEXTS[:4], ["bad", "good"] * 2, verbose=0))
+    np.testing.assert_allclose(tf.nn.softmax(classifier.predict(ids)), classifier.predict(TEXTS[:4]), rtol=1e-5)
+
+
+def test_a_data_set_with_other_keys_is_refused_with_those_that_it_has(classifier):
+    data = slices(({"review": TEXTS, "stars": [1] * 8}, LABELS))
+    for each in (data, data.batch(4)):
+        for method in (classifier.fit, classifier.evaluate, classifier.predict):
+            message = refusal(method, each)
+            assert "the keys review, stars; expected text." in message
+            assert "data.map(lambda columns, labels: (columns['review'], labels))" in message
+    selected = data.map(lambda columns, labels: (columns["review"], labels))
+    np.testing.assert_allclose(classifier.predict(selected), classifier.predict(TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize("doc_stride", [None, 4])
+def test_a_data_set_with_the_key_text_is_read(doc_stride: int | None):
+    model, data = build(doc_stride=doc_stride), slices(({"text": TEXTS}, LABELS)).batch(4)
+    assert model.evaluate(data, verbose=0) == pytest.approx(model.evaluate(TEXTS, LABELS, verbose=0), rel=1e-5)
+    np.testing.assert_allclose(model.predict(data), model.predict(TEXTS), atol=1e-6)
+
+
+# Text batches for fit, without a model.
+TOKENIZER = FastTokenizer.from_vocab(VOCAB, True)
+MASKED_LM = MaskedLMHead(masking=DynamicMasking(TOKENIZER.vocab, 2, masked_lm_prob=0.3, do_whole_word_mask=False))
 
 
 def inputs_for(head: KindSpec) -> Inputs:
     return Inputs(
-        head=head, tokenizer=FastTokenizer.from_vocab(VOCAB, True), max_seq_length=6, seed=3,
-        strategy=tf.distribute.get_strategy(), is_compiled=False,
-        has_one_hot=None,
+        head=head, tokenizer=TOKENIZER, max_seq_length=6, seed=3, strategy=tf.distribute.get_strategy(),
+        is_compiled=False, has_one_hot=None,
     )  # fmt: skip
 
 
 def test_each_window_weighs_as_its_text_does():
     data = inputs_for(ClassificationSpec(labels=("0", "1"), doc_stride=2))
-    examples = data.examples(TEXTS, [0, 1, 0], sample_weight=[2.0, 3.0, 5.0], class_weight={1: 10.0})
-    (inputs, labels, weights), *rest = data.training(examples, 32, False, EpochCounter()).as_numpy_iterator()
-    assert not rest
-    assert len(inputs["input_ids"]) > 2 + len(TEXTS)
-    np.testing.assert_array_equal(np.unique(weights), [2.0, 5.0, 30.0])
-    assert weights.tolist() == sorted(weights, key=[2.0, 30.0, 5.0].index)
+    texts = ["the cat sat and a dog ran in the sun", "the cat sat in the sun", "a dog ran"]
+    examples = data.examples(texts, [0, 1, 0], sample_weight=[2.0, 3.0, 5.0], class_weight={1: 10.0})
+    ((_, labels, weights),) = data.training(examples, 32, False, EpochCounter()).as_numpy_iterator()
+    counts = [(weights == weight).sum() for weight in (2.0, 30.0, 5.0)]
+    assert weights.tolist() == np.repeat([2.0, 30.0, 5.0], counts).tolist()
+    assert counts[0] > counts[1] > 1 == counts[2]
     np.testing.assert_array_equal(labels, weights == 30.0)
-    assert (weights == 2.0).sum() > (weights == 30.0).sum() > 1
 
 
 def test_an_unused_prediction_of_a_masked_lm_has_no_label():
     data = inputs_for(MASKED_LM)
-    batches = data.training(data.examples(["cat"], None), 1, False, EpochCounter())
-    ((_, targets),) = batches.as_numpy_iterator()
+    ((_, targets),) = data.training(data.examples(["cat"], None), 1, False, EpochCounter()).as_numpy_iterator()
     assert targets.tolist() == [[WORDS.index("cat"), NO_LABEL]]
 
 
 def test_a_masked_lm_hides_other_tokens_in_each_epoch_and_text():
-    data, counter = inputs_for(MASKED_LM), EpochCounter()
-    texts = ["the cat sat in the sun"] * 16
+    data, counter, texts = inputs_for(MASKED_LM), EpochCounter(), ["the cat sat in the sun"] * 16
     of_lists = data.training(data.examples(texts, None), 8, False, counter)
-    of_data_set = data.convert_data_set(tf.data.Dataset.from_tensor_slices(texts), 8, counter)
+    of_data_set = data.convert_data_set(slices(texts), 8, counter)
 
     def positions(batches: tf.data.Dataset, epoch: int) -> list[list[list[int]]]:
         counter.on_epoch_begin(epoch)
