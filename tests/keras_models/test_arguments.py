@@ -55,7 +55,8 @@ def test_labels_are_learned_from_y_and_saved(tmp_path, capsys):
         assert_refused(r"has no labels yet; .*labels=\[...\]", call, TEXTS)
     model.save(path)
     model = official_bert.TextClassifier.load(path)
-    encoder = model.backbone.get_weights()
+    encoder = [weight + 0.5 for weight in model.backbone.get_weights()]  # other weights than those of the seed
+    model.backbone.set_weights(encoder)
     model.compile(keras.optimizers.SGD(0.0), metrics=["accuracy"], run_eagerly=True)
     history = model.fit(TEXTS, y, verbose=2).history
     assert "note: learned the labels bad, good, so from y" in capsys.readouterr().out

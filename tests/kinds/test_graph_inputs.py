@@ -19,7 +19,7 @@ def test_pairs_are_packed_as_fine_tuning_packs_them(vocab_file: str):
         tf.ragged.constant([tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)) for text in column], tf.int32)
         for column in zip(*texts, strict=True)
     ]
-    first, second = graph_inputs.truncate(*map(graph_inputs.span_texts, ids), 7)
+    first, second = graph_inputs.truncate(graph_inputs.span_texts(ids[0]), graph_inputs.span_texts(ids[1]), 7)
     packed = graph_inputs.pack(first, second, *tokenizer.convert_tokens_to_ids([CLS, SEP]), drop_empty=True)
     for name, values in padded_inputs(features, np.arange(len(texts)), 7, multiple=7).items():
         np.testing.assert_array_equal(packed[name].numpy(), values, name)

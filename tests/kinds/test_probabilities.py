@@ -1,9 +1,13 @@
 import dataclasses
+import types
+from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from official_bert.kinds import probabilities
+from official_bert.kinds.classification.graph import Graph
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.names import parse_measure
@@ -150,6 +154,9 @@ def test_an_answer_that_is_not_sure_enough_is_none():
     head = ClassificationSpec(labels=("a", "b"), min_confidence=0.7)
     predictions, examples = np.array([[0.9, 0.1], [0.4, 0.6], [0.25, 0.75]]), labelled(0, 0, 0)
     assert head.named_answers(predictions, examples)["label"] == ["a", "", "b"]
+    graph: Any = types.SimpleNamespace(task_spec=head.task_spec("t", 16), scale_logits=lambda logits: logits)
+    in_graph = Graph.answer_logits(graph, tf.math.log(tf.constant(predictions, tf.float32)))
+    assert in_graph["label"].numpy().tolist() == [b"a", b"", b"b"]
     scores = head.scores(predictions, examples)
     assert (scores["coverage"], scores["accuracy_of_answered"]) == (pytest.approx(2 / 3), 0.5)
     assert scores["accuracy"] == pytest.approx(1 / 3)  # of the most likely class, answered or not

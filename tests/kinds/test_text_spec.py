@@ -17,7 +17,7 @@ LONG = " ".join("abcdefghij")
 def read_rows(tokenizer: FastTokenizer, texts: list, max_seq_length: int, doc_stride: int | None = None):
     """Returns the features of texts or pairs of texts, and the tokens of each row as a string."""
     rows = [(text, None) if isinstance(text, str) else text for text in texts]
-    examples = [TextExample(str(number), *row, int(number == 0)) for number, row in enumerate(rows)]
+    examples = [TextExample(str(number), *pair, label=int(number == 0)) for number, pair in enumerate(rows)]
     features = ClassificationSpec(labels=LABELS, doc_stride=doc_stride).featurize(examples, tokenizer, max_seq_length)
     ids = np.split(features.input_ids, features.splits[1:-1])
     return features, [" ".join(tokenizer.convert_ids_to_tokens(row.tolist())) for row in ids]

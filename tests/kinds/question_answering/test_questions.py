@@ -119,8 +119,8 @@ def make_scores(window: Any, start: int, end: int, value: float = 9.0) -> tuple[
 
 def predict(context: str, windows: list[Any], scores: list[Any], version_2: bool = False, **settings: int):
     """Returns the prediction for a question about a context."""
-    questions = [Question("q", "cat dog mat", context, None)]
-    (prediction,) = candidates.predict(questions, windows, *zip(*scores, strict=True), version_2, **settings)
+    (starts, ends), questions = zip(*scores, strict=True), [Question("q", "cat dog mat", context, None)]
+    (prediction,) = candidates.predict(questions, windows, starts, ends, version_2, **settings)
     return prediction
 
 
@@ -200,7 +200,8 @@ def test_what_is_learnt_of_real_questions_is_answered_to_the_character(limits: L
     questions = random.Random(0).sample(questions, 200)
     windows = split(questions, tokenizer, limits)
     scores = [make_scores(window, window.start_logits, window.end_logits) for window in windows]
-    predictions = candidates.predict(questions, windows, *zip(*scores, strict=True), False, max_answer_length=60)
+    starts, ends = zip(*scores, strict=True)
+    predictions = candidates.predict(questions, windows, starts, ends, False, max_answer_length=60)
     exact = 0
     for question, prediction in zip(questions, predictions, strict=True):
         answer, said = question.answers[0].text.strip(), prediction.best
