@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from official_bert.data.record_reader import read_file
 from official_bert.runs.training_log import TRAIN, read_log
 from tests.conftest import ROOT, WORDS
-from tests.make import run_python, tiny_config, write_text
+from tests.make import run_python, tiny_config, write_text, write_vocab
 
 _PAGE = (ROOT / "docs" / "guides" / "extending.md").read_text(encoding="utf-8")
 _PATCHES = dict(re.findall(r"\*\*(.*?)\.\*\*.*?```diff\n(.*?)```", _PAGE, re.DOTALL))
@@ -24,7 +25,7 @@ _SIZES = ["--max_seq_length=32", "--max_predictions_per_seq=6"]
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A folder with a vocabulary, a configuration and text."""
     folder, rng = tmp_path_factory.mktemp("corpus"), np.random.default_rng(0)
-    write_text(folder / "vocab.txt", "\n".join(WORDS) + "\n")
+    write_vocab(folder / "vocab.txt")
     write_text(folder / "config.json", tiny_config(num_hidden_layers=1, initializer_range=0.2).to_json())
     words = [word for word in WORDS if word.isalpha()]
     documents = ["\n".join(" ".join(rng.choice(words, 9)) for _ in range(8)) for _ in range(20)]
@@ -44,9 +45,8 @@ def patched(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathlib.P
 
 
 def run(tree: pathlib.Path, *arguments: Any) -> str:
-    done = run_python(
-        "-m", "official_bert_cli", *map(str, arguments), folder=tree, environment={"PYTHONPATH": str(tree)}
-    )
+    command = ("-m", "official_bert_cli", *map(str, arguments))
+    done = run_python(*command, folder=tree, environment={"PYTHONPATH": str(tree)})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -55,14 +55,8 @@ def make_records(tree: pathlib.Path, corpus: pathlib.Path, output: pathlib.Path)
     """Makes records with whole-word masking, and returns the masked positions of each."""
     flags = [f"--input_file={corpus / 'text.txt'}", f"--vocab_file={corpus / 'vocab.txt'}", f"--output_file={output}"]
     run(tree, "make-records", *flags, *_SIZES, "--do_whole_word_mask", "--masked_lm_prob=0.2", "--num_workers=1")
-    import tensorflow as tf
-
-    examples = [tf.train.Example.FromString(record) for record in read_file(str(output))]
-    return [[each for each in _values(example, "masked_lm_positions") if each] for example in examples]
-
-
-def _values(example: Any, name: str) -> list[int]:
-    return list(example.features.feature[name].int64_list.value)
+    features = [tf.train.Example.FromString(record).features.feature for record in read_file(str(output))]
+    return [[each for each in feature["masked_lm_positions"].int64_list.value if each] for feature in features]
 
 
 def pretrain(tree: pathlib.Path, corpus: pathlib.Path, output: pathlib.Path) -> tuple[str, list[dict[str, Any]]]:
@@ -73,9 +67,10 @@ def pretrain(tree: pathlib.Path, corpus: pathlib.Path, output: pathlib.Path) -> 
     return run(tree, "pretrain", *flags), read_log(str(output), TRAIN)
 
 
-@pytest.mark.parametrize("title", _PATCHES)
-def test_patches_apply(title: str):
-    subprocess.run(["git", "apply", "--check", "-"], cwd=ROOT, input=_PATCHES[title], text=True, check=True)
+def test_patches_apply():
+    assert len(_PATCHES) > 3
+    for patch in _PATCHES.values():
+        subprocess.run(["git", "apply", "--check", "-"], cwd=ROOT, input=patch, text=True, check=True)
 
 
 @pytest.fixture(scope="module")
@@ -90,15 +85,9 @@ def test_another_attention_is_trained(patched: pathlib.Path, corpus: pathlib.Pat
     assert "modeling/fast/compiled_blocks.py" in told
     # The bias starts at zero: the first step has the same loss, and changes the bias.
     assert log[0]["masked_lm_loss"] == pytest.approx(unchanged[1][0]["masked_lm_loss"], rel=1e-5)
-    code = (
-        "import sys, tensorflow as tf, numpy as np\n"
-        "reader = tf.train.load_checkpoint(sys.argv[1])\n"
-        "shapes = reader.get_variable_to_shape_map()\n"
-        "print([float(np.abs(reader.get_tensor(name)).max()) for name, shape in shapes.items() if shape == [65, 2]])\n"
-    )
-    done = run_python("-c", code, patched / "run" / "ckpt-3", folder=patched)
-    weights = [float(number) for number in done.stdout.strip().strip("[]").split(",")]
-    assert max(weights) > 1e-3
+    reader = tf.train.load_checkpoint(str(patched / "run" / "ckpt-3"))
+    biases = [name for name, shape in reader.get_variable_to_shape_map().items() if shape == [65, 2]]
+    assert max(np.abs(reader.get_tensor(name)).max() for name in biases) > 1e-3
 
 
 @pytest.mark.slow

@@ -1,23 +1,20 @@
 """The pictures in docs/figures equal the output of the scripts that draw them."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.make import run_python
 
 FOLDER = ROOT / "docs" / "figures"
-PRINT = "import {name}; print({name}.draw().to_svg(), end='')"
 
 
 @pytest.mark.parametrize("name", ["data_flow", "encoder_block", "masking"])
 def test_a_picture_is_what_its_script_draws(name: str):
-    command = [sys.executable, "-B", "-c", PRINT.format(name=name)]
-    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=True)
-    assert done.stdout == (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+    drawn = run_python("-B", "-c", f"import {name}; print({name}.draw().to_svg(), end='')", folder=FOLDER).stdout
+    assert drawn == (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", sorted([*FOLDER.glob("*.svg"), *FOLDER.glob("*.png")]), ids=lambda path: path.stem)

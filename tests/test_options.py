@@ -105,7 +105,7 @@ def test_the_limits_of_all_numbers_are_listed():
     assert limits == {text: set(names.split()) for text, names in _LIMITS.items()}
 
 
-# Each row has flags that the command rejects after those of its first example, and what the message must contain.
+# Each row has flags that the command rejects if they follow its first example, and parts of the message.
 _REJECTED = {
     "make-records": [
         ("--nodo_lower_case --strip_accents", "strip_accents do_lower_case"),

@@ -2,12 +2,13 @@
 
 import dataclasses
 import pathlib
+import re
 
 import pytest
 
 from official_bert.commands import RUN_CLASSIFIER, RUN_SQUAD
-from official_bert.errors import UserError
 from official_bert_cli import load
+from tests.make import refusal
 
 # Other required flags of each command.
 NEEDED = {
@@ -30,32 +31,32 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize(("name", "flag"), [(name, flag) for name in SAME for flag in SAME[name].split()])
-def test_the_originals_flags_are_ours(name: str, flag: str):
-    command = load(name)
-    assert command.parse([*NEEDED[name], f"--{flag}"]) != command.parse(NEEDED[name])
-
-
-@pytest.mark.parametrize(
-    ("name", "alias", "flag"), [(name, *row) for name in NEEDED for row in load(name).aliases.items()]
-)
-def test_a_flag_of_another_name_means_the_same(name: str, alias: str, flag: str, tmp_path: pathlib.Path):
-    command = load(name)
-    needed = [each for each in NEEDED[name] if not each.startswith(f"--{flag}=")]
-    value = {"task": "MRPC", "eval_batch_size": "7"}.get(flag, "a/bert_model.ckpt")
-    expected = command.parse([*needed, f"--{flag}={value}"])[0]
-    assert getattr(expected, flag) != next(each.default for each in command.flags() if each.name == flag)
-    assert command.parse([*needed, f"--{alias}={value}"])[0] == expected
-    (tmp_path / "flags").write_text(f"--{alias}={value}\n", encoding="utf-8")
-    assert command.parse([*needed, f"--flagfile={tmp_path / 'flags'}"])[0] == expected
+@pytest.mark.parametrize("name", NEEDED)
+def test_flags_of_the_original_have_the_same_name_or_an_alias_or_name_a_replacement(name: str, tmp_path: pathlib.Path):
+    command, needed = load(name), NEEDED[name]
+    for flag in SAME[name].split():
+        assert command.parse([*needed, f"--{flag}"]) != command.parse(needed), flag
+    for alias, flag in command.aliases.items():
+        others = [each for each in needed if not each.startswith(f"--{flag}=")]
+        value = {"task": "MRPC", "eval_batch_size": "7"}.get(flag, "a/bert_model.ckpt")
+        expected = command.parse([*others, f"--{flag}={value}"])[0]
+        assert getattr(expected, flag) != next(each.default for each in command.flags() if each.name == flag)
+        (tmp_path / "flags").write_text(f"--{alias}={value}\n", encoding="utf-8")
+        for given in (f"--{alias}={value}", f"--flagfile={tmp_path / 'flags'}"):
+            assert command.parse([*others, given])[0] == expected
+    known = {flag.name for variant in [None, *command.variants] for flag in command.flags(variant)}
+    for flag, replacement in command.refused.items():
+        message = refusal(command.parse, [*needed, f"--{flag}=1"])
+        assert message.startswith(f"--{flag} is not a flag of this command")
+        assert message.endswith(replacement)
+        assert set(re.findall(r"--(\w+)", replacement)) <= known, replacement
 
 
 def test_adam_is_corrected_in_finetune_alone(monkeypatch: pytest.MonkeyPatch):
     """The scripts with the original's names follow the original unless the flag is set."""
-    finetune, flag = load("finetune"), "--adam_bias_correction"
-    needed = NEEDED["finetune"]
+    needed, flag = NEEDED["finetune"], "--adam_bias_correction"
     assert not load("pretrain").parse(NEEDED["pretrain"])[0].adam_bias_correction
-    assert finetune.parse(needed)[0].adam_bias_correction
+    assert load("finetune").parse(needed)[0].adam_bias_correction
     found: list[bool] = []
     for command, given in ((RUN_CLASSIFIER, needed), (RUN_SQUAD, needed[1:])):
         script = dataclasses.replace(
@@ -66,21 +67,3 @@ def test_adam_is_corrected_in_finetune_alone(monkeypatch: pytest.MonkeyPatch):
             with pytest.raises(SystemExit):
                 script.run_as_script()
     assert found == [False, True] * 2
-
-
-@pytest.mark.parametrize(
-    ("name", "flag", "message"), [(name, *row) for name in NEEDED for row in load(name).refused.items()]
-)
-def test_a_flag_that_is_not_taken_names_what_is(name: str, flag: str, message: str):
-    with pytest.raises(UserError) as caught:
-        load(name).parse([*NEEDED[name], f"--{flag}=1"])
-    assert str(caught.value).startswith(f"--{flag} is not a flag of this command")
-    assert str(caught.value).endswith(message)
-
-
-def test_what_a_refusal_recommends_is_a_flag():
-    for command in map(load, NEEDED):
-        known = {flag.name for variant in [None, *command.variants] for flag in command.flags(variant)}
-        for message in command.refused.values():
-            named = {word.removeprefix("--").split("=")[0] for word in message.replace("(", "").split() if "--" in word}
-            assert {name.strip(":;,") for name in named} <= known, message

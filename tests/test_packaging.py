@@ -24,9 +24,8 @@ from official_bert.utils.extras import EXTRAS
 from official_bert.version import __version__
 from official_bert_cli import COMMANDS, main
 from tests.conftest import ROOT
-from tests.make import assert_refused
-from tests.test_structure import LAYERS, list_imports
-from tests.utils.test_command_line import Options
+from tests.make import assert_refused, write_text
+from tests.test_structure import LAYERS, list_imports, read
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PLAIN = [Requirement(each) for each in PROJECT["dependencies"]]
@@ -46,15 +45,14 @@ PEERS = {"torch", "transformers"}
 
 
 def read_lines(name: str) -> list[str]:
-    text = re.sub(r"#.*", "", (ROOT / name).read_text(encoding="utf-8"))
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return re.findall(r"^\s*([^#\s][^#]*?)\s*(?:#.*)?$", read(ROOT / name), re.MULTILINE)
 
 
 def read_pins(text: str) -> dict[str, str]:
     return dict(re.findall(r"^([\w.-]+)==([\w.+]+)", text, re.MULTILINE))
 
 
-_DIRECT, _BROUGHT = (ROOT / "constraints.txt").read_text(encoding="utf-8").split("\n# Brought by the packages above.")
+_DIRECT, _BROUGHT = read(ROOT / "constraints.txt").split("\n# Brought by the packages above.")
 PINS = read_pins(_DIRECT)  # of the packages named in requirements*.txt
 
 
@@ -72,29 +70,17 @@ def test_versions_that_answer_wrongly_or_fail_are_not_accepted(name: str, too_ol
 def test_requirements_txt_names_what_most_extras_need():
     include, *listed = read_lines("requirements.txt")
     assert include == "-c constraints.txt"
-    wanted = [
-        *PLAIN,
-        *(
-            each
-            for extra, of in OF_EXTRA.items()
-            if extra not in ("dask", "jieba", "portable", "serve-onnx")
-            for each in of
-        ),
-    ]
-    assert set(listed) == names(wanted)
+    extras = OF_EXTRA.keys() - {"dask", "jieba", "portable", "serve-onnx"}
+    assert set(listed) == names([*PLAIN, *itertools.chain(*map(OF_EXTRA.get, extras))])
     assert {"tensorflow", "keras-nlp", "tensorflow-text", "tensorflow-datasets", "absl-py"} <= set(listed)
 
 
 def test_versions_are_pinned_in_one_file_and_within_the_ranges():
-    listed = [
-        line
-        for name in ("requirements.txt", "requirements-test.txt", "requirements-dev.txt")
-        for line in read_lines(name)
-    ]
-    named = [Requirement(line) for line in listed if not line.startswith("-")]
+    files = ("requirements.txt", "requirements-test.txt", "requirements-dev.txt")
+    named = [Requirement(line) for line in itertools.chain(*map(read_lines, files)) if not line.startswith("-")]
     assert not [each for each in named if each.specifier or each.marker or each.url]
     assert {each.name for each in named} == set(PINS)
-    for requirement in [*PLAIN, *(each for of in OF_EXTRA.values() for each in of)]:
+    for requirement in [*PLAIN, *itertools.chain(*OF_EXTRA.values())]:
         assert PINS[requirement.name] in requirement.specifier, requirement
         assert re.search(r">=\d", str(requirement.specifier)), requirement
 
@@ -135,37 +121,41 @@ def test_the_extra_that_an_error_names_installs_the_package():
 def test_every_package_that_is_imported_is_a_dependency():
     distributions = importlib.metadata.packages_distributions()
     brought = {"google"}  # protobuf, installed by TensorFlow
+    available = sys.stdlib_module_names | brought | PEERS | set(LAYERS).union(*EXTRAS.values())
     for path in (path for tree in LAYERS for path in (ROOT / tree).rglob("*.py")):
-        for name in {each.split(".")[0] for each in list_imports(path)}:
-            if name in sys.stdlib_module_names | brought | PEERS | set(LAYERS).union(*EXTRAS.values()):
-                continue
+        for name in {each.split(".")[0] for each in list_imports(path)} - available:
             installing = {canonicalize_name(each) for each in distributions[name]}
             assert installing & names(PLAIN), f"{path} imports {name}, which pyproject.toml does not have"
 
 
-def test_a_package_that_is_missing_is_named_with_its_extra(capsys: pytest.CaptureFixture[str]):
-    def imports(package: str, extra: str | None) -> Command:
-        def run(_: object) -> None:
-            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+def run_without(package: str, extra: str | None) -> None:
+    """Runs a command whose implementation needs a package that is not installed."""
 
-        return Command(program="s", summary="", main=run, options=(Options,), extra=extra, tensorflow=False)
+    def main() -> None:
+        raise ModuleNotFoundError(name=package)
 
-    for package, extra, wanted in (
-        ("sklearn.metrics", "finetune", "[finetune]"),
-        ("tensorflow_text", "data", "[data]"),
-        ("tensorflow_text", None, "[serve]"),
-        ("tensorflow_datasets.core", "finetune", "[tfds]"),
-        ("rjieba", "finetune", "[jieba]"),
-        ("rjieba", None, "[jieba]"),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            imports(package, extra).run(["--needed=x"])
-        assert ended.value.code == 1
-        said = capsys.readouterr().err
-        missing = package.split(".")[0]
-        assert said == f"error: the package {missing} is not installed; run: pip install '{ROOT}{wanted}'\n"
+    Command(program="s", summary="", main=main, options=(), extra=extra, tensorflow=False).run([])
+
+
+@pytest.mark.parametrize(("package", "extra", "named"), [
+    ("sklearn.metrics", "finetune", "finetune"),
+    ("tensorflow_text", "data", "data"),
+    ("tensorflow_text", None, "serve"),
+    ("tensorflow_datasets.core", "finetune", "tfds"),
+    ("rjieba", "finetune", "jieba"),
+    ("rjieba", None, "jieba"),
+])  # fmt: skip
+def test_a_package_that_is_missing_is_named_with_its_extra(package: str, extra: str | None, named: str, capsys):
+    with pytest.raises(SystemExit, match="1"):
+        run_without(package, extra)
+    missing = package.split(".")[0]
+    expected = f"error: the package {missing} is not installed; run: pip install '{ROOT}[{named}]'\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_module_of_ours_that_is_missing_is_not_explained():
     with pytest.raises(ModuleNotFoundError):
-        imports("official_bert.nowhere", "data").run(["--needed=x"])
+        run_without("official_bert.nowhere", "data")
 
 
 def test_files_of_configs_are_found_from_other_folders(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -175,79 +165,61 @@ def test_files_of_configs_are_found_from_other_folders(tmp_path: pathlib.Path, m
     assert importlib.resources.files("official_bert").joinpath(path).is_file()
     config = BertConfig.from_json_file(str(ROOT / path))
     assert BertConfig.from_name("bert-tiny") == BertConfig.from_name("uncased_L-2_H-128_A-2") == config
-    assert_refused(
-        "no released model is named 'bert'; the names are .*bert-tiny, .*uncased_L-2", BertConfig.from_name, "bert"
-    )
+    assert_refused("'bert'; the names are .*bert-tiny, .*uncased_L-2", BertConfig.from_name, "bert")
     assert find_config("configs/none.json") == "configs/none.json"
     assert find_config("models/none.json") == "models/none.json"
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "cpu_1_hour.flagfile").write_text("--needed=mine\n", encoding="utf-8")
-    assert find_config("configs/cpu_1_hour.flagfile") == "configs/cpu_1_hour.flagfile"
-    command = Command(program="s", summary="", main=print, options=(Options,))
-    assert command.parse(["--flagfile", "configs/cpu_1_hour.flagfile"])[0].needed == ["mine"]
-    flags = ["--input_file=x", "--output_dir=configs/models", "--flagfile=configs/one_gpu.flagfile"]
-    flags += ["--eval_steps=0", "--phase2_num_train_steps=0", f"--bert_config_file={path}"]
-    (training,) = PRETRAIN.parse(flags)
+    own = "configs/cpu_1_hour.flagfile"
+    write_text(tmp_path / own, "--do_train\n--tpu_name=mine\n")
+    assert find_config(own) == own
+    needed = ["--input_file=x", "--output_dir=configs/models", f"--bert_config_file={path}"]
+    (training,) = PRETRAIN.parse([*needed, "--flagfile", own])
     assert (training.bert_config_file, training.output_dir) == (str(ROOT / path), "configs/models")
+    assert training.tpu_name == "mine"
+    flags = ["--flagfile=configs/one_gpu.flagfile", "--eval_steps=0", "--phase2_num_train_steps=0"]
+    assert PRETRAIN.parse([*needed, *flags])[0].train_batch_size != training.train_batch_size
 
 
 def test_official_bert_runs_the_command_that_it_is_given(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    def run(*arguments: str) -> tuple[object, str, str]:
+    def run(*arguments: str, code: int = 0) -> str:
         monkeypatch.setattr(sys, "argv", ["official-bert", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
-        return (ended.value.code, *capsys.readouterr())
+        output = capsys.readouterr()
+        assert ended.value.code == code
+        return output.err if code else output.out
 
-    code, out, _ = run("--help")
-    assert code == 0
-    assert all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in COMMANDS)
-    assert "what to do:" in out
-    code, out, _ = run()
-    assert code == 0
-    first, *steps = out.split("what to do:\n")[1].split("\n\n")[0].splitlines()
-    for line in (first, *steps):
-        assert re.search(r"official-bert ([a-z-]+)", line)[1] in COMMANDS
-    assert len(steps) == 2
-    code, out, _ = run("--version")
-    assert code == 0
+    assert all(re.search(rf"^  {name} ", run("--help"), re.MULTILINE) for name in COMMANDS)
+    assert "what to do:" in run("--help")
+    steps = run().split("what to do:\n")[1].split("\n\n")[0].splitlines()
+    assert len([line for line in steps if re.search(r"official-bert ([a-z-]+)", line)[1] in COMMANDS]) == 3
     versions = ("TensorFlow", "tensorflow-text", "Keras", "ONNX Runtime", "NumPy", "protobuf", "Python")
     expected = "".join(rf", {name} [\d.]+" for name in versions)
-    assert re.fullmatch(rf"official-bert {__version__}{expected}, Linux-\S+\n", out)
-    code, out, _ = run("serve", "--help")
-    assert code == 0
-    assert "usage: official-bert serve --flag=value" in out
-    assert run("srve")[::2] == (1, "error: there is no command srve; did you mean serve?\n")
-    replaced = run("run_squad.py")[::2]
-    assert replaced == (1, "error: there is no command run_squad.py; use official-bert finetune --task=squad\n")
-    assert run("pretrain", "--nothing=1")[::2] == (1, "error: unknown flag --nothing; --help shows all flags\n")
+    assert re.fullmatch(rf"official-bert {__version__}{expected}, Linux-\S+\n", run("--version"))
+    assert "usage: official-bert serve --flag=value" in run("serve", "--help")
+    assert run("srve", code=1) == "error: there is no command srve; did you mean serve?\n"
+    assert "run_squad.py; use official-bert finetune --task=squad\n" in run("run_squad.py", code=1)
+    assert run("pretrain", "--nothing=1", code=1).startswith("error: unknown flag --nothing;")
 
 
 def test_the_page_on_installing_names_every_extra():
-    page = (ROOT / "docs" / "start" / "install.md").read_text(encoding="utf-8")
+    page = read(ROOT / "docs" / "start" / "install.md")
     assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == {*OF_EXTRA, "all"}
     assert f"official_bert-{__version__}-py3-none-any.whl" in page
 
 
 def test_the_citation_names_the_version():
-    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {__version__}\n" in read(ROOT / "CITATION.cff")
 
 
 def test_the_sdist_has_the_changelog_and_the_constraints_and_no_tests(tmp_path: pathlib.Path):
-    for name in ("MANIFEST.in", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt"):
+    files = "MANIFEST.in pyproject.toml README.md LICENSE CHANGELOG.md constraints.txt"
+    modules = "official_bert_cli run_pretraining run_classifier run_squad extract_features"
+    for name in [*files.split(), *(f"{module}.py" for module in modules.split())]:
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "official_bert", tmp_path / "official_bert", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in (
-        "official_bert_cli.py",
-        "run_pretraining.py",
-        "run_classifier.py",
-        "run_squad.py",
-        "extract_features.py",
-    ):
-        shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_a.py").touch()
+    write_text(tmp_path / "tests" / "test_a.py", "")
     code = "import setuptools.build_meta as backend\nbackend.build_sdist('dist')"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True)
     (archive,) = (tmp_path / "dist").iterdir()

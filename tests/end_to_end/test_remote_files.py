@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -26,7 +25,6 @@ from tests.object_store import ObjectStore
 pytestmark = pytest.mark.slow
 TEXT = "".join(f"the cat {word} on the mat .\na dog {word} in the sun .\n\n" for word in ("sat", "ran", "lay") * 20)
 LENGTHS = ("--max_seq_length=32", "--max_predictions_per_seq=5")
-RECORDS = ("--vocab_file=vocab.txt", *LENGTHS)
 
 
 def test_text_becomes_answers_in_a_store(run: Run, bucket: str, tmp_path: pathlib.Path, store: ObjectStore):
@@ -45,12 +43,10 @@ def test_text_becomes_answers_in_a_store(run: Run, bucket: str, tmp_path: pathli
     records = f"--input_file={bucket}/records/*.tfrecord"
     assert "errors 0" in run("verify-records", records, vocab)
 
-    num_tokens = len(files.read_text(f"{bucket}/vocab.txt").splitlines())
-    write_text(tmp_path / "config.json", tiny_config(vocab_size=num_tokens, num_hidden_layers=1).to_json())
-    steps = ("--bert_config_file=config.json", "--num_train_steps=4")
-    train = ("pretrain", "--do_train", records, vocab, *LENGTHS, *steps)
-    refused = run(*train, f"--output_dir={bucket}/run", code=1)
-    assert f"--output_dir: {bucket}/run cannot store checkpoints" in refused
+    write_text(tmp_path / "config.json", tiny_config(num_hidden_layers=1).to_json())
+    model = ("--bert_config_file=config.json", "--vocab_size_from_vocab", "--num_train_steps=4")
+    train = ("pretrain", "--do_train", records, vocab, *LENGTHS, *model)
+    assert f"--output_dir: {bucket}/run cannot store" in run(*train, f"--output_dir={bucket}/run", code=1)
     run(*train, "--output_dir=run")
 
     for target in ("official_bert", "hugging_face", "tf1"):
@@ -62,57 +58,41 @@ def test_text_becomes_answers_in_a_store(run: Run, bucket: str, tmp_path: pathli
     assert "%" in run("fill-mask", f"--model_dir={bucket}/official_bert", "the [MASK] sat on the mat .")
 
     files.write_text(f"{bucket}/texts.csv", "text\n" + "the cat sat on the mat .\n" * 3)
+    texts, vectors = f"--input_file={bucket}/texts.csv", ("--pooling=mean", "--layers=-1", "--max_seq_length=32")
     for name in ("vectors.npy", "vectors.parquet", "vectors.jsonl"):
-        run("features", f"--init={bucket}/hugging_face", f"--input_file={bucket}/texts.csv",
-            f"--output_file={bucket}/{name}", "--pooling=mean", "--layers=-1", "--max_seq_length=32")  # fmt: skip
+        run("features", f"--init={bucket}/hugging_face", texts, f"--output_file={bucket}/{name}", *vectors)
     assert np.load(files.local_copy(f"{bucket}/vectors.npy")).shape == (3, 1, 8)
 
     run("export", f"--model_dir={bucket}/official_bert", f"--export_dir={bucket}/exports", "--encoder")
     assert files.list_folder(f"{bucket}/exports") == ["1"]
-    said = run("predict", f"--export_dir={bucket}/exports", f"--input_file={bucket}/texts.csv",
-               f"--output_file={bucket}/answers.jsonl")  # fmt: skip
+    said = run("predict", f"--export_dir={bucket}/exports", texts, f"--output_file={bucket}/answers.jsonl")
     assert f"Wrote 3 answers to {bucket}/answers.jsonl" in said
     assert len(files.read_text(f"{bucket}/answers.jsonl").splitlines()) == 3
     assert not list(tmp_path.glob("*.part*"))
 
 
-class Killed:
-    """Starts a command in its own process group and kills it while it uploads a file to the store."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._arguments = arguments
-        self._process: subprocess.Popen[str] | None = None
-        self._started = threading.Event()
-
-    def run(self) -> None:
-        command = [sys.executable, "-m", "official_bert_cli", *self._arguments]
-        os.makedirs("temporary", exist_ok=True)  # leftovers are removed together with the test's folder
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": os.path.abspath("temporary")}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        self._process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
-        self._started.set()
-        output, _ = self._process.communicate()
-        assert self._process.returncode == -signal.SIGKILL, output
-
-    def kill(self) -> None:
-        self._started.wait()
-        assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGKILL)
+def kill_while_storing(store: ObjectStore, pattern: str, command: str, *arguments: str) -> None:
+    """Runs a command in its own process group, and kills it when it uploads a file whose name matches."""
+    os.makedirs("temporary", exist_ok=True)  # leftovers are removed together with the test's folder
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": os.path.abspath("temporary")}
+    program = [sys.executable, "-m", "official_bert_cli", command, *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with store.before_storing(pattern, lambda: os.killpg(process.pid, signal.SIGKILL)):
+        process = subprocess.Popen(program, env=environment, start_new_session=True, **pipes)
+        output, _ = process.communicate()
+    assert process.returncode == -signal.SIGKILL, output
 
 
 def test_records_that_were_killed_in_mid_write_are_whole_files_and_gone_on_with(
     run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path, vocab_file: str
 ):
-    (tmp_path / "text.txt").write_text(TEXT)
+    write_text(tmp_path / "text.txt", TEXT)
     flags = ("--input_file=text.txt", f"--vocab_file={vocab_file}", *LENGTHS, "--num_shards=3", "--num_workers=1")
     run("make-records", "--output_file=local.tfrecord", *flags)
-    expected = {f"all-{number:05}-of-00003.tfrecord": (tmp_path / f"local-{number:05}-of-00003.tfrecord").read_bytes()
-                for number in range(3)}  # fmt: skip
+    expected = {path.name.replace("local", "all"): path.read_bytes() for path in tmp_path.glob("local-*.tfrecord")}
     to_store = (f"--output_file={bucket}/all.tfrecord", *flags)
     for pattern in (r"all-00001-.*", r"all\.manifest\.json"):
-        killed = Killed("make-records", *to_store)
-        with store.before_storing(pattern, killed.kill):
-            killed.run()
+        kill_while_storing(store, pattern, "make-records", *to_store)
         shards = set(store.names(bucket)) - {".all.manifest.json.lock"}
         assert shards < {*expected, "all.manifest.json"}
         assert all(files.read_bytes(f"{bucket}/{name}") == expected[name] for name in shards)
@@ -128,49 +108,40 @@ def test_an_export_that_was_killed_in_mid_write_is_none_and_made_anew(
     trained = save_finetuned(tmp_path / "model", CLASSIFICATION)
     export = ("export", f"--model_dir={trained}", f"--export_dir={bucket}/exports")
     files.write_text(f"{bucket}/texts.csv", "text\nthe cat\n")
-    predict = ("predict", f"--export_dir={bucket}/exports", f"--input_file={bucket}/texts.csv",
-               f"--output_file={bucket}/answers.jsonl")  # fmt: skip
-    killed = Killed(*export)
-    with store.before_storing(r"exports/1/variables/.*", killed.kill):
-        killed.run()
+    texts = (f"--input_file={bucket}/texts.csv", f"--output_file={bucket}/answers.jsonl")
+    kill_while_storing(store, r"exports/1/variables/.*", *export)
     assert "exports/1/saved_model.pb" in store.names(bucket)  # only some of the files
-    assert f"{bucket}/exports holds no export" in run(*predict, code=1)
-    predict_version = [each.replace("/exports", "/exports/1") for each in predict]
-    assert f"{bucket}/exports/1 is not complete" in run(*predict_version, code=1)
+    assert f"{bucket}/exports holds no export" in run("predict", f"--export_dir={bucket}/exports", *texts, code=1)
+    refused = run("predict", f"--export_dir={bucket}/exports/1", *texts, code=1)
+    assert f"{bucket}/exports/1 is not complete" in refused
     assert f"{bucket}/exports/1" in run(*export)
     assert not [name for name in store.names(bucket) if "writing" in name]
-    run(*predict)
+    run("predict", f"--export_dir={bucket}/exports", *texts)
     assert len(files.read_text(f"{bucket}/answers.jsonl").splitlines()) == 1
-    served = find_versions(f"{bucket}/exports")
-    assert [*served] == [1]
+    assert [*find_versions(f"{bucket}/exports")] == [1]
     model = loading.load(f"{bucket}/exports/1", threads=1)
     model.warm_up()
     assert model.kind == CLASSIFICATION
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments"),
-    [
-        ("learn-vocabulary", ["--input_file=text.txt", "--vocab_file={}/vocab.txt", "--vocab_size=100"]),
-        ("make-records", [*RECORDS, "--input_file=text.txt", "--output_file={}/all.tfrecord"]),
-        ("make-records", [*RECORDS, "--input_file={}/text.txt", "--output_file=all.tfrecord"]),
-        ("predict", ["--export_dir={}/exports", "--input_file=text.txt", "--output_file=answers.jsonl"]),
-        ("convert", ["--from={}/model", "--to=model", "--to_format=tf1"]),
-    ],
-)
+@pytest.mark.parametrize("command", [
+    "learn-vocabulary --input_file=text.txt --vocab_file={}/vocab.txt --vocab_size=100",
+    "make-records --vocab_file=vocab.txt --input_file=text.txt --output_file={}/all.tfrecord",
+    "make-records --vocab_file=vocab.txt --input_file={}/text.txt --output_file=all.tfrecord",
+    "predict --export_dir={}/exports --input_file=text.txt --output_file=answers.jsonl",
+    "convert --from={}/model --to=model --to_format=tf1",
+])  # fmt: skip
 @pytest.mark.usefixtures("vocab_file")
 def test_a_bucket_that_refuses_is_one_line_and_nothing_is_left(
-    command: str, arguments: list[str], run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path
+    command: str, run: Run, bucket: str, store: ObjectStore, tmp_path: pathlib.Path
 ):
-    (tmp_path / "text.txt").write_text(TEXT)
+    write_text(tmp_path / "text.txt", TEXT)
     for name in ("text.txt", "exports/1/saved_model.pb", "model/bert_config.json"):
         files.write_text(f"{bucket}/{name}", "{}")
     before, local = store.names(bucket), sorted(tmp_path.iterdir())
     store.refuse(bucket)
-    error = run(command, *(each.format(bucket) for each in arguments), code=1)
-    said = [line for line in error.splitlines() if line.startswith("error: ")]
-    assert len(said) == 1
-    assert re.match(rf"error: (--\w+: )?cannot (read|write) {bucket}/.*: (Forbidden|Access Denied)", said[0])
+    (said,) = re.findall("^error: .*", run(*command.format(bucket).split(), code=1), re.MULTILINE)
+    assert re.match(rf"error: (--\w+: )?cannot (read|write) {bucket}/.*: (Forbidden|Access Denied)", said)
     assert store.names(bucket) == before
     assert sorted(tmp_path.iterdir()) == local
 

@@ -2,12 +2,11 @@
 
 import csv
 import gzip
+import itertools
 import json
 import os
 import pathlib
 import re
-import shutil
-import subprocess
 import sys
 from typing import Any
 
@@ -15,32 +14,31 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import ROOT
+from tests.make import run_python, write_text
 
 
 @pytest.fixture
 def installed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """A folder in which processes find the package and the official-bert command, as after an installation."""
-    command = tmp_path / "bin" / "official-bert"
-    command.parent.mkdir()
-    command.write_text(f"#!{sys.executable}\nfrom official_bert_cli import main\n\nmain()\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", str(command.parent), prepend=os.pathsep)
+    command = write_text(
+        tmp_path / "bin" / "official-bert", f"#!{sys.executable}\nfrom official_bert_cli import main\n\nmain()\n"
+    )
+    os.chmod(command, 0o755)
+    monkeypatch.setenv("PATH", os.path.dirname(command), prepend=os.pathsep)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return tmp_path
 
 
 def run(folder: pathlib.Path, script: str, *arguments: str) -> str:
-    command = [sys.executable, str(ROOT / "examples" / script), *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = run_python(ROOT / "examples" / script, *arguments, folder=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
 def test_text_becomes_a_model_that_is_fine_tuned_and_served(installed: pathlib.Path):
-    (installed / "text.txt").write_text(
-        "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")), encoding="utf-8"
-    )
+    pages = (page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    write_text(installed / "text.txt", "".join(pages))
     answers = run(installed, "pretrain.py", "text.txt").split("the [MASK] of a record .\n")[1]
     assert len(re.findall(r"^ +\d+\.\d %  \S+$", answers, re.MULTILINE)) == 5
     scored = run(installed, "finetune.py", str(ROOT / "examples" / "reviews.csv"), "pretrained/model")
@@ -55,12 +53,6 @@ NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 # Lines that report time, and numbers, which differ between runs.
 PROGRESS = re.compile(r".*( left| so far)(; .*)?\n")
 NUMBER = re.compile(r"\d[\d,.:]*(e-?\d+)?s?")
-
-
-def read_notebook(path: pathlib.Path) -> Any:
-    import nbformat  # here, since only slow tests have it
-
-    return nbformat.read(path, as_version=4)
 
 
 def read_outputs(notebook: Any) -> list[list[str]]:
@@ -85,50 +77,42 @@ def read_outputs(notebook: Any) -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_shows_what_it_gives(path: pathlib.Path, installed: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    import nbclient  # here, since only slow tests have these packages
+    import nbformat
+
+    notebook = nbformat.read(path, as_version=4)
+    cells, stored = [cell for cell in notebook.cells if cell.cell_type == "code"], read_outputs(notebook)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert "image/png" in itertools.chain(*stored)
+    assert all(map(any, stored))
+    shown = json.dumps([cell.outputs for cell in cells])
+    for remark in ("oneDNN", "cuInit", "0000 00:00", "cuda", "Warning", "WARNING", str(pathlib.Path.home()), "/tmp/"):
+        assert remark not in shown, remark
     folder = installed / "docs" / "tutorials"
     folder.mkdir(parents=True)
-    (installed / "examples").mkdir()
-    shutil.copy(ROOT / "examples" / "make_table.py", installed / "examples")
+    write_text(installed / "examples" / "make_table.py", (ROOT / "examples" / "make_table.py").read_bytes())
     (installed / "bin" / "python").symlink_to(sys.executable)
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)  # not set in a reader's environment
-    notebook = read_notebook(path)
-    stored = read_outputs(notebook)
-    import nbclient
-
     # Raises an error at the first cell that fails.
     nbclient.NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(folder)}}).execute()
     assert read_outputs(notebook) == stored
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_has_its_outputs_and_no_remarks_of_tensorflow(path: pathlib.Path):
-    notebook = read_notebook(path)
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    pictures = [part for cell in read_outputs(notebook) for part in cell if part == "image/png"]
-    assert pictures
-    assert all(any(cell) for cell in read_outputs(notebook))
-    for remark in ("oneDNN", "cuInit", "0000 00:00", "cuda", "Warning", "WARNING", str(pathlib.Path.home()), "/tmp/"):
-        assert remark not in json.dumps([cell.outputs for cell in cells]), remark
-
-
 def test_the_table_has_two_parts_without_a_common_text(tmp_path: pathlib.Path):
     # Uses fewer modules to save time.
     script = (ROOT / "examples" / "make_table.py").read_text(encoding="utf-8")
-    (tmp_path / "make_table.py").write_text(script.replace("os pathlib shutil tarfile", "shutil"), encoding="utf-8")
-    command = [sys.executable, "make_table.py", "train.csv", "dev.csv"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    parts = []
+    write_text(tmp_path / "make_table.py", script.replace("os pathlib shutil tarfile", "shutil"))
+    shown = run_python("make_table.py", "train.csv", "dev.csv", folder=tmp_path).stdout
+    bodies = []
     for name in ("train.csv", "dev.csv"):
         with open(tmp_path / name, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        assert set(rows[0]) == {"title", "body", "label"}
-        assert {row["label"] for row in rows} == {"files", "mail", "network", "numbers", "tasks"}
-        parts.append({row["body"] for row in rows})
-        assert f"{name} files " in done.stdout
-    assert 300 < len(parts[1]) < len(parts[0])
-    assert not parts[0] & parts[1]
+            titles, texts, labels = zip(*csv.reader(file), strict=True)
+        assert (titles[0], texts[0], labels[0]) == ("title", "body", "label")
+        assert {*labels[1:]} == {"files", "mail", "network", "numbers", "tasks"}
+        bodies.append({*texts[1:]})
+        assert f"{name} files " in shown
+    assert 300 < len(bodies[1]) < len(bodies[0])
+    assert not bodies[0] & bodies[1]
 
 
 @pytest.mark.slow

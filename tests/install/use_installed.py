@@ -44,29 +44,32 @@ for name in ("configs", "tests", "tools"):
 """
 
 SCRIPTS = pathlib.Path(sys.executable).parent
-LEARN = ["--input_file=text.txt", "--vocab_file=learned.txt", "--vocab_size=40"]
-FLAGS = ["--max_seq_length=16", "--max_predictions_per_seq=2"]
+PIP = "python -m pip install --quiet --disable-pip-version-check"
+LENGTHS = "--max_seq_length=16 --max_predictions_per_seq=2"
+LEARN = "official-bert learn-vocabulary --input_file=text.txt --vocab_file=learned.txt --vocab_size=40"
 
 
-def run(*command: str, code: int = 0) -> str:
-    """Runs a program of this environment and returns its output. A nonzero exit code ends the check."""
-    done = subprocess.run([SCRIPTS / command[0], *command[1:]], capture_output=True, text=True, check=False)
+def run(command: str, *arguments: str, code: int = 0) -> str:
+    """Runs a program of this environment and returns its output. Another exit code than `code` ends the check."""
+    program, *words = [*command.split(), *arguments]
+    done = subprocess.run([SCRIPTS / program, *words], capture_output=True, text=True, check=False)
     if done.returncode != code:
-        raise SystemExit(f"error: {' '.join(command)} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+        raise SystemExit(f"error: {command} ended with {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout + done.stderr
 
 
 def install(wheel: str, extras: str) -> None:
     start = time.monotonic()
     requirement = f"{wheel}[{extras}]" if extras else wheel
-    run(
-        "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement, "-c", "constraints.txt"
-    )
+    run(PIP, requirement, "-c", "constraints.txt")
     folder = pathlib.Path(next(path for path in sys.path if path.endswith("site-packages")))
     size = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
-    print(
-        f"  pip install [{extras}]: {time.monotonic() - start:.0f} s, {size / 1e6:,.0f} MB in site-packages", flush=True
-    )
+    seconds = time.monotonic() - start
+    print(f"  pip install [{extras}]: {seconds:.0f} s, {size / 1e6:,.0f} MB in site-packages", flush=True)
+
+
+def write(name: str, text: str) -> None:
+    pathlib.Path(name).write_text(text, encoding="utf-8")
 
 
 def lowest() -> dict[str, str]:
@@ -76,81 +79,61 @@ def lowest() -> dict[str, str]:
 
 
 def check_commands() -> None:
-    commands = run("official-bert", "--help").partition("\ncommands:\n")[2].partition("\n\n")[0]
+    commands = run("official-bert --help").partition("\ncommands:\n")[2].partition("\n\n")[0]
     listed = re.findall(r"^  ([a-z-]+) ", commands, re.MULTILINE)
     assert len(listed) > 12, listed
     for name in listed:
-        assert f"official-bert {name}" in run("official-bert", name, "--help"), name
-    assert "did you mean serve?" in run("official-bert", "sevre", code=1)
+        assert f"official-bert {name}" in run(f"official-bert {name} --help"), name
+    assert "did you mean serve?" in run("official-bert sevre", code=1)
 
 
 def check_plain(folder: str) -> None:
-    assert "pip install 'official-bert[serve] @ file://" in run("official-bert", "serve", f"--model=a={folder}", code=1)
-    learn = [
-        "official-bert",
-        "learn-vocabulary",
-        "--input_file=text.txt",
-        "--vocab_file=learned.txt",
-        "--vocab_size=40",
-    ]
-    assert "pip install 'official-bert[data] @ file://" in run(*learn, code=1)
-    run("python", "-c", WRITE_RECORDS)
+    assert "pip install 'official-bert[serve] @ file://" in run(f"official-bert serve --model=a={folder}", code=1)
+    assert "pip install 'official-bert[data] @ file://" in run(LEARN, code=1)
+    run("python -c", WRITE_RECORDS)
     config = {"vocab_size": len(WORDS), "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
               "intermediate_size": 16, "max_position_embeddings": 32, "type_vocab_size": 2}  # fmt: skip
-    pathlib.Path("config.json").write_text(json.dumps(config), encoding="utf-8")
-    train = [*FLAGS, "--bert_config_file=config.json", "--do_train", "--train_batch_size=4", "--vocab_file=vocab.txt"]
-    train += [
-        "--num_train_steps=2",
-        "--num_warmup_steps=1",
-        "--output_dir=model",
-    ]
+    write("config.json", json.dumps(config))
     # A recipe of the installed configs, with a smaller model.
-    said = run(
-        "official-bert", "pretrain", "--flagfile=configs/cpu_10_minutes.flagfile", "--input_file=hand.tfrecord", *train
-    )
-    assert "the run is in model" in said
-    assert "cat" in run("official-bert", "fill-mask", "--model_dir=model", "--top_k=18", "the [MASK] sat .")
-    run("python", "-c", LOAD)
+    train = "official-bert pretrain --flagfile=configs/cpu_10_minutes.flagfile --input_file=hand.tfrecord --do_train"
+    train += " --bert_config_file=config.json --vocab_file=vocab.txt --output_dir=model --train_batch_size=4"
+    assert "the run is in model" in run(f"{train} {LENGTHS} --num_train_steps=2 --num_warmup_steps=1")
+    assert "cat" in run("official-bert fill-mask --model_dir=model --top_k=18", "the [MASK] sat .")
+    run("python -c", LOAD)
 
 
 def check_data() -> None:
-    run("official-bert", "learn-vocabulary", *LEARN)
-    records = ["--input_file=text.txt", "--output_file=made.tfrecord", "--vocab_file=learned.txt", *FLAGS]
-    run("official-bert", "make-records", *records)
-    assert "errors 0" in run(
-        "official-bert", "verify-records", "--input_file=made.tfrecord", "--vocab_file=learned.txt"
-    )
+    run(LEARN)
+    vocab = "--vocab_file=learned.txt"
+    run(f"official-bert make-records --input_file=text.txt --output_file=made.tfrecord {vocab} {LENGTHS}")
+    assert "errors 0" in run(f"official-bert verify-records --input_file=made.tfrecord {vocab}")
 
 
 def check_exports() -> None:
     """Fine-tunes a model, exports it, and queries the exports as files and through a server."""
     rows = [f"the {word},{'animal' if word in ('cat', 'dog') else 'place'}" for word in "cat dog mat sun".split() * 8]
-    pathlib.Path("train.csv").write_text("text,label\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    pathlib.Path("asked.csv").write_text("text\n" + "\n".join(["the cat", "a", "the mat . " * 9]), encoding="utf-8")
-    data = ["--task=table", "--train_file=train.csv", "--eval_file=train.csv", "--init=model", "--max_seq_length=16"]
-    run("official-bert", "finetune", *data, "--do_train", "--do_eval", "--num_train_epochs=1", "--output_dir=tuned")
-    formats = ("saved_model", "onnx", "litert")
-    flags = [f"--format={','.join(formats)}", "--eval_file=train.csv", "--export_dir=out"]
-    run("official-bert", "export", "--model_dir=tuned", *flags)
+    write("train.csv", "text,label\n" + "\n".join(rows) + "\n")
+    write("asked.csv", "text\n" + "\n".join(["the cat", "a", "the mat . " * 9]))
+    data = "--task=table --train_file=train.csv --eval_file=train.csv --init=model --max_seq_length=16"
+    run(f"official-bert finetune {data} --do_train --do_eval --num_train_epochs=1 --output_dir=tuned")
+    flags = "--format=saved_model,onnx,litert --eval_file=train.csv --export_dir=out"
+    run(f"official-bert export --model_dir=tuned {flags}")
     labels = []
-    for each in formats[:2]:
-        answers = pathlib.Path(f"{each}.jsonl")
-        run(
-            "official-bert", "predict", f"--export_dir=out/{each}", "--input_file=asked.csv", f"--output_file={answers}"
-        )
-        labels.append([json.loads(line)["label"] for line in answers.read_text(encoding="utf-8").splitlines()])
-        assert "answers" in run("official-bert", "check-export", f"out/{each}")
+    for each in ("saved_model", "onnx"):
+        run(f"official-bert predict --export_dir=out/{each} --input_file=asked.csv --output_file={each}.jsonl")
+        lines = pathlib.Path(f"{each}.jsonl").read_text(encoding="utf-8").splitlines()
+        labels.append([json.loads(line)["label"] for line in lines])
+        assert "answers" in run(f"official-bert check-export out/{each}")
     assert len(labels[0]) == 3, labels
     assert labels[0] == labels[1]
-    models = [f"--model={each}=out/{each}" for each in formats[:2]]
-    command = [SCRIPTS / "official-bert", "serve", *models, "--port=0"]
+    command = [SCRIPTS / "official-bert", "serve", "--model=out/saved_model", "--model=out/onnx", "--port=0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr
         ready = next((line for line in server.stderr if '"event":"ready"' in line), None)
         assert ready, "the server did not start"
-        for each in formats[:2]:
+        for each in ("saved_model", "onnx"):
             url = f"{json.loads(ready)['url']}/v1/models/{each}"
-            assert "answers" in run("official-bert", "check-export", f"--export_dir=out/{each}", url)
+            assert "answers" in run(f"official-bert check-export --export_dir=out/{each} {url}")
         server.send_signal(signal.SIGTERM)
         said = server.stderr.read()
         assert server.wait() == 0, said
@@ -162,19 +145,18 @@ def main() -> None:
     pins: dict[str, str] = {}
     print(f"Python {sys.version.split()[0]}", flush=True)
     if "--lowest" in sys.argv:
-        run("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", wheel)
+        run(PIP, "--no-deps", wheel)
         pins = lowest()
         print(f"  {' '.join(pins.values())}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        pathlib.Path("vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-        pathlib.Path("text.txt").write_text(TEXT, encoding="utf-8")
-        pathlib.Path("constraints.txt").write_text("\n".join(pins.values()), encoding="utf-8")
+        write("vocab.txt", "\n".join(WORDS) + "\n")
+        write("text.txt", TEXT)
+        write("constraints.txt", "\n".join(pins.values()))
         install(wheel, "")
         check_commands()
-        assert "pip install 'official-bert[tensorflow] @ file://" in run(
-            "official-bert", "fill-mask", "--model_dir=m", "a", code=1
-        )
+        missing = run("official-bert fill-mask --model_dir=m a", code=1)
+        assert "pip install 'official-bert[tensorflow] @ file://" in missing
         install(wheel, "tensorflow")
         check_plain(folder)
         install(wheel, "data")

@@ -3,26 +3,20 @@
 import json
 import pathlib
 import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.make import run_python, write_text
 from tools import baseline
 
 
-def test_differences_are_found_within_lists_and_dicts():
-    old = {"losses": [1.0, 2.0], "same": "x", "gone": 1}
-    new = {"losses": [1.0, 2.5], "same": "x", "new": 2}
-    assert list(baseline.find_differences(old, new)) == [
-        ("[losses][1]", 2.0, 2.5),
-        ("[gone]", 1, "missing"),
-        ("[new]", "missing", 2),
-    ]
-
-
-def test_a_list_of_another_length_differs():
-    assert list(baseline.find_differences([1], [1, 1])) == [("", [1], [1, 1])]
+@pytest.mark.parametrize(("old", "new", "differences"), [
+    ({"losses": [1.0, 2.0], "same": "x"}, {"losses": [1.0, 2.5], "same": "x"}, [("[losses][1]", 2.0, 2.5)]),
+    ({"gone": 1}, {"new": 2}, [("[gone]", 1, "missing"), ("[new]", "missing", 2)]),
+    ([1], [1, 1], [("", [1], [1, 1])]),
+])  # fmt: skip
+def test_differences_are_found_within_lists_and_dicts(old, new, differences):
+    assert list(baseline.find_differences(old, new)) == differences
 
 
 def test_the_size_of_a_rounding_difference_is_printed(capsys: pytest.CaptureFixture[str]):
@@ -42,14 +36,12 @@ def test_flags_of_today_are_given_to_commands_that_list_them(monkeypatch: pytest
 @pytest.mark.slow
 def test_a_changed_record_is_a_difference(tmp_path: pathlib.Path):
     def run(action: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "tools/baseline.py", action, str(tmp_path), "--only=records"]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        return run_python("tools/baseline.py", action, tmp_path, "--only=records")
 
     assert run("record").returncode == 0
     assert "\n0 values differ" in run("compare").stdout
     recorded = json.loads((tmp_path / "records.json").read_text())
-    recorded["gzip"] = ["another digest"]
-    (tmp_path / "records.json").write_text(json.dumps(recorded))
+    write_text(tmp_path / "records.json", json.dumps({**recorded, "gzip": ["another digest"]}))
     compared = run("compare")
     assert compared.returncode == 1
     assert compared.stdout.startswith("gzip: ")

@@ -1,16 +1,16 @@
 """Every benchmark completes at the smallest size and prints its table."""
 
-import json
+import importlib
 import pathlib
 import re
 import sys
 
 import pytest
 
-from official_bert.modeling.config import BertConfig
+from official_bert.utils.command_line import Command
 from tests.conftest import WORDS
-from tests.make import assert_refused
-from tools.benchmarks import measuring
+from tests.make import assert_refused, tiny_config, write_text, write_vocab
+from tools.benchmarks import finetuning, generation, measuring, pretraining
 
 
 def read_rows(output: str) -> dict[str, list[float]]:
@@ -20,11 +20,15 @@ def read_rows(output: str) -> dict[str, list[float]]:
 
 
 @pytest.fixture
-def smallest(tiny_config: BertConfig, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model of width 8 in place of BERT-Tiny, with the vocabulary of the benchmarks."""
-    sizes = {**json.loads(tiny_config.to_json()), "vocab_size": 8000, "max_position_embeddings": 128}
-    (tmp_path / "config.json").write_text(json.dumps(sizes))
+def smallest(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A folder of small data. A model of width 8 replaces BERT-Tiny, with the vocabulary of the benchmarks."""
+    write_text(tmp_path / "config.json", tiny_config(vocab_size=8000, max_position_embeddings=128).to_json())
     monkeypatch.setitem(measuring.MODELS, "tiny", str(tmp_path / "config"))
+    rows = [f"{WORDS[10]} {'yes' if number % 2 else 'no'}\t{number % 2}" for number in range(40)]
+    write_text(tmp_path / "rows.tsv", "\n".join(["sentence\tlabel", *rows]) + "\n")
+    write_text(tmp_path / "text.txt", f"{' '.join(filter(str.isalpha, WORDS))} .\nthe cat sat .\n\n" * 200)
+    write_vocab(tmp_path / "vocab.txt")
+    return tmp_path
 
 
 def test_programs_take_turns_and_medians_are_compared(capsys: pytest.CaptureFixture[str]):
@@ -46,15 +50,12 @@ def test_programs_take_turns_and_medians_are_compared(capsys: pytest.CaptureFixt
 
 
 def test_time_and_memory_of_a_process_and_its_children_are_measured():
-    child = "import time; block = bytearray(300 << 20); time.sleep(0.5); sum(range(10**7))"
-    parent = (
-        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}]); print('x'); print('{{\"a\": 1}}')"
-    )
-    usage = measuring.run([sys.executable, "-c", parent], watch_memory=True)
-    assert usage.wall > 0.5
+    child = "import time; block = bytearray(300 << 20); time.sleep(0.3); sum(range(10**7))"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}]); print('{{\"a\": 1}}')"
+    usage = measuring.run([sys.executable, "-c", f"print('x'); {parent}"], watch_memory=True)
+    assert usage.wall > 0.3
     assert usage.cpu > 0.05
-    assert usage.memory > 300
-    assert usage.own_memory > 300
+    assert min(usage.memory, usage.own_memory) > 300
     assert usage.result() == {"a": 1}
 
 
@@ -68,93 +69,39 @@ def test_a_process_that_fails_or_ends_too_early_is_an_error():
 
 
 def test_a_corpus_is_the_text_repeated_up_to_the_end_of_a_document(tmp_path: pathlib.Path):
-    from tools.benchmarks import generation
-
     document = b"the cat sat .\n" * 10 + b"\n"
     generation.write_corpus(document * 2000, str(tmp_path / "corpus"), 1)
     written = (tmp_path / "corpus").read_bytes()
     assert written == document * (1_000_000 // len(document))
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("smallest")
-def test_a_step_of_pretraining_is_measured_in_every_program(capsys: pytest.CaptureFixture[str]):
-    from tools.benchmarks import pretraining
-
-    pretraining.main(pretraining.Options(size="tiny", batch_size=2, steps=1, rounds=1))
-    found = read_rows(capsys.readouterr().out)
-    assert list(found) == list(pretraining.PROGRAMS)
-    assert all(min(rate, rate_of_cpu) > 0 for rate, rate_of_cpu, *_ in found.values())
+SERVERS = ["SavedModel", "ONNX Runtime", "ONNX Runtime, 8 bits"]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("smallest")
-def test_finetuning_is_measured_in_every_program(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
-    from tools.benchmarks import finetuning
-
-    rows = [f"{WORDS[10]} {'yes' if number % 2 else 'no'}\t{number % 2}" for number in range(40)]
-    for name in ("train", "dev"):
-        (tmp_path / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    finetuning.main(finetuning.Options(
-        train_file=str(tmp_path / "train.tsv"), eval_file=str(tmp_path / "dev.tsv"), size="tiny", rows=40, batch_size=1,
-        max_seq_length=16, rounds=1,
-    ))  # fmt: skip
+@pytest.mark.parametrize(("name", "flags", "rows"), [
+    ("pretraining", "--size=tiny --batch_size=2 --steps=1", list(pretraining.PROGRAMS)),
+    ("finetuning", "--train_file=rows.tsv --eval_file=rows.tsv --size=tiny --rows=40 --batch_size=1",
+     ["official-bert finetune", *finetuning.PEERS]),
+    ("serving", "--size=tiny --seconds=0.2", ["Hugging Face pipeline", "Hugging Face pipeline, 32 texts at once",
+     "ONNX Runtime", "SavedModel called in Python",
+     *(f"serve, {each}, {clients}" for each in SERVERS for clients in ("1 client", "32 clients"))]),
+    ("prediction", "--size=tiny --rows=70", [*(f"predict, {each}" for each in SERVERS), "Hugging Face Trainer",
+     "Hugging Face tokenizer, ONNX Runtime"]),
+    ("generation", "--text=text.txt --vocab_file=vocab.txt --sizes_mb=1 --dupe_factor=1",
+     ["1 MB, 1 worker", "1 MB, 2 workers"]),
+    ("startup", "--size=tiny", None),
+])  # fmt: skip
+def test_every_program_is_measured(name: str, flags: str, rows: list[str] | None, smallest, capsys, monkeypatch):
+    module = importlib.import_module(f"tools.benchmarks.{name}")
+    monkeypatch.chdir(smallest)
+    command = Command(program="", summary="", main=module.main, options=(module.Options,))
+    module.main(*command.parse([*flags.split(), "--rounds=1"]))
     found = read_rows(capsys.readouterr().out)
-    assert list(found) == ["official-bert finetune", *finetuning.PEERS]
-    assert all(rate > 0 and 0 <= accuracy <= 100 for _, _, _, rate, _, accuracy, _ in found.values())
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("smallest")
-def test_answers_to_requests_are_measured(capsys: pytest.CaptureFixture[str]):
-    from tools.benchmarks import serving
-
-    serving.main(serving.Options(size="tiny", rounds=1, seconds=0.2))
-    found = read_rows(capsys.readouterr().out)
-    assert list(found) == [
-        "Hugging Face pipeline", "Hugging Face pipeline, 32 texts at once", "ONNX Runtime",
-        "SavedModel called in Python", "serve, SavedModel, 1 client", "serve, SavedModel, 32 clients",
-        "serve, ONNX Runtime, 1 client", "serve, ONNX Runtime, 32 clients",
-        "serve, ONNX Runtime, 8 bits, 1 client", "serve, ONNX Runtime, 8 bits, 32 clients",
-    ]  # fmt: skip
-    assert all(0 < median <= highest and rate > 0 for median, highest, rate, *_ in found.values())
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("smallest")
-def test_answers_to_a_file_are_measured_and_equal(capsys: pytest.CaptureFixture[str]):
-    from tools.benchmarks import prediction
-
-    prediction.main(prediction.Options(size="tiny", rows=70, rounds=1))
-    found = read_rows(capsys.readouterr().out)
-    assert list(found) == [
-        "predict, SavedModel", "predict, ONNX Runtime", "predict, ONNX Runtime, 8 bits",
-        "Hugging Face Trainer", "Hugging Face tokenizer, ONNX Runtime",
-    ]  # fmt: skip
-    assert all(min(values) > 0 for values in found.values())
-
-
-@pytest.mark.slow
-def test_record_generation_is_measured(tmp_path: pathlib.Path, vocab_file: str, capsys: pytest.CaptureFixture[str]):
-    from tools.benchmarks import generation
-
-    text = tmp_path / "text.txt"
-    text.write_text(f"{' '.join(word for word in WORDS if word.isalpha())} .\nthe cat sat .\n\n" * 200)
-    generation.main(
-        generation.Options(text=[str(text)], vocab_file=vocab_file, sizes_mb=["1"], dupe_factor=1, rounds=1)
-    )
-    found = read_rows(capsys.readouterr().out)
-    assert list(found) == ["1 MB, 1 worker", "1 MB, 2 workers"]
-    assert len({instances for instances, *_ in found.values()}) == 1
-    assert all(min(values) > 0 for values in found.values())
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("smallest")
-def test_starts_are_measured(capsys: pytest.CaptureFixture[str]):
-    from tools.benchmarks import startup
-
-    startup.main(startup.Options(size="tiny", rounds=1))
-    found = read_rows(capsys.readouterr().out)
-    assert len(found) == 6
-    assert all(min(values) > 0 for values in found.values())
+    assert list(found) == rows or (rows is None and len(found) == 6)
+    for values in found.values():
+        assert min(values[: 4 if name == "finetuning" else None]) > 0, values  # accuracies may be 0
+    if name == "serving":
+        assert all(median <= highest for median, highest, *_ in found.values())
+    if name == "generation":
+        assert len({instances for instances, *_ in found.values()}) == 1

@@ -1,77 +1,51 @@
 """The TPU recipes as the check reads them. Compiling them needs a separate environment."""
 
+from unittest import mock
+
 import pytest
 
 from official_bert.errors import UserError
 from tests.conftest import ROOT
-from tests.make import assert_refused
+from tests.make import assert_refused, write_text
 from tools.tpu_check import compiler, recipes, steps
 from tools.tpu_check.answers import Compiled, Refused
 
 
-@pytest.mark.parametrize(
-    ("name", "topology", "lengths", "batch"),
-    [
-        ("tpu_v3-8", "v3:2x2", [128, 512], 256),
-        ("tpu_v5e-8", "v5e:2x4", [128, 512], 1024),
-        ("tpu_v5e-64", "v5e:8x8", [128, 512], 256),
-    ],
-)
-def test_each_phase_of_a_recipe_is_a_step_of_its_own(name, topology, lengths, batch, monkeypatch):
+def test_each_phase_of_a_recipe_is_a_step_of_its_own(monkeypatch):
     monkeypatch.chdir(ROOT)
-    phases = recipes.read_phases(f"configs/{name}.flagfile")
-    assert [phase.max_seq_length for phase in phases] == lengths
-    assert [phase.max_predictions_per_seq for phase in phases] == [20, 77]
-    assert recipes.get_topology(f"configs/{name}.flagfile") == topology
-    assert {phase.train_batch_size for phase in phases} == {batch}
-    assert {phase.dtype for phase in phases} == {"bfloat16"}
-
-
-def test_every_tpu_recipe_is_checked():
-    assert {path.name for path in (ROOT / "configs").glob("tpu_*.flagfile")} == {
-        "tpu_v3-8.flagfile", "tpu_v5e-8.flagfile", "tpu_v5e-64.flagfile"
-    }  # fmt: skip
+    recipe_of_tpu = {"v3-8": ("v3:2x2", 256), "v5e-8": ("v5e:2x4", 1024), "v5e-64": ("v5e:8x8", 256)}
+    assert {path.name for path in (ROOT / "configs").glob("tpu_*")} == {
+        f"tpu_{name}.flagfile" for name in recipe_of_tpu
+    }
+    for name, (topology, batch) in recipe_of_tpu.items():
+        phases = recipes.read_phases(f"configs/tpu_{name}.flagfile")
+        assert [(phase.max_seq_length, phase.max_predictions_per_seq) for phase in phases] == [(128, 20), (512, 77)]
+        assert recipes.get_topology(f"configs/tpu_{name}.flagfile") == topology
+        assert {(phase.train_batch_size, phase.dtype) for phase in phases} == {(batch, "bfloat16")}
 
 
 def test_a_recipe_of_an_unknown_tpu_or_flag_is_refused(tmp_path):
-    with pytest.raises(UserError, match="expected tpu_NAME.flagfile, with NAME one of v3-8"):
-        recipes.get_topology("configs/tpu_v9-8.flagfile")
-    path = tmp_path / "tpu_v3-8.flagfile"
-    path.write_text("# a comment\n--bert_config=x\n")
-    assert_refused("line 2: run_pretraining has no flag --bert_config", recipes.read_phases, str(path))
-    path.write_text("--left_to_right\n")
-    assert_refused("line 1: --left_to_right is not a flag of the check", recipes.read_phases, str(path))
-    path.write_text("--bert_config_file=x\n--pack_sequences\n")
-    assert_refused("--pack_sequences and --packed_rows", recipes.read_phases, str(path))
+    name = "configs/tpu_v9-8.flagfile"
+    assert_refused("expected tpu_NAME.flagfile, with NAME one of v3-8", recipes.get_topology, name)
+    for content, message in (
+        ("# a comment\n--bert_config=x\n", "line 2: run_pretraining has no flag --bert_config"),
+        ("--left_to_right\n", "line 1: --left_to_right is not a flag of the check"),
+        ("--bert_config_file=x\n--pack_sequences\n", "--pack_sequences and --packed_rows"),
+    ):
+        path = write_text(tmp_path / "tpu_v3-8.flagfile", content)
+        assert_refused(message, recipes.read_phases, path)
 
 
-def test_what_the_compiler_says_becomes_a_row(monkeypatch):
-    said = iter(
-        [
-            Compiled("TPU v3", 2.5e12, 3 * 2**30, 2**30, [("all-reduce", 5, 440_000_000)]),
-            Refused(2**34, 2**33),
-            compiler.OutOfTimeError(),
-            UserError("the compiler itself crashed"),
-        ]
-    )
-
-    class FakeTpu:
-        replicas, topology = 8, "v3:2x2"
-
-        def compile(self, step, batch):
-            answer = next(said)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
+@pytest.mark.parametrize(("answer", "row", "is_known"), [
+    (Compiled("TPU v3", 2.5e12, 3 * 2**30, 2**30, [("all-reduce", 5, 440_000_000)]),
+     ("2.50", "3.00", "5 all-reduce: 440 MB", "yes"), True),
+    (Refused(2**34, 2**33), ("-", "-", "-", "no: needs 16.00 GiB of 8.00"), False),
+    (compiler.OutOfTimeError(), ("-", "-", "-", "not known: out of time"), False),
+    (UserError("the compiler itself crashed"), ("-", "-", "-", "not known: the compiler itself crashed"), False),
+])  # fmt: skip
+def test_what_the_compiler_says_becomes_a_row(answer, row, is_known, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(steps, "pretraining_step", lambda *_: (None, 0))
+    fake_tpu = mock.Mock(replicas=8, topology="v3:2x2", compile=mock.Mock(side_effect=[answer]))
     phase = recipes.read_phases("configs/tpu_v3-8.flagfile")[0]
-    step_compiler = FakeTpu()
-    assert recipes._compile_phase(phase, step_compiler) == (("32", "2.50", "3.00", "5 all-reduce: 440 MB", "yes"), True)
-    assert recipes._compile_phase(phase, step_compiler) == (("32", "-", "-", "-", "no: needs 16.00 GiB of 8.00"), False)
-    assert recipes._compile_phase(phase, step_compiler) == (("32", "-", "-", "-", "not known: out of time"), False)
-    assert recipes._compile_phase(phase, step_compiler) == (
-        ("32", "-", "-", "-", "not known: the compiler itself crashed"),
-        False,
-    )
+    assert recipes._compile_phase(phase, fake_tpu) == (("32", *row), is_known)

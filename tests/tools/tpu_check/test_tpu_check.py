@@ -1,18 +1,17 @@
 """The parts of tpu_check that need neither its environment nor a TPU's compiler."""
 
 import dataclasses
+import itertools
 import re
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.errors import UserError
 from official_bert.tasks.options import TASK_OPTIONS
 from tests.conftest import ROOT
+from tests.make import assert_refused, run_python
 from tools.tpu_check import answers, command, compiler
 from tools.tpu_check.functional import replay_without_variables
 from tools.tpu_check.options import (
@@ -24,41 +23,32 @@ from tools.tpu_check.options import (
 )
 
 
-@pytest.mark.parametrize("largest", [1, 2, 5, 8, 15, 16, 17, 63, 64, 100, 129, 255, 256, 1000])
-@pytest.mark.parametrize("start", [1, 7, 64, 300])
-def test_largest_batch_is_found_to_an_eighth(largest: int, start: int):
-    tried: list[int] = []
+def test_largest_batch_is_found_to_an_eighth():
+    limits = (0, 1, 2, 5, 8, 15, 16, 17, 63, 64, 100, 129, 255, 256, 1000)
+    for largest, start in itertools.product(limits, (1, 7, 64, 300)):
+        tried: list[int] = []
 
-    def fits(batch: int) -> bool:
-        tried.append(batch)
-        return batch <= largest
+        def fits(batch: int, largest: int = largest, tried: list[int] = tried) -> bool:
+            tried.append(batch)
+            return batch <= largest
 
-    found = answers.find_largest_batch(fits, start)
-    assert found <= largest < found + max(1, found / 8)
-    assert len(set(tried)) == len(tried) < 16
+        found = answers.find_largest_batch(fits, start)
+        assert found <= largest < found + max(1, found / 8)
+        assert len(set(tried)) == len(tried) < 16
 
 
-def test_no_batch_fits_where_one_record_does_not():
-    assert answers.find_largest_batch(lambda batch: False, 64) == 0
+_OUT_OF_MEMORY = {
+    "Ran out of memory in memory space hbm. Used 59.95G of 15.75G hbm. Exceeded hbm capacity by 44.20G.\n\n"
+    "Total hbm usage >= 60.20G:": "needs 59.95 GiB of 15.75",
+    "Used 512.5M of 15.75G hbm": "needs 0.50 GiB of 15.75",
+    "Ran out of memory on HBM, the total memory required for HLO temporaries (60.76G) exceeds available HBM "
+    "(15.75G).": "needs 60.76 GiB of 15.75",
+    "UNIMPLEMENTED: something else": "None",
+}
 
 
 def test_refusal_is_read_from_the_compilers_message():
-    message = (
-        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 59.95G of "
-        "15.75G hbm. Exceeded hbm capacity by 44.20G.\n\nTotal hbm usage >= 60.20G:"
-    )
-    refused = answers.parse_refusal(message)
-    assert refused is not None
-    assert str(refused) == "needs 59.95 GiB of 15.75"
-    assert answers.parse_refusal("Used 512.5M of 15.75G hbm") == answers.Refused(
-        round(512.5 * 2**20), round(15.75 * 2**30)
-    )
-    quick = (
-        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (60.76G) exceeds "
-        "available HBM (15.75G)."
-    )
-    assert str(answers.parse_refusal(quick)) == "needs 60.76 GiB of 15.75"
-    assert answers.parse_refusal("UNIMPLEMENTED: something else") is None
+    assert {message: str(answers.parse_refusal(message)) for message in _OUT_OF_MEMORY} == _OUT_OF_MEMORY
 
 
 def test_what_replicas_exchange_is_counted_in_operations_and_bytes():
@@ -88,27 +78,30 @@ def test_small_layouts_say_how_many_chips_a_host_has():
 _TINY = str(ROOT / "configs/models/uncased_L-2_H-128_A-2.json")
 
 
+_LONG = ({"max_seq_length": 1024}, "--max_seq_length is 1024, but .* has max_position_embeddings 512")
+_PASSES = ({}, "tensorflow-tpu.*`make tpu-check`")  # the check of the environment, which comes last
+
+
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"dtype": "float16"}, "--dtype is float16, which is for GPUs"),
-    ({"max_seq_length": 1024}, "--max_seq_length is 1024, but .* has max_position_embeddings 512"),
+    ({"dtype": "float16"}, "--dtype is float16"),
+    _LONG,
     ({"bert_config_file": "missing.json"}, "there is no file missing.json"),
     ({"pack_sequences": True}, "--pack_sequences and --packed_rows"),
     ({"packed_rows": 8}, "--pack_sequences and --packed_rows"),
-    ({}, "tensorflow-tpu.*`make tpu-check`"),
+    _PASSES,
 ])  # fmt: skip
 def test_bad_options_are_refused_before_anything_is_compiled(changes: dict[str, Any], message: str):
-    with pytest.raises(UserError, match=message):
-        command.run(Options(), PretrainingStepOptions(**{"bert_config_file": _TINY, **changes}))
+    assert_refused(
+        message, lambda: command.run(Options(), PretrainingStepOptions(**{"bert_config_file": _TINY} | changes))
+    )
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"max_seq_length": 1024}, "--max_seq_length is 1024, but .* has max_position_embeddings 512"),
-    ({"init": "missing"}, "--init is missing; expected a bert_config.json, or a folder that has one"),
-    ({}, "tensorflow-tpu.*`make tpu-check`"),
+    _LONG, ({"init": "missing"}, "--init is missing; expected a bert_config.json, or a folder that has one"), _PASSES
 ])  # fmt: skip
 def test_bad_options_of_fine_tuning_are_refused_before_anything_is_compiled(changes: dict[str, Any], message: str):
-    with pytest.raises(UserError, match=message):
-        command.run(Options(task="squad"), FineTuningStepOptions(**{"init": _TINY, **changes}), TaskStepOptions())
+    options = FineTuningStepOptions(**{"init": _TINY, **changes})
+    assert_refused(message, command.run, Options(task="squad"), options, TaskStepOptions())
 
 
 def test_versions_are_the_same_in_every_list_but_for_tensorflow_and_its_numpy():
@@ -137,11 +130,9 @@ def test_a_search_without_time_says_what_it_knows(known: dict[int, bool], expect
 
 
 def test_flags_are_those_of_the_check():
-    done = subprocess.run(
-        [sys.executable, "-m", "tools.tpu_check", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    text = run_python("-m", "tools.tpu_check", "--help").stdout
     for field in (*dataclasses.fields(Options), *dataclasses.fields(PretrainingStepOptions)):
-        assert f"--{field.name}" in done.stdout or f"--[no]{field.name}" in done.stdout, field.name
+        assert f"--{field.name}" in text or f"--[no]{field.name}" in text, field.name
 
 
 def test_every_task_can_be_checked():
