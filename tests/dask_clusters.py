@@ -34,22 +34,12 @@ class OneProcess:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def do_all(
-        self,
-        what: str,
-        function: Callable[..., Any],
-        tasks: Sequence[tuple[Any, ...]],
-        unit: str,
-        amounts: list[float] | None = None,
-    ) -> list[Any]:
-        del what, unit, amounts
-        results = []
-        for task in tasks:
-            for _ in range(2):
-                sent, arguments = pickle.loads(pickle.dumps((function, task)))
-                result = pickle.loads(pickle.dumps(sent(*arguments)))
-            results.append(result)
-        return results
+    def do_all(self, _: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], *__: Any) -> list[Any]:
+        def run(task: tuple[Any, ...]) -> Any:
+            sent, arguments = pickle.loads(pickle.dumps((function, task)))
+            return pickle.loads(pickle.dumps(sent(*arguments)))
+
+        return [[run(task) for _ in range(2)][-1] for task in tasks]
 
 
 def wait_until(met: Callable[[], object], what: str) -> None:
@@ -85,32 +75,31 @@ class NamespaceHosts(Hosts):
         self._name = f"bert-{uuid.uuid4().hex[:6]}"
         if not shutil.which("ip"):
             pytest.skip("there is no command ip, which makes network namespaces")
-        self._switch = f"{self._name}-s"
-        self._add(stack, self._switch)
-        self._ip("-n", self._switch, "link", "add", "switch", "type", "bridge")
-        self._ip("-n", self._switch, "link", "set", "switch", "up")
+        switch = f"{self._name}-s"
+        self._add(stack, switch)
+        self._ip(f"-n {switch} link add switch type bridge")
+        self._ip(f"-n {switch} link set switch up")
         for host in range(number):
             name = f"{self._name}-{host}"
             self._add(stack, name)
-            port = ("-n", self._switch, "link")
-            self._ip(*port, "add", f"port{host}", "type", "veth", "peer", "name", "net", "netns", name)
-            self._ip(*port, "set", f"port{host}", "master", "switch", "up")
-            self._ip("-n", name, "addr", "add", f"10.77.0.{host + 1}/24", "dev", "net")
+            self._ip(f"-n {switch} link add port{host} type veth peer name net netns {name}")
+            self._ip(f"-n {switch} link set port{host} master switch up")
+            self._ip(f"-n {name} addr add 10.77.0.{host + 1}/24 dev net")
             for device in ("net", "lo"):
-                self._ip("-n", name, "link", "set", device, "up")
+                self._ip(f"-n {name} link set {device} up")
 
     def on(self, host: int) -> list[str]:
         return ["ip", "netns", "exec", f"{self._name}-{host}"]
 
     def _add(self, stack: contextlib.ExitStack, name: str) -> None:
         try:
-            self._ip("netns", "add", name)
+            self._ip(f"netns add {name}")
         except subprocess.CalledProcessError as error:
             pytest.skip(f"network namespaces are not permitted here: {error.stderr.strip()}")
         stack.callback(subprocess.run, ["ip", "netns", "delete", name], check=False)
 
-    def _ip(self, *arguments: str) -> None:
-        subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+    def _ip(self, arguments: str) -> None:
+        subprocess.run(["ip", *arguments.split()], check=True, capture_output=True, text=True)
 
 
 class DaskCluster:
@@ -126,15 +115,14 @@ class DaskCluster:
         self.start_scheduler()
 
     def start_scheduler(self) -> None:
-        options = ["--host", self._hosts.address, "--port", str(self._port), "--no-dashboard"]
-        self.scheduler = self._start("scheduler", "at:", 0, "scheduler", *options)
+        options = f"scheduler --host {self._hosts.address} --port {self._port} --no-dashboard"
+        self.scheduler = self._start("scheduler", "at:", 0, *options.split())
 
     def add_worker(self, host: int = 0) -> subprocess.Popen[bytes]:
         number = len(self.workers)
-        options = ["--nthreads=1", "--no-nanny", "--no-dashboard", "--memory-limit=0"]
+        command = f"worker {self.address} --nthreads=1 --no-nanny --no-dashboard --memory-limit=0 --local-directory"
         scratch = str(self._folder / f"scratch{number}")
-        command = ("worker", self.address, "--local-directory", scratch, *options)
-        self.workers.append(self._start(f"worker{number}", "Registered to", host, *command))
+        self.workers.append(self._start(f"worker{number}", "Registered to", host, *command.split(), scratch))
         return self.workers[-1]
 
     def _start(self, name: str, says: str, host: int, *arguments: str) -> subprocess.Popen[bytes]:

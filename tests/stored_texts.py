@@ -22,19 +22,15 @@ def parquet(folder: pathlib.Path, texts: Sequence[str | bytes | None], type: Any
     return str(path)
 
 
-def arrow_stream(path: pathlib.Path, stored: Any) -> None:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, stored.schema) as stream:
-        stream.write_table(stored, max_chunksize=BATCH)
-
-
 def hugging_face(folder: pathlib.Path, texts: Sequence[str | None], type: Any = None) -> str:
     """Writes a folder as save_to_disk does."""
     folder /= "dataset"
     folder.mkdir()
     stored, half = table(texts, type), len(texts) // 2
     names = [f"data-{number:05}-of-00002.arrow" for number in range(2)]
-    arrow_stream(folder / names[0], stored.slice(0, half))
-    arrow_stream(folder / names[1], stored.slice(half))
+    for name, part in zip(names, (stored.slice(0, half), stored.slice(half)), strict=True):
+        with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, part.schema) as stream:
+            stream.write_table(part, max_chunksize=BATCH)
     state = {"_data_files": [{"filename": name} for name in names], "_split": "train", "_format_type": None}
     (folder / "state.json").write_text(json.dumps(state))
     (folder / "dataset_info.json").write_text("{}")
@@ -64,18 +60,14 @@ def prepare_tfds_rows(data_dir: pathlib.Path, rows: Sequence[dict[str, Any]], **
         with tf.io.TFRecordWriter(str(folder / f"prose-train.tfrecord-{number:05}-of-00002")) as writer:
             for row in half:
                 writer.write(connectors.serialize_example(row))
+    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+    names = tfds.core.ShardedFileTemplate(
+        data_dir=folder, dataset_name="prose", split="train", filetype_suffix="tfrecord", template=template
+    )
+    split = tfds.core.SplitInfo("train", list(map(len, halves)), num_bytes=0, filename_template=names)
     tfds.folder_dataset.write_metadata(
-        data_dir=folder, features=connectors, filename_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-        split_infos=[
-            tfds.core.SplitInfo(
-                name="train", shard_lengths=list(map(len, halves)), num_bytes=0,
-                filename_template=tfds.core.ShardedFileTemplate(
-                    data_dir=folder, dataset_name="prose", split="train", filetype_suffix="tfrecord",
-                    template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-                ),
-            )
-        ],
-    )  # fmt: skip
+        data_dir=folder, features=connectors, filename_template=template, split_infos=[split]
+    )
     info = json.loads((folder / "dataset_info.json").read_text())
     (folder / "dataset_info.json").write_text(json.dumps({**info, "name": "prose", "configName": "small"}))
     return "prose/small"

@@ -32,12 +32,8 @@ PLAIN = [Requirement(each) for each in PROJECT["dependencies"]]
 _LISTED = PROJECT["optional-dependencies"]
 _TENSORFLOW = f"{PROJECT['name']}[tensorflow]"  # in the list of the extra that installs it
 OF_EXTRA = {
-    extra: [
-        Requirement(each)
-        for each in [*requirements, *(_LISTED["tensorflow"] if _TENSORFLOW in requirements else [])]
-        if each != _TENSORFLOW
-    ]
-    for extra, requirements in _LISTED.items()
+    extra: [*map(Requirement, {*own, *(_LISTED["tensorflow"] if _TENSORFLOW in own else [])} - {_TENSORFLOW})]
+    for extra, own in _LISTED.items()
     if extra != "all"
 }
 # Imported only for comparisons, in environments where it is installed anyway.
@@ -102,18 +98,17 @@ def test_all_installed_dependencies_are_pinned():
 
 
 def test_all_has_every_extra():
-    (everything,) = (Requirement(each) for each in PROJECT["optional-dependencies"]["all"])
+    (everything,) = map(Requirement, _LISTED["all"])
     assert (everything.name, everything.extras) == (PROJECT["name"], set(OF_EXTRA))
 
 
 def test_the_extra_that_an_error_names_installs_the_package():
     distributions = importlib.metadata.packages_distributions()
+    brought = {Requirement(each).name for each in importlib.metadata.requires("keras-nlp") or []}
+    assert "keras-hub" in brought
     for package in itertools.chain(*EXTRAS.values()):
         installing = {canonicalize_name(name) for name in distributions[package]}
-        if package == "keras_hub":  # installed by keras-nlp
-            brought = {Requirement(each).name for each in importlib.metadata.requires("keras-nlp") or []}
-            assert "keras-hub" in brought
-            installing = {"keras-nlp"}
+        installing |= {"keras-nlp"} if package == "keras_hub" else set()
         having = {extra for extra, requirements in OF_EXTRA.items() if names(requirements) & installing}
         assert {extra for extra, packages in EXTRAS.items() if package in packages} == having, package
 
@@ -203,13 +198,10 @@ def test_official_bert_runs_the_command_that_it_is_given(
     assert run("pretrain", "--nothing=1", code=1).startswith("error: unknown flag --nothing;")
 
 
-def test_the_page_on_installing_names_every_extra():
+def test_the_documents_name_every_extra_and_the_version():
     page = read(ROOT / "docs" / "start" / "install.md")
     assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == {*OF_EXTRA, "all"}
     assert f"official_bert-{__version__}-py3-none-any.whl" in page
-
-
-def test_the_citation_names_the_version():
     assert f"\nversion: {__version__}\n" in read(ROOT / "CITATION.cff")
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -181,44 +180,36 @@ class FakeTpu:
         return answers.Compiled("TPU v5 lite", 2e12, 2**30, 2**29, [])
 
 
-@pytest.fixture
-def config_file(small_config: BertConfig, tmp_path: pathlib.Path) -> str:
+@pytest.mark.parametrize(("tpu", "printed", "unknown"), [
+    (FakeTpu(largest=4), [
+        "| 64 | training | 3 | 2.00 | 1.00 | nothing | yes |",
+        "| 32 | prediction | 5 | - | - | - | no: needs 16.00 GiB of 8.00 |",
+        "training step of length 64: the largest batch that fits, to within an eighth: 4 per replica, 8 in all",
+    ], 0),
+    (FakeTpu(largest=99, in_time=1), [
+        "| 64 | training | 3 | 2.00 | 1.00 | nothing | yes |",
+        "stopped after --time_limit=1200 seconds; 3 per replica fits, larger batches were not tried",
+    ], 3),
+    (FakeTpu(largest=99, in_time=0), [], 4),
+])  # fmt: skip
+def test_a_check_of_fine_tuning_names_every_length_and_the_largest_batch_that_it_knows(
+    tpu: FakeTpu, printed: list[str], unknown: int, small_config: BertConfig, tmp_path, monkeypatch, capsys
+):
     config = dataclasses.replace(small_config, max_position_embeddings=64)
-    return write_text(tmp_path / "bert_config.json", config.to_json())
-
-
-def checked(monkeypatch: pytest.MonkeyPatch, tpu: FakeTpu, config_file: str) -> int:
+    config_file = write_text(tmp_path / "bert_config.json", config.to_json())
     monkeypatch.setattr(command, "StepCompiler", lambda topology, time_limit: tpu)
     options = FineTuningStepOptions(config_file, max_seq_length=64, train_batch_size=6, eval_batch_size=9)
-    return command.run(Options(task="mrpc"), options, TaskStepOptions())
-
-
-def test_a_check_of_fine_tuning_names_every_length_and_the_largest_batch(monkeypatch, capsys, config_file):
-    tpu = FakeTpu(largest=4)
-    assert checked(monkeypatch, tpu, config_file) == 1
+    assert command.run(Options(task="mrpc"), options, TaskStepOptions()) == 1
     # 6 rows of a batch are 3 per replica. 9 rows are 5 per replica, including an empty one.
     assert tpu.asked[:4] == [
-        ("training step of length 64", 3), ("prediction of length 64", 5),
-        ("training step of length 32", 3), ("prediction of length 32", 5),
-    ]  # fmt: skip
-    printed = capsys.readouterr().out
-    assert "| 64 | training | 3 | 2.00 | 1.00 | nothing | yes |" in printed
-    assert "| 32 | prediction | 5 | - | - | - | no: needs 16.00 GiB of 8.00 |" in printed
-    largest = "training step of length 64: the largest batch that fits, to within an eighth: 4 per replica, 8 in all"
-    assert largest in printed
-
-
-def test_a_check_without_time_says_what_is_missing(monkeypatch, capsys, config_file):
-    assert checked(monkeypatch, FakeTpu(largest=99, in_time=1), config_file) == 1
-    printed = capsys.readouterr().out
-    assert "| 64 | training | 3 | 2.00 | 1.00 | nothing | yes |" in printed
-    assert printed.count("| not known: out of time |") == 3
-    assert "stopped after --time_limit=1200 seconds; 3 per replica fits, larger batches were not tried" in printed
-
-
-def test_a_check_that_learned_nothing_of_a_batch_does_not_call_it_too_large(monkeypatch, capsys, config_file):
-    assert checked(monkeypatch, FakeTpu(largest=99, in_time=0), config_file) == 1
-    assert not re.search("per replica fits|does not", capsys.readouterr().out)
+        (f"{step} of length {length}", batch)
+        for length in (64, 32)
+        for step, batch in (("training step", 3), ("prediction", 5))
+    ]
+    output = capsys.readouterr().out
+    assert [text for text in printed if text not in output] == []
+    assert output.count("| not known: out of time |") == unknown
+    assert printed or not re.search("per replica fits|does not", output)
 
 
 def test_nothing_is_lowered_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch):

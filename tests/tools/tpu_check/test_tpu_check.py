@@ -78,30 +78,25 @@ def test_small_layouts_say_how_many_chips_a_host_has():
 _TINY = str(ROOT / "configs/models/uncased_L-2_H-128_A-2.json")
 
 
-_LONG = ({"max_seq_length": 1024}, "--max_seq_length is 1024, but .* has max_position_embeddings 512")
-_PASSES = ({}, "tensorflow-tpu.*`make tpu-check`")  # the check of the environment, which comes last
-
-
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"dtype": "float16"}, "--dtype is float16"),
-    _LONG,
-    ({"bert_config_file": "missing.json"}, "there is no file missing.json"),
-    ({"pack_sequences": True}, "--pack_sequences and --packed_rows"),
-    ({"packed_rows": 8}, "--pack_sequences and --packed_rows"),
-    _PASSES,
+@pytest.mark.parametrize(("task", "changes", "message"), [
+    ("pretraining", {"dtype": "float16"}, "--dtype is float16"),
+    ("pretraining", {"max_seq_length": 1024}, "--max_seq_length is 1024, but .* max_position_embeddings 512"),
+    ("pretraining", {"bert_config_file": "missing.json"}, "there is no file missing.json"),
+    ("pretraining", {"pack_sequences": True}, "--pack_sequences and --packed_rows"),
+    ("pretraining", {"packed_rows": 8}, "--pack_sequences and --packed_rows"),
+    ("squad", {"max_seq_length": 1024}, "--max_seq_length is 1024, but .* max_position_embeddings 512"),
+    ("squad", {"init": "missing"}, "--init is missing; expected a bert_config.json, or a folder that has one"),
+    # Without mistakes, the environment is checked.
+    ("pretraining", {}, "tensorflow-tpu.*`make tpu-check`"),
+    ("squad", {}, "tensorflow-tpu.*`make tpu-check`"),
 ])  # fmt: skip
-def test_bad_options_are_refused_before_anything_is_compiled(changes: dict[str, Any], message: str):
-    assert_refused(
-        message, lambda: command.run(Options(), PretrainingStepOptions(**{"bert_config_file": _TINY} | changes))
-    )
+def test_bad_options_are_refused_before_anything_is_compiled(task: str, changes: dict[str, Any], message: str):
+    def check() -> int:
+        if task == "pretraining":
+            return command.run(Options(), PretrainingStepOptions(**{"bert_config_file": _TINY} | changes))
+        return command.run(Options(task=task), FineTuningStepOptions(**{"init": _TINY} | changes), TaskStepOptions())
 
-
-@pytest.mark.parametrize(("changes", "message"), [
-    _LONG, ({"init": "missing"}, "--init is missing; expected a bert_config.json, or a folder that has one"), _PASSES
-])  # fmt: skip
-def test_bad_options_of_fine_tuning_are_refused_before_anything_is_compiled(changes: dict[str, Any], message: str):
-    options = FineTuningStepOptions(**{"init": _TINY, **changes})
-    assert_refused(message, command.run, Options(task="squad"), options, TaskStepOptions())
+    assert_refused(message, check)
 
 
 def test_versions_are_the_same_in_every_list_but_for_tensorflow_and_its_numpy():
@@ -117,16 +112,13 @@ def test_the_compiler_is_stopped_when_its_time_is_over():
         compiler.compile_step(compiler.LoweredStep(b"", range(0), 0), "v5e:2x4", True, seconds=0.001)
 
 
-@pytest.mark.parametrize(
-    ("known", "expected"),
-    [
+def test_a_search_without_time_says_what_it_knows():
+    for known, expected in (
         ({4: True, 8: True}, "16 per replica fits, larger batches were not tried"),
         ({4: True, 8: False}, "8 per replica fits, 16 does not"),
         ({4: False}, "no batch that fits was found, 8 does not"),
-    ],
-)
-def test_a_search_without_time_says_what_it_knows(known: dict[int, bool], expected: str):
-    assert command._describe_search(known, parts=2) == expected
+    ):
+        assert command._describe_search(known, parts=2) == expected
 
 
 def test_flags_are_those_of_the_check():
