@@ -181,6 +181,7 @@ def test_long_texts_many_texts_and_a_full_cache(vocab_file, monkeypatch):
     assert_exact(FastTokenizer(vocab_file), texts)
     for name, value in {"_BATCH_CHARACTERS": 40, "_CACHED_WORDS": 10, "_LONGEST_CACHED": 8}.items():
         monkeypatch.setattr(fast, name, value)
+    monkeypatch.setattr("official_bert.tokenization.exact._CACHED_WORDS", 10)
     rng = random.Random(2)
     words = ["the", "cat.", "unaffable", "dogs", "playing", "of", "zebra", "ΣΑΣ", "\u0903"]
     texts = [" ".join(rng.choices(words, k=rng.choice([0, 1, 3, 100]))) for _ in range(50)]

@@ -1,6 +1,8 @@
 """Control of worker processes, and how they end."""
 
 import contextlib
+import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -8,9 +10,10 @@ import sys
 
 import pytest
 
-from data_gen.pipelines import worker_pool
+from data_gen.pipelines import worker, worker_pool
 from tests.conftest import ROOT
-from tests.make import assert_refused
+from tests.data_gen.samples import make_options
+from tests.make import assert_refused, write_text
 from tests.processes import wait_for_exit
 
 
@@ -26,7 +29,7 @@ def test_ctrl_c_is_handled_only_by_the_command(tmp_path, capfd):
 
 _PARENT = """
 import sys, time
-from data_gen.pipelines import worker_pool
+from data_gen.pipelines import worker, worker_pool
 workers = worker_pool.WorkerPool(sys.argv[1])
 workers.grow(1)
 try:
@@ -48,6 +51,19 @@ def test_busy_worker_ends_with_its_parent(tmp_path):
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_errors_of_a_task_are_raised_again(corpus, tmp_path):
+    options = make_options((["none.txt"], corpus[1]), tmp_path)
+    with worker_pool.WorkerPool(str(tmp_path)) as workers:
+        workers.grow(1)
+        message = f"there is no file .*{worker.OPTIONS}; run the same command again to resume"
+        assert_refused(message, workers.do_all, "reading", [{"file": [0]}], "files")
+        write_text(tmp_path / worker.OPTIONS, json.dumps(dataclasses.asdict(options)))
+        with pytest.raises(worker.TextError, match="there is no file none.txt"):
+            workers.do_all("reading", [{"file": [0]}], "files")
+        with pytest.raises(RuntimeError, match="nothing"):
+            workers.do_all("reading", [{"nothing": []}], "files")
 
 
 @pytest.mark.parametrize(("code", "words"), [

@@ -31,6 +31,7 @@ def test_docstrings_of_nested_definitions_are_found(tmp_path, monkeypatch):
         "match 1:\n    case 1:\n        def d():\n            'D.'\n"
         "if 0:\n    pass\nelse:\n    for e in [lambda: 'none']:\n        def e(): 'E.'\n"
     )
+    (tmp_path / "invalid.py").write_text("def")
     monkeypatch.setattr(os, "__file__", str(tmp_path / "os.py"))
     ((name, text),) = python_prose.docstring_documents()
     assert name == "module.py"
