@@ -17,10 +17,8 @@ def make_features(lengths, choices=1, tags=False) -> Features:
 @pytest.mark.parametrize("group_by_length", [False, True])
 def test_every_row_is_in_one_batch_of_an_epoch_and_the_order_is_of_seed_and_epoch(group_by_length: bool):
     lengths = np.random.default_rng(0).integers(2, 100, 1000)
-    plan, same, *others = (
-        batches.draw_batches(lengths, 16, seed, epoch, group_by_length=group_by_length)
-        for seed, epoch in ((1, 0), (1, 0), (1, 1), (2, 0))
-    )
+    seeds_and_epochs, settings = ((1, 0), (1, 0), (1, 1), (2, 0)), {"group_by_length": group_by_length}
+    plan, same, *others = (batches.draw_batches(lengths, 16, *each, **settings) for each in seeds_and_epochs)
     assert plan.shape == (63, 16)
     assert sorted(plan[plan >= 0].tolist()) == list(range(1000))
     np.testing.assert_array_equal(plan, same)

@@ -23,9 +23,8 @@ def data(vocab_file, tmp_path) -> RunData:
 
 def load(data: RunData, examples: list[TextExample] = EXAMPLES, **changes: Any) -> Features:
     """Returns the features of a new run that reads these examples."""
-    return dataclasses.replace(data, _examples={"train": examples}, _digests={}, _features={}, **changes).features(
-        "train"
-    )
+    run = dataclasses.replace(data, _examples={"train": examples}, _digests={}, _features={}, **changes)
+    return run.features("train")
 
 
 def to_lists(features: Features) -> list[Any]:

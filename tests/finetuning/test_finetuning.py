@@ -277,9 +277,7 @@ def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(cop
 
 
 def test_a_model_that_predicts_one_class_for_every_row_is_named(copied, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(
-        KerasRunner, "compute_outputs", lambda _, features, size: np.tile([9.0, 0.0], (len(features), 1))
-    )
+    monkeypatch.setattr(KerasRunner, "compute_outputs", lambda _, features, size: np.tile([9, 0.0], (len(features), 1)))
     runner.run(change(copied, do_train=False))
     (warning,) = json.loads((tmp_path / "run" / "results.json").read_text())["warnings"]
     assert warning.startswith("dev: all 40 answers are bad: ")

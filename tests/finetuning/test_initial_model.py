@@ -76,9 +76,7 @@ def test_another_casing_than_the_checkpoint_s_is_refused(pretrained: str, fine_t
     write_text(pathlib.Path(pretrained, "tokenizer_config.json"), '{"do_lower_case": false}')
     assert not read_initial_model(pretrained, do_lower_case=False).casing.do_lower_case
     told = refusal(read_initial_model, pretrained, do_lower_case=True)
-    assert re.search(
-        "--do_lower_case contradicts .*tokenizer_config.json.*official-bert convert --do_lower_case$", told
-    )
+    assert re.search("--do_lower_case contradicts .*tokenizer_config.json.* convert --do_lower_case$", told)
     convert(ConversionOptions(from_=pretrained, to=str(tmp_path / "corrected"), do_lower_case=True))
     assert read_initial_model(str(tmp_path / "corrected")).casing.do_lower_case
     assert "contradicts" in refusal(read_initial_model, fine_tuned, do_lower_case=False)

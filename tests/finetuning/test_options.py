@@ -11,15 +11,7 @@ from official_bert.finetuning.training_config import make_training_config
 from official_bert.optimization.choices import AdamOptions
 from official_bert.runs.run_file import locked_options
 from official_bert.tasks import all_tasks
-from official_bert.tasks.options import (
-    TASK_OPTIONS,
-    Defaults,
-    GlueOptions,
-    MultipleChoiceOptions,
-    SquadOptions,
-    SquadV2Options,
-    TableOptions,
-)
+from official_bert.tasks.options import TASK_OPTIONS, Defaults, SquadOptions, SquadV2Options, TableOptions
 from tests.conftest import ROOT
 from tests.make import refusal, write_text
 
@@ -50,7 +42,7 @@ def test_each_task_has_its_own_options_and_defaults():
     assert task_options == SquadOptions(doc_stride=64)
     options, task_options = parse("--task=codah", "--learning_rate=1e-3")
     assert options.settings() == Defaults(16, 1e-3, 3.0, 128)
-    assert task_options == MultipleChoiceOptions()
+    assert task_options == TASK_OPTIONS["codah"]()
     assert parse("--task=table", "--train_file=a.csv")[1] == TableOptions(train_file="a.csv")
 
 
@@ -97,7 +89,7 @@ def test_a_table_that_predictions_would_be_written_over_is_refused(name: str, tm
 def test_options_of_unknown_and_other_tasks_are_refused():
     assert "unknown task 'colla'; expected one of cola, " in refusal(make_options, task="colla")
     with pytest.raises(TypeError, match="the options of swag are GlueOptions; expected MultipleChoiceOptions"):
-        all_tasks.make_task("swag", GlueOptions())
+        all_tasks.make_task("swag", TASK_OPTIONS["cola"]())
 
 
 @pytest.mark.parametrize("task", TASK_OPTIONS)

@@ -65,12 +65,9 @@ def train(kind: str, strategy: str, micro_batches: int = 1) -> dict[str, Any]:
     losses = [0.0]
     trainer.train(features, 0, STEPS, lambda done, mean: bool(losses.append(mean * done)))
     outputs = trainer.predict(features, 4)
-    outputs = outputs if isinstance(outputs, dict) else {"": outputs}
-    return {
-        "losses": np.diff(losses),
-        "weights": np.concatenate([np.ravel(each) for each in trainer.model.get_weights()]),
-        "predictions": np.concatenate([np.ravel(each) for values in outputs.values() for each in values]),
-    }
+    outputs = [*outputs["start_logits"], *outputs["end_logits"]] if isinstance(outputs, dict) else outputs
+    arrays = {"losses": [np.diff(losses)], "weights": trainer.model.get_weights(), "predictions": outputs}
+    return {name: np.concatenate([np.ravel(each) for each in values]) for name, values in arrays.items()}
 
 
 def assert_alike(kind: str, one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -225,12 +222,10 @@ def test_two_workers_equal_one_device(tmp_path: pathlib.Path, vocab_file: str):
     alone = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(ROOT)}
     launches = [("one", "one_device", alone), *(("two", "multi_worker", each) for each in worker_environments(2))]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": ROOT}
-    processes = [
-        subprocess.Popen(
-            [*command, f"--output_dir={tmp_path / name}", f"--distribution_strategy={strategy}"], env=env, **pipes
-        )
-        for name, strategy, env in launches
-    ]
+    processes = []
+    for name, strategy, environment in launches:
+        flags = [f"--output_dir={tmp_path / name}", f"--distribution_strategy={strategy}"]
+        processes.append(subprocess.Popen([*command, *flags], env=environment, **pipes))
     outputs = [process.communicate(timeout=240)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     one, two = tmp_path / "one", tmp_path / "two"

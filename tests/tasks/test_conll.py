@@ -120,10 +120,7 @@ def test_other_separators_are_named(text: str, line: int, separator: str, tmp_pa
 
 
 def test_a_table_with_a_word_in_each_row_gives_sentences(tmp_path: pathlib.Path):
-    text = (
-        'Sentence #,Word,POS,Tag\nSentence: 1,Thousands,NNS,O\n,of,IN,O\n,",",",",O\nSentence: 2,Iran,NNP,B-geo\n'
-        "Sentence: 2,ran,VBD,O\n"
-    )
+    text = 'Sentence #,Word,POS,Tag\nS1,Thousands,NNS,O\n,of,IN,O\n,",",",",O\nS2,Iran,NNP,B-geo\nS2,ran,VBD,O\n'
     path = write_text(tmp_path / "train.csv", text)
     right = [Sentence(("Thousands", "of", ","), ("O", "O", "O"), 2), Sentence(("Iran", "ran"), ("B-geo", "O"), 5)]
     assert read(path) == (right, [])
@@ -136,8 +133,7 @@ def test_a_table_with_a_word_in_each_row_gives_sentences(tmp_path: pathlib.Path)
 
 def test_comments_before_a_sentence_are_counted(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
     text = (
-        "# id 1 domain=en\n# text = the cat\nthe _ _ O\ncat _ _ B-X\n\n#\thttp://a\n# _ _ O\n1 _ _ O\n# _ _ O\n\n"
-        "# end\n\n#1 _ _ O\n"
+        "# id 1\n# text = the\nthe _ _ O\ncat _ _ B-X\n\n#\thttp://a\n# _ _ O\n1 _ _ O\n# _ _ O\n\n# end\n\n#1 _ _ O\n"
     )
     first, second = Sentence(("the", "cat"), ("O", "B-X"), 3), Sentence(("#", "1", "#"), ("O", "O", "O"), 7)
     path = write_text(tmp_path / "a.txt", text)

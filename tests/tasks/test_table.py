@@ -169,12 +169,8 @@ def test_some_of_several_columns_that_are_joined_may_be_empty(tmp_path):
     path = write_rows(tmp_path / "train.jsonl", ({**row, "label": f"{i % 2}"} for i, row in enumerate(rows)))
     bad_rows = KeptRows()
     assert [each.text_a for each in read(path, bad_rows=bad_rows, text_column="a,b")] == ["x", "y"]
-    problems = [
-        "line 3: a is null; expected a text",
-        "line 4: an empty text in a, b",
-        "line 5: a is 1; expected a text",
-    ]
-    assert bad_rows.problems == [f"{path}, {each}" for each in problems]
+    problems = ["3: a is null; expected a text", "4: an empty text in a, b", "5: a is 1; expected a text"]
+    assert bad_rows.problems == [f"{path}, line {each}" for each in problems]
 
 
 def test_a_table_from_tensorflow_datasets(tmp_path, monkeypatch):

@@ -15,9 +15,8 @@ zh\tcontradiction\t( a )\t"日\t月\t1
 
 def read(folder, split, dev=DEV, bad_rows=None, **options):
     """Reads a split of a folder with translated training data and `dev` as the two other splits."""
-    write_text(
-        folder / "multinli/multinli.train.zh.tsv", "premise\thypo\tlabel\n狗 跑\t猫\tcontradictory\n日\t月\tneutral\n"
-    )
+    translated = "premise\thypo\tlabel\n狗 跑\t猫\tcontradictory\n日\t月\tneutral\n"
+    write_text(folder / "multinli/multinli.train.zh.tsv", translated)
     for name in ("dev", "test"):
         write_text(folder / f"xnli.{name}.tsv", dev)
     task = make_task(XNLI, XnliOptions(data_dir=str(folder), **options))
