@@ -30,17 +30,19 @@ def test_errors_name_the_tensor_or_the_number_that_is_wrong(format_name: str, te
             path.write_bytes(path.read_bytes().replace(stored, stored[:5] + b"?" + stored[6:]))
     assert re.search(tensor, read_refusal(changed))
 
+    configs = {path: path.read_text() for path in whole.glob("*config.json")}
+    for path, content in configs.items():
+        path.write_text(content.replace("78", "80"))
+    assert re.search(r"/(bert_)?config.json does not match its checksum", read_refusal(whole))
     (whole / "checksums.json").unlink()
+    assert re.search(r"(?i)embedding.* has shape \[78, 4\]; expected \[80, 4\]", read_refusal(whole))
+    for path, content in configs.items():
+        path.write_text(content)
     (vocabulary,) = whole.rglob("vocab*.txt")
     if format_name == "hugging_face":
         (whole / "tokenizer.json").unlink()
-    before = vocabulary.read_text()
-    vocabulary.write_text(before + "more\n")
+    vocabulary.write_text(vocabulary.read_text() + "more\n")
     assert re.search("79 tokens.*vocab_size 78", read_refusal(whole))
-    vocabulary.write_text(before)
-    for path in whole.glob("*config.json"):
-        path.write_text(path.read_text().replace("78", "80"))
-    assert re.search(r"(?i)embedding.* has shape \[78, 4\]; expected \[80, 4\]", read_refusal(whole))
 
     checkpoint.weights["layer_0_output/kernel"][1, 2] = np.nan
     (tmp_path / "nan").mkdir()
