@@ -186,7 +186,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @st.composite
 def damage(draw: st.DrawFn, path: pathlib.Path, others: list[bytes]) -> tuple[str, bytes | None]:
-    """Draws the kind of damage, and the damaged content of a file, or None for a missing file."""
+    """Draws a kind of damage and the damaged content. The content of a missing file is None."""
     content = path.read_bytes()
     start, end = sorted(draw(st.tuples(*[st.integers(0, len(content))] * 2)))
     kind = draw(st.sampled_from(["flip", "flip", "flip", "cut", "cut", "replace", "other", "empty", "missing"]))
