@@ -41,6 +41,8 @@ def after_ten_steps(config, record_files, packing=None, device="one_device", **s
 
 def test_packed_rows_have_the_losses_of_their_records(record_files):
     unpacked, packed = (runs.pretrainer_for(ONE_BLOCK, packed=flag) for flag in (False, True))
+    for variable in (*unpacked.model.variables, *packed.model.variables):
+        variable.assign(5.0 * variable)  # so that the losses depend on the attention
     expected = unpacked._sums(next(runs.batches_for(unpacked, record_files, BATCH, SCHEMA)), training=False)
     parts = next(runs.batches_for(packed, record_files, BATCH, SCHEMA, packing=pack(8)))
     sums = [packed._sums({name: parts[name][part] for name in parts}, training=False) for part in (0, 1)]
