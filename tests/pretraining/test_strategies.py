@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.optimization.choices import OPTIMIZERS
 from official_bert.optimization.distribution import get_strategy
 from official_bert.runs.training_log import read_log
 from tests.conftest import ROOT
@@ -22,19 +23,21 @@ from tests.processes import run_marked_tests, worker_environments
 @pytest.mark.core
 def test_two_devices_equal_one():
     """Runs the tests marked two_devices in a separate process whose CPU is split into two devices."""
-    assert "2 passed" in run_marked_tests(2, __file__)
+    assert "4 passed" in run_marked_tests(2, __file__)
 
 
 def take_steps(device, devices, record_files, size=8, **settings):
     strategy = get_strategy(device)
     assert strategy.num_replicas_in_sync == devices
-    pretrainer = runs.pretrainer_for(runs.disable_dropout(tiny_config()), strategy, **settings)
+    pretrainer = runs.pretrainer_for(runs.disable_dropout(tiny_config(num_hidden_layers=1)), strategy, **settings)
     return runs.steps_and_weights(pretrainer, record_files, size)
 
 
 @pytest.mark.two_devices
-def test_two_devices_take_the_same_steps_as_one(record_files):
-    runs.assert_same_steps(take_steps("mirrored", 2, record_files), take_steps("one_device", 1, record_files))
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_two_devices_take_the_same_steps_as_one(record_files, optimizer):
+    found = take_steps("mirrored", 2, record_files, optimizer=optimizer)
+    runs.assert_same_steps(found, take_steps("one_device", 1, record_files, optimizer=optimizer))
 
 
 @pytest.mark.two_devices
