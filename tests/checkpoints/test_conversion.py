@@ -87,6 +87,14 @@ def test_outputs_and_ids_are_compared_with_the_framework_of_the_format(tiny_conf
     lines = samples.convert(tmp_path / "google", tmp_path / "out", to_format="hugging_face")
     assert "tokenizer: 4 fixed texts get the ids of another library" in lines
 
+    def fail(*_: object) -> None:
+        raise ModuleNotFoundError("another_library")
+
+    framework = Framework("another library", fail, None)
+    monkeypatch.setitem(FORMATS, "hugging_face", dataclasses.replace(FORMATS["hugging_face"], framework=framework))
+    lines = samples.convert(tmp_path / "google", tmp_path / "again", to_format="hugging_face")
+    assert any("not compared with another library" in line for line in lines)
+
 
 def count_tensors(folder: pathlib.Path, **given) -> tuple[int, dict[str, int]]:
     """Returns the number of loaded tensors, and of ignored tensors by kind (without the text in parentheses)."""
