@@ -11,7 +11,7 @@ from official_bert.errors import UserError
 
 # Patterns of TensorFlow's messages and the replacements: our own checks, and unchecked values.
 _MESSAGES: list[tuple[str, Callable[[Any], str]]] = [
-    (r"^UserError: (.*)$", lambda found: str(found[1])),
+    (r"\bUserError: (.*)$", lambda found: str(found[1])),
     (
         r"Received a label value of (\S+) which is outside the valid range of \[0, (\d+)\)",
         lambda found: f"a label is {found[1]}; expected a number from 0 to {int(found[2]) - 1}",

@@ -139,6 +139,11 @@ def test_wrong_labels_and_weights_of_a_later_batch_are_named_in_one_line(columns
         assert_refused(rf"\Ain batch 1 of the data set, {message}.*\Z", learn, data, verbose=0)
 
 
+def test_a_wrong_label_of_a_later_batch_is_named_if_the_model_runs_eagerly():
+    data = slices((TEXTS[:4], [0, 1, 1, 7])).batch(2)
+    assert_refused(r"\Ain batch 1 of the data set, y\[1\] is 7; .*\Z", build(run_eagerly=True).fit, data, verbose=0)
+
+
 def test_wrong_numbers_and_labels_of_a_data_set_are_named():
     several = build(labels=["a", "b", "c"], multi_label=True)
     message = r"^in batch 0 of the data set, y\[1\] is nan; expected a finite number, at most 1e\+18$"
