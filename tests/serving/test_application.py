@@ -5,13 +5,26 @@ import concurrent.futures
 import contextlib
 import gzip
 import pathlib
+import threading
 import time
 from typing import Any
 
 import pytest
 
+from official_bert.inference.predictor import PARALLEL_BATCHES
+from official_bert.inference.saved_model import SavedModelPredictor
 from tests.serving import served_models
-from tests.serving.serving_client import Client, make_head, make_request, read_metric, read_status, running, sent
+from tests.serving.serving_client import (
+    Client,
+    eventually,
+    make_head,
+    make_request,
+    read_metric,
+    read_status,
+    running,
+    send_predict,
+    sent,
+)
 
 LIMITS = {"max_instances": 8, "max_text_bytes": 1000, "max_body_bytes": 20_000}
 TEXTS = {"instances": ["abcd"]}
@@ -63,6 +76,7 @@ def test_rows_are_answered_in_rows_and_columns_in_columns(client: Client, model:
     answer = client.predict(model, request_)
     assert answer.status == 200
     assert (answer.headers["Content-Type"], answer.headers["X-Model-Version"]) == ("application/json", "1")
+    assert answer.json.keys() == expected.keys()
     assert_contains(answer.json, expected)
 
 
@@ -225,6 +239,24 @@ def test_a_body_that_does_not_arrive_is_given_up(exports: pathlib.Path):
         answer = connection.makefile("rb").read()  # reads to the end: the server closes the connection
     assert b" 408 " in answer.splitlines()[0]
     assert b"did not arrive within 0.3 seconds" in answer
+
+
+def test_a_server_whose_queue_is_full_refuses_and_stays_ready(exports: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    opened, run, limits = threading.Event(), SavedModelPredictor.call, dict.fromkeys(("max_queue", "max_instances"), 1)
+    with (
+        running({"size": exports / "size"}, max_batch_size=1, **limits) as (_, client),
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(opened.set)
+        monkeypatch.setattr(SavedModelPredictor, "call", lambda *given: opened.wait(60) and run(*given))
+        # As many as are computed at a time, and one that waits.
+        asked = [stack.enter_context(send_predict(client, "size", TEXTS)) for _ in range(PARALLEL_BATCHES + 1)]
+        assert eventually(lambda: read_metric(client, "official_bert_waiting", "size") == 1)
+        refused = client.predict("size", TEXTS)
+        assert (refused.status, client.get("/readyz").status) == (429, 200)
+        assert 1 <= int(refused.headers["Retry-After"]) <= 60
+        opened.set()
+        assert [read_status(connection) for connection in asked] == [200] * len(asked)
 
 
 def test_clients_that_go_away_harm_nobody(client: Client):
