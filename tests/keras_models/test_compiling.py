@@ -182,7 +182,10 @@ def test_micro_batches_show_the_figures_of_the_whole_batch(name: str):
 
 def test_a_loss_that_parts_of_a_batch_do_not_add_up_to_is_named():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
-    assert_refused("reduction='sum'", build(gradient_accumulation_steps=2).compile, "sgd", loss)
+    model = build(gradient_accumulation_steps=2)
+    assert_refused("reduction='sum'", model.compile, "sgd", loss)
+    model.compile("sgd", lambda y, logits: keras.ops.mean(loss(y, logits)), run_eagerly=True)
+    assert_refused("returns a scalar", model.fit, TEXTS, LABELS, verbose=0)
     model = build("MaskedLM", gradient_accumulation_steps=2)
     assert_refused("loss_weights", model.compile, "sgd", loss_weights=[0.5])
 

@@ -215,6 +215,11 @@ def test_fit_ends_with_the_weights_of_the_epoch_with_the_best_score(metric: str,
     assert seen[-1] != pytest.approx(best(seen))
 
 
+def test_the_best_epoch_is_also_selected_on_texts_that_are_split_off():
+    settings = {"validation_split": 0.5, "metric_for_best_model": "roc_auc", "verbose": 0}
+    assert "val_roc_auc" in build(run_eagerly=True).fit(TEXTS[:8], LABELS[:8], **settings).history
+
+
 def test_a_score_that_cannot_select_the_best_epoch_is_refused(unchanged):
     message = refusal(unchanged.fit, TEXTS, LABELS, validation_data=(TEXTS, LABELS), metric_for_best_model="f1")
     assert "'f1'" in message

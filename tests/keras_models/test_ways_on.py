@@ -14,6 +14,8 @@ from official_bert.checkpoints.checkpoint import PRETRAINING
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.finetuning.initial_model import describe_initial_model, read_initial_model
+from official_bert.tokenization.added_tokens import AddedToken
+from official_bert.tokenization.casing import UNCASED
 from tests.make import VOCAB, assert_refused, tiny_config
 from tests.make import build_text_model as build
 
@@ -125,6 +127,8 @@ def test_thresholds_go_with_their_classes_and_not_with_a_new_head(tmp_path, caps
         for other in ({"labels": ["x", "y", "z"]}, {"multi_label": False}):
             assert not {"thresholds", "temperature"} & read(**other).head.settings.keys()
             assert "the head is new" in capsys.readouterr().out
+    build(thresholds=[0.25, 0.75]).save(tmp_path / "two.keras")
+    assert take(tmp_path / "two.keras", labels=["b", "a"]).thresholds == (0.75, 0.25)
 
 
 def test_a_model_without_a_pooler_says_that_the_next_one_s_is_random(tmp_path, capsys):
@@ -173,6 +177,18 @@ def test_accents_that_a_model_keeps_are_kept_on_every_way(tmp_path):
         assert_refused("--strip_accents contradicts", take, source, strip_accents=True)
     initial = read_initial_model(str(tmp_path / "folder"))
     assert "uncased, accented vocabulary" in describe_initial_model(initial, "x", has_head=False)
+
+
+def test_added_tokens_of_a_model_are_kept_on_every_way(tmp_path):
+    casing = UNCASED._replace(added_tokens=(AddedToken("[E1]", special=True, normalized=False),))
+    model = build(vocab=VOCAB.replace("\na\n", "\n[E1]\n"), do_lower_case=casing)
+    model.save(tmp_path / "model.keras")
+    model.save_checkpoint(str(tmp_path / "folder"))
+    loaded = type(model).load(str(tmp_path / "model.keras"))
+    for taken in (loaded, take(tmp_path / "model.keras"), take(tmp_path / "folder")):
+        assert taken.casing == casing
+        ids = taken.preprocessor(np.array(["the[E1] cat"]))["input_ids"].numpy()[0, 1:-1]
+        assert [taken.vocab.splitlines()[index] for index in ids] == ["the", "[E1]", "cat"]
 
 
 @pytest.mark.parametrize("name", ["TextClassifier", "MaskedLM", "TextEncoder", "MultipleChoice"])
