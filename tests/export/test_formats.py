@@ -119,7 +119,10 @@ def test_a_model_that_loses_too_much_is_not_written(format_name: str, tmp_path: 
     message = refusal(export, source, tmp_path / "out", **given, max_loss=0.99)
     assert all(each in message for each in ("1.0000", "from 1.0000 to 0.0000", given["eval_file"], "--max_loss=0.99"))
     assert not list(tmp_path.glob("out/*"))
-    export(source, tmp_path / "out", **given, max_loss=1.0)
+    folder = export(source, tmp_path / "out", **given, max_loss=1.0)
+    if format_name == ONNX:
+        expected = {"metric": "accuracy", "before": 1.0, "after": 0.0, "examples": 4}
+        assert exports.read_metadata(folder)["score"] == expected
     told = f"dynamic_int8 {format_name} model: accuracy 1.0000 before, 0.0000 after, on 4 examples"
     assert told in capsys.readouterr().out.splitlines()
     given["eval_file"] = write_labels(tmp_path, ["never"] * 4)

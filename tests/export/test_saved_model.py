@@ -120,6 +120,12 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: pathlib.Path, monkeypatch
     assert list((tmp_path / "exports").iterdir()) == []
 
 
+def test_a_separate_process_that_fails_is_reported(run_separate_process, tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "false")
+    message = refusal(run_separate_process, str(tmp_path), [])
+    assert f"a separate process cannot run {tmp_path} (exit status 1)" in message
+
+
 def test_run_is_read_as_masked_lm_or_encoder(save_kind):
     source = read_source(save_kind(FILL_MASK))
     assert (source.kind, source.task_spec["max_seq_length"]) == ("fill_mask", 64)
