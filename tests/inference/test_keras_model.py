@@ -1,0 +1,19 @@
+"""Outputs are assigned to their rows, without padding."""
+
+import numpy as np
+import tensorflow as tf
+
+from official_bert.inference.keras_model import compute_outputs
+from official_bert.kinds.features import concatenate_rows
+
+
+def test_outputs_are_in_order_and_those_of_tokens_without_padding():
+    expected = [[10.0 * number] * length for number, length in enumerate((5, 2, 7, 3, 1))]
+    ids = [np.array(row, np.int32) for row in expected]
+    features = concatenate_rows(ids, [np.zeros_like(each) for each in ids], {}, {})
+    of_tokens = compute_outputs(lambda inputs: tf.stack([inputs["input_ids"]] * 2, -1), features, 2, 8)  # [B, S, C]
+    assert [row.tolist() for row in of_tokens] == [[[each] * 2 for each in row] for row in expected]
+    named = compute_outputs(lambda inputs: {"tokens": inputs["input_ids"]}, features, 2, 8)  # [B, S]
+    assert [row.tolist() for row in named["tokens"]] == expected
+    of_rows = compute_outputs(lambda inputs: inputs["input_ids"][:, :1], features, 2, 8)  # [B, C]
+    assert [row.tolist() for row in of_rows] == [row[:1] for row in expected]
