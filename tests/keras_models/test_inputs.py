@@ -91,6 +91,8 @@ MODELS = {
                 (TEXTS, LABELS), slices((TEXTS, LABELS)).batch(3)),
     "several": ("TextClassifier", {"labels": ["a", "b", "c"], "multi_label": True}, (TEXTS[:3], LABEL_SETS),
                 slices((tf.constant(TEXTS[:3]), tf.ragged.constant(LABEL_SETS, dtype=tf.string))).batch(2)),
+    "truth values": ("TextClassifier", {"labels": ["True", "False"]}, (TEXTS[:2], ["True", "False"]),
+                     slices((TEXTS[:2], [True, False]))),
     "tagger of words": ("TokenTagger", {"labels": ["D", "N", "V"]}, (["the cat sat", "a dog"], ["D N V", "D N"]),
                         slices((WORD_ROWS, tf.ragged.constant([[0, 1, 2], [0, 1]]))).batch(2)),
     "answerer with places": ("QuestionAnswerer", {"max_query_length": 8, "doc_stride": 8},
