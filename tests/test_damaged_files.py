@@ -226,14 +226,23 @@ def test_damaged_files_are_read_or_refused_by_name(name: str, repetitions: int, 
     others = [each.read_bytes() for each in sorted(samples.rglob("*")) if each.is_file()]
 
     num_examples = repetitions * (150 if FORMATS[name].has_checksums else 25)
+    is_fixed = repetitions == 1  # the fast tests draw the same damage in each run
 
-    @settings(max_examples=num_examples, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=num_examples,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        derandomize=is_fixed,
+        database=None,
+    )
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         path = data.draw(st.sampled_from([*paths, *[weights] * len(paths)]))
         content = path.read_bytes()
         kind, damaged = data.draw(damage(path, others))
-        path.unlink() if damaged is None else path.write_bytes(damaged)
+        path.unlink()  # a new file, because HDF5 would take the same one for a file that it still has open
+        if damaged is not None:
+            path.write_bytes(damaged)
         message = str(tmp_path)
         try:
             found = FORMATS[name].read(folder, BadRows(data.draw(st.sampled_from([STOP, SKIP])), silent=True))
@@ -243,6 +252,7 @@ def test_damaged_files_are_read_or_refused_by_name(name: str, repetitions: int, 
         except UserError as error:
             message = str(error)
         finally:
+            path.unlink(missing_ok=True)
             path.write_bytes(content)
         assert str(tmp_path) in message
         assert len(message) < _MAX_MESSAGE
