@@ -36,7 +36,7 @@ def read(path, split="train", bad_rows=None, **options) -> list[TextExample]:
     # A byte order mark, quotes, line ends in cells, and an empty line.
     ("a.csv", '\ufefftext,label\r\n"a, ""b""\nc",x\r\n\r\nd,y\r\n', {}, "x y",
      [('a, "b"\nc', None, 0), ("d", None, 1)]),
-    ("a.csv.gz", gzip.compress(AB.encode()), {}, "x y", [("a", None, 0), ("b", None, 1)]),
+    ("a.csv.gz", gzip.compress(AB.encode(), mtime=0), {}, "x y", [("a", None, 0), ("b", None, 1)]),
     ("a.tsv", 'first\ttext\tclass\n"a\tb"\tx\nc\td\ty\n',
      {"text_column": "first", "text_pair_column": "text", "label_column": "class"}, "x y",
      [('"a', 'b"', 0), ("c", "d", 1)]),
