@@ -113,11 +113,12 @@ class _CharacterTable:
         if new:
             known = self._letters
             self._lengths = np.append(self._lengths, [len(string) for string in new])
-            self._letters = np.zeros((len(self._strings), self._lengths.max()), np.dtype("<u4"))
-            self._letters[: len(known), : known.shape[1]] = known
-            for row, string in zip(self._letters[len(known) :], new, strict=True):
+            letters = np.zeros((len(self._strings), self._lengths.max()), np.dtype("<u4"))
+            letters[: len(known), : known.shape[1]] = known
+            for row, string in zip(letters[len(known) :], new, strict=True):
                 row[: len(string)] = [ord(letter) for letter in string]
-        # Last, because other threads read the tables meanwhile.
+            self._letters = letters  # Complete, because other threads read it meanwhile.
+        # Last, for the same reason.
         self._targets[list(targets)] = list(targets.values())
 
 
