@@ -1,4 +1,4 @@
-"""The samples.convert command: what it reads, verifies and writes."""
+"""The convert command: what it reads, verifies and writes."""
 
 import dataclasses
 import pathlib
@@ -12,7 +12,7 @@ import pytest
 import official_bert_cli
 from official_bert.checkpoints import hdf5, loading, parity
 from official_bert.checkpoints.checkpoint import ENCODER, POOLER, LoadOverrides
-from official_bert.checkpoints.formats import tf1
+from official_bert.checkpoints.formats import hugging_face, keras_hub, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.formats.format import Framework
 from official_bert.checkpoints.loading import open_model
@@ -61,6 +61,8 @@ def test_what_is_lost_or_changed_on_the_way_is_detected(tiny_config: BertConfig,
 
 
 def test_outputs_and_ids_are_compared_with_the_framework_of_the_format(tiny_config: BertConfig, tmp_path, monkeypatch):
+    assert hugging_face.FORMAT.framework
+    assert keras_hub.FORMAT.framework
     tf1.write(samples.sample(tiny_config), str(tmp_path / "google"))
 
     def compare(error: float, ids: list[int]) -> Framework:

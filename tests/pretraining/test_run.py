@@ -6,6 +6,7 @@ import pathlib
 import random
 import re
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from official_bert.commands import PRETRAIN
 from official_bert.data import record_schema
 from official_bert.pretraining import checks, run
 from official_bert.pretraining.run import pretrain
+from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.locks import lock_folder
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import ROOT, WORDS
@@ -224,3 +226,17 @@ def test_the_optimizer_s_flags_reach_the_optimizer(set_up_run):
     optimizer = parts.pretrainer.optimizer
     assert (optimizer.weight_decay_rate, optimizer.beta_1, optimizer.clip_norm) == (0.2, 0.8, None)
     assert flags.items() <= parts.metadata["flags"].items()
+
+
+def test_flags_reach_the_training_step(set_up_run, monkeypatch):
+    def build(**settings):
+        built.update(settings)
+        return Pretrainer(**settings)
+
+    built: dict[str, Any] = {}
+    monkeypatch.setattr(run, "Pretrainer", build)
+    flags = {"on_nonfinite": "skip", "gradient_accumulation_steps": 2, "rematerialize": True, "dtype": "bfloat16"}
+    set_up_run(**flags, freeze=["layer_0_.*"], next_sentence_prediction=False, deterministic=True)
+    expected = {"skip_nonfinite": True, "micro_batches": 2, "rematerialize": True, "dtype": "mixed_bfloat16"}
+    expected |= {"frozen": ["layer_0_.*"], "next_sentence": False, "packed": False, "times_input": False}
+    assert expected.items() <= built.items()

@@ -68,6 +68,12 @@ def test_a_folder_in_which_nothing_was_written_does_not_stay(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_folder_on_a_file_system_that_cannot_hold_runs_is_refused():
+    refused = "--output_dir: memory://bucket/run cannot store checkpoints"
+    assert_refused(refused, hold, lock_folder, "memory://bucket/run", "output_dir")
+    assert not files.exists("memory://bucket/run")
+
+
 def test_a_file_is_locked_under_all_its_names(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "out.jsonl")
     with lock_file(str(tmp_path / "out.jsonl"), "output_file"):

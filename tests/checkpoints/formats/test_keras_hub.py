@@ -1,8 +1,11 @@
 """keras-hub presets are read and written, and keras-hub computes the same outputs."""
 
 import dataclasses
+import importlib.util
+import json
 import pathlib
 
+import h5py
 import numpy as np
 import pytest
 
@@ -23,6 +26,47 @@ def sample_with_casing(config: BertConfig, casing: Casing) -> LoadedModel:
     """Returns a checkpoint whose vocabulary contains an accent."""
     plain = samples.sample(config, frozenset({ENCODER, POOLER, MASKED_LM}))
     return dataclasses.replace(plain, casing=casing, vocab=str(plain.vocab).replace("\nsun\n", "\nsün\n"))
+
+
+def read_tensors(path: pathlib.Path) -> dict[str, bytes]:
+    """Returns the values of all tensors in a file, except those of a backbone that was saved with its task."""
+    tensors: dict[str, bytes] = {}
+    with h5py.File(path) as file:
+        file.visititems(lambda name, item: tensors.update({name: item[()].tobytes()} if hasattr(item, "shape") else {}))
+    return {name: value for name, value in tensors.items() if "bert_backbone" not in name}
+
+
+def test_a_preset_is_written_with_the_names_of_its_library(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    theirs, classifier, masked_lm = (tmp_path / name for name in ("theirs/preset", "classifier", "masked_lm"))
+    samples.unpacked("keras_nlp_0.14", tmp_path).rename(theirs.parent)
+    keras_hub.write(open_model(str(theirs)), str(classifier))
+    backbone, task = "model.weights.h5", "task.weights.h5"
+    assert read_tensors(classifier / backbone) == read_tensors(theirs / backbone)
+    assert read_tensors(classifier / task).keys() == read_tensors(theirs / task).keys()
+    for name, more in (("config.json", "dtype"), ("tokenizer.json", "config_file")):
+        ours, golden = (json.loads((folder / name).read_text())["config"] for folder in (classifier, theirs))
+        assert ours.keys() - golden.keys() == {more}
+        assert name != "config.json" or ours.items() > golden.items()
+    keras_hub.write(samples.sample(tiny_config), str(masked_lm))
+    # Importing keras-hub takes seconds, so its source is searched for the names.
+    package = pathlib.Path(str(importlib.util.find_spec("keras_hub").origin)).parent
+    head = (package / "src/layers/modeling/masked_lm_head.py").read_text()
+    attributes = {name.split("/")[2] for name in read_tensors(masked_lm / task) if "masked_lm_head/_" in name}
+    assert len(attributes) == 2
+    assert all(f"self.{attribute} = " in head for attribute in attributes)
+    written = []
+
+    def find_class(values: dict) -> dict:
+        if values.get("registered_name"):
+            written.append(values["class_name"])
+            assert values["registered_name"] == f"keras_hub>{values['class_name']}"
+            source = package.parent / f"{values['module'].replace('.', '/')}.py"
+            assert f"class {values['class_name']}(" in source.read_text()
+        return values
+
+    for path in [*classifier.glob("*.json"), *masked_lm.glob("*.json")]:
+        json.loads(path.read_text(), object_hook=find_class)
+    assert {"BertBackbone", "BertTokenizer", "BertTextClassifier", "BertMaskedLM"} < set(written)
 
 
 @pytest.mark.slow

@@ -125,6 +125,8 @@ def test_missing_and_misplaced_shards_are_errors(model: str, index: str, shard: 
     other = next(holder for holder in weight_map.values() if holder != shard)
     (folder / index).write_text(json.dumps({"weight_map": dict.fromkeys(weight_map, other)}))
     assert re.search(f"{other} in .* lacks .*{index}", samples.read_refusal(folder))
+    (folder / index).write_text("{}")
+    assert f"{index} has no weight_map" in samples.read_refusal(folder)
     (folder / index).write_text(written)
     (folder / shard).unlink()
     assert re.search(f"{shard} is missing.*{index}", samples.read_refusal(folder))
