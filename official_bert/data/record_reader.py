@@ -13,6 +13,8 @@ from official_bert.utils.progress import Progress
 
 # A command does not make a file again if all its files exist with their full length.
 REPAIR_HINT = "remove it and rerun the command that made it, or restore it from a copy"
+# Bytes around a record in a file: its length (8), the checksum of the length (4), and after the record its own (4).
+_FRAME = 8 + 4 + 4
 
 
 def track_reading(description: str, paths: Iterable[str]) -> Callable[[int], None]:
@@ -69,7 +71,7 @@ def read_file(path: str) -> Iterator[bytes]:
         for record in tf.data.TFRecordDataset(files.local_copy(path), kind).with_options(options).as_numpy_iterator():
             yield record
             number += 1
-            end += 8 + 4 + len(record) + 4  # the frame of `count_records`
+            end += _FRAME + len(record)
         if kind or end == files.size(path):  # TensorFlow ignores up to 11 bytes after the last record
             return
     except tf.errors.NotFoundError as error:
@@ -110,9 +112,8 @@ def count_records(path: str) -> int:
         while offset < end:
             reader.seek(offset)
             header = reader.read(8)
-            # A frame consists of the length (8 bytes), its checksum (4), the record and its checksum (4).
             length = struct.unpack("<Q", header)[0] if len(header) == 8 else end
-            offset += 8 + 4 + length + 4
+            offset += _FRAME + length
             if offset > end:
                 check_is_tfrecord(path)
                 raise UserError(f"{path} ends within record {total} (from 0); {REPAIR_HINT}")
