@@ -60,6 +60,11 @@ def build_text_model(
     return getattr(official_bert, class_name)(config or tiny_config(num_hidden_layers=1), vocab, **settings)
 
 
+def list_weights(model: "keras.Model") -> dict[str, np.ndarray]:
+    """Returns copies of a model's weights by path."""
+    return {variable.path: np.array(variable) for variable in model.variables}
+
+
 def assert_equal_weights(one: "keras.Model", other: "keras.Model", atol: float = 0.0) -> None:
     for variable, expected in zip(one.variables, other.variables, strict=True):
         np.testing.assert_allclose(variable, expected, rtol=0, atol=atol, err_msg=variable.path)

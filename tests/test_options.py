@@ -19,6 +19,7 @@ from official_bert.utils.flags import Flag, ValidatedOptions, list_flags
 from official_bert_cli import load
 from tests.make import refusal
 
+# Modules that define options, which the tests find as subclasses of ValidatedOptions.
 _MODULES = (data_gen.options, official_bert.commands, tools.reproduce, tools.tpu_check)
 
 # Every option that is a number, by its limits.

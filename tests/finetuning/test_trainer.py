@@ -16,7 +16,7 @@ from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.dropout import Dropout
 from official_bert.tokenization.casing import UNCASED
 from tests.finetuning.random_features import random_features
-from tests.make import VOCAB, refusal, tiny_config
+from tests.make import VOCAB, list_weights, refusal, tiny_config
 
 CONFIG = TrainingConfig(
     train_batch_size=4, learning_rate=1e-2, num_steps=10, steps_per_epoch=3, warmup_proportion=0.2, eval_steps=3,
@@ -31,9 +31,9 @@ def make_trainer(head: KindSpec = ClassificationSpec(labels=tuple("abcd")), **ch
 def find_moves(**changes) -> dict[str, np.ndarray]:
     """Returns the change of each weight in one step, by path."""
     trainer = make_trainer(warmup_proportion=0.0, **changes)
-    before = {each.path: each.numpy() for each in trainer.model.variables}
+    before = list_weights(trainer.model)
     trainer.train(random_features("classification", 4, 9), 0, 1, lambda done, loss: False)
-    return {each.path: each.numpy() - before[each.path] for each in trainer.model.variables}
+    return {path: value - before[path] for path, value in list_weights(trainer.model).items()}
 
 
 def test_the_rate_rises_in_the_warm_up_and_falls_to_zero():

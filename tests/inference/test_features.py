@@ -115,7 +115,7 @@ def test_lists_of_words_are_read_from_their_column(tmp_path: pathlib.Path):
 def test_layer_0_is_the_output_of_the_embeddings():
     (features,) = FeatureExtractor(LOADED(), [0, -1], max_seq_length=32).extract(["the cat"])
     ids = LOADED().tokenizer.convert_tokens_to_ids(features.tokens)
-    weights = {variable.path: variable.numpy() for variable in LOADED().model.variables}
+    weights = make.list_weights(LOADED().model)
     words, positions, types = (weights[f"{name}_embeddings/embeddings"] for name in ("word", "position", "token_type"))
     summed = words[ids] + positions[: len(ids)] + types[0]
     normalized = (summed - summed.mean(-1, keepdims=True)) / np.sqrt(summed.var(-1, keepdims=True) + 1e-12)

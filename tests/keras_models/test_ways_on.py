@@ -16,19 +16,15 @@ from official_bert.checkpoints.options import ConversionOptions
 from official_bert.finetuning.initial_model import describe_initial_model, read_initial_model
 from official_bert.tokenization.added_tokens import AddedToken
 from official_bert.tokenization.casing import UNCASED
-from tests.make import VOCAB, assert_refused, tiny_config
+from tests.make import VOCAB, assert_refused, list_weights, tiny_config
 from tests.make import build_text_model as build
 
 TEXTS = ["the cat sat", "a dog ran in the sun"]
 take = official_bert.TextClassifier.from_checkpoint
 
 
-def read_weights(model) -> dict:
-    return {variable.path: np.asarray(variable) for variable in model.variables}
-
-
 def assert_has(model, weights: dict, parts: tuple[str, ...] = ("",)) -> None:
-    for path, value in read_weights(model).items():
+    for path, value in list_weights(model).items():
         if path.startswith(parts):
             np.testing.assert_array_equal(value, weights[path], err_msg=path)
 
@@ -78,7 +74,7 @@ def test_a_folder_is_written_again_and_others_are_left_alone(tmp_path, monkeypat
             model.save_checkpoint(str(folder))
     assert_has(first, open_model(str(folder)).weights)  # a save that is stopped leaves the earlier weights
     model.save_checkpoint(str(folder))
-    assert_has(official_bert.MaskedLM.from_checkpoint(str(folder)), read_weights(model))
+    assert_has(official_bert.MaskedLM.from_checkpoint(str(folder)), list_weights(model))
     assert len(list(folder.glob("ckpt-*"))) == 2  # an index file and a data file
     mine.mkdir()
     (mine / "task.json").write_text("{}")
@@ -96,10 +92,10 @@ def test_a_keras_file_of_any_model_is_taken_as_other_checkpoints_are(pretrained,
     model.save(path)
     same = take(path)
     assert (same.labels, same.head.pair, same.max_seq_length) == (("a", "b"), True, 12)
-    assert_has(same, read_weights(model))
+    assert_has(same, list_weights(model))
     assert "the head is the checkpoint's" in capsys.readouterr().out
     regressor = official_bert.TextRegressor.from_checkpoint(path)
-    assert_has(regressor, read_weights(model), ("layer_", "word_embeddings", "pooler"))
+    assert_has(regressor, list_weights(model), ("layer_", "word_embeddings", "pooler"))
     assert "head is new: train it" in capsys.readouterr().out
     # The file of a masked LM also contains the pooler and the next-sentence head.
     official_bert.MaskedLM.from_checkpoint(pretrained).save(masked)

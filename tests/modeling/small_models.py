@@ -27,9 +27,5 @@ def randomize_weights(model: keras.Model, seed: int) -> keras.Model:
     return model
 
 
-def list_weights(model: keras.Model) -> dict[str, np.ndarray]:
-    return {variable.path: np.asarray(variable) for variable in model.variables}
-
-
 def inputs_of_encoder(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}

@@ -17,7 +17,8 @@ from official_bert.modeling.encoder_block import AttentionProbabilities
 from official_bert.modeling.heads import FirstPosition, GatherPositions, LastToken
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
 from tests.conftest import ROOT, slow_after
-from tests.modeling.small_models import inputs_of_encoder, list_weights, random_batch, randomize_weights
+from tests.make import list_weights
+from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 from tests.reference import Reference
 
 CHANGES = [{"hidden_act": "gelu"}, {"hidden_act": "gelu_exact"}, {"causal_attention": True}]

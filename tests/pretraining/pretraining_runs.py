@@ -21,6 +21,7 @@ from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import read_log
 from official_bert.utils import files
 from tests.conftest import WORDS
+from tests.make import list_weights
 
 LENGTH, PREDICTIONS = 12, 3
 SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS, len(WORDS), 2)
@@ -91,10 +92,6 @@ def disable_dropout(config: BertConfig, **changes: Any) -> BertConfig:
     return dataclasses.replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **changes)
 
 
-def list_weights(pretrainer: Pretrainer) -> dict[str, np.ndarray]:
-    return {variable.path: np.asarray(variable).copy() for variable in pretrainer.model.variables}
-
-
 def log_values(folder: object, name: str = "loss", kind: str = "train") -> list[Any]:
     """Returns a measurement from each line of a run's log."""
     return [line[name] for line in read_log(str(folder), kind)]
@@ -119,7 +116,7 @@ def remove_checkpoints(folder: pathlib.Path, after: int) -> None:
 def steps_and_weights(pretrainer: Pretrainer, record_files: list[str], size: int = 8, **settings: Any) -> Any:
     """Takes ten steps and returns the sums of each step and the final weights."""
     batches = batches_for(pretrainer, record_files, size, **settings)
-    return [pretrainer.train(batches, 1) for _ in range(10)], list_weights(pretrainer)
+    return [pretrainer.train(batches, 1) for _ in range(10)], list_weights(pretrainer.model)
 
 
 def assert_same_steps(found: Any, expected: Any) -> None:

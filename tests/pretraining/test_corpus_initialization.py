@@ -14,7 +14,7 @@ from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.pretraining import corpus_initialization, run
 from official_bert.pretraining.corpus_initialization import count, initialize
 from tests.conftest import WORDS
-from tests.pretraining.pretraining_runs import list_weights
+from tests.make import list_weights
 
 V = 12
 SMALL = BertConfig(len(WORDS), 68, 2, 4, 8, max_position_embeddings=32)  # the smallest width that compares segments
@@ -38,7 +38,7 @@ def make_batch(rows: list[list[int]], length: int = 8) -> dict[str, np.ndarray]:
 def build_model(config: BertConfig) -> tuple[keras.Model, dict[str, np.ndarray]]:
     """Returns a model and its random weights."""
     model = build_pretraining_model(config, seed=1)
-    return model, {variable.path: np.array(variable) for variable in model.variables}
+    return model, list_weights(model)
 
 
 def initialize_model(rows, config=CONFIG, next_sentence=False, built=None):
@@ -47,7 +47,7 @@ def initialize_model(rows, config=CONFIG, next_sentence=False, built=None):
     for variable in model.variables:
         variable.assign(random[variable.path])
     known = initialize(model, config, count([make_batch(rows)], config.vocab_size), 1, next_sentence)
-    return model, {variable.path: np.array(variable) for variable in model.variables}, random, known
+    return model, list_weights(model), random, known
 
 
 def score_attention(model, inputs, columns):
@@ -199,7 +199,7 @@ def test_a_run_begins_with_such_weights_once_and_equally_with_the_same_seed(set_
     for changes in ({}, {}, {"next_sentence_prediction": False}):
         parts = set_up_run(folder="new", config=SMALL, init_from_records=True, **changes)
         run.restore(parts)
-        weights.append(list_weights(parts.pretrainer))
+        weights.append(list_weights(parts.pretrainer.model))
         assert f" of {SMALL.vocab_size} pieces, the others at random" in capsys.readouterr().out
     np.testing.assert_equal(weights[1], weights[0])
     segments = [np.abs(each["token_type_embeddings/embeddings"]).max() for each in weights]

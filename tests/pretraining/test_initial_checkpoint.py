@@ -19,14 +19,10 @@ from official_bert.tokenization.casing import UNCASED
 from tests import make
 from tests.checkpoints.checkpoint_samples import sample
 from tests.conftest import WORDS
-from tests.make import assert_refused
+from tests.make import assert_refused, list_weights
 from tests.pretraining.pretraining_runs import pretrainer_for
 
 ENCODER, MASKED_LM, POOLER = checkpoint.ENCODER, checkpoint.MASKED_LM, checkpoint.POOLER
-
-
-def copy_values(model):
-    return {variable.path: np.array(variable) for variable in model.variables}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +38,7 @@ def test_weights_of_every_format_are_loaded(format_name, model, tiny_config, tmp
         variable.assign(tf.zeros(variable.shape))
     initial = open_model(str(tmp_path))
     lines = assign_initial_weights(model, initial)
-    for path, value in copy_values(model).items():
+    for path, value in list_weights(model).items():
         np.testing.assert_array_equal(value, written.weights.get(path, 0.0))
     assert any(" 0 unused" in line for line in lines)
     assert (initial.config, initial.casing) == (tiny_config, UNCASED)
@@ -69,7 +65,7 @@ def test_google_checkpoint_is_read_by_its_names(test_data):
     lines = assign_initial_weights(model, toy)
     assert lines[-1].startswith("46 tensors loaded, 0 missing, 0 unused; 93 other tensors")
     assert "  loaded   pooler/bias from bert/pooler/dense/bias" in lines
-    reader, weights = tf.train.load_checkpoint(path), copy_values(model)
+    reader, weights = tf.train.load_checkpoint(path), list_weights(model)
     kernel = reader.get_tensor("bert/encoder/layer_1/attention/output/dense/kernel")
     np.testing.assert_array_equal(weights["layer_1_attention_output/kernel"], kernel)
     kernel = reader.get_tensor("cls/seq_relationship/output_weights").T
@@ -89,13 +85,13 @@ def test_tensors_of_a_file_without_a_configuration_may_differ_if_they_are_allowe
     assert_refused(shape, read, "layer_0_output/kernel", "model/layer_1_.*")
     allow = ["layer_0_(intermediate/.*|output/kernel)", "model/layer_1_.*"]
     model, initial = build_pretraining_model(config), read(*allow)
-    before = copy_values(model)
+    before = list_weights(model)
     missing = {"layer_0_intermediate/kernel", "layer_0_intermediate/bias", "layer_0_output/kernel"}
     refused = "layer_0_intermediate/kernel is missing.*--init_allow=layer_0_intermediate/k"
     assert_refused(refused, assign_initial_weights, model, initial)
-    np.testing.assert_equal(copy_values(model), before)
+    np.testing.assert_equal(list_weights(model), before)
     assert f"{len(missing)} missing, 0 unused; " in assign_initial_weights(model, initial, allow)[-1]
-    changed = {path for path, value in copy_values(model).items() if np.any(before[path] != value)}
+    changed = {path for path, value in list_weights(model).items() if np.any(before[path] != value)}
     assert "layer_0_attention_query/kernel" in changed
     assert not changed & missing
 

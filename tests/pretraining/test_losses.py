@@ -7,7 +7,8 @@ import tensorflow as tf
 from official_bert.modeling.fast.compiled_blocks import FactoredLogits
 from official_bert.pretraining import losses
 from official_bert.pretraining.losses import compute_pretraining_metrics
-from tests.pretraining.pretraining_runs import batches_for, list_weights, pretrainer_for
+from tests.make import list_weights
+from tests.pretraining.pretraining_runs import batches_for, pretrainer_for
 from tests.reference import Reference, softmax
 
 
@@ -48,7 +49,7 @@ def test_losses_are_those_of_the_reference_and_records_of_zeros_count_for_nothin
     batch = next(batches_for(pretrainer, record_files))
     features = {name: value.numpy() for name, value in batch.items()}
     names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
-    logits, scores = Reference(list_weights(pretrainer), tiny_config).predict(*(features[name] for name in names))
+    logits, scores = Reference(list_weights(pretrainer.model), tiny_config).predict(*(features[name] for name in names))
     labels, weights = features["masked_lm_ids"], features["masked_lm_weights"]
     right = np.take_along_axis(softmax(logits), labels[..., None], axis=-1)[..., 0]
     chosen = np.take_along_axis(softmax(scores), features["next_sentence_labels"], axis=-1)

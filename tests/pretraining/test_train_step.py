@@ -10,6 +10,7 @@ import tensorflow as tf
 from official_bert.modeling.dropout import step_seed
 from official_bert.pretraining.losses import compute_pretraining_metrics
 from tests.conftest import ROOT
+from tests.make import list_weights
 from tests.make import tiny_config as make_config
 from tests.pretraining import pretraining_runs as runs
 
@@ -23,7 +24,7 @@ def test_twenty_steps_reproduce_the_stored_losses_and_change_every_variable(tiny
     trace, weights = [], []
     for _ in range(20):
         trace.append(compute_pretraining_metrics(pretrainer.train(batches, 1))["loss"])
-        weights.append(runs.list_weights(pretrainer))
+        weights.append(list_weights(pretrainer.model))
     assert trace == pytest.approx(json.loads(GOLDEN_TRACE.read_text()), rel=1e-3)
     assert trace[-1] < trace[0]
     assert not [path for path, value in weights[1].items() if np.array_equal(value, weights[0][path])]
@@ -31,9 +32,9 @@ def test_twenty_steps_reproduce_the_stored_losses_and_change_every_variable(tiny
 
 def test_without_next_sentences_only_the_pooler_and_its_head_are_frozen(record_files):
     pretrainer = runs.pretrainer_for(ONE_BLOCK, next_sentence=False, optimizer_settings={"weight_decay_rate": 0.5})
-    before = runs.list_weights(pretrainer)
+    before = list_weights(pretrainer.model)
     pretrainer.train(runs.batches_for(pretrainer, record_files), 2)  # the first has a learning rate of 0
-    kept = {path for path, value in runs.list_weights(pretrainer).items() if np.array_equal(value, before[path])}
+    kept = {path for path, value in list_weights(pretrainer.model).items() if np.array_equal(value, before[path])}
     assert kept == {f"{layer}/{part}" for layer in ("pooler", "next_sentence") for part in ("kernel", "bias")}
     assert {variable.path for variable in pretrainer.model.trainable_variables} == before.keys() - kept
 
@@ -104,13 +105,13 @@ def test_steps_that_are_not_finite_are_skipped_if_asked(record_files):
     pretrainer = runs.pretrainer_for(ONE_BLOCK, skip_nonfinite=True)
     batches = runs.batches_for(pretrainer, record_files)
     pretrainer.train(batches, 2)
-    before = runs.list_weights(pretrainer)
+    before = list_weights(pretrainer.model)
     kernel = pretrainer.model.get_layer("pooler").kernel
     kernel.assign(tf.fill(kernel.shape, np.inf))
     sums = pretrainer.train(batches, 2)
     assert (sums["nonfinite_steps"], sums["nonfinite_step"], sums["masked_lm_count"]) == (2, 3, 0)
     assert not np.isfinite(sums["nonfinite_loss"])
     kernel.assign(before["pooler/kernel"])
-    np.testing.assert_equal(runs.list_weights(pretrainer), before)
+    np.testing.assert_equal(list_weights(pretrainer.model), before)
     assert pretrainer.step == 4
     assert pretrainer.train(batches, 1)["nonfinite_steps"] == 0
