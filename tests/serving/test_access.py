@@ -21,7 +21,7 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture(scope="module")
 def client(exports: pathlib.Path):
-    with running({"size": exports / "size"}, allowed_hosts=["bert.example.com", "::5"]) as (_, client):
+    with running({"size": exports / "size"}, allowed_hosts=["BERT.example.com", "::5"]) as (_, client):
         yield client
 
 

@@ -237,6 +237,16 @@ def test_too_many_tokens_are_refused_in_a_request_and_in_all_of_them(model: Mode
     run_batcher(model, use, max_tokens=170)
 
 
+def test_tokens_of_answered_requests_do_not_count_any_more(model: Model, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Model, "quick_bytes", 0)  # each of the texts is prepared separately
+
+    async def use(batcher: Batcher) -> None:
+        for _ in range(20):
+            await ask(batcher, 5000, 5000)
+
+    run_batcher(model, use, max_tokens=10_000)
+
+
 def test_windows_of_long_texts_count_as_their_tokens(exports: pathlib.Path):
     model = SavedModelPredictor(str(exports / "names" / "1"))
     texts = {"text": np.array(["a " * 6000, "a b c d"], object)}

@@ -109,6 +109,13 @@ def test_temporary_files_of_killed_processes_are_removed_but_not_those_in_use(is
     assert sorted(capfd.readouterr().err.splitlines()) == sorted(removed)
 
 
+def test_an_output_file_that_is_a_link_is_written_to_its_target(tmp_path: pathlib.Path):
+    (tmp_path / "link").symlink_to("target")
+    files.write_text(str(tmp_path / "link"), "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+
+
 def test_removing_a_missing_file_is_not_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files, "exists", lambda path: True)  # it existed a moment ago
     files.remove(str(tmp_path / "gone"))

@@ -19,13 +19,18 @@ def test_elapsed_time_of_long_work_is_printed_until_it_ends(monkeypatch: pytest.
     assert not [thread for thread in threading.enumerate() if "report" in thread.name]
 
 
-def test_progress_shows_small_amounts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setattr("official_bert.utils.progress._SECONDS_BETWEEN_LINES", -1.0)
-    progress.Progress("tokenizing", 0.84, "MB").update(0.0521)
-    progress.Progress("making instances", 12_345, "blocks").update(7)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("tokenizing: 0.052 of 0.84 MB (6 %), ")
-    assert lines[1].startswith("making instances: 7 of 12,345 blocks (0 %), ")
+@pytest.mark.parametrize(("total", "begin", "done", "line"), [
+    (0.84, 0, 0.0521, "0.052 of 0.84 units (6 %), 0.0052 units/s, 2:31 left"),
+    (12_345, 0, 7, "7 of 12,345 units (0 %), 0.7 units/s, 4:53:46 left"),
+    (100, 10, 20, "20 of 100 units (20 %), 1 units/s, 1:20 left"),
+])  # fmt: skip
+def test_progress_shows_amounts_and_the_rate_since_the_beginning(total, begin, done, line, monkeypatch, capsys):
+    times = iter([0.0, 50.0, 60.0])  # 50 seconds pass before the beginning
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    working = progress.Progress("working", total, "units")
+    working.begin(begin)
+    working.update(done)
+    assert capsys.readouterr().err == f"working: {line}\n"
 
 
 @pytest.mark.parametrize(("steps", "most", "interval"), [(1, 50, 1), (19, 50, 1), (60, 50, 3), (5_000, 50, 50)])
