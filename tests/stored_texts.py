@@ -25,7 +25,7 @@ def parquet(folder: pathlib.Path, texts: Sequence[str | bytes | None], type: Any
 def hugging_face(folder: pathlib.Path, texts: Sequence[str | None], type: Any = None) -> str:
     """Writes a folder as save_to_disk does."""
     folder /= "dataset"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     stored, half = table(texts, type), len(texts) // 2
     names = [f"data-{number:05}-of-00002.arrow" for number in range(2)]
     for name, part in zip(names, (stored.slice(0, half), stored.slice(half)), strict=True):
