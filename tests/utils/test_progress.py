@@ -1,4 +1,5 @@
 import threading
+import time
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_elapsed_time_of_long_work_is_printed_until_it_ends(monkeypatch: pytest.
 ])  # fmt: skip
 def test_progress_shows_amounts_and_the_rate_since_the_beginning(total, begin, done, line, monkeypatch, capsys):
     times = iter([0.0, 50.0, 60.0])  # 50 seconds pass before the beginning
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
     working = progress.Progress("working", total, "units")
     working.begin(begin)
     working.update(done)
