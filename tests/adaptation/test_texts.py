@@ -32,23 +32,16 @@ def list_documents(path: str | pathlib.Path) -> set[str]:
     return {document.strip() for document in pathlib.Path(path).read_text().split("\n\n") if document.strip()}
 
 
-def test_documents_are_held_out_whole_and_none_is_lost(prepare, tmp_path):
-    text = write_text(tmp_path / "text.txt", documents=100)
-    facts, held, kept = prepare(text, records.HELDOUT, records.DOMAIN, heldout_share=0.1)
+def test_documents_are_held_out_whole_none_is_lost_and_equal_ones_are_on_one_side(prepare, tmp_path):
+    text = pathlib.Path(write_text(tmp_path / "text.txt", documents=100))
+    text.write_text("\n".join([text.read_text()] * 3))
+    facts, held, kept = prepare(str(text), records.HELDOUT, records.DOMAIN, heldout_share=0.1)
     assert not held & kept
     assert held | kept == list_documents(text)
     total = facts.characters + facts.heldout_characters
     assert 0.05 * total < facts.heldout_characters <= 0.1 * total
     assert facts == records.read_texts(str(tmp_path / "texts"))
     assert facts.pairs
-
-
-def test_equal_documents_are_on_one_side(prepare, tmp_path):
-    text = pathlib.Path(write_text(tmp_path / "text.txt", documents=30))
-    text.write_text("\n".join([text.read_text()] * 3))
-    _, held, kept = prepare(str(text), records.HELDOUT, records.DOMAIN, heldout_share=0.2)
-    assert held
-    assert not held & kept
 
 
 def test_end_of_a_single_long_document_is_held_out(prepare, tmp_path, capsys):

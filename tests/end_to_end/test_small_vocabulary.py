@@ -42,16 +42,9 @@ def test_a_model_with_more_rows_than_tokens_is_trained_loaded_converted_fine_tun
         np.testing.assert_allclose(np.asarray(again.model(ids)["sequence_output"]), expected, atol=1e-5)
 
     write_text(tmp_path / "data.csv", "text,label\n" + "the cat sat,cat\nthe dog sat,dog\n" * 8)
-    data = ("--task=table", "--train_file=data.csv", "--eval_file=data.csv", "--train_batch_size=8")
-    tune = (
-        "--init=run",
-        "--output_dir=tuned",
-        "--do_train",
-        "--do_eval",
-        "--num_train_epochs=1",
-        "--max_seq_length=16",
-    )
-    assert f"note: {note}" in run("finetune", *data, *tune)
+    data = "--task=table --train_file=data.csv --eval_file=data.csv --train_batch_size=8"
+    tune = "--init=run --output_dir=tuned --do_train --do_eval --num_train_epochs=1 --max_seq_length=16"
+    assert f"note: {note}" in run("finetune", *data.split(), *tune.split())
     assert open_model("tuned").config.vocab_size == ROWS
 
     for source, export_dir, *flags in (("tuned", "a"), ("run", "b"), ("run", "c", "--encoder")):

@@ -223,7 +223,6 @@ def mark_one_row_with_both_labels(options):
     ({"task": "sst-2", "task_options": GlueOptions(data_dir="nowhere")}, "nowhere, which is not a folder"),
     ({"metric_for_best_model": "f1"}, "table has the scores accuracy, f1_macro, matthews_correlation, roc_auc"),
     ({"metric_for_best_model": "accuracy", "eval_file": None}, "needs evaluation data"),
-    ({"freeze": ["nothing"]}, "'nothing' matches no whole layer name"),
     ({"min_confidence": 0.5, "label_kind": "multi_label"}, "--min_confidence requires a task with one label per text"),
     ({"calibrate": True, "eval_file": None}, "need evaluation data, and table has none; a table needs --eval_file"),
     ({"balanced_sampling": True, "label_kind": "multi_label"}, "--balanced_sampling needs a classification task"),
