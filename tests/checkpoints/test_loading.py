@@ -11,7 +11,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import official_bert
-from official_bert.checkpoints import parity
+from official_bert.checkpoints import bundle, parity
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, PRETRAINING, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, hugging_face_names, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
@@ -140,3 +140,9 @@ def test_the_accent_flags_apply_if_no_file_states_the_casing(tiny_config: BertCo
     assert "--nostrip_accents" not in "".join(resolve(strip_accents=False).notes)
     assert "tokenizer_config.json" in refusal(resolve, do_lower_case=False, strip_accents=False)
     assert "strip_accents is true" in refusal(resolve, do_lower_case=False, strip_accents=True)
+
+
+def test_checkpoints_are_ordered_by_their_numbers(tmp_path: pathlib.Path):
+    for number in (900, 1000, 20):
+        (tmp_path / f"ckpt-{number}.index").touch()
+    assert bundle.list_checkpoints(str(tmp_path)) == [f"{tmp_path}/ckpt-{number}" for number in (1000, 900, 20)]

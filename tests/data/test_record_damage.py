@@ -38,3 +38,10 @@ def test_flipped_byte_is_found_and_placed(shards):
     flip_bits(shards[2], frame + 40)
     found = record_damage.describe_first_damage(shards, SCHEMA)
     assert f"{shards[2]}: record 1 (from 0), near byte {frame + 12}, is corrupted" in found
+
+
+def test_a_single_record_between_corrupted_ones_is_kept(shards):
+    frame = os.path.getsize(shards[2]) // 9
+    for number in (1, 3):
+        flip_bits(shards[2], number * frame + 40)
+    assert record_damage.find_readable_ranges(shards[2:3], SCHEMA) == ([[(0, 1), (2, 1), (4, 5)]], 2)

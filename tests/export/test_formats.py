@@ -11,6 +11,7 @@ from official_bert.export import formats, litert
 from official_bert.export.options import DYNAMIC_INT8, LITERT, ONNX, SAVED_MODEL, ExportOptions
 from official_bert.inference import exports
 from official_bert.inference.onnx_model import OnnxPredictor
+from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.names import CLASSIFICATION, FILL_MASK, VECTORS
 from tests.export.exported_models import BILSTM, ROWS, answer_in_python, export, make_source, write_labels
 from tests.make import refusal
@@ -125,5 +126,7 @@ def test_a_model_that_loses_too_much_is_not_written(format_name: str, tmp_path: 
         assert exports.read_metadata(folder)["score"] == expected
     told = f"dynamic_int8 {format_name} model: accuracy 1.0000 before, 0.0000 after, on 4 examples"
     assert told in capsys.readouterr().out.splitlines()
+    monkeypatch.setattr(ClassificationSpec, "best_possible_score", 100.0)  # as of scores in percent
+    assert export(source, tmp_path / "percent", **given, max_loss=0.01)
     given["eval_file"] = write_labels(tmp_path, ["never"] * 4)
     assert "unknown label 'never'" in refusal(export, source, tmp_path / "other", **given)

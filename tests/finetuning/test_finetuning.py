@@ -277,7 +277,10 @@ def test_decisions_are_chosen_on_the_evaluation_data_and_stay_with_the_model(cop
 
 def test_a_model_that_predicts_one_class_for_every_row_is_named(copied, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(KerasRunner, "compute_outputs", lambda _, features, size: np.tile([9, 0.0], (len(features), 1)))
+    finetuned.replace_task(copied.output_dir, (finetuned.read_task(copied.output_dir) or {}) | {"temperature": 3.0})
     runner.run(change(copied, do_train=False))
+    first = (tmp_path / "run" / "predictions_test.tsv").read_text().splitlines()[1].split("\t")
+    assert float(first[3]) == pytest.approx(1 / (1 + np.exp(-9 / 3)), abs=1e-3)
     (warning,) = json.loads((tmp_path / "run" / "results.json").read_text())["warnings"]
     assert warning.startswith("dev: all 40 answers are bad: ")
     assert f"warning: {warning}" in (output := capsys.readouterr().out)

@@ -91,6 +91,12 @@ def test_interrupted_run_is_resumed(tail: str, stopped: BatchPredictionOptions, 
     assert not part.exists()
 
 
+def test_row_refused_by_a_resumed_run_is_named_correctly(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
+    rows = tmp_path / "in.jsonl"
+    rows.write_text(rows.read_text().replace('"aaaaa"', '"refused"'))
+    assert "in.jsonl: the model cannot answer row 6 " in refusal(predict, stopped)
+
+
 def test_run_is_not_resumed_if_something_changed(stopped: BatchPredictionOptions, tmp_path: pathlib.Path):
     rows, version, part = tmp_path / "in.jsonl", tmp_path / "exports" / "10", tmp_path / "out.jsonl.part"
     before = part.read_bytes()

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.finetuning import batches
+from official_bert.keras_models import best_model
 from official_bert.keras_models.inputs import EpochCounter
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.modeling.dropout import Dropout
@@ -222,6 +223,20 @@ def test_fit_ends_with_the_weights_of_the_epoch_with_the_best_score(metric: str,
     scores["loss"] = model.evaluate(*held_out, verbose=0)[0]
     assert scores[metric] == pytest.approx(best(seen))
     assert seen[-1] != pytest.approx(best(seen))
+
+
+@pytest.mark.parametrize(("metric", "kept"), [("accuracy", 1), ("loss", 0), ("mean_absolute_error", 0)])
+def test_the_best_epoch_has_the_highest_score_or_the_lowest_error(metric: str, kept: int):
+    model = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
+    model.build((1, 1))
+    callback = best_model._BestModel(metric, lambda: model.get_weights()[0].item(), epochs=2)
+    callback.set_model(model)
+    callback.on_train_begin()
+    for epoch in range(2):
+        model.set_weights([np.full((1, 1), epoch)])
+        callback.on_epoch_end(epoch, {"val_loss": epoch})
+    callback.on_train_end()
+    assert model.get_weights() == [[[kept]]]
 
 
 def test_the_best_epoch_is_also_selected_on_texts_that_are_split_off():

@@ -91,6 +91,7 @@ def test_activations_are_translated():
     kinds |= {theirs: ours for ours, theirs in hugging_face_config.ACTIVATIONS.items()}
     for theirs, ours in kinds.items():
         assert hugging_face_config.read_config({**base, "hidden_act": theirs}, "x").hidden_act == ours
+    assert hugging_face_config.read_config(base, "x").hidden_act == "gelu_exact"
 
 
 def test_models_other_than_bert_are_rejected():

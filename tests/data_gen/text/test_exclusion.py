@@ -32,6 +32,7 @@ def test_short_texts_are_counted_and_ignored():
     excluded = ExcludedTexts(["a " * 19, "b" * 20, " ", "good", "good\n", "b " * 20])
     assert (excluded.texts, excluded.too_short) == (["b" * 20], 2)
     assert not excluded.is_in(["a" * 100])
+    assert excluded.is_in(["a" + "b" * 20])
 
 
 @given(
