@@ -145,11 +145,6 @@ def test_full_disk_is_reported_in_one_line(tmp_path: pathlib.Path):
     assert "\n" not in message
 
 
-def test_refused_row_is_reported_by_number(export_dir: str, tmp_path: pathlib.Path):
-    write_rows(tmp_path / "in.jsonl", ({"text": text} for text in ("a", "long " * 9, "refused", "b")))
-    assert "in.jsonl: the model cannot answer row 3 " in refusal(run, export_dir, tmp_path, "in.jsonl")
-
-
 @pytest.mark.parametrize(("name", "output"), [
     ("in.jsonl", "in.jsonl"),
     ("in.jsonl", "./folder/../in.jsonl"),
