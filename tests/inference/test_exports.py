@@ -44,12 +44,6 @@ def test_truncated_fingerprint_is_rejected_without_a_traceback(tmp_path: pathlib
     assert load_saved_model(str(tmp_path))
 
 
-def test_models_of_other_tools_have_no_metadata(tmp_path: pathlib.Path):
-    assert exports.read_metadata(str(tmp_path)) == {}
-    write_text(tmp_path / exports.METADATA_FILE, '{"kind": "tagging"}')
-    assert exports.read_metadata(str(tmp_path)) == {"kind": "tagging"}
-
-
 def test_rows_are_split_without_padding_and_joined_with_it():
     outputs = {
         "words": np.array([["a", "b"], ["c", ""]], object),
