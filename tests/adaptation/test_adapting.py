@@ -46,9 +46,6 @@ def test_the_folder_is_a_model_with_losses_before_and_after(adapted, source):
     assert loaded.tokenizer.tokenize(word) == [word]
     assert len(official_bert.fill_mask(loaded, "the [MASK] sat .", top_k=3)[0]) == 3
     assert TextClassifier.from_checkpoint(str(adapted), labels=["a", "b"]).predict(["the cat"]).shape == (1, 2)
-
-
-def test_the_card_has_losses_words_and_filled_masks(adapted):
     card = (adapted / "MODEL_CARD.md").read_text()
     titles = "Masked-LM losses,per character after,New words,Masks filled in,\\[MASK\\],general text"
     assert not [title for title in titles.split(",") if title not in card]
