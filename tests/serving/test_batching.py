@@ -207,6 +207,18 @@ def test_when_one_text_is_refused_the_others_of_its_request_are_not_computed(mod
     assert model.batches in ([[1]], [[1], [2]])  # the second may have started before the first was refused
 
 
+def test_a_text_that_is_refused_harms_no_other_of_its_batch(model: Model):
+    model.refuses = True
+
+    async def use(batcher: Batcher) -> None:
+        asked = await start(batcher, [3], [1], [2])
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert [answers[0], answers[2]] == [[1003.0], [1002.0]]
+        assert isinstance(answers[1], RequestError)
+
+    run_batcher(model, use)
+
+
 def test_a_request_of_many_texts_makes_another_wait_for_one_batch(model: Model):
     async def use(batcher: Batcher) -> None:
         model.opened.clear()
