@@ -14,6 +14,7 @@ from official_bert.finetuning.options import Options
 from official_bert.inference import feature_extraction
 from official_bert.inference.options import FeatureOptions
 from official_bert.runs.training_log import read_log
+from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
 from tests.make import VOCAB, refusal, tiny_config, write_rows, write_text
 
@@ -58,6 +59,8 @@ def test_a_run_leaves_normalized_vectors_and_a_report(folder, vectors):
     spec = json.loads((folder / "run" / "task.json").read_text())
     assert (spec["kind"], spec["pooling"], spec["normalize"], spec["dimensions"]) == ("vectors", "mean", True, [4])
     assert "Errors, dev" in (folder / "run" / "MODEL_CARD.md").read_text()
+    task, examples = read_evaluation_file(spec, str(folder / "pairs.jsonl"))  # as export --eval_file does
+    assert task.head.collect_texts(examples) == {"text": TEXTS}
 
 
 def test_the_same_texts_have_the_same_vectors_in_python(folder, vectors):
