@@ -123,10 +123,6 @@ def test_every_word_is_tagged_once_and_none_is_cut(words: list[str], length: int
             assert window.input_ids[position : position + len(kept)] == kept
 
 
-def test_no_room_for_a_word_is_refused(tokenizer: FastTokenizer):
-    assert "max_seq_length=2 leaves no room" in refusal(split, [["cat"]], tokenizer, 2)
-
-
 def test_tags_come_from_the_window_that_owns_the_word(tokenizer: FastTokenizer):
     windows = split([["the", "unaffable", "cat", "sat", "on", "the", "mat"], ["dog"]], tokenizer, 6)
     assert len(windows) > 3
@@ -149,10 +145,11 @@ def test_sentences_without_tags_have_no_targets(tokenizer: FastTokenizer):
     assert len(features) > 2
 
 
-def test_windows_begin_a_stride_apart_at_whole_words(tokenizer: FastTokenizer):
+def test_windows_begin_a_stride_apart_at_whole_words_and_need_room_for_one(tokenizer: FastTokenizer):
     letters = tokenizer.convert_tokens_to_ids(list("abcdefgh"))
     windows = split([tuple("abcdefgh")], tokenizer, 6, stride=2)
     assert [window.input_ids[1:-1] for window in windows] == [letters[first : first + 4] for first in (0, 2, 4)]
+    assert "max_seq_length=2 leaves no room" in refusal(split, [["cat"]], tokenizer, 2)
 
 
 @pytest.mark.parametrize(("length", "is_truncated"), [(5, False), (4, True)])
