@@ -1,15 +1,11 @@
-"""Counts the files that one has to read to follow four paths through the code: `python tools/walks.py [WALK ...]`.
+"""Counts the files that one has to read to follow paths through the code: `python tools/walks.py [WALK ...]`.
 
-- pretrain: a flag of run_pretraining to the training step: the files that parse the flags, and those on the call stack
-  when the step is traced.
-- fit: a text through TextClassifier.fit to the loss.
-- finetune: a row of a CSV file through `official-bert finetune` to a metric.
-- serve: a text through `official-bert serve`, once with a SavedModel and once with ONNX Runtime.
-
-A file counts if one of its functions is called (sys.setprofile). Only commands and public names are used. To count the
-files of another commit, run this file by its path, with PYTHONPATH set to a checkout of the commit.
+The table WALKS at the end of this file lists the paths. A file counts if one of its functions is called
+(sys.setprofile). Only commands and public names are used. To count the files of another commit, run this file by its
+path, with PYTHONPATH set to a checkout of the commit.
 """
 
+import argparse
 import contextlib
 import functools
 import http.client
@@ -163,25 +159,35 @@ def _ask(walk: Walk, reading: int, log: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-WALKS: dict[str, Callable[[pathlib.Path], list[str]]] = {
-    "pretrain": pretrain,
-    "fit": fit,
-    "finetune": finetune,
-    "serve_saved_model": functools.partial(serve, name="saved_model"),
-    "serve_onnx": functools.partial(serve, name="onnx"),
+WALKS: dict[str, tuple[str, Callable[[pathlib.Path], list[str]]]] = {
+    "pretrain": ("the flags of official-bert pretrain, and the call stack of the training step", pretrain),
+    "fit": ("a text through TextClassifier.fit to the loss", fit),
+    "finetune": ("a row of a CSV file through official-bert finetune to a metric", finetune),
+    "serve_saved_model": ("a request to a served SavedModel", functools.partial(serve, name="saved_model")),
+    "serve_onnx": ("a request to a served ONNX export", functools.partial(serve, name="onnx")),
 }
 
 
 def main() -> None:
-    for name in sys.argv[1:] or list(WALKS):
-        if len(sys.argv) != 2:  # each walk in a process of its own
+    descriptions = "\n".join(f"  {name}: {description}" for name, (description, _) in WALKS.items())
+    parser = argparse.ArgumentParser(
+        description="Counts the files that one has to read to follow paths through the code.",
+        epilog=f"walks:\n{descriptions}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("walks", nargs="*", metavar="WALK", help="Path to follow. Defaults to all of them.")
+    names = parser.parse_args().walks or list(WALKS)
+    if unknown := set(names) - set(WALKS):
+        parser.error(f"unknown walks: {', '.join(sorted(unknown))}")
+    for name in names:
+        if len(names) > 1:  # each walk in a process of its own
             subprocess.run([sys.executable, __file__, name], check=False)
             continue
         with tempfile.TemporaryDirectory() as temporary:
             folder = pathlib.Path(temporary)
             (folder / "vocab.txt").write_text("\n".join(_VOCAB) + "\n")
             (folder / "config.json").write_text(json.dumps(_SIZES))
-            files = WALKS[name](folder)
+            files = WALKS[name][1](folder)
         print(f"{name}: {len(files)} files", *files, sep="\n  ", flush=True)
 
 
