@@ -195,6 +195,18 @@ def test_training_goes_on_from_any_strategy_to_any_other(tmp_path: pathlib.Path)
 
 
 @pytest.mark.slow
+def test_one_replica_takes_the_very_steps_of_one_device():
+    weights = []
+    for name in ("one_device", "mirrored"):
+        assert distribution.get_strategy(name).num_replicas_in_sync == 1
+        trainer = make_trainer(CLASSIFICATION, name)
+        trainer.train(random_features(CLASSIFICATION, ROWS, longest=24), 0, 3, lambda done, loss: False)
+        weights.append(trainer.model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
 @pytest.mark.core
 def test_two_workers_equal_one_device(tmp_path: pathlib.Path, vocab_file: str):
     """Launches two real processes with the command. They train, evaluate and predict."""
