@@ -2,9 +2,7 @@
 
 import functools
 import json
-import os
 import pathlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -103,9 +101,7 @@ def test_a_model_answers_alike_through_every_interface(
 
 
 @pytest.mark.parametrize("kind", slow_after(1, [*CLASSES, names.ENCODER, names.FILL_MASK]))
-def test_a_process_without_this_package_answers_alike(kind: str, export_kind, run_separate_process, monkeypatch):
-    # An interpreter that has only tensorflow and tensorflow-text, or this one, where the process blocks the package.
-    monkeypatch.setattr(sys, "executable", os.environ.get("OFFICIAL_BERT_CLEAN_PYTHON", sys.executable))
+def test_a_process_without_this_package_answers_alike(kind: str, export_kind, run_separate_process):
     path = export_kind(kind, SAVED_MODEL)
     replay = replays.read(path)
     assert len(replay) > replays.TOGETHER
