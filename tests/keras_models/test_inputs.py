@@ -40,6 +40,8 @@ def test_a_data_set_of_ids_trains_as_well():
     for values in (next(iter(ids))[0], model.preprocessor(tf.constant(TEXTS))):
         found = tf.boolean_mask(values["input_ids"], values["input_mask"] > 0)
         np.testing.assert_array_equal(found, features.input_ids)
+    vectors = model.backbone.predict(ids.map(lambda inputs, label: inputs), verbose=0)["pooled_output"]
+    np.testing.assert_allclose(vectors, model.backbone(model.preprocessor(TEXTS))["pooled_output"], atol=1e-6)
     weights = {"good": 3.0, 0: 0.0}
     history = model.fit(ids, validation_data=(TEXTS, LABELS), class_weight=weights, verbose=0).history
     assert int(model.optimizer.iterations) == 1

@@ -249,7 +249,7 @@ def test_accuracy_is_that_of_the_head():
 def test_the_defaults_have_the_name_that_keras_hub_gives_them():
     model = build(labels=["0", "1"])
     for name in (None, "auto"):
-        model.compile(name, name, name)
+        model.compile(name, name, name, learning_rate=1)  # an integer is a rate as well
         assert isinstance(model.optimizer, official_bert.BertAdamW)
         assert isinstance(model.loss, keras.losses.SparseCategoricalCrossentropy)
         assert model.loss.get_config()["from_logits"]

@@ -92,6 +92,12 @@ def test_the_folder_of_a_fine_tuned_model_is_written_and_read(name, tmp_path):
     assert_equal_weights(model, loaded)
 
 
+def test_a_loaded_file_of_a_model_other_than_a_classifier_answers_as_before(tmp_path):
+    model, x = build("answerer"), (["who sat"], ["the cat sat on the mat"])
+    model.save(tmp_path / "model.keras")
+    assert type(model).load(str(tmp_path / "model.keras")).predict(x) == model.predict(x)
+
+
 def test_vectors_are_those_of_the_extractor():
     encoder = make.build_text_model("TextEncoder", tiny_config(), layers=[-1, -2])
     ids, vectors = encoder.preprocessor(TEXTS[:1]), encoder.predict(TEXTS)
