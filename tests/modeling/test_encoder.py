@@ -15,6 +15,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.encoder_block import AttentionProbabilities
 from official_bert.modeling.heads import FirstPosition, GatherPositions, LastToken
+from official_bert.modeling.pooling import build_vector_model
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
 from tests.conftest import ROOT, slow_after
 from tests.make import list_weights
@@ -48,6 +49,9 @@ def test_outputs_equal_the_float64_transcription(tiny_config: BertConfig, seed: 
     for same in (encoded, get_encoder(model)(inputs_of_encoder(batch))):
         np.testing.assert_allclose(same["sequence_output"], layers[-1], atol=1e-5)
         np.testing.assert_allclose(same["pooled_output"], pooled, atol=1e-5)
+    for number, expected in enumerate(layers, 1):
+        vectors = build_vector_model(get_encoder(model), "cls", [number])(inputs_of_encoder(batch))
+        np.testing.assert_allclose(vectors, expected[:, 0], atol=1e-5)
 
 
 def test_outputs_equal_those_of_the_original(tmp_path: pathlib.Path):

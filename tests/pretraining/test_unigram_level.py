@@ -63,5 +63,7 @@ def test_other_runs_get_no_warning(losses, changes, tmp_path, monkeypatch):
 def test_unigram_figures_count_the_tokens_to_predict():
     records = make_records([1, 2, 1, 3] * 800)
     assert unigram_level.compute_unigram_entropy(records) == pytest.approx(1.5 * math.log(2), abs=0.01)
+    few = unigram_level.compute_unigram_entropy(make_records([1, 2, 1, 3]))
+    assert few == pytest.approx(1.5 * math.log(2) + (3 - 1) / (2 * 4))  # corrected for the size of the sample
     assert unigram_level.compute_unigram_accuracy(records, 64, 200) == pytest.approx(0.5)
     assert unigram_level.compute_unigram_accuracy(records, 1, 3) == pytest.approx(2 / 3)

@@ -12,7 +12,7 @@ from official_bert.kinds.multiple_choice.spec import Example, MultipleChoiceSpec
 from official_bert.tasks import multiple_choice
 from official_bert.tasks.multiple_choice import MultipleChoiceTask
 from official_bert.tasks.options import MultipleChoiceOptions
-from official_bert.tasks.task import DEV, TRAIN
+from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows
 from tests.make import refusal, write_text
@@ -69,6 +69,11 @@ def test_examples_without_labels_are_read_for_prediction(tmp_path: pathlib.Path)
     ):
         ((example,), _) = read(write_text(tmp_path / name, row + "\n"), need_labels=False)
         assert example == Example("a", ("b c", "b d", "b e", "b f"), None)
+    for split in (TRAIN, DEV, TEST):
+        write_text(tmp_path / f"{split}.jsonl", json.dumps({**_SWAG, "label": -1}) + "\n")
+    assert make_task("swag", tmp_path).read(TEST, BadRows()) == [example]
+    for split in (TRAIN, DEV):
+        assert "the label is missing" in refusal(make_task("swag", tmp_path).read, split, BadRows())
 
 
 def test_files_of_another_layout_and_missing_folders_are_refused(tmp_path: pathlib.Path):

@@ -22,6 +22,7 @@ from tests.tokenization.test_exact import CASED
 def test_no_released_uncased_vocabulary_has_an_accent(test_data):
     for path in (test_data / "vocab").iterdir():
         assert has_accents(path.read_text()) == ("-cased" in path.name), path.name
+    assert has_accents("caf\u00e9")
 
 
 @pytest.mark.parametrize(

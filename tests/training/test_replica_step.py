@@ -8,6 +8,7 @@ import tensorflow as tf
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.training.replica_step import accumulate_gradients, apply_gradients, split_micro_batches
+from official_bert.training.replicas import make_length_buckets
 
 
 def test_a_batch_is_cut_into_micro_batches_in_order():
@@ -22,6 +23,11 @@ def test_the_length_of_a_batch_that_is_cut_may_be_unknown():
     )
     for length in (3, 5):
         assert of_any_length(tf.zeros((4, length), tf.int32)).shape == (2, 2, length)
+
+
+def test_lengths_of_batches_double_up_to_the_longest_which_is_there_once():
+    lengths = {length: make_length_buckets(length) for length in (16, 100, 128)}
+    assert lengths == {16: (16,), 100: (32, 64, 100), 128: (32, 64, 128)}
 
 
 @pytest.mark.parametrize("count", [3, 2])

@@ -128,6 +128,10 @@ def test_each_bad_file_is_reported(shards, described):
     assert f"{paths[1]}: record 4 (from 0), near byte" in cut
     assert f"{paths[2]}: all records are valid, but the file differs from its manifest" in changed
     assert hashlib.sha256(paths[2].read_bytes()).hexdigest() in changed
+    for length in (3 * frame, 6 * frame):
+        paths[0].write_bytes((content * 2)[:length])
+        message = rf"{paths[0]} has {length:,} bytes, but its manifest {described} lists {5 * frame:,}"
+        assert_refused(message, manifest.find_shards, shards[:1])
 
 
 def test_missing_and_unlisted_files_are_reported(shards, described, tmp_path):

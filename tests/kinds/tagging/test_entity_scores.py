@@ -9,6 +9,7 @@ from official_bert.kinds.tagging import entity_scores
     ("I-X B-X", [("X", 0, 0), ("X", 1, 1)]),  # IOB1: B only where two entities of one type meet
     ("B-X I-Y I-Y", [("X", 0, 0), ("Y", 1, 2)]), ("B-X B-X I-X", [("X", 0, 0), ("X", 1, 2)]),
     ("S-X B-X E-X S-X", [("X", 0, 0), ("X", 1, 2), ("X", 3, 3)]), ("B-X S-X", [("X", 0, 0), ("X", 1, 1)]),
+    ("S-X I-X", [("X", 0, 0), ("X", 1, 1)]),
     ("E-X E-X", [("X", 0, 0), ("X", 1, 1)]), ("B-X E-X I-X", [("X", 0, 1), ("X", 2, 2)]),
     ("B-X I-X L-X O U-Y B-Y L-Y", [("X", 0, 2), ("Y", 4, 4), ("Y", 5, 6)]),  # BILOU
     ("U-X U-X", [("X", 0, 0), ("X", 1, 1)]), ("B-X L-X I-X", [("X", 0, 1), ("X", 2, 2)]),
