@@ -1,6 +1,7 @@
 """The estimated memory of a training step."""
 
 import dataclasses
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from official_bert.modeling.config import BertConfig
 from official_bert.modeling.dropout import dropout_seed
 from official_bert.modeling.fast.rematerialization import rematerialized
 from official_bert.modeling.pretraining_model import build_pretraining_model
-from official_bert.pretraining.cost import Memory, estimate_memory
+from official_bert.pretraining.cost import Memory, estimate_memory, print_memory_estimate
 from official_bert.pretraining.losses import compute_mean_losses, compute_pretraining_sums
 from tests.conftest import slow_after
 from tests.pretraining.pretraining_runs import feature_specs
@@ -73,3 +74,14 @@ def test_peak_is_that_of_the_backward_pass_or_of_the_update():
     mini = BertConfig(30522, 256, 4, 4, 1024)
     whole, again = (estimate_memory(mini, 32, 128, 20, rematerialize=flag).total for flag in (False, True))
     assert again < 0.7 * whole
+
+
+def test_the_printed_estimate_is_of_the_rows_that_a_device_processes_at_once(capsys):
+    options = mock.Mock(pack_sequences=False, dtype="float32", rematerialize=False, strategy="mirrored")
+    phase = mock.Mock(number=1, max_seq_length=LENGTH, predictions=lambda config: PREDICTIONS)
+    for rows, replicas, steps in ((3000, 1, 1), (12000, 2, 2)):
+        options.gradient_accumulation_steps = steps
+        print_memory_estimate(options, CONFIG, replicas, phase, rows)
+    expected = estimate_memory(CONFIG, 3000, LENGTH, PREDICTIONS, "float32", False).total
+    line = f"estimated memory of each device in phase 1: {expected / 1e9:.2f} GB"
+    assert capsys.readouterr().out.splitlines() == [line, line]
