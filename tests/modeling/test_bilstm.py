@@ -69,3 +69,9 @@ def test_only_what_is_to_be_trained_has_gradients(head: str, tiny_config: BertCo
     assert any(path.startswith("word_embeddings") for path in trained) == (head in ("linear", "bilstm"))
     assert any("bilstm" in path for path in trained) == (head != "linear")
     assert "token_classifier/kernel" in trained
+
+
+def test_head_and_units_are_stored_unless_the_head_reads_the_encoder():
+    given = HeadInput("bilstm", UNITS)
+    assert HeadInput.from_dict(given.to_dict()) == given
+    assert HeadInput().to_dict() == {}
