@@ -58,9 +58,10 @@ def test_adam_is_corrected_in_finetune_alone(monkeypatch: pytest.MonkeyPatch):
     assert not load("pretrain").parse(NEEDED["pretrain"])[0].adam_bias_correction
     assert load("finetune").parse(needed)[0].adam_bias_correction
     found: list[bool] = []
-    main = lambda options, *_: found.append(options.adam_bias_correction)  # noqa: E731
     for command, given in ((RUN_CLASSIFIER, needed), (RUN_SQUAD, needed[1:])):
-        script = dataclasses.replace(command, main=main, tensorflow=False)
+        script = dataclasses.replace(
+            command, main=lambda options, *_: found.append(options.adam_bias_correction), tensorflow=False
+        )
         for arguments in ([], [flag]):
             monkeypatch.setattr("sys.argv", [command.script_module, *given, *arguments])
             with pytest.raises(SystemExit):

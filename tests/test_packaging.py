@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 from official_bert.commands import PRETRAIN
 from official_bert.modeling.config import BertConfig
+from official_bert.utils.command_line import Command
 from official_bert.utils.configs import find_config
 from official_bert.utils.extras import EXTRAS
 from official_bert.version import __version__
@@ -120,6 +121,36 @@ def test_every_package_that_is_imported_is_a_dependency():
         for name in {each.split(".")[0] for each in list_imports(path)} - available:
             installing = {canonicalize_name(each) for each in distributions[name]}
             assert installing & names(PLAIN), f"{path} imports {name}, which pyproject.toml does not have"
+
+
+def run_without(package: str, extra: str | None) -> None:
+    """Runs a command whose implementation needs a package that is not installed."""
+
+    def main() -> None:
+        raise ModuleNotFoundError(name=package)
+
+    Command(program="s", summary="", main=main, options=(), extra=extra, tensorflow=False).run([])
+
+
+@pytest.mark.parametrize(("package", "extra", "named"), [
+    ("sklearn.metrics", "finetune", "finetune"),
+    ("tensorflow_text", "data", "data"),
+    ("tensorflow_text", None, "serve"),
+    ("tensorflow_datasets.core", "finetune", "tfds"),
+    ("rjieba", "finetune", "jieba"),
+    ("rjieba", None, "jieba"),
+])  # fmt: skip
+def test_a_package_that_is_missing_is_named_with_its_extra(package: str, extra: str | None, named: str, capsys):
+    with pytest.raises(SystemExit, match="1"):
+        run_without(package, extra)
+    missing = package.split(".")[0]
+    expected = f"error: the package {missing} is not installed; run: pip install '{ROOT}[{named}]'\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_module_of_ours_that_is_missing_is_not_explained():
+    with pytest.raises(ModuleNotFoundError):
+        run_without("official_bert.nowhere", "data")
 
 
 def test_files_of_configs_are_found_from_other_folders(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

@@ -63,6 +63,10 @@ def run(function: Any, texts: Mapping[str, Any]) -> dict[str, Any]:
     (names.VECTORS, TEXT_PAIRS, {"pooling": "pooled", "layers": [-1]}),
     *((names.VECTORS, TEXT_PAIRS, {"pooling": pooling, "layers": [2]}) for pooling in ("mean", "max", "cls")),
     (names.QUESTION_ANSWERING, QUESTIONS, {}),
+    (names.CLASSIFICATION, {"text": LONG}, {"doc_stride": 3}),
+    (names.CLASSIFICATION, PAIRS, {"pair": True, "doc_stride": 17}),
+    (names.REGRESSION, PAIRS, {"pair": True, "doc_stride": 3}),
+    *((names.TAGGING, SENTENCES, {"max_seq_length": length}) for length in (20, 64)),
     (names.TAGGING, SENTENCES, BILSTM.to_dict()),
 ]))  # fmt: skip
 def test_answers_are_those_of_python(kind: str, texts: dict[str, Any], changes: dict[str, Any], monkeypatch):

@@ -51,6 +51,7 @@ def assert_written(proto: Any, model: keras.Model, kind: str, tmp_path: pathlib.
     *((kind, {"causal_attention": True}, "") for kind in (CLASSIFICATION, TAGGING)),
     *((TAGGING, {"hidden_act": activation}, "") for activation in ("gelu_exact", "relu", "tanh", "linear")),
     *((kind, {}, head) for head in ("concat_last_four", BILSTM, *FEATURES) for kind in (CLASSIFICATION, TAGGING)),
+    *((kind, {"causal_attention": True}, "") for kind in KINDS),
 ]))  # fmt: skip
 def test_every_kind_gives_the_outputs_of_its_model(kind: str, changes: dict[str, Any], head: str, tmp_path):
     model = build_model(kind, dataclasses.replace(CONFIG, **changes), HeadInput(head, 3) if head else ENCODER_ITSELF)

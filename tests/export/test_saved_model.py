@@ -76,14 +76,17 @@ def test_signatures_agree_with_each_other(signatures: Any):
         np.testing.assert_array_equal(answers[name], from_ids[name])
 
 
-def test_server_refuses_segments_without_an_embedding(exported: pathlib.Path):
-    good = {"input_ids": [2, 7, 3], "input_mask": [1, 1, 1], "segment_ids": [0, 0, 1]}
+def test_segments_without_an_embedding_are_rejected(signatures: Any, exported: pathlib.Path):
+    row = {"input_ids": [2, 7, 3], "input_mask": [1, 1, 1], "segment_ids": [0, 0, 7]}
+    message = "segment_ids has values outside of 0 to 1"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        signatures["serving_ids"](**{name: tf.constant([values]) for name, values in row.items()})
+    good = {**row, "segment_ids": [0, 0, 1]}
     with running({"m": exported.parent}) as (_, client):
-        for segment, status in ((7, 400), (1, 200)):
-            rows = [good, {**good, "segment_ids": [0, 0, segment]}]
-            answer = client.predict("m", {"signature_name": "serving_ids", "instances": rows})
-            assert answer.status == status
-            assert ("segment_ids has values outside of 0 to 1" in str(answer.json)) == (status == 400)
+        refused = client.predict("m", {"signature_name": "serving_ids", "instances": [good, row]})
+        answered = client.predict("m", {"signature_name": "serving_ids", "instances": [good]})
+    assert (refused.status, answered.status) == (400, 200)
+    assert message in refused.error
 
 
 def find_block(page: str, word: str) -> str:

@@ -1,5 +1,6 @@
-"""Text embeddings: the command from text pairs to vectors, and the same training steps with fit."""
+"""Text embeddings: the command from text pairs to vectors, the same training steps with fit, and exports."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -7,15 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from official_bert import TextEncoder
 from official_bert.finetuning import runner
 from official_bert.finetuning.options import Options
-from official_bert.inference import feature_extraction
-from official_bert.inference.options import FeatureOptions
+from official_bert.inference import batch_prediction, feature_extraction
+from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
 from official_bert.runs.training_log import read_log
-from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
+from tests.export.exported_models import export
 from tests.make import VOCAB, refusal, tiny_config, write_rows, write_text
 
 NAMES = ("cat", "dog", "sun", "mat", "play", "walk", "able", "on")
@@ -59,8 +61,6 @@ def test_a_run_leaves_normalized_vectors_and_a_report(folder, vectors):
     spec = json.loads((folder / "run" / "task.json").read_text())
     assert (spec["kind"], spec["pooling"], spec["normalize"], spec["dimensions"]) == ("vectors", "mean", True, [4])
     assert "Errors, dev" in (folder / "run" / "MODEL_CARD.md").read_text()
-    task, examples = read_evaluation_file(spec, str(folder / "pairs.jsonl"))  # as export --eval_file does
-    assert task.head.collect_texts(examples) == {"text": TEXTS}
 
 
 def test_the_same_texts_have_the_same_vectors_in_python(folder, vectors):
@@ -126,8 +126,23 @@ def test_what_cannot_be_learned_is_said_in_one_line(settings, x, y, message):
     assert "\n" not in told
 
 
-def test_features_of_a_model_of_pooled_outputs_are_refused(folder, tmp_path):
+def test_features_writes_the_vectors_as_the_model_was_trained(folder, vectors, tmp_path):
+    texts = write_text(tmp_path / "texts.txt", "".join(f"{text}\n" for text in TEXTS))
+    options = FeatureOptions(str(folder / "run"), texts, str(tmp_path / "vectors.parquet"), pooling="trained")
+    feature_extraction.write_features(options)
+    table = parquet.read_table(tmp_path / "vectors.parquet")
+    assert table["text"].to_pylist() == TEXTS
+    np.testing.assert_allclose(table["layer_-1"].to_pylist(), vectors, atol=1e-6)
     TextEncoder.from_checkpoint(str(folder / "run"), pooling="pooled").save_checkpoint(str(tmp_path / "pooled"))
-    texts = write_text(tmp_path / "texts.txt", "the cat\n")
-    options = FeatureOptions(str(tmp_path / "pooled"), texts, str(tmp_path / "vectors.npy"), pooling="trained")
-    assert "whose vectors are the pooled output. Use export" in refusal(feature_extraction.write_features, options)
+    told = refusal(feature_extraction.write_features, dataclasses.replace(options, init=str(tmp_path / "pooled")))
+    assert "whose vectors are the pooled output. Use export" in told
+
+
+@pytest.mark.parametrize("format_name", [pytest.param("saved_model", marks=pytest.mark.slow), "onnx"])
+def test_exports_answer_with_normalized_vectors(folder, vectors, tmp_path, format_name):
+    """Each export is verified by a replay when it is written. Here the command replays it again."""
+    pairs, answers = str(folder / "pairs.jsonl"), tmp_path / "answers.jsonl"
+    export(folder / "run", tmp_path / "export", format_name, eval_file=pairs)
+    batch_prediction.predict(BatchPredictionOptions(str(tmp_path / "export"), pairs, str(answers)))
+    found = [json.loads(line)["vector"] for line in answers.read_text().splitlines()]
+    np.testing.assert_allclose(found, vectors, atol=1e-5)

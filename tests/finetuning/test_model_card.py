@@ -75,6 +75,11 @@ def test_a_card_has_the_calibration_error_and_what_each_limit_costs():
     assert {*expected.splitlines()} <= {*format_card(calibration=figures)}
 
 
+def test_labels_that_do_not_exclude_each_other_have_their_own_scores():
+    scores = {"bad": {"precision": 0.5, "recall": 1.0, "f1": 2 / 3, "examples": 3}}
+    assert "| bad | 0.5000 | 1.0000 | 0.6667 | 3 |" in format_card(label_scores=scores)
+
+
 def test_time_left_does_not_count_what_came_before(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     times = iter([0.0, 50.0, 60.0])  # compiling takes 50 seconds
     monkeypatch.setattr(time, "monotonic", lambda: next(times))

@@ -52,6 +52,13 @@ def test_layers_move_by_their_rate_and_frozen_ones_stay():
         assert np.any(frozen[path]) == (not layer.startswith("layer_0_") and not layer.endswith("embeddings")), path
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", ["all", ".*"])
+def test_a_frozen_encoder_trains_the_head_alone(pattern: str):
+    moved = {path for path, move in find_moves(freeze=(pattern,)).items() if np.any(move)}
+    assert moved == {"sequence_classifier/kernel", "sequence_classifier/bias"}
+
+
 def test_a_frozen_encoder_without_a_head_is_refused():
     assert "nothing to train" in refusal(make_trainer, VectorSpec(), freeze=("all",))
 

@@ -145,6 +145,11 @@ def test_full_disk_is_reported_in_one_line(tmp_path: pathlib.Path):
     assert "\n" not in message
 
 
+def test_refused_row_is_reported_by_number(export_dir: str, tmp_path: pathlib.Path):
+    write_rows(tmp_path / "in.jsonl", ({"text": text} for text in ("a", "long " * 9, "refused", "b")))
+    assert "in.jsonl: the model cannot answer row 3 " in refusal(run, export_dir, tmp_path, "in.jsonl")
+
+
 @pytest.mark.parametrize(("name", "output"), [
     ("in.jsonl", "in.jsonl"),
     ("in.jsonl", "./folder/../in.jsonl"),
@@ -252,15 +257,17 @@ def test_a_note_about_the_file_is_printed_once(export_dir: str, tmp_path: pathli
     assert capsys.readouterr().out.count("in.csv, line 1 has the column names") == 1
 
 
-@pytest.mark.parametrize("store", ["xz", "tfds"])
+@pytest.mark.parametrize("store", ["xz", "tfds", *stored_texts.STORED])
 def test_data_sets_are_answered_like_json_lines(store: str, export_dir: str, tmp_path: pathlib.Path, monkeypatch):
     texts = ["é" * (number * 7 % 40) + "\n中" for number in range(20)]
     if store == "xz":
         rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
         path = write_text(tmp_path / "in.jsonl.xz", lzma.compress(rows.encode()))
-    else:
+    elif store == "tfds":
         monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
         path = f"tfds:{stored_texts.prepare_tfds(tmp_path, texts)}"
+    else:
+        path = stored_texts.STORED[store](tmp_path, texts)
     predict(BatchPredictionOptions(export_dir, path, str(tmp_path / "out.jsonl"), batch_size=3))
     assert [answer["text"] for answer in read_answers(tmp_path / "out.jsonl")] == texts
 

@@ -8,7 +8,7 @@ from official_bert.export import plain_answers
 from official_bert.inference import exports
 from official_bert.inference.saved_model import load_saved_model
 from tests.inference.batch_models import export_batches
-from tests.make import refusal, write_text
+from tests.make import refusal, run_python, write_text
 
 
 def test_newest_version_has_the_greatest_number(tmp_path: pathlib.Path):
@@ -44,6 +44,12 @@ def test_truncated_fingerprint_is_rejected_without_a_traceback(tmp_path: pathlib
     assert load_saved_model(str(tmp_path))
 
 
+def test_models_of_other_tools_have_no_metadata(tmp_path: pathlib.Path):
+    assert exports.read_metadata(str(tmp_path)) == {}
+    write_text(tmp_path / exports.METADATA_FILE, '{"kind": "tagging"}')
+    assert exports.read_metadata(str(tmp_path)) == {"kind": "tagging"}
+
+
 def test_rows_are_split_without_padding_and_joined_with_it():
     outputs = {
         "words": np.array([["a", "b"], ["c", ""]], object),
@@ -64,3 +70,8 @@ def test_pooled_vector_is_not_cut_like_padding():
     (row,) = exports.split_rows({name: np.array(value) for name, value in outputs.items()})
     shapes = {name: value.shape for name, value in row.items()}
     assert shapes == {"input_mask": (1, 2), "sequence_output": (1, 2, 3), "pooled_output": (1, 4)}
+
+
+def test_layout_does_not_import_tensorflow():
+    code = "import sys; from official_bert.inference import exports; print('tensorflow' in sys.modules)"
+    assert run_python("-c", code, check=True).stdout.split() == ["False"]

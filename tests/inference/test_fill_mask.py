@@ -10,10 +10,11 @@ from official_bert.checkpoints import loading
 from official_bert.checkpoints.loading import Loaded
 from official_bert.inference.fill_mask import fill_mask, fill_masks, print_candidates
 from official_bert.inference.options import FillMaskOptions
+from official_bert.kinds.names import FILL_MASK
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.tokenization.exact import FullTokenizer
 from tests.conftest import WORDS
-from tests.make import VOCAB, refusal, tiny_config, write_run, write_vocab
+from tests.make import VOCAB, refusal, run_python, tiny_config, write_run, write_vocab
 
 
 @functools.cache
@@ -59,17 +60,24 @@ def test_invalid_text_or_top_k_is_rejected(text: str, top_k: int, message: str):
     assert message in refusal(fill_mask, load_model(), text, top_k)
 
 
-def test_command_prints_candidates_and_json(model_dir: str, capsys: pytest.CaptureFixture[str]):
-    text = "the [MASK] ran ."
-    print_candidates(FillMaskOptions(model_dir, top_k=2), [text])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == text
+@pytest.mark.slow
+def test_command_prints_candidates(model_dir: str):
+    command = ("-m", "official_bert_cli", "fill-mask", f"--model_dir={model_dir}", "--top_k=2", "the [MASK] ran .")
+    done = run_python(*command, environment={"TF_CPP_MIN_LOG_LEVEL": None})
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "the [MASK] ran ."
     assert [line.split()[-1] for line in lines[1:3]] == ["cat", "dog"]
-    texts = [text, "[MASK] [MASK]"]
+    assert done.stderr == ""
+
+
+def test_command_prints_json(save_kind, capsys: pytest.CaptureFixture[str]):
+    model_dir, texts = save_kind(FILL_MASK), ["the [MASK] ran .", "[MASK] [MASK]"]
     print_candidates(FillMaskOptions(model_dir, top_k=2, json=True), texts)
+    loaded = loading.load_pretraining_model(model_dir)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
         {"text": text, "masks": [[dataclasses.asdict(each) for each in mask] for mask in masks]}
-        for text, masks in zip(texts, fill_masks(load_model(), texts, 2), strict=True)
+        for text, masks in zip(texts, fill_masks(loaded, texts, 2), strict=True)
     ]
 
 

@@ -5,15 +5,17 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from official_bert.inference import batch_prediction, feature_extraction, on_dask
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
+from official_bert.kinds.names import CLASSIFICATION
 from official_bert.utils import dask_cluster, files
 from tests import dask_clusters
 from tests.dask_clusters import OneProcess, ended, wait_until
-from tests.inference.shard_texts import TEXTS, join_shards, write_texts
-from tests.make import refusal
+from tests.inference.shard_texts import TEXTS, assert_shards_hold, join_shards, write_texts
+from tests.make import refusal, run_python
 
 ADDRESS = "tcp://127.0.0.1:8786"
 
@@ -102,13 +104,18 @@ def test_paths_may_be_remote(export_dir: str, texts: pathlib.Path):
 
 
 @pytest.mark.usefixtures("one_process", "tiny_encoder")
-def test_tasks_that_run_twice_give_the_vectors_of_one_machine(texts: pathlib.Path):
-    flags: dict[str, Any] = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2}
-    options = FeatureOptions("model", f"{texts}/all.txt", f"{texts}/local.jsonl", "original", **flags)
+@pytest.mark.parametrize(("name", "changes"), [
+    ("out.jsonl", {"output_format": "original"}),
+    pytest.param("out.npy", {}, marks=pytest.mark.slow),
+    pytest.param("out.npy", {"pooling": "mean"}, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_tasks_that_run_twice_give_the_vectors_of_one_machine(name: str, changes: dict[str, Any], texts: pathlib.Path):
+    flags = {"layers": ["-1", "1"], "max_seq_length": 16, "batch_size": 2, **changes}
+    options = FeatureOptions("model", f"{texts}/all.txt", f"{texts}/local-{name}", **flags)
     feature_extraction.write_features(options)
-    options = dataclasses.replace(options, input_file=f"{texts}/[ab].txt", output_file=f"{texts}/out.jsonl")
+    options = dataclasses.replace(options, input_file=f"{texts}/[ab].txt", output_file=f"{texts}/{name}")
     assert on_dask.write_features(options, 2, ADDRESS).startswith("Wrote 27 texts to ")
-    assert join_shards(texts, 2) == (texts / "local.jsonl").read_bytes()
+    assert_shards_hold(texts, name, f"local-{name}")
 
 
 @pytest.mark.slow
@@ -123,3 +130,17 @@ def test_losing_and_adding_workers_does_not_change_answers(export_dir: str, tmp_
     assert code == 0, errors
     assert "2,700 texts" in out
     assert join_shards(tmp_path, 40) == predict_locally(export_dir, tmp_path)
+
+
+@pytest.mark.slow
+def test_vectors_are_those_of_one_machine(save_kind, texts: pathlib.Path):
+    flags = ["--layers=-1", "--pooling=mean", "--max_seq_length=16", "--batch_size=1"]
+    flags = [f"--init={save_kind(CLASSIFICATION)}", *flags]
+    local = ["--input_file=all.txt", "--output_file=local.npy"]
+    run_python("-m", "official_bert_cli", "features", *flags, *local, folder=texts, check=True)
+    with dask_clusters.dask_cluster(texts, 2) as cluster:
+        more = ["--input_file=[ab].txt", "--output_file=out.npy", "--num_shards=3"]
+        code, _, errors = ended(cluster.command("features", *flags, *more))
+    assert code == 0, errors
+    shards = [np.load(texts / f"out-0000{number}-of-00003.npy") for number in range(3)]
+    np.testing.assert_allclose(np.concatenate(shards), np.load(texts / "local.npy"), atol=1e-6)

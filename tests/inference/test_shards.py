@@ -5,7 +5,6 @@ import json
 import pathlib
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from official_bert.inference import batch_prediction, feature_extraction
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions, ShardOptions
 from official_bert.inference.shards import ALL_ROWS, Shard
 from tests.conftest import slow_after
-from tests.inference.shard_texts import TEXTS, join_shards, write_texts
+from tests.inference.shard_texts import TEXTS, assert_shards_hold, join_shards, write_texts
 from tests.make import refusal
 
 pytestmark = pytest.mark.usefixtures("small_groups")
@@ -96,14 +95,7 @@ def test_shards_hold_the_vectors_of_one_machine(name: str, changes: dict[str, An
     write_features(f"once-{name}")
     for index, count in enumerate((12, 15)):
         assert write_features(name, Shard(index, 2)).startswith(f"Wrote the vectors of {count} texts to ")
-    if name == "out.jsonl":
-        assert join_shards(texts, 2, name) == (texts / f"once-{name}").read_bytes()
-        return
-    shards = [np.load(texts / f"out-0000{number}-of-00002.npy") for number in range(2)]
-    np.testing.assert_array_equal(np.concatenate(shards), np.load(texts / f"once-{name}"))
-    if not changes:
-        tokens = (texts / f"once-{name}.tokens.jsonl").read_bytes()
-        assert join_shards(texts, 2, f"{name}.tokens.jsonl") == tokens
+    assert_shards_hold(texts, name, f"once-{name}")
 
 
 def test_the_flag_selects_the_shard(export_dir: str, texts: pathlib.Path, capsys: pytest.CaptureFixture[str]):

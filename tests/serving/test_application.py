@@ -209,8 +209,8 @@ def test_bodies_that_are_compressed_or_too_large_are_refused_before_they_arrive(
 
 def test_compressed_bodies_do_not_keep_others_waiting(client: Client):
     body = gzip.compress(b" " * 50_000_000)
-    content = make_head("length", len(body), "Content-Encoding: gzip") + body
     with contextlib.ExitStack() as stack:
+        content = make_head("length", len(body), "Content-Encoding: gzip") + body
         connections = [stack.enter_context(sent(client, content)) for _ in range(10)]
         start = time.monotonic()
         assert client.get("/healthz").status == 200
@@ -268,13 +268,20 @@ def test_clients_that_go_away_harm_nobody(client: Client):
 
 
 def test_requests_at_the_same_time_share_batches_and_each_gets_its_own_answer(exports: pathlib.Path):
-    texts = ["x" * (1 + number % 9) for number in range(100)]
-    serving = running({"encoder": exports / "encoder"}, max_wait_ms=20.0)
+    texts = ["!" if number % 7 == 3 else "x" * (1 + number % 9) for number in range(100)]
+    models = {name: exports / name for name in ("length", "encoder")}
+    serving = running(models, max_wait_ms=20.0)
     with serving as (_, client), concurrent.futures.ThreadPoolExecutor(32) as threads:
         # What an encoder returns does not depend on the padding of its batch.
         answers = list(threads.map(lambda text: client.predict("encoder", {"instances": [text]}).json, texts))
+        # An instance that the model refuses harms no other of its batch.
+        statuses = list(threads.map(lambda text: client.predict("length", {"instances": [text]}).status, texts))
         batches, instances = (
             read_metric(client, f"official_bert_batch_size_{name}", "encoder") for name in ("count", "sum")
         )
-    assert [answer["predictions"][0]["input_mask"] for answer in answers] == [[1] * len(text) for text in texts]
-    assert batches < instances == len(texts)
+    assert [answer["predictions"] for answer in answers] == [
+        [{"input_mask": [1] * len(text), "sequence_output": [[float(ord(text[0]))]] * len(text)}] for text in texts
+    ]
+    assert statuses == [400 if text == "!" else 200 for text in texts]
+    assert instances == len(texts)
+    assert batches < len(texts)

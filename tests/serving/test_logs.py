@@ -1,6 +1,7 @@
 """The server's log contains no texts, and no tracebacks for invalid requests."""
 
 import contextlib
+import gzip
 import io
 import json
 import logging
@@ -56,6 +57,10 @@ def make_request(body: bytes, headers: bytes = b"") -> bytes:
     CHUNKED + b"zz" + SECRET + b"\r\n",
     CHUNKED + b"5\r\nhello" + SECRET + b"\r\n0\r\n\r\n",
     make_request(SECRET, b"Content-Encoding: gzip\r\n"),
+    make_request(SECRET, b"Content-Encoding: deflate\r\n"),
+    make_request(SECRET, b"Content-Encoding: br\r\n"),
+    make_request(gzip.compress(SECRET)[:-8] + b"12345678", b"Content-Encoding: gzip\r\n"),
+    make_request(gzip.compress(SECRET)[:-9], b"Content-Encoding: gzip\r\n"),
     make_request(SECRET),
     make_request(b'{"instances": [["%b"]]}' % SECRET),
     make_request(b'{"instances": [{"%b": ""}]}' % SECRET),

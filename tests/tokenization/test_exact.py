@@ -141,6 +141,11 @@ def test_texts_are_cut_as_in_the_original(text, tokens, vocab_file):
     assert tokenizer.convert_ids_to_tokens(tokenizer.convert_tokens_to_ids(tokens)) == tokens
 
 
+def test_cased_text_keeps_its_normal_form():
+    cased = FullTokenizer.from_vocab("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n\u00e9\n", do_lower_case=False)
+    assert cased.tokenize("\ufeff\u00e9 e\u0301") == ["\u00e9", "[UNK]"]
+
+
 def test_lower_case_keeps_accents_on_request():
     words = ["\u00e1\u0323", "a\u0323\u0301", "i\u0307", "\u03c3\u03b1\u03c2", "\uac01", "\u4e2d", "\u0915\u093f\u0902"]
     text = "\u00c1\u0323 A\u0323\u0301 \u0130 \u03a3\u0391\u03a3 \uac01\u4e2d\u0915\u093f\u0902"

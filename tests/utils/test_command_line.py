@@ -1,6 +1,5 @@
 import dataclasses
 import errno
-import functools
 import io
 import os
 import pathlib
@@ -48,7 +47,9 @@ class WindowOptions:
     stride: int = option(128, "Tokens from one window to the next.")
 
 
-command = functools.partial(Command, program="program", summary="Does it.", main=print, options=(Options,))
+def command(**changes: object) -> Command:
+    settings: dict[str, object] = {"program": "program", "summary": "Does it.", "main": print, "options": (Options,)}
+    return Command(**{**settings, **changes})  # type: ignore[arg-type]
 
 
 TASKS = command(
@@ -72,8 +73,8 @@ def test_flags_have_the_defaults_of_their_fields():
 def test_flags_are_spelled_as_the_original_spells_them():
     for spelling in ("--is_cased=true", "--is_cased=True", "-is_cased", "--is_cased --nois_cased --is_cased"):
         assert command().parse(["--needed", "x", *spelling.split()])[0].is_cased, spelling
-    for spelling in ("--is_cased=false", "--nois_cased"):
-        assert not command().parse(["--needed", "x", spelling])[0].is_cased, spelling
+    for spelling in ("--is_cased=false", "--nois_cased", "--is_cased=False"):
+        assert not command().parse(["--needed", "x", *spelling.split()])[0].is_cased, spelling
 
 
 def test_flags_can_be_read_from_files(tmp_path: pathlib.Path):
@@ -129,7 +130,10 @@ def test_characters_that_the_terminal_cannot_show_are_escaped(monkeypatch: pytes
 def test_the_middle_of_a_very_long_message_is_omitted():
     assert str(UserError("a" * 10_000)) == "a" * 10_000
     message = str(UserError("received " + "a" * 10**6 + "; remove it"))
-    assert re.fullmatch(r"received a{7991}\.\.\. \(990,020 characters\) \.\.\.a{1989}; remove it", message)
+    assert len(message) < 10_100
+    assert message.startswith("received aaa")
+    assert "... (990,020 characters) ..." in message
+    assert message.endswith("aaa; remove it")
 
 
 _OOM = "Graph execution error:\n\nstatus: 1, message: {}\n\t [[node]]"
@@ -154,8 +158,9 @@ def test_running_out_of_memory_or_file_descriptors_is_reported_in_one_line(error
 
 
 def test_positional_arguments_may_precede_flags_or_follow_a_double_dash():
-    _, texts = command(positional="texts").parse(["one", "--needed=x", "two", "--", "--three"])
-    assert texts == ["one", "two", "--three"]
+    texts = command(positional="texts")
+    assert texts.parse(["one", "--needed=x", "two"])[1] == ["one", "two"]
+    assert texts.parse(["--needed=x", "--", "--three"])[1] == ["--three"]
 
 
 def test_the_chosen_variant_adds_its_flags():
@@ -166,14 +171,16 @@ def test_the_chosen_variant_adds_its_flags():
 
 
 def test_help_shows_groups_defaults_choices_examples_and_the_steps_before_and_after():
-    text = command(examples=("--needed=x", "--needed=y"), before="a file", after="read it").help()
-    head = "Does it.\n\nusage: program --flag=value ...\n\n"
-    assert text.startswith(f"{head}  before  a file\n  run     program --needed=x\n  after   read it\n\ndata:")
-    assert text.index("\ndata:\n  --needed=TEXT,...  (required)") < text.index("\nflags:\n")
+    text = command(examples=("--needed=x", "--needed=y")).help()
+    assert text.index("Does it.") < text.index("\ndata:\n  --needed=TEXT,...  (required)") < text.index("\nflags:\n")
     for part in ("--sizes=TEXT,...  (default: tiny,base)", "--from=x|y  (default: x)", "--rate=X  (default: 5e-05)",
                  "--[no]is_cased  (default: false)", "--number=N\n      A number."):  # fmt: skip
         assert part in text, part
     assert text.endswith("more examples:\n  program --needed=y")
+    assert "--needed=x" not in text  # the first example is at the top, before and after formatting
+    text = command(examples=("--needed=x",), before="a file", after="read it").help()
+    head = "Does it.\n\nusage: program --flag=value ...\n\n"
+    assert text.startswith(f"{head}  before  a file\n  run     program --needed=x\n  after   read it\n\ndata:")
 
 
 def test_help_shows_the_flags_of_the_variant_that_is_chosen():
@@ -192,10 +199,16 @@ def test_each_command_has_valid_examples_and_describes_its_flags_and_steps(name:
     assert len(found.examples) >= 2 or not found.options
     for example in found.examples:
         found.parse(shlex.split(example))
-    assert set(re.findall("official-bert ([a-z-]+)", f"{found.before} {found.after}")) <= set(COMMANDS)
+    for step in (found.before, found.after):
+        assert step
+        assert len(f"  before  {step}") <= 100  # a line of the help
+        assert set(re.findall("official-bert ([a-z-]+)", step)) <= set(COMMANDS)
     text = found.help()
-    assert f"usage: official-bert {name}" in text
-    assert not [flag.name for flag in found.flags() if not re.search(rf"  --(\[no\])?{flag.name}\b", text)]
+    assert f"usage: official-bert {name}" + (" --flag=value" if found.options else "") in text
+    for options in found.options:
+        for field in (each for each in dataclasses.fields(options) if "help" in each.metadata):
+            flag = field.name.removesuffix("_")  # from_, because from is a Python keyword
+            assert f"  --{flag}=" in text or f"  --[no]{flag}" in text, flag
 
 
 def test_flags_are_parsed_before_slow_imports():
@@ -216,16 +229,18 @@ for command in map(load, COMMANDS):
 print([name for name in {HEAVY} if name in sys.modules])
 """
     done = run_python("-c", code)
-    assert done.stdout == "[]\n", done.stderr
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
 def test_scripts_named_like_the_originals_show_that_name_in_their_help(monkeypatch: pytest.MonkeyPatch, capsys):
-    scripts = "run_pretraining run_classifier run_squad extract_features data_gen.create_pretraining_data"
-    for script in scripts.split():
+    scripts = ["run_pretraining", "run_classifier", "run_squad", "extract_features"]
+    for script in [*scripts, "data_gen.create_pretraining_data"]:
         monkeypatch.setattr(sys, "argv", [script, "--help"])
         with pytest.raises(SystemExit, match="0"):
             runpy.run_module(script, run_name="__main__")
-        assert f"usage: python -m {script} --flag=value" in capsys.readouterr().out
+        shown = capsys.readouterr()
+        assert f"usage: python -m {script} --flag=value" in shown.out
+        assert shown.err == ""
 
 
 def test_the_program_shows_help_and_errors_and_ends_quietly_if_the_reader_closes_the_pipe():
@@ -238,14 +253,26 @@ def test_the_program_shows_help_and_errors_and_ends_quietly_if_the_reader_closes
         assert (process.stderr.read(), process.wait()) == ("", 0)
 
 
-IMPORT = "from official_bert.utils import tensorflow_import; tensorflow_import.import_tensorflow()"
+# Background jobs of a shell ignore the signal.
+INTERRUPT = """
+import os, signal, sys
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    while True:
+        pass
+"""
 
 
 @pytest.mark.slow
 def test_tensorflow_is_imported_quietly_and_without_optional_packages():
-    code = f"""
-import sys
-{IMPORT}
+    code = """
+import os, sys
+from official_bert.utils import tensorflow_import
+tensorflow_import.import_tensorflow()
+assert "keras" in sys.modules
 print([name for name in tensorflow_import.OPTIONAL_PACKAGES if name in sys.modules])
 import matplotlib, sklearn
 """
@@ -253,18 +280,7 @@ import matplotlib, sklearn
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
-# Its last line is needed because background jobs of a shell ignore the signal.
-INTERRUPT = """
-import os, signal, sys
-from official_bert.utils import command_line, files, signals
-
-def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
-    while True:
-        pass
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
-"""
+IMPORT = "from official_bert.utils import tensorflow_import; tensorflow_import.import_tensorflow()"
 KERAS = """
 from __main__ import interrupt
 try:
@@ -273,27 +289,29 @@ except KeyboardInterrupt:
     raise ValueError("the error that other code makes of it")
 """
 LOST = """
+from official_bert.utils import command_line, files
 with command_line.exit_codes(), files.write_atomically("answer") as temporary:
     open(temporary, "w").close()
     try:
         interrupt()
     except KeyboardInterrupt:
         pass
+    {then}
 """
-INTERRUPTED = {
-    "within the import of TensorFlow": IMPORT,
-    "another error follows": LOST + "    raise ValueError('of a wrong answer')",
-    "nothing follows": LOST,
-    "while options are declared": """
+IN_A_CLASS = """
+from official_bert.utils.signals import exit_on_interrupt
+
 class Field:
     def __set_name__(self, owner, name):  # Python 3.11 raises a RuntimeError from this
         interrupt()
 
-with signals.exit_on_interrupt():
+with exit_on_interrupt():
     class Options:
         output_file = Field()
-""",
-    "while an object is deleted": """
+"""
+IN_A_DESTRUCTOR = """
+from official_bert.utils import command_line
+
 class Deleted:
     def __del__(self):
         interrupt()
@@ -302,7 +320,16 @@ with command_line.exit_codes():
     Deleted()  # Python drops what is raised here
     sys.excepthook(SystemError, SystemError("an error that C++ code raises and shows"), None)
     raise SystemExit(0)
-""",
+"""
+
+
+INTERRUPTED = {
+    "within the import of TensorFlow": IMPORT,
+    "another error follows": LOST.format(then="raise ValueError('of a wrong answer')"),
+    "the command ends as usual": LOST.format(then="raise SystemExit(0)"),
+    "nothing follows": LOST.format(then="pass"),
+    "while options are declared": IN_A_CLASS,
+    "while an object is deleted": IN_A_DESTRUCTOR,
 }
 
 

@@ -1,7 +1,6 @@
 """The --dask flag, and the checks before the first task."""
 
 import socket
-import types
 
 import pytest
 
@@ -9,11 +8,14 @@ from official_bert.utils import dask_cluster
 from official_bert.utils.dask_cluster import DaskOptions
 from tests.make import assert_refused
 
+ADDRESS = "tcp://127.0.0.1:8786"
+
 
 @pytest.mark.parametrize("address", ["", "host", "host:8786", "tcp://host", "http://host:8786"])
 def test_only_addresses_of_schedulers_are_accepted(address: str):
     assert_refused(f"^--dask is '{address}'; .*tcp://", DaskOptions, address)
-    assert DaskOptions("tls://scheduler:8786").dask
+    for valid in (ADDRESS, "tls://scheduler:8786"):
+        assert DaskOptions(valid).dask == valid
 
 
 def test_a_missing_scheduler_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch):
@@ -30,11 +32,18 @@ def test_a_missing_scheduler_is_reported_in_one_line(monkeypatch: pytest.MonkeyP
     (OSError("too many open files"), ".*too many open files"),
 ])  # fmt: skip
 def test_a_worker_with_a_different_version_is_reported_before_the_first_task(answer: object, words: str):
-    answers = {"tcp://worker0:1": dask_cluster.code_identity()}
-    cluster = dask_cluster.Cluster("tcp://127.0.0.1:8786")
-    cluster._client = types.SimpleNamespace(run=lambda function, on_error: on_error == "return" and answers)
+    class Client:
+        def __init__(self, *answers: object) -> None:
+            self._answers = {f"tcp://worker{number}:1": answer for number, answer in enumerate(answers)}
+
+        def run(self, function: object, on_error: str) -> dict[str, object]:
+            assert (callable(function), on_error) == (True, "return")
+            return self._answers
+
+    cluster = dask_cluster.Cluster(ADDRESS)
+    cluster._client = Client(dask_cluster.code_identity())
     cluster._check_workers()
-    answers["tcp://worker1:1"] = answer
+    cluster._client = Client(dask_cluster.code_identity(), answer)
     assert_refused(f"tcp://worker1:1.*{words}", cluster._check_workers)
 
 

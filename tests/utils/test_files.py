@@ -2,6 +2,7 @@ import contextlib
 import os
 import pathlib
 
+import fsspec
 import pytest
 
 from data_gen.text.formats import read_documents
@@ -13,17 +14,28 @@ from tests.make import assert_refused, refusal, write_text
 
 def test_an_input_file_is_recognized_under_any_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    os.mkdir("folder")
-    write_text(pathlib.Path("in"), "")
-    os.link("in", "hard")
-    for link, target in {"link": "in", "dangling": "new", "linked-folder": "folder"}.items():
-        os.symlink(target, link)
-    same = dict.fromkeys(["in", "./in", "folder/../in", str(tmp_path / "in"), "link", "hard"], "in")
-    same |= {"dangling": "new", "linked-folder/new": "folder/new", "gs://bucket/a/../b": "gs://bucket//b"}
-    for path, other in same.items():
-        assert_refused(f"--output_file .*{path}", files.refuse_overwriting, path, "output_file", ["x", other])
-    files.refuse_overwriting("folder/in", "output_file", ["in", "new"])
-    files.refuse_overwriting("gs://bucket/b", "output_file", ["gs://other/b"])
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "in").touch()
+    (tmp_path / "other").touch()
+    (tmp_path / "link").symlink_to("in")
+    (tmp_path / "dangling").symlink_to("new")
+    (tmp_path / "linked-folder").symlink_to("folder")
+    (tmp_path / "hard").hardlink_to(tmp_path / "in")
+    refuse = lambda path, *inputs: files.refuse_overwriting(path, "output_file", inputs)  # noqa: E731
+    for path in ("in", "./in", "folder/../in", str(tmp_path / "in"), "link", "hard"):
+        assert "--output_file" in refusal(refuse, path, "other", "in"), path
+    for path in ("other", "folder/in", "new"):
+        refuse(path, "in")
+    # Files that do not exist yet, such as two files that a run is about to write.
+    assert refusal(refuse, "dangling", "new")
+    assert refusal(refuse, "linked-folder/new", "folder/new")
+    assert refusal(refuse, "gs://bucket/a/../b", "gs://bucket//b")
+    refuse("gs://bucket/b", "gs://other/b")
+
+
+def test_sha256_hashes_the_content_of_a_file(tmp_path: pathlib.Path):
+    assert files.sha256(write_text(tmp_path / "a", "abc")).startswith("ba7816bf8f01cfea414140de5dae2223")
+    assert f"{tmp_path}/none" in refusal(files.sha256, str(tmp_path / "none"))
 
 
 def test_a_file_name_that_is_not_utf8_is_rejected(tmp_path: pathlib.Path):
@@ -35,9 +47,11 @@ def test_a_file_name_that_is_not_utf8_is_rejected(tmp_path: pathlib.Path):
 
 def test_patterns_of_remote_files_are_expanded_through_fsspec():
     for name in ("b.txt", "a.txt"):
-        files.write_text(f"memory://patterns/{name}", "One.\n")
+        with fsspec.open(f"memory://patterns/{name}", "wb") as writer:
+            writer.write(b"One.\n")
     found = files.expand(["memory://patterns/*.txt"], "input_file")
     assert [path.rsplit("/")[-1] for path in found] == ["a.txt", "b.txt"]
+    assert [files.size(path) for path in found] == [5, 5]
     assert list(read_documents(found[0])) == [["One."]]
     assert "memory://patterns/*.json" in refusal(files.expand, ["memory://patterns/*.json"], "input_file")
 
@@ -113,7 +127,7 @@ def test_removing_a_missing_file_is_not_an_error(tmp_path: pathlib.Path, monkeyp
 def test_parts_of_two_versions_of_a_file_are_never_mixed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "index.json"
     replaced: list[bool] = []
-    write_text(path, "of old parts")
+    path.write_text("of old parts")
     monkeypatch.setattr(os, "replace", lambda source, target: replaced.append(path.exists()))
     with files.write_atomically(str(path)) as beside:
         for name in ("index.json", "part-0", "part-1"):

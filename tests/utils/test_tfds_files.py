@@ -32,6 +32,7 @@ def read(name: str, columns: list[str] | None = None) -> list[dict[str, Any]]:
 def test_a_prepared_dataset_is_read_without_network(data_dir: pathlib.Path):
     name = f"tfds:{prepare_tfds(data_dir, TEXTS)}"
     assert read(name, ["text"]) == read(f"{name}#train", ["text"]) == [{"text": text} for text in TEXTS]
+    assert read(name)[5] == {"text": TEXTS[5], "number": 5}
     assert_refused("prose/small has no split 'test'; expected .* one of train", read, f"{name}#test")
     assert_refused(r"^cannot get no_such from TensorFlow Datasets: .*$", read, "tfds:no_such")
     assert_refused("no column 'body'.*'text'", read, name, ["body"])
