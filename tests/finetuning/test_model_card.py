@@ -1,5 +1,4 @@
 import pathlib
-import time
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from official_bert.finetuning.model_card import Evaluation
 from official_bert.kinds.spec import Outcome
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
-from official_bert.utils.progress import Progress
 
 TASK = GlueTask("sst-2", GlueOptions())
 OUTCOMES = [
@@ -78,12 +76,3 @@ def test_a_card_has_the_calibration_error_and_what_each_limit_costs():
 def test_labels_that_do_not_exclude_each_other_have_their_own_scores():
     scores = {"bad": {"precision": 0.5, "recall": 1.0, "f1": 2 / 3, "examples": 3}}
     assert "| bad | 0.5000 | 1.0000 | 0.6667 | 3 |" in format_card(label_scores=scores)
-
-
-def test_time_left_does_not_count_what_came_before(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    times = iter([0.0, 50.0, 60.0])  # compiling takes 50 seconds
-    monkeypatch.setattr(time, "monotonic", lambda: next(times))
-    progress = Progress("training", 100, "rows")
-    progress.begin(10)
-    progress.update(20, "loss 0.5000, dev/f1 0.8000")
-    assert "20 of 100 rows (20 %), 1 rows/s, 1:20 left; loss 0.5000, dev/f1 0.8000" in capsys.readouterr().err
