@@ -4,8 +4,10 @@ distribution.py and optimizers.py create the objects.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
+from official_bert.errors import UserError
 from official_bert.utils.flags import HARDWARE, TRAINING, option
 
 AUTO = "auto"  # value of --dtype: the faster of float32 and bfloat16
@@ -13,6 +15,8 @@ AUTO = "auto"  # value of --dtype: the faster of float32 and bfloat16
 DTYPES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 STRATEGIES = ONE_DEVICE, MIRRORED, MULTI_WORKER, TPU = ("one_device", "mirrored", "multi_worker", "tpu")
 OPTIMIZERS = ("adamw", "lamb", "keras_adamw")
+
+_device = functools.partial(option, group=HARDWARE, resumable=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,22 +56,6 @@ class AdamOptions:
         }
 
 
-def worker_hosts_option() -> Any:
-    """Creates the flag --worker_hosts for the commands that train."""
-    text = (
-        "Comma-separated host:port of each worker, for multi_worker. Pass the same list on all workers. Defaults to "
-        "TF_CONFIG or SLURM's variables."
-    )
-    return option([], text, group=HARDWARE, resumable=True)
-
-
-def worker_index_option() -> Any:
-    """Creates the flag --worker_index for the commands that train."""
-    return option(
-        None, "Index of this process in --worker_hosts, starting at 0.", min=0, group=HARDWARE, resumable=True
-    )
-
-
 def dtype_option() -> Any:
     """Creates the flag --dtype for the commands that train."""
     text = (
@@ -77,10 +65,42 @@ def dtype_option() -> Any:
     return option("float32", text, (*DTYPES, AUTO), group=HARDWARE)
 
 
-def deterministic_option() -> Any:
-    """Creates the flag --deterministic for the commands that train."""
-    text = (
-        "Use only deterministic operations, so that two runs on the same kind of device give the same bytes. Slower "
-        "on GPUs."
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceOptions:
+    """The flags of the commands pretrain and finetune for devices and precision."""
+
+    distribution_strategy: str = _device(
+        ONE_DEVICE,
+        "Devices to use: one_device (the first GPU, or the CPU), mirrored (all GPUs of this machine), multi_worker "
+        "(all devices of several machines) or tpu.",
+        STRATEGIES,
     )
-    return option(False, text, group=HARDWARE)
+    worker_hosts: list[str] = _device(
+        [],
+        "Comma-separated host:port of each worker, for multi_worker. Pass the same list on all workers. Defaults to "
+        "TF_CONFIG or SLURM's variables.",
+    )
+    worker_index: int | None = _device(None, "Index of this process in --worker_hosts, starting at 0.", min=0)
+    use_tpu: bool = _device(False, "Same as --distribution_strategy=tpu.")
+    tpu_name: str | None = _device(None, "Name or gRPC address of the TPU. Defaults to the TPU of this VM.")
+    tpu_zone: str | None = _device(None, "Zone of the TPU.")
+    gcp_project: str | None = _device(None, "Google Cloud project of the TPU.")
+    dtype: str = dtype_option()
+    deterministic: bool = option(
+        False,
+        "Use only deterministic operations, so that two runs on the same kind of device give the same bytes. Slower "
+        "on GPUs.",
+        group=HARDWARE,
+    )
+
+    @property
+    def strategy(self) -> str:
+        """The name of the distribution strategy that the flags choose."""
+        return TPU if self.use_tpu else self.distribution_strategy
+
+    def check_devices(self) -> None:
+        """Raises a UserError if the flags select two distribution strategies."""
+        if self.use_tpu and self.distribution_strategy not in (ONE_DEVICE, TPU):
+            raise UserError(
+                f"--use_tpu cannot be combined with --distribution_strategy={self.distribution_strategy}; remove one"
+            )

@@ -73,7 +73,7 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ValidatedOptions, choices.AdamOptions):
+class Options(ValidatedOptions, choices.AdamOptions, choices.DeviceOptions):
     """The flags of run_pretraining. Flags that the original has as well have the same defaults there."""
 
     input_file: list[str] = _data(
@@ -221,31 +221,17 @@ class Options(ValidatedOptions, choices.AdamOptions):
         [], "First and last step to profile for TensorBoard, such as 100,110.", items=int, min=0
     )
 
-    distribution_strategy: str = _hardware(
-        choices.ONE_DEVICE,
-        "Devices to use: one, all of this machine (mirrored), several machines, or a TPU.",
-        choices.STRATEGIES,
-    )
-    worker_hosts: list[str] = choices.worker_hosts_option()
-    worker_index: int | None = choices.worker_index_option()
-    dtype: str = choices.dtype_option()
     jit_compile: bool = _hardware(False, "Compile the step with XLA (one device only; off for bfloat16 on a CPU).")
     compile_parts: bool = _hardware(
         True, "On one CPU, compile everything except matrix products with XLA. --jit_compile compiles those too."
     )
-    deterministic: bool = choices.deterministic_option()
     rematerialize: bool = _hardware(False, "Recompute encoder blocks in the backward pass: less memory, more time.")
     iterations_per_loop: int = _hardware(1000, "Maximum number of steps per call to the devices.", min=1)
-    use_tpu: bool = _hardware(False, "Same as --distribution_strategy=tpu.")
-    tpu_name: str | None = _hardware(None, "Name or grpc address of the TPU. Defaults to the TPU of this VM.")
-    tpu_zone: str | None = _hardware(None, "Zone of the TPU.")
-    gcp_project: str | None = _hardware(None, "Google Cloud project of the TPU.")
     num_tpu_cores: int | None = _hardware(None, "Expected number of TPU cores. A different number is an error.", min=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.use_tpu and self.distribution_strategy not in (choices.ONE_DEVICE, choices.TPU):
-            raise UserError(f"--use_tpu and --distribution_strategy={self.distribution_strategy} cannot be combined")
+        self.check_devices()
         if self.strategy == choices.TPU and self.dtype == "float16":
             raise UserError("--dtype=float16 is for GPUs; use --dtype=bfloat16 on a TPU")
         if not (self.do_train or self.do_eval):
@@ -291,11 +277,6 @@ class Options(ValidatedOptions, choices.AdamOptions):
                 "--init_from_records supports one machine only; train one step with --num_train_steps=1, and pass "
                 "that folder to all workers as --init_checkpoint"
             )
-
-    @property
-    def strategy(self) -> str:
-        """The name of the distribution strategy that the flags choose."""
-        return choices.TPU if self.use_tpu else self.distribution_strategy
 
     @property
     def phases(self) -> list[Phase]:
