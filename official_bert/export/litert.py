@@ -65,7 +65,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
     score = proof.compare_scores(source, options, predictor.compute_outputs, LITERT)
     if options.quantization == FLOAT32:
         replay = proof.record_answers(source, options.eval_file)
-        proof.compare(replay, *replays.ask(predictor, replay.rows()))
+        proof.compare(replay, *replays.ask(predictor.run, replay.rows()))
     choices = source.task_spec["num_choices"]
     shape = "[1, S]" if choices is None else f"[1, {choices}, S]"
     report = {

@@ -75,7 +75,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         score = proof.compare_scores(source, options, model.compute_outputs, ONNX)
         write_metadata(folder, metadata | {"score": score})
     replay = proof.record_answers(source, options.eval_file)
-    alone, together = replays.ask(model, replay.rows())
+    alone, together = replays.ask(model.run, replay.rows())
     if quantized:  # The score was checked instead. Later replays compare with these answers.
         answers = {name: [row[name] for row in alone] for name in replay.answers}
         replay = dataclasses.replace(replay, answers=answers, tolerance=_INT8_TOLERANCE)

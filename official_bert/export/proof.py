@@ -129,10 +129,7 @@ def compare(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequen
     Raises:
         UserError: If an answer differs by more than rounding errors.
     """
-    different = [
-        *replay.differences(alone, "the export"),
-        *replay.differences(together, "the export in a batch"),
-    ]
+    different = replay.compare(alone, together, "the export")
     if different:
         more = f" ({len(different) - 1} more answers differ)" if len(different) > 1 else ""
         raise UserError(

@@ -221,7 +221,7 @@ class Predictor(abc.ABC):
             UserError: If the model cannot answer them, or answers differently from when it was exported.
         """
         if self.folder:
-            replays.check(self.folder, self)
+            replays.check(self.folder, self.inputs, self.run)
 
 
 class SpecPredictor(Predictor):

@@ -4,15 +4,15 @@ The export command stores them with the model (see export/proof.py).
 """
 
 import dataclasses
-import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.inference import exports
+from official_bert.inference.exports import Columns
 from official_bert.utils import files
 
 TOGETHER = 12  # Number of texts that are also answered in one batch.
@@ -20,6 +20,7 @@ TOGETHER = 12  # Number of texts that are also answered in one batch.
 _LONGEST_ROW = 100_000
 
 Answers = list[dict[str, Any]]  # A dict of outputs for each row.
+Run = Callable[[Columns], Columns]  # `run` of a Predictor.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,18 @@ class Replay:
         """Returns a dict of the inputs by name for each reference input."""
         return [{name: column[number] for name, column in self.texts.items()} for number in range(len(self))]
 
+    def compare(
+        self, alone: Sequence[Mapping[str, Any]], together: Sequence[Mapping[str, Any]], answerer: str
+    ) -> list[str]:
+        """Returns a line for each output of a text that differs by more than rounding from the stored answer.
+
+        Args:
+            alone: The answers to each reference input by itself, or to the first ones.
+            together: The answers to the first reference inputs in one batch. May be empty.
+            answerer: What gave these answers, such as "the server", for the lines.
+        """
+        return [*self.differences(alone, answerer), *self.differences(together, f"{answerer} in a batch")]
+
     def differences(self, answers: Sequence[Mapping[str, Any]], answerer: str) -> Iterator[str]:
         """Yields a line for each output of a text that differs by more than rounding from the stored answer.
 
@@ -72,11 +85,9 @@ class Replay:
         Args:
             answers: Answers for which `differences` yields nothing.
         """
-        return max(
-            _difference(self.answers[name][number], row[name])
-            for number, row in enumerate(answers)
-            for name in self.answers.keys() - self.decisions
-        )
+        names = self.answers.keys() - self.decisions
+        columns = {name: [row[name] for row in answers] for name in names}
+        return max((_difference(self.answers[name][: len(answers)], columns[name]) for name in names), default=0.0)
 
     def write(self, folder: str) -> None:
         """Writes the replay file to the folder of an export.
@@ -88,11 +99,13 @@ class Replay:
             for number in range(len(self))
             if len(json.dumps([column[number] for column in self.answers.values()])) <= _LONGEST_ROW
         ]
+        texts, answers = (
+            {name: [column[number] for number in kept] for name, column in columns.items()}
+            for columns in (self.texts, self.answers)
+        )
         content = {
-            **{
-                part: {name: [column[number] for number in kept] for name, column in columns.items()}
-                for part, columns in (("texts", self.texts), ("answers", self.answers))
-            },
+            "texts": texts,
+            "answers": answers,
             "decisions": list(self.decisions),
             "margins": [min(self.margins[number], 1.0) for number in kept],
             "tolerance": self.tolerance,
@@ -133,20 +146,11 @@ def read(folder: str) -> Replay:
     return replay
 
 
-class Model(Protocol):
-    """The methods of a predictor that are needed to run reference inputs and compare their outputs."""
-
-    @property
-    def inputs(self) -> Any: ...
-
-    def run(self, columns: exports.Columns) -> exports.Columns: ...
-
-
-def ask(model: Model, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
+def ask(run: Run, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
     """Returns a model's answers to each row by itself, and its answers to the first rows in one batch.
 
     Args:
-        model: The model.
+        run: The predictor's `run`.
         rows: The texts by input name.
 
     Returns:
@@ -154,21 +158,20 @@ def ask(model: Model, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]
     """
 
     def answer(some_rows: Sequence[dict[str, Any]]) -> Answers:
-        return exports.to_rows(
-            model.run(exports.to_columns({name: [row[name] for row in some_rows] for name in model.inputs}))
-        )
+        return exports.to_rows(run(exports.to_columns({name: [row[name] for row in some_rows] for name in rows[0]})))
 
     return [answers for row in rows for answers in answer([row])], answer(rows[:TOGETHER])
 
 
-def check(folder: str, model: Model) -> None:
+def check(folder: str, inputs: Collection[str], run: Run) -> None:
     """Compares a model's answers to the first reference inputs with the stored answers.
 
     Does nothing without a replay file.
 
     Args:
         folder: The folder of one version of an export.
-        model: The model to check.
+        inputs: The names of the model's text inputs.
+        run: The predictor's `run`.
 
     Raises:
         UserError: If an answer differs by more than rounding.
@@ -177,14 +180,11 @@ def check(folder: str, model: Model) -> None:
     if not files.exists(path):
         return
     replay = read(folder)
-    rows = replay.rows()[:TOGETHER]
-    if rows and rows[0].keys() != set(model.inputs):
+    if replay.texts.keys() != set(inputs):
         raise UserError(
-            f"{path} has the texts {list(rows[0])}, but the model takes {list(model.inputs)}; export the model again"
+            f"{path} has the texts {list(replay.texts)}, but the model takes {list(inputs)}; export the model again"
         )
-    alone, together = ask(model, rows)
-    different = (replay.differences(alone, "the model"), replay.differences(together, "the model in a batch"))
-    for difference in itertools.chain(*different):
+    for difference in replay.compare(*ask(run, replay.rows()[:TOGETHER]), "the model"):
         raise UserError(f"{path} does not match the model: {difference}. Export the model again.")
 
 

@@ -4,8 +4,6 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
@@ -16,8 +14,6 @@ from official_bert.utils.progress import Progress
 _MAX_SHOWN = 5  # Number of differences in the error message.
 _TIMEOUT_SECONDS = 300
 _SCHEMES = ("http://", "https://")
-
-Answers = Sequence[Mapping[str, Any]]
 
 
 def check(options: CheckOptions, folder_or_url: str) -> str:
@@ -45,32 +41,30 @@ def check(options: CheckOptions, folder_or_url: str) -> str:
     checksums.check_files(folder)
     replay = replays.read(folder)
     if is_server:
-        answers = {"the server": _query_server(folder_or_url, replay)}
+        alone, together = _query_server(folder_or_url, replay), replays.Answers()
+    elif exports.is_onnx(folder):
+        alone, together = replays.ask(loading.load(folder).run, replay.rows())
     else:
-        if exports.is_onnx(folder):
-            alone, together = replays.ask(loading.load(folder), replay.rows())
-        else:
-            from official_bert.export import plain_answers
+        from official_bert.export import plain_answers
 
-            alone, together = plain_answers.answer_without_package(folder, replay.rows())
-        answers = {"the export": alone, "the export in a batch": together}
-    different = [line for answerer, each in answers.items() for line in replay.differences(each, answerer)]
+        alone, together = plain_answers.answer_without_package(folder, replay.rows())
+    different = replay.compare(alone, together, "the server" if is_server else "the export")
     if different:
         more = [f"and {len(different) - _MAX_SHOWN} more"] if len(different) > _MAX_SHOWN else []
         raise UserError("\n  ".join([f"{folder_or_url} has different answers:", *different[:_MAX_SHOWN], *more]))
-    largest = max(map(replay.largest_difference, answers.values()))
+    largest = max(map(replay.largest_difference, (alone, together)))
     return (
         f"{folder_or_url} answers {len(replay)} texts as predict did when {folder} was written; numbers x differ by at "
         f"most {largest:.1g} * (1 + |x|)"
     )
 
 
-def _query_server(url: str, replay: replays.Replay) -> Answers:
+def _query_server(url: str, replay: replays.Replay) -> replays.Answers:
     url = url if url.endswith(":predict") else f"{url.rstrip('/')}:predict"
     token = os.environ.get(TOKEN_VARIABLE)
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     progress = Progress("checking", len(replay), "texts")
-    answers: list[Mapping[str, Any]] = []
+    answers: replays.Answers = []
     for number, row in enumerate(replay.rows(), 1):
         body = json.dumps({"instances": [row]}).encode()
         try:
