@@ -1,8 +1,9 @@
 """Counts the files that one has to read to follow paths through the code: `python tools/walks.py [WALK ...]`.
 
-The table WALKS at the end of this file lists the paths. A file counts if one of its functions is called
-(sys.setprofile). Only commands and public names are used. To count the files of another commit, run this file by its
-path, with PYTHONPATH set to a checkout of the commit.
+The table WALKS at the end of this file lists the paths. In training, a file counts if it is on the stack when a text is
+read, becomes token ids, a batch and a loss, or when a metric is computed. In serving, it counts if one of its functions
+is called during the request. Calls are noticed with sys.setprofile. Only commands and public names are used. To count
+the files of another commit, run this file by its path, with PYTHONPATH set to a checkout of the commit.
 """
 
 import argparse
@@ -30,28 +31,46 @@ _SIZES: dict[str, Any] = {
     "vocab_size": len(_VOCAB), "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
     "intermediate_size": 16, "max_position_embeddings": 32,
 }  # fmt: skip
+# A text becomes token ids, a batch, and a loss.
+_TRAINING_STOPS = [
+    "official_bert/tokenization/:encode",
+    "official_bert/:padded_inputs",
+    "keras/src/losses/loss.py:__call__",
+]
 _PORT = re.compile(r"127\.0\.0\.1:(\d+)")
 
 
 class Walk:
-    """Records the files whose functions are called while `active` is true, in the order of their first calls."""
+    """Records the files on the path while `active` is true.
 
-    def __init__(self, stack_function: str | None = None) -> None:
+    Args:
+        stops: If there are any, the files on the stack at the first call of each of these functions are recorded, from
+            the caller to the callee. Otherwise, all files whose functions are called are, in the order of their first
+            calls. A stop is written "part of its file's path:function", or "module:function" if it is written in C.
+    """
+
+    def __init__(self, *stops: str) -> None:
         self.files: dict[str, None] = {}
-        self.stack: list[str] = []  # files on the stack at the first call of the function `stack_function`
         self.active = True
-        self._stack_function = stack_function
+        self._stops = {stop.split(":")[1]: stop.split(":")[0] for stop in stops}
+        self._follows_stops = bool(stops)
 
     def _note(self, frame: Any, event: str, argument: Any) -> None:
-        if event != "call" or not self.active:
+        if not self.active or event not in ("call", "c_call"):
             return
-        name = _name_file(frame)
-        if name:
-            self.files.setdefault(name)
-        if frame.f_code.co_name == self._stack_function and not self.stack:
+        if not self._follows_stops:
+            if event == "call" and (name := _name_file(frame)):
+                self.files.setdefault(name)
+            return
+        function = frame.f_code.co_name if event == "call" else argument.__name__
+        where = frame.f_code.co_filename if event == "call" else argument.__module__ or ""
+        if function in self._stops and self._stops[function] in where:
+            del self._stops[function]
+            stack = []
             while frame:
-                self.stack += [name] if (name := _name_file(frame)) else []
+                stack += [name] if (name := _name_file(frame)) else []
                 frame = frame.f_back
+            self.files.update(dict.fromkeys(reversed(stack)))
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
@@ -62,6 +81,8 @@ class Walk:
         finally:
             sys.setprofile(None)
             threading.setprofile(None)
+            if self._stops:
+                print(f"not reached: {', '.join(self._stops)}", file=sys.stderr)
 
 
 def _name_file(frame: Any) -> str | None:
@@ -90,14 +111,14 @@ def pretrain(folder: pathlib.Path) -> list[str]:
         "make-records", f"--input_file={folder}/text.txt", f"--output_file={records}",
         f"--vocab_file={folder}/vocab.txt", *sizes, "--num_workers=1",
     )  # fmt: skip
-    parsing, walk = Walk(), Walk(stack_function="replica_step")
+    parsing, walk = Walk(), Walk("official_bert/:replica_step")
     flags = [f"--input_file={records}", f"--output_dir={folder}/run", f"--bert_config_file={folder}/config.json"]
     flags += [f"--vocab_file={folder}/vocab.txt", "--do_train", "--num_train_steps=1", "--train_batch_size=2", *sizes]
     with parsing.counting():
         official_bert_cli.load("pretrain").parse(flags)
     with walk.counting():
         run_command("pretrain", *flags)
-    return list(dict.fromkeys([*parsing.files, *reversed(walk.stack)]))
+    return list(parsing.files | walk.files)
 
 
 def fit(folder: pathlib.Path) -> list[str]:
@@ -107,7 +128,7 @@ def fit(folder: pathlib.Path) -> list[str]:
     model = official_bert.TextClassifier.from_checkpoint(
         config, labels=["a", "b"], vocab_file=f"{folder}/vocab.txt", max_seq_length=16
     )
-    walk = Walk()
+    walk = Walk(*_TRAINING_STOPS)
     with walk.counting():
         model.fit(["the cat", "a dog"], [0, 1], batch_size=2, epochs=1, verbose=0)
     return list(walk.files)
@@ -115,7 +136,7 @@ def fit(folder: pathlib.Path) -> list[str]:
 
 def finetune(folder: pathlib.Path) -> list[str]:
     (folder / "rows.csv").write_text("text,label\n" + "the cat,a\na dog,b\n" * 4)
-    walk = Walk()
+    walk = Walk("_csv:reader", *_TRAINING_STOPS, "official_bert/:accuracy")
     flags = [f"--train_file={folder}/rows.csv", f"--eval_file={folder}/rows.csv", f"--init={folder}/config.json"]
     flags += [f"--vocab_file={folder}/vocab.txt", f"--output_dir={folder}/model", "--task=table", "--do_train"]
     with walk.counting():
