@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from data_gen.text import formats
-from official_bert.checkpoints import checksums, finetuned
+from official_bert.checkpoints import checksums
 from official_bert.checkpoints.checkpoint import LoadOverrides
+from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.data import record_reader
 from official_bert.errors import UserError

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy.typing as npt
 
@@ -163,6 +163,10 @@ class LoadedModel:
             )
         return self.vocab
 
+    def add_notes(self, *notes: str) -> Self:
+        """Returns the model with additional messages for the user."""
+        return dataclasses.replace(self, notes=(*self.notes, *notes))
+
     @property
     def parts(self) -> list[str]:
         """The parts that the model has: keys of `PARTS`, such as "encoder" and "masked-LM head"."""
@@ -266,5 +270,4 @@ def keep_parts(model: LoadedModel, parts: Iterable[str], format_name: str) -> Lo
     return dataclasses.replace(
         model,
         weights={name: value for name, value in model.weights.items() if name in names},
-        notes=(*model.notes, f"dropped, because the {format_name} format cannot store it: {', '.join(dropped)}"),
-    )
+    ).add_notes(f"dropped, because the {format_name} format cannot store it: {', '.join(dropped)}")

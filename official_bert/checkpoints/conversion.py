@@ -4,7 +4,7 @@ import dataclasses
 
 from official_bert.checkpoints import parity, resize
 from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides
-from official_bert.checkpoints.formats import task_models
+from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
 from official_bert.checkpoints.loading import open_model
@@ -34,7 +34,7 @@ def convert(options: ConversionOptions) -> list[str]:
         optimizer=options.optimizer,
         replace=True,
     )
-    task_models.check_is_portable(options.from_)
+    finetuned.check_is_portable(options.from_)
     source = open_model(options.from_, overrides)
     source_format = FORMATS[source.source.format]
     target_format = FORMATS[options.to_format]
@@ -59,7 +59,7 @@ def convert(options: ConversionOptions) -> list[str]:
             kind = written.kind.replace("_", " ")
             lines.append(f"note: the {target_format.title} format cannot store that the classifier is for {kind}")
         if written.task and not again.task:
-            settings = task_models.format_settings(written.task)
+            settings = finetuned.format_settings(written.task)
             lines.append(f"note: the {target_format.title} format cannot store the settings of the task: {settings}")
         source_folder = CheckpointPath(source.source.path).folder
         has_own_tokenizer = (options.vocab_file, options.do_lower_case, options.strip_accents) == (None, None, None)

@@ -4,6 +4,7 @@ tokenizer_config.json states the casing of the vocabulary, and labels.json conta
 Google's releases lack both files. The user states their casing, or it is inferred from the vocabulary.
 """
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -54,17 +55,15 @@ def read_model_files(folder: str, overrides: LoadOverrides) -> LoadedModel:
     else:
         raise UserError(f"there is no {config_file}; pass the model's configuration as --bert_config_file")
     labels = _read_labels(os.path.join(folder, LABELS_FILE))
-    tokenizer = resolve_tokenizer(find_tokenizer(folder), overrides, config)
-    return LoadedModel(config, {}, labels=labels, **tokenizer._asdict())
+    return dataclasses.replace(resolve_tokenizer(find_tokenizer(folder), overrides, config), labels=labels)
 
 
 def _read_hugging_face(folder: str, path: str, overrides: LoadOverrides) -> LoadedModel:
     """Does the same as `read_model_files` for a folder with Hugging Face's config.json, whose path is `path`."""
     values = files.read_json_object(path)
     config = hugging_face_config.read_config(values, path)
-    tokenizer = read_tokenizer(folder, config, overrides, values.get("tokenizer_class"))
-    note = f"{path} is read as Hugging Face's, with hidden_act {config.hidden_act}"
-    return LoadedModel(config, {}, **tokenizer._replace(notes=(*tokenizer.notes, note))._asdict())
+    model = read_tokenizer(folder, config, overrides, values.get("tokenizer_class"))
+    return model.add_notes(f"{path} is read as Hugging Face's, with hidden_act {config.hidden_act}")
 
 
 def find_tokenizer(folder: str) -> FoundTokenizer:

@@ -4,9 +4,8 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from official_bert.checkpoints.checkpoint import LoadOverrides
+from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.added_tokens import AddedToken
@@ -43,16 +42,7 @@ class FoundTokenizer:
     added_tokens: tuple[AddedToken, ...] = ()
 
 
-class Tokenizer(NamedTuple):
-    """The vocabulary and casing of a checkpoint. The fields have the same names as in LoadedModel."""
-
-    vocab: str | None  # the text of a vocab.txt
-    casing: Casing
-    notes: tuple[str, ...] = ()  # messages for the user
-    states_casing: bool = False  # whether the files state the casing
-
-
-def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: BertConfig) -> Tokenizer:
+def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: BertConfig) -> LoadedModel:
     """Decides on a checkpoint's vocabulary and casing, from its files and the user's settings.
 
     What the folder states has priority over the user's settings, unless `overrides.replace` is true. A casing that
@@ -62,6 +52,9 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
         found: What the folder contains.
         overrides: The user's settings.
         config: The model's configuration.
+
+    Returns:
+        A LoadedModel with the configuration, vocabulary, casing and notes, and without weights.
 
     Raises:
         UserError: If the user contradicts the folder and `overrides.replace` is false, files contradict each other, or
@@ -75,7 +68,8 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
         given = files.read_text(path)
     elif not found.vocabularies:
         note = f"{found.folder} has no vocabulary; pass --vocab_file to write one with the model"
-        return Tokenizer(None, make_casing(overrides.do_lower_case is not False, overrides.strip_accents), (note,))
+        casing = make_casing(overrides.do_lower_case is not False, overrides.strip_accents)
+        return LoadedModel(config, {}, casing=casing, notes=(note,))
     if given is not None and found.vocabularies:
         problems = [find_vocabulary_difference(own, given) for own in found.vocabularies.values()]
         if all(problems):
@@ -97,7 +91,8 @@ def resolve_tokenizer(found: FoundTokenizer, overrides: LoadOverrides, config: B
     kept = tuple(token for token in added if token.content in tokens)
     if dropped := [token.content for token in added if token not in kept]:
         notes += (f"{path} has no line for the added tokens {', '.join(dropped)}: they are ordinary text",)
-    return Tokenizer(given, casing._replace(added_tokens=kept), notes + casing_notes, found.casing is not None)
+    casing = casing._replace(added_tokens=kept)
+    return LoadedModel(config, {}, given, casing, found.casing is not None, notes=notes + casing_notes)
 
 
 def _resolve_casing(

@@ -7,9 +7,8 @@ from typing import Any
 
 import keras
 
-from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.checkpoint import MASKED_LM
-from official_bert.checkpoints.formats import task_models
+from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import assign_weights, build_loaded_encoder, open_model
 from official_bert.errors import UserError
 from official_bert.kinds.all_kinds import SPECS, create_spec
@@ -79,8 +78,8 @@ def read_source(folder: str, encoder: bool = False, max_seq_length: int | None =
     """
     loaded = open_model(folder)
     tokenizer = loaded.tokenizer
-    if loaded.task is None and not encoder and task_models.find_task_head(loaded):
-        loaded = task_models.add_task(loaded)
+    if loaded.task is None and not encoder:
+        loaded = finetuned.add_task(loaded) or loaded
     for note in loaded.notes:
         print(f"note: {note}", flush=True)
     config, task = loaded.config, dict(loaded.task or {"max_seq_length": loaded.config.max_position_embeddings})

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.inference.keras_model import KerasRunner

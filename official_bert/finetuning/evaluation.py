@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData

@@ -1,6 +1,5 @@
 """Opens the model that fine-tuning starts from (--init), and selects which of its weights to use."""
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -57,14 +56,12 @@ def read_initial_model(
         where = "a BertConfig" if isinstance(source, BertConfig) else source
         if vocab_file is None:
             raise UserError(f"{where} contains no vocabulary; pass --vocab_file")
-        tokenizer = resolve_tokenizer(FoundTokenizer(where, {}, None, ""), overrides, config)
-        return LoadedModel(
-            config, {}, **tokenizer._replace(notes=(*tokenizer.notes, "the weights are random"))._asdict()
-        )
+        untrained = resolve_tokenizer(FoundTokenizer(where, {}, None, ""), overrides, config)
+        return untrained.add_notes("the weights are random")
     loaded = open_model(source, overrides)
     loaded.require_vocab()
     if loaded.task is None and POOLER not in loaded.parts:
-        return dataclasses.replace(loaded, notes=(*loaded.notes, NO_POOLER))
+        return loaded.add_notes(NO_POOLER)
     return loaded
 
 

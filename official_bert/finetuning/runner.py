@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.checkpoints.formats import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.evaluation import Scores, evaluate_and_predict, get_wanted_decisions

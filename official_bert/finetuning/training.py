@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_bert.checkpoints import finetuned, run_checkpoints
+from official_bert.checkpoints import run_checkpoints
 from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.checkpoints.formats import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
 from official_bert.finetuning.distillation import DistillationLoss, add_teacher_targets, get_text_head

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from official_bert.checkpoints import finetuned, loading
+from official_bert.checkpoints import loading
+from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
 from official_bert.inference import batch_prediction, feature_files

@@ -1,5 +1,6 @@
 """Creates Keras models from checkpoints, and collects the weights of Keras models."""
 
+import dataclasses
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -78,7 +79,7 @@ def to_loaded_model(model: Any, path: str, overrides: LoadOverrides) -> LoadedMo
         overrides: The user's vocabulary and casing, if they differ from the file's.
     """
     found = FoundTokenizer(path, {path: model.vocab}, model.casing, path)
-    tokenizer = resolve_tokenizer(found, overrides, model.bert_config)
-    tokenizer = tokenizer._replace(notes=(*tokenizer.notes, f"using the encoder of a {type(model).__name__}"))
     task: Mapping[str, Any] | None = model._task_spec() if model.kinds else None
-    return LoadedModel(model.bert_config, model._weights(), task=task, **tokenizer._asdict())
+    loaded = resolve_tokenizer(found, overrides, model.bert_config)
+    loaded = dataclasses.replace(loaded, weights=model._weights(), task=task)
+    return loaded.add_notes(f"using the encoder of a {type(model).__name__}")

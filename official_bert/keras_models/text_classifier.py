@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.formats import finetuned
 from official_bert.errors import UserError
 from official_bert.keras_models.text_model import TextModel
 from official_bert.kinds import class_labels, input_adapters

@@ -11,9 +11,8 @@ from typing import Any, ClassVar, Self
 import keras
 import numpy as np
 
-from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.checkpoint import Array, LoadedModel, LoadOverrides
-from official_bert.checkpoints.formats import own
+from official_bert.checkpoints.formats import finetuned, own
 from official_bert.checkpoints.loading import assign_weights
 from official_bert.errors import UserError
 from official_bert.export import formats

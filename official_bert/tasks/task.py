@@ -66,5 +66,5 @@ class Task(abc.ABC):
         return []
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
-        """Returns the contents of task.json (see checkpoints.finetuned.save)."""
+        """Returns the contents of task.json (see checkpoints.formats.finetuned.save)."""
         return self.head.task_spec(self.name, max_seq_length)

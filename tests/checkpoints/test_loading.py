@@ -12,11 +12,11 @@ from safetensors.numpy import load_file, save_file
 
 import official_bert
 from official_bert.checkpoints import bundle, parity
-from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, PRETRAINING, LoadOverrides
+from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, PRETRAINING, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, hugging_face_names, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
-from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, resolve_tokenizer
+from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED
 from official_bert.tokenization.exact import SPECIAL_TOKENS
@@ -131,7 +131,7 @@ def test_the_accent_flags_apply_if_no_file_states_the_casing(tiny_config: BertCo
     vocab = "\n".join([*SPECIAL_TOKENS, "über", "a"]) + "\n"
     found = FoundTokenizer("model", {"vocab.txt": vocab}, None, "tokenizer_config.json")
 
-    def resolve(**given: bool) -> Tokenizer:
+    def resolve(**given: bool) -> LoadedModel:
         return resolve_tokenizer(found, LoadOverrides(**given), tiny_config)
 
     assert resolve().casing == UNCASED

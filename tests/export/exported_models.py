@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.formats import finetuned
 from official_bert.export import formats, proof
 from official_bert.export.options import SAVED_MODEL, ExportOptions
 from official_bert.export.source import Source

@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import finetuned
+from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.finetuning import evaluation, runner, trainer
 from official_bert.finetuning.initial_model import build_initial_encoder, read_initial_model

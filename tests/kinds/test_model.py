@@ -3,8 +3,8 @@ import keras
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import finetuned
 from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.kinds import names
 from official_bert.kinds.classification.model import build_classifier

@@ -72,7 +72,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     values = files.read_json_object(os.path.join(folder, CONFIG_FILE))
     source, naming = open_weights(weights_file)
     config = read_config(values, os.path.join(folder, CONFIG_FILE))
-    tokenizer = read_tokenizer(folder, config, overrides, values.get("tokenizer_class"))
+    described = read_tokenizer(folder, config, overrides, values.get("tokenizer_class"))
     _check_tied(source)
     classes = values.get("architectures") or []
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
@@ -83,7 +83,6 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     if len(other_classifiers) == 2 * len(hf.CLASSIFIERS):  # No class is named; assume the most common.
         other_classifiers -= set(PARTS[SEQUENCE_CLASSIFIER])
     names = {ours: theirs for ours, theirs in naming.names.items() if ours not in other_classifiers}
-    described = LoadedModel(config, {}, **tokenizer._asdict())
     model = read_weights(described, source, dataclasses.replace(naming, names=names), overrides)
     weights, notes = model.weights, model.notes
     for name_of_class in classes:

@@ -15,7 +15,7 @@ from official_bert.checkpoints.formats.hugging_face_added_tokens import (
     list_added_tokens,
     read_json_if_exists,
 )
-from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, resolve_tokenizer, split_vocab
+from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer, split_vocab
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
@@ -56,8 +56,8 @@ _BERT_CLASSES = re.compile(r"(Bert|DistilBert|Electra|MobileBert|ConvBert|Squeez
 
 def read_tokenizer(
     folder: str, config: BertConfig, overrides: LoadOverrides, tokenizer_class: str | None = None
-) -> Tokenizer:
-    """Returns the vocabulary and casing of a Hugging Face folder, and notes for the user.
+) -> LoadedModel:
+    """Returns a model with the vocabulary and casing of a Hugging Face folder and notes for the user, without weights.
 
     Args:
         folder: The folder of the checkpoint.
@@ -103,25 +103,25 @@ def read_tokenizer(
     # Stripping accents without lower-casing is rejected below, unless the user asks for BERT's own rules.
     casing = None if lower is None else make_casing(lower, accents if lower else None, added)
     found = FoundTokenizer(folder, vocabularies, casing, settings_file, tuple(added))
-    tokenizer = resolve_tokenizer(found, overrides, config)
-    tokenizer = tokenizer._replace(notes=notes + tokenizer.notes)
-    problems = sorted({*problems, *_find_other_rules({"tokenizer_class": tokenizer_class} | settings, tokenizer)})
+    model = resolve_tokenizer(found, overrides, config)
+    model = dataclasses.replace(model, notes=notes + model.notes)
+    problems = sorted({*problems, *_find_other_rules({"tokenizer_class": tokenizer_class} | settings, model)})
     if not problems:
-        return tokenizer
+        return model
     text = f"the tokenizer in {folder} has {'; '.join(problems)}, which BERT's own rules lack"
     if not overrides.vocab_file:
         raise UserError(f"{text}; give --vocab_file to take the vocabulary with BERT's rules")
-    return tokenizer._replace(notes=(*tokenizer.notes, f"{text}: --vocab_file replaces them with BERT's rules"))
+    return model.add_notes(f"{text}: --vocab_file replaces them with BERT's rules")
 
 
-def _find_other_rules(settings: dict[str, Any], tokenizer: Tokenizer) -> list[str]:
+def _find_other_rules(settings: dict[str, Any], model: LoadedModel) -> list[str]:
     """Returns descriptions of the settings that make the folder's tokenizer produce other tokens than BERT's rules.
 
     Args:
         settings: The merged settings of tokenizer.json and tokenizer_config.json.
-        tokenizer: The vocabulary and casing that were read.
+        model: The model with the vocabulary and casing that were read.
     """
-    allowed = _ALLOWED if tokenizer.casing.do_lower_case else _ALLOWED | {"strip_accents": (None, False)}
+    allowed = _ALLOWED if model.casing.do_lower_case else _ALLOWED | {"strip_accents": (None, False)}
     problems = []
     for key in allowed.keys() & settings.keys():
         value = settings[key]
@@ -130,8 +130,8 @@ def _find_other_rules(settings: dict[str, Any], tokenizer: Tokenizer) -> list[st
         is_class_of_bert = key == "tokenizer_class" and _BERT_CLASSES.fullmatch(str(value))
         if value not in allowed[key] and not is_class_of_bert:
             problems.append(f"{key} {value!r}")
-    if tokenizer.vocab is not None and settings.get("never_split"):
-        ours = FullTokenizer.from_vocab(tokenizer.vocab, **tokenizer.casing._asdict())
+    if model.vocab is not None and settings.get("never_split"):
+        ours = FullTokenizer.from_vocab(model.vocab, **model.casing._asdict())
         whole = [str(token) for token in settings["never_split"]]
         problems += [f"never_split {token!r}" for token in whole if ours.tokenize(token, True) != [token]]
     return problems

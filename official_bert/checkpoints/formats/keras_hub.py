@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from official_bert.checkpoints import checksums, finetuned, hdf5
+from official_bert.checkpoints import checksums, hdf5
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
     MASKED_LM,
@@ -24,7 +24,7 @@ from official_bert.checkpoints.checkpoint import (
     build_names,
     keep_parts,
 )
-from official_bert.checkpoints.formats import keras_hub_files
+from official_bert.checkpoints.formats import finetuned, keras_hub_files
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
 from official_bert.checkpoints.model_files import write_model_files
 from official_bert.checkpoints.tensors import Naming, Source, read_weights, to_external
@@ -95,13 +95,11 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     folder = path.folder
     checksums.check_files(folder)
     config = keras_hub_files.read_config(os.path.join(folder, keras_hub_files.CONFIG_FILE))
-    tokenizer = keras_hub_files.read_tokenizer(folder, config, overrides)
+    described = keras_hub_files.read_tokenizer(folder, config, overrides)
     source = checksums.verify_tensors(_open_weights(folder), folder)
-    model = read_weights(LoadedModel(config, {}, **tokenizer._asdict()), source, NAMING, overrides)
+    model = read_weights(described, source, NAMING, overrides)
     keras_hub_files.check_head(folder, model.weights)
-    if MASKED_LM in model.parts:
-        return dataclasses.replace(model, notes=(*model.notes, _MASKED_LM_NOTE))
-    return model
+    return model.add_notes(_MASKED_LM_NOTE) if MASKED_LM in model.parts else model
 
 
 def _open_weights(folder: str) -> Source:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_bert.checkpoints.checkpoint import MASKED_LM, Array, LoadedModel, LoadOverrides
-from official_bert.checkpoints.vocabulary import FoundTokenizer, Tokenizer, resolve_tokenizer
+from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import NO_RULE, Casing, has_accents
@@ -63,8 +63,8 @@ def read_config(path: str) -> BertConfig:
         raise UserError(f"{path}: {error}") from error
 
 
-def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) -> Tokenizer:
-    """Returns the vocabulary and casing of a preset, and notes for the user.
+def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) -> LoadedModel:
+    """Returns a model with the vocabulary and casing of a preset and notes for the user, and without weights.
 
     keras-hub's tokenizer keeps accents by default, even in presets of models that were trained on text without accents.
     Therefore, if no token of an uncased vocabulary contains an accent, the returned casing deletes accents.
@@ -91,8 +91,8 @@ def read_tokenizer(folder: str, config: BertConfig, overrides: LoadOverrides) ->
         if lowercase and not strip_accents and never_saw_any:
             strip_accents, notes = True, (_ACCENTS_NOTE,)
         casing = Casing(lowercase, strip_accents)
-    tokenizer = resolve_tokenizer(FoundTokenizer(folder, vocabularies, casing, settings_file), overrides, config)
-    return tokenizer._replace(notes=(*tokenizer.notes, *notes)) if tokenizer.casing == casing else tokenizer
+    model = resolve_tokenizer(FoundTokenizer(folder, vocabularies, casing, settings_file), overrides, config)
+    return model.add_notes(*notes) if model.casing == casing else model
 
 
 def check_head(folder: str, weights: Mapping[str, Array]) -> None:

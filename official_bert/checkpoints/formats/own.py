@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from official_bert.checkpoints import checksums, finetuned, run_checkpoints
+from official_bert.checkpoints import checksums, run_checkpoints
 from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, LoadedModel, LoadOverrides
-from official_bert.checkpoints.formats import task_models
+from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import format_model_files, read_model_files, write_model_files
 from official_bert.checkpoints.tensors import Naming, read_weights, to_external
@@ -68,7 +68,7 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
         UserError: If a file or tensor is missing, unexpected or damaged, or files contradict each other.
     """
     if finetuned.is_finetuned(path.folder):
-        return task_models.read(path.folder, overrides)
+        return finetuned.read(path.folder, overrides)
     source = path.open_bundle()
     number = re.search(r"ckpt-(\d+)$", source.path)
     described = read_model_files(os.path.dirname(source.path), overrides)
@@ -93,8 +93,8 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
             f"the checkpoint has {', '.join(checkpoint.parts)}; only a model of exactly "
             f"{', '.join(sorted(PRETRAINING))} can be resumed; remove --optimizer"
         )
-    if not checkpoint.slots and task_models.find_task_head(checkpoint):
-        return task_models.write(checkpoint, folder)
+    if not checkpoint.slots and (written := finetuned.write(checkpoint, folder)):
+        return written
     to_external(checkpoint.weights, checkpoint.config, NAMING, NAME)  # every weight must have a name
     _save_run(checkpoint, folder, checkpoint.step or 0)
     write_model_files(folder, format_model_files(checkpoint))
@@ -109,8 +109,7 @@ def save(checkpoint: LoadedModel, folder: str) -> None:
     Raises:
         UserError: If the folder contains files that are not from an earlier save, or a weight is not finite.
     """
-    if wrong := next((name for name, value in checkpoint.weights.items() if not np.isfinite(value).all()), None):
-        raise UserError(f"{wrong} of the model has values that are not finite; train again with a lower learning rate")
+    finetuned.check_finite(checkpoint.weights, "the model")
     files.check_holds_runs(folder)
     contents = format_model_files(checkpoint)
     names = files.list_folder(folder) if files.exists(folder) else []

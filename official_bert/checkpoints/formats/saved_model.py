@@ -4,6 +4,7 @@ Only the checkpoint in variables/ is read. The graph is not loaded, because it c
 models have a vocab.txt in assets/ and a variable that states whether text is lower-cased.
 """
 
+import dataclasses
 import os
 import re
 
@@ -57,10 +58,10 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     has_config = bool(overrides.bert_config_file) or files.exists(config_file)
     if has_config:
         config = BertConfig.from_json_file(config_file)
-    tokenizer = resolve_tokenizer(_find_tokenizer(folder, raw), overrides, config)
+    described = resolve_tokenizer(_find_tokenizer(folder, raw), overrides, config)
     if not has_config:
-        tokenizer = tokenizer._replace(notes=(_RATES_NOTE, *tokenizer.notes))
-    return read_weights(LoadedModel(config, {}, **tokenizer._asdict()), source, model_garden.NAMING, overrides)
+        described = dataclasses.replace(described, notes=(_RATES_NOTE, *described.notes))
+    return read_weights(described, source, model_garden.NAMING, overrides)
 
 
 def _infer_config(source: Source, folder: str) -> BertConfig:

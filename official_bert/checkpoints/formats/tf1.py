@@ -1,6 +1,5 @@
 """Google's TF1 checkpoints: bert_config.json, vocab.txt and bert_model.ckpt.*. TensorFlow 1 is not needed."""
 
-import dataclasses
 import os
 
 import numpy as np
@@ -106,11 +105,10 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     write_model_files(folder, format_model_files(checkpoint))
     if config.hidden_act != "gelu_exact":
         return checkpoint
-    note = (
+    return checkpoint.add_notes(
         "Google's code has no gelu_exact and will reject the configuration. Convert with --hidden_act=gelu to store "
         "the tanh approximation."
     )
-    return dataclasses.replace(checkpoint, notes=(*checkpoint.notes, note))
 
 
 FORMAT = Format(name="tf1", title=NAME, detect=detect, read=read, write=write, holds_optimizer=True)

@@ -128,7 +128,8 @@ def test_added_tokens_of_each_layout_get_the_ids_of_transformers(layout: str, ti
     texts = golden.make_texts()
     expected = hugging_face.encode_with_transformers(str(tmp_path), texts)
     config = dataclasses.replace(tiny_config, vocab_size=300)
-    vocab, casing, *_ = hugging_face_tokenizer.read_tokenizer(str(tmp_path), config, LoadOverrides())
+    found = hugging_face_tokenizer.read_tokenizer(str(tmp_path), config, LoadOverrides())
+    vocab, casing = found.require_vocab(), found.casing
     ours = FullTokenizer.from_vocab(vocab, **casing._asdict())
     assert [ours.convert_tokens_to_ids(ours.tokenize(text, special_tokens=True)) for text in texts] == expected
     # Writing it for Hugging Face and reading it back changes nothing.

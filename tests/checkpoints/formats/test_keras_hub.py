@@ -9,9 +9,9 @@ import h5py
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import finetuned, parity
+from official_bert.checkpoints import parity
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, LoadedModel, LoadOverrides
-from official_bert.checkpoints.formats import hugging_face, keras_hub
+from official_bert.checkpoints.formats import finetuned, hugging_face, keras_hub
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.modeling.config import BertConfig

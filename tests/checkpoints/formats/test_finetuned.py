@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import pytest
 
-from official_bert.checkpoints import checksums, finetuned
-from official_bert.checkpoints.formats import keras_hub
+from official_bert.checkpoints import checksums
+from official_bert.checkpoints.formats import finetuned, keras_hub
 from official_bert.checkpoints.loading import open_model
 from official_bert.modeling.encoder import build_encoder
 from official_bert.utils import files

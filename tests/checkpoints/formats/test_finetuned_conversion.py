@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import official_bert
-from official_bert.checkpoints import checksums, finetuned, parity
-from official_bert.checkpoints.formats import hugging_face, keras_hub
+from official_bert.checkpoints import checksums, parity
+from official_bert.checkpoints.formats import finetuned, hugging_face, keras_hub
 from official_bert.checkpoints.loading import open_model
 from tests.checkpoints.checkpoint_samples import SAMPLE_CONFIG, change_json, conversion_refusal, convert
 from tests.make import write_vocab

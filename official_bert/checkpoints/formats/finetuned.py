@@ -1,5 +1,10 @@
-"""The folder of a fine-tuned model: the weights, the encoder's model files, and task.json, which describes the task."""
+"""The folder of a fine-tuned model: the weights, the encoder's model files, and task.json, which describes the task.
 
+`finetune` and `save_checkpoint` write such folders. A model that is converted from a format without task settings gets
+defaults: the original's length limits for question answering, and four choices for multiple choice.
+"""
+
+import dataclasses
 import json
 import math
 import os
@@ -11,10 +16,25 @@ import keras
 import numpy as np
 
 from official_bert.checkpoints import checksums, hdf5, named_models
-from official_bert.checkpoints.checkpoint import CONFIG_FILE, Array, LoadedModel
-from official_bert.checkpoints.model_files import format_model_files, write_model_files
+from official_bert.checkpoints.checkpoint import (
+    CONFIG_FILE,
+    ENCODER,
+    MULTIPLE_CHOICE,
+    POOLED_HEADS,
+    POOLER,
+    QUESTION_ANSWERING,
+    TASK_HEADS,
+    TOKEN_CLASSIFIER,
+    Array,
+    Inventory,
+    LoadedModel,
+    LoadOverrides,
+    keep_parts,
+)
+from official_bert.checkpoints.model_files import format_model_files, read_model_files, write_model_files
 from official_bert.checkpoints.tensors import assign_weights
 from official_bert.errors import UserError
+from official_bert.kinds import names
 from official_bert.kinds.all_kinds import SPECS, create_spec
 from official_bert.kinds.model import create_model
 from official_bert.modeling.config import BertConfig
@@ -24,12 +44,13 @@ from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.utils import files
 
 WEIGHTS_FILE, TASK_FILE = "model.weights.h5", "task.json"
+_KINDS = {
+    TOKEN_CLASSIFIER: names.TAGGING,
+    MULTIPLE_CHOICE: names.MULTIPLE_CHOICE,
+    QUESTION_ANSWERING: names.QUESTION_ANSWERING,
+}
+_CONVERTED = "converted"  # the name of the task in task.json of models that were not fine-tuned here
 _KEYS = ("task", "kind", "pair", "labels", "num_choices", "max_seq_length")
-_MAX_CHOICES = 1000
-
-
-def _is_count(value: Any, maximum: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= maximum
 
 
 def _is_number(value: Any) -> bool:
@@ -46,8 +67,11 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "kind": (lambda value: value in [*SPECS], f"one of {', '.join(SPECS)}"),
     "pair": (lambda value: isinstance(value, bool), "true or false"),
     "labels": (lambda value: value is None or _are_labels(value), "a list of the classes' names, or null"),
-    "num_choices": (lambda value: value is None or _is_count(value, _MAX_CHOICES), "a number of choices, or null"),
-    "max_seq_length": (lambda value: _is_count(value, 1_000_000), "a number of tokens"),
+    "num_choices": (
+        lambda value: value is None or (type(value) is int and 1 <= value <= 1_000),
+        "a number of choices, or null",
+    ),
+    "max_seq_length": (lambda value: type(value) is int and 1 <= value <= 1_000_000, "a number of tokens"),
     # Only in models whose decisions, such as thresholds, were chosen after training.
     "temperature": (lambda value: _is_number(value) and 0 < value < math.inf, "a positive number"),
     "min_confidence": (lambda value: _is_number(value) and 0 <= value < 1, "a probability"),
@@ -94,7 +118,7 @@ def save(
     absent = [key for key in _KEYS if key not in task]
     if absent:
         raise ValueError(f"the task specification lacks {', '.join(absent)}")
-    _check_finite(model, "the model")
+    check_finite({variable.path: variable for variable in model.weights}, "the model")
     files.make_folder(folder)
     with tempfile.TemporaryDirectory() as local:  # HDF5 files are not written to remote file systems
         without_optimizer = keras.Model(model.input, model.output)
@@ -167,17 +191,12 @@ def build_model(loaded: LoadedModel, dtype: Any = "float32") -> keras.Model:
     """
     if loaded.task is None:
         raise UserError(f"{loaded.source.name} has no {TASK_FILE}; pass the folder of a fine-tuned model")
-    model = _build_untrained(loaded.config, loaded.task, dtype)
+    model: keras.Model = create_model(create_spec(loaded.task)).build(build_encoder(loaded.config, dtype=dtype))
     assign_weights(model, loaded.weights)
     return model
 
 
-def _build_untrained(config: BertConfig, task: Mapping[str, Any], dtype: Any = "float32") -> keras.Model:
-    model: keras.Model = create_model(create_spec(task)).build(build_encoder(config, dtype=dtype))
-    return model
-
-
-def read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> dict[str, Array]:
+def _read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> dict[str, Array]:
     """Returns the weights in the folder of a fine-tuned model, by the paths of the Keras variables.
 
     Raises:
@@ -186,7 +205,8 @@ def read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> di
     path = os.path.join(folder, WEIGHTS_FILE)
     if not files.exists(path):
         raise UserError(f"{path} is missing; pass the folder of a fine-tuned model")
-    model = _build_untrained(config, task)  # the file only numbers the layers; the model has their names
+    # The file only numbers the layers. The model has their names.
+    model: keras.Model = create_model(create_spec(task)).build(build_encoder(config))
     with tempfile.TemporaryDirectory() as local:
         copy = os.path.join(local, WEIGHTS_FILE)
         files.copy(path, copy)
@@ -195,13 +215,123 @@ def read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> di
             model.load_weights(copy)
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"{path} is damaged or belongs to another model: {str(error).splitlines()[0]}") from error
-    _check_finite(model, path)
-    return {variable.path: variable.numpy() for variable in model.weights}
+    weights = {variable.path: variable.numpy() for variable in model.weights}
+    check_finite(weights, path)
+    return weights
 
 
-def _check_finite(model: keras.Model, where: str) -> None:
-    for variable in model.variables:
-        if not np.isfinite(variable.numpy()).all():
-            raise UserError(
-                f"{variable.path} of {where} has values that are not finite; train again with a lower learning rate"
-            )
+def check_finite(weights: Mapping[str, Any], where: str) -> None:
+    """Raises a UserError if a weight has values that are not finite.
+
+    Args:
+        weights: Arrays or Keras variables, by variable path.
+        where: The model or the file, for error messages.
+    """
+    for path, value in weights.items():
+        if not np.isfinite(np.asarray(value)).all():
+            raise UserError(f"{path} of {where} has values that are not finite; train again with a lower learning rate")
+
+
+def read(folder: str, overrides: LoadOverrides) -> LoadedModel:
+    """Reads the folder of a fine-tuned model.
+
+    Raises:
+        UserError: If a file is missing or damaged, or `overrides` asks for something that a fine-tuned model does not
+            have.
+    """
+    if overrides.optimizer:
+        raise UserError(f"{folder} holds a fine-tuned model, which contains no optimizer state; remove --optimizer")
+    if overrides.bert_config_file:
+        raise UserError(f"--bert_config_file is for checkpoints without a configuration; {folder} has its own")
+    task = read_task(folder)
+    assert task is not None
+    described = read_model_files(folder, overrides)  # compares checksums, also of the weights
+    weights = _read_weights(folder, described.config, task)
+    return dataclasses.replace(
+        described,
+        weights=weights,
+        labels=None if task["labels"] is None else tuple(task["labels"]),
+        kind=task["kind"] if "sequence_classifier/bias" in weights else None,
+        task=task,
+        inventory=Inventory({path: path for path in weights}, {}),
+    )
+
+
+def check_is_portable(path_or_name: str) -> None:
+    """Checks that a fine-tuned model can be written in other checkpoint formats. Any other checkpoint passes.
+
+    Args:
+        path_or_name: The path or name of a checkpoint.
+
+    Raises:
+        UserError: If the model's head has additional layers between the encoder and the output layer.
+    """
+    task = read_task(path_or_name)
+    if task is not None and not (head_input := HeadInput.from_dict(task)).is_encoder:
+        raise UserError(
+            f"{path_or_name} was trained with --head={head_input.head}, which checkpoint formats cannot store; use "
+            "from_checkpoint of the models that take text, or official-bert export"
+        )
+
+
+def write(checkpoint: LoadedModel, folder: str) -> LoadedModel | None:
+    """Writes a model with a task head as the folder of a fine-tuned model.
+
+    Returns:
+        The model that was written, or None for a model without a task head.
+
+    Raises:
+        UserError: If the checkpoint lacks a weight that the head needs.
+    """
+    model = add_task(checkpoint)
+    if model is not None and model.task is not None:
+        save(folder, build_model(model), model.task, model.config, model.require_vocab(), model.casing)
+    return model
+
+
+def add_task(checkpoint: LoadedModel) -> LoadedModel | None:
+    """Adds the contents of a task.json to a model, and notes about values that had to be assumed.
+
+    Args:
+        checkpoint: A model with exactly one head, a task head, and a vocabulary. Kinds of tasks with classes also need
+            their names.
+
+    Returns:
+        The model with its task. None for any other model.
+
+    Raises:
+        UserError: If a weight that the head needs is missing.
+    """
+    heads = [part for part in checkpoint.parts if part not in (ENCODER, POOLER)]
+    if len(heads) != 1 or heads[0] not in TASK_HEADS or checkpoint.vocab is None:
+        return None
+    head, kind = heads[0], _get_kind(checkpoint, heads[0])
+    needs_labels = "labels" in SPECS[kind].required_settings
+    if needs_labels and checkpoint.labels is None:
+        return None
+    if head not in POOLED_HEADS:
+        checkpoint = keep_parts(checkpoint, {ENCODER, head}, "official_bert")
+    elif POOLER not in checkpoint.parts:
+        raise UserError(
+            f"the checkpoint has a {head} but no {POOLER}, whose output the head reads; pass a checkpoint with both"
+        )
+    labels = list(checkpoint.labels or ()) if needs_labels else None
+    if checkpoint.task is not None:
+        return dataclasses.replace(checkpoint, task={**checkpoint.task, "labels": labels})
+    length = min(SPECS[kind].default_max_seq_length, checkpoint.config.max_position_embeddings)
+    task = create_spec({"kind": kind, "labels": labels}).task_spec(_CONVERTED, length)
+    note = f"the checkpoint does not state the settings of its task; assumed: {format_settings(task)}"
+    return dataclasses.replace(checkpoint, task=task).add_notes(note)
+
+
+def _get_kind(checkpoint: LoadedModel, head: str) -> str:
+    """Returns the kind of task of a head. A sequence classifier of unknown kind with one output is a regression."""
+    is_number = len(checkpoint.weights.get("sequence_classifier/bias", ())) == 1
+    default = names.REGRESSION if is_number else names.CLASSIFICATION
+    return _KINDS.get(head) or checkpoint.kind or default
+
+
+def format_settings(task: Mapping[str, Any]) -> str:
+    """Returns the settings of a task.json as one line for messages, such as "max_seq_length 128, num_choices 4"."""
+    settings = {name: value for name, value in task.items() if name not in ("task", "kind", "labels", "table")}
+    return ", ".join(f"{name} {json.dumps(value)}" for name, value in settings.items() if value is not None)
