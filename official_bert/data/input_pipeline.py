@@ -3,6 +3,8 @@
 B batch, W records per window
 """
 
+import dataclasses
+import functools
 import itertools
 
 import tensorflow as tf
@@ -21,229 +23,220 @@ _PACKING_SAMPLE = 10_000  # Records that are packed before the first step to cho
 _FILE_BITS = 40  # The id of a record is the index of its file, shifted by these bits, plus its index in the file.
 
 
-def training_batches(
-    paths: list[str],
-    batch_size: int,
-    schema: Schema,
-    seed: int,
-    skipped_records: int = 0,
-    record_ranges: RecordRanges | None = None,
-    masking: DynamicMasking | NextTokenTargets | None = None,
-    packing: Packing | None = None,
-    compression: str | None = None,
-) -> tf.data.Dataset:
-    """Returns an endless dataset of batches. An element maps feature names to [B, *shape].
+@dataclasses.dataclass(frozen=True)
+class RecordSource:
+    """Record files, and how to read and mask their records.
 
-    Each epoch reads every record once. The order depends only on the seed and the epoch: files are read in random
-    order, four at a time with one record of each in turn, and each window of 10,000 records is shuffled. A resumed run
-    can therefore continue exactly, by passing `skipped_records`. Skipping is fast: it reads only the lengths of the
-    records in at most four files, and the records of one shuffle window. Compressed files are decompressed up to that
-    point.
-
-    Args:
+    Attributes:
         paths: TFRecord files.
-        batch_size: Number of records per batch over all replicas, B.
         schema: Schema of the records in the files.
-        seed: Random seed of the order.
-        skipped_records: Number of records to skip at the start of the endless sequence.
-        record_ranges: Records to read of each file. If None, reads all records, and counts them if some are skipped.
-        masking: Masks the tokens of unmasked records, differently in each epoch, or adds next-token targets. If
-            None, the records must be masked already.
-        packing: Shapes of packed batches, in which several records share a row. If None, each row has one record.
+        masking: Masks the tokens of unmasked records, differently in each epoch, or adds next-token targets. If None,
+            the records must be masked already.
+        readable: Records to read of each file. If None, reads all records.
         compression: Compression of all files (see `record_reader.get_compression`). None to detect it.
     """
-    batches = _training_batches(paths, batch_size, schema, seed, skipped_records, record_ranges, masking, compression)
-    if packing:
-        batches = batches.map(lambda batch: pack(batch, packing), num_parallel_calls=tf.data.AUTOTUNE)
-    # TensorFlow cannot infer that this dataset is endless. Without the assertion, several workers would synchronize
-    # before each step to find out whether there is another batch, and the static batch size would be lost.
-    return _distribute(batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
 
+    paths: list[str]
+    schema: Schema
+    masking: DynamicMasking | NextTokenTargets | None = None
+    readable: RecordRanges | None = None
+    compression: str | None = None
 
-def estimate_packing(
-    paths: list[str],
-    batch_size: int,
-    schema: Schema,
-    seed: int,
-    record_ranges: RecordRanges | None,
-    masking: DynamicMasking | NextTokenTargets | None,
-    compression: str | None = None,
-    *,
-    replicas: int,
-    micro_batches: int,
-) -> Packing:
-    """Chooses the shapes of packed batches by packing the first 10,000 records of the first epoch.
+    def training_batches(
+        self, batch_size: int, seed: int, skipped_records: int = 0, packing: Packing | None = None
+    ) -> tf.data.Dataset:
+        """Returns an endless dataset of batches. An element maps feature names to [B, *shape].
 
-    `replicas` share a batch, and `micro_batches` is the number of gradient accumulation steps. The other arguments are
-    the same as for `training_batches`.
-    """
-    size = get_group_size(batch_size)
-    groups = _training_batches(paths, size, schema, seed, 0, record_ranges, masking, compression)
-    rows = groups.map(count_rows, num_parallel_calls=tf.data.AUTOTUNE).take(-(-_PACKING_SAMPLE // size))
-    rows = rows.with_options(make_dataset_options())
-    return choose_packing(list(rows.as_numpy_iterator()), batch_size, replicas, micro_batches)
+        Each epoch reads every record once. The order depends only on the seed and the epoch: files are read in random
+        order, four at a time with one record of each in turn, and each window of 10,000 records is shuffled. A resumed
+        run can therefore continue exactly, by passing `skipped_records`. Skipping is fast: it reads only the lengths of
+        the records in at most four files, and the records of one shuffle window. Compressed files are decompressed up
+        to that point.
 
+        Args:
+            batch_size: Number of records per batch over all replicas, B.
+            seed: Random seed of the order.
+            skipped_records: Number of records to skip at the start of the endless sequence.
+            packing: Shapes of packed batches, in which several records share a row. If None, each row has one record.
+        """
+        batches = self._masked_batches(batch_size, seed, skipped_records)
+        if packing:
+            batches = batches.map(lambda batch: pack(batch, packing), num_parallel_calls=tf.data.AUTOTUNE)
+        # TensorFlow cannot infer that this dataset is endless. Without the assertion, several workers would synchronize
+        # before each step to find out whether there is another batch, and the static batch size would be lost.
+        return _distribute(batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)))
 
-def record_locations(
-    paths: list[str],
-    seed: int,
-    skipped_records: int,
-    number: int,
-    record_ranges: RecordRanges | None = None,
-    compression: str | None = None,
-) -> list[tuple[str, int]]:
-    """Returns the locations of the first `number` records that `training_batches` reads after the skipped ones.
+    def choose_packing(self, batch_size: int, seed: int, replicas: int, micro_batches: int) -> Packing:
+        """Chooses the shapes of packed batches by packing the first 10,000 records of the first epoch.
 
-    The other arguments are the same as for `training_batches`.
+        Args:
+            batch_size: Number of records per batch over all replicas.
+            seed: Random seed of the order.
+            replicas: Number of replicas that share a batch.
+            micro_batches: Number of gradient accumulation steps.
+        """
+        size = get_group_size(batch_size)
+        rows = self._masked_batches(size, seed, 0).map(count_rows, num_parallel_calls=tf.data.AUTOTUNE)
+        rows = rows.take(-(-_PACKING_SAMPLE // size)).with_options(make_dataset_options())
+        return choose_packing(list(rows.as_numpy_iterator()), batch_size, replicas, micro_batches)
 
-    Returns:
-        The file of each record and its index in the file, counted from 0.
-    """
-    locations: list[tuple[str, int]] = []
-    records = _shuffled_records(paths, seed, skipped_records, record_ranges, compression)
-    for _, record_ids, _ in records.with_options(make_dataset_options()):
-        needed = record_ids.numpy()[: number - len(locations)].tolist()
-        locations += [(paths[record_id >> _FILE_BITS], record_id & (1 << _FILE_BITS) - 1) for record_id in needed]
-        if len(locations) == number:
-            break
-    return locations
+    def locate_records(self, seed: int, skipped_records: int, number: int) -> list[tuple[str, int]]:
+        """Returns where the first `number` records are that `training_batches` reads after the skipped ones.
 
+        Returns:
+            The file of each record and its index in the file, counted from 0.
+        """
+        locations: list[tuple[str, int]] = []
+        records = self._shuffled_records(seed, skipped_records)
+        for _, record_ids, _ in records.with_options(make_dataset_options()):
+            needed = record_ids.numpy()[: number - len(locations)].tolist()
+            locations += [(self.paths[each >> _FILE_BITS], each & (1 << _FILE_BITS) - 1) for each in needed]
+            if len(locations) == number:
+                break
+        return locations
 
-def evaluation_batches(
-    paths: list[str],
-    batch_size: int,
-    schema: Schema,
-    record_ranges: RecordRanges | None = None,
-    masking: DynamicMasking | NextTokenTargets | None = None,
-    compression: str | None = None,
-) -> tf.data.Dataset:
-    """Returns a dataset of batches with each record once, in order. The last batch is padded with records of zeros.
+    def evaluation_batches(self, batch_size: int) -> tf.data.Dataset:
+        """Returns a dataset of batches with each record once, in order. The last batch is padded with records of zeros.
 
-    The original instead repeats the records endlessly and drops an incomplete batch. The arguments are the same as for
-    `training_batches`, but `masking` chooses the same tokens each time.
-    """
+        The original instead repeats the records endlessly and drops an incomplete batch. The same tokens are masked
+        each time.
+        """
 
-    def parse(serialized: tf.Tensor, record_id: tf.Tensor) -> dict[str, tf.Tensor]:
-        parsed = record_codec.parse(serialized, schema)
-        if masking:
-            parsed = masking.mask(parsed, make_record_keys(0, tf.zeros_like(record_id), record_id))
-        padded = {}
-        for name, values in parsed.items():
-            missing = batch_size - tf.shape(values)[0]
-            padded[name] = tf.pad(values, [[0, missing]] + [[0, 0]] * (values.shape.rank - 1))
-            padded[name] = tf.ensure_shape(padded[name], (batch_size, *values.shape[1:]))
-        return padded
+        def parse(serialized: tf.Tensor, record_id: tf.Tensor) -> dict[str, tf.Tensor]:
+            padded = {}
+            for name, values in self._parse(serialized, 0, tf.zeros_like(record_id), record_id).items():
+                missing = batch_size - tf.shape(values)[0]
+                padded[name] = tf.pad(values, [[0, missing]] + [[0, 0]] * (values.shape.rank - 1))
+                padded[name] = tf.ensure_shape(padded[name], (batch_size, *values.shape[1:]))
+            return padded
 
-    order = tf.range(len(paths), dtype=tf.int64)
-    compression = record_reader.get_compression(paths) if compression is None else compression
-    data = _read_files(paths, compression, order, record_ranges, cycle_length=1)
-    return _distribute(data.batch(batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE))
+        data = self._read_files(tf.range(len(self.paths), dtype=tf.int64), self.readable, cycle_length=1)
+        return _distribute(data.batch(batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE))
 
+    def count_records(self, path: str) -> int:
+        """Returns the number of records in one of the files. It is needed only to skip records."""
+        return record_reader.count_records(path)
 
-def _training_batches(
-    paths: list[str],
-    batch_size: int,
-    schema: Schema,
-    seed: int,
-    skipped_records: int,
-    record_ranges: RecordRanges | None,
-    masking: DynamicMasking | NextTokenTargets | None,
-    compression: str | None,
-) -> tf.data.Dataset:
-    """Returns the batches of `training_batches` before they are packed and distributed to replicas."""
+    @functools.cached_property
+    def _compression(self) -> str:
+        return record_reader.get_compression(self.paths) if self.compression is None else self.compression
 
-    def parse(serialized: tf.Tensor, record_id: tf.Tensor, epoch: tf.Tensor) -> dict[str, tf.Tensor]:
-        parsed = record_codec.parse(serialized, schema)
-        return masking.mask(parsed, make_record_keys(seed, epoch, record_id)) if masking else parsed
+    def _parse(self, serialized: tf.Tensor, seed: int, epoch: tf.Tensor, record_id: tf.Tensor) -> dict[str, tf.Tensor]:
+        parsed = record_codec.parse(serialized, self.schema)
+        return self.masking.mask(parsed, make_record_keys(seed, epoch, record_id)) if self.masking else parsed
 
-    records = _shuffled_records(paths, seed, skipped_records, record_ranges, compression)
-    batches = records.rebatch(batch_size, drop_remainder=True)
-    return batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    def _masked_batches(self, batch_size: int, seed: int, skipped_records: int) -> tf.data.Dataset:
+        """Returns the batches of `training_batches` before they are packed and distributed to replicas."""
 
+        def parse(serialized: tf.Tensor, record_id: tf.Tensor, epoch: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self._parse(serialized, seed, epoch, record_id)
 
-def _shuffled_records(
-    paths: list[str],
-    seed: int,
-    skipped_records: int,
-    record_ranges: RecordRanges | None,
-    compression: str | None,
-) -> tf.data.Dataset:
-    """Returns an endless dataset of windows of shuffled records.
+        batches = self._shuffled_records(seed, skipped_records).rebatch(batch_size, drop_remainder=True)
+        return batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
 
-    An element has serialized records [W], their ids [W] int64 and their epochs [W] int64. The arguments are the same as
-    for `training_batches`.
-    """
-    compression = record_reader.get_compression(paths) if compression is None else compression
+    def _shuffled_records(self, seed: int, skipped_records: int) -> tf.data.Dataset:
+        """Returns an endless dataset of windows of shuffled records.
 
-    def order(epoch: tf.Tensor) -> tf.Tensor:
-        key = tf.stack([tf.constant(seed, tf.int64), epoch])
-        return tf.random.experimental.stateless_shuffle(tf.range(len(paths), dtype=tf.int64), seed=key)
+        An element has serialized records [W], their ids [W] int64 and their epochs [W] int64.
+        """
 
-    def shuffle_windows(data: tf.data.Dataset, epoch: tf.Tensor, first: int) -> tf.data.Dataset:
-        def shuffle(window: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
-            serialized, record_id = batch
-            key = tf.stack([seed + epoch * 2**32, window])
-            permutation = tf.random.experimental.stateless_shuffle(tf.range(tf.shape(record_id)[0]), seed=key)
-            epochs = tf.fill(tf.shape(record_id), epoch)
-            return tf.gather(serialized, permutation), tf.gather(record_id, permutation), epochs
+        def order(epoch: tf.Tensor) -> tf.Tensor:
+            key = tf.stack([tf.constant(seed, tf.int64), epoch])
+            return tf.random.experimental.stateless_shuffle(tf.range(len(self.paths), dtype=tf.int64), seed=key)
 
-        return data.batch(_WINDOW).enumerate(first).map(shuffle)
+        def shuffle_windows(data: tf.data.Dataset, epoch: tf.Tensor, first: int) -> tf.data.Dataset:
+            def shuffle(window: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
+                serialized, record_id = batch
+                key = tf.stack([seed + epoch * 2**32, window])
+                permutation = tf.random.experimental.stateless_shuffle(tf.range(tf.shape(record_id)[0]), seed=key)
+                epochs = tf.fill(tf.shape(record_id), epoch)
+                return tf.gather(serialized, permutation), tf.gather(record_id, permutation), epochs
 
-    def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        return shuffle_windows(_read_files(paths, compression, order(epoch), record_ranges, _CYCLE_LENGTH), epoch, 0)
+            return data.batch(_WINDOW).enumerate(first).map(shuffle)
 
-    if not skipped_records:
-        return tf.data.Dataset.range(tf.int64.max).flat_map(read_epoch)
-    record_ranges = record_ranges or [[(0, record_reader.count_records(path))] for path in paths]
-    epoch_index, rest = divmod(skipped_records, sum(map(_count, record_ranges)))
-    epoch = tf.constant(epoch_index, tf.int64)
-    window = rest // _WINDOW
-    file_order = order(epoch).numpy().tolist()
-    data = _skip_records(paths, compression, file_order, record_ranges, window * _WINDOW)
-    data = shuffle_windows(data, epoch, window)
-    skipped = rest - window * _WINDOW
-    first = data.take(1).map(lambda *values: tuple(value[skipped:] for value in values))
-    later = tf.data.Dataset.range(epoch_index + 1, tf.int64.max).flat_map(read_epoch)
-    return first.concatenate(data.skip(1)).concatenate(later)
+        def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+            return shuffle_windows(self._read_files(order(epoch), ranges), epoch, 0)
+
+        ranges = self.readable
+        if not skipped_records:
+            return tf.data.Dataset.range(tf.int64.max).flat_map(read_epoch)
+        ranges = ranges or [[(0, self.count_records(path))] for path in self.paths]
+        epoch_index, rest = divmod(skipped_records, sum(map(_count, ranges)))
+        epoch = tf.constant(epoch_index, tf.int64)
+        window = rest // _WINDOW
+        data = self._skip_records(order(epoch).numpy().tolist(), ranges, window * _WINDOW)
+        data = shuffle_windows(data, epoch, window)
+        skipped = rest - window * _WINDOW
+        first = data.take(1).map(lambda *values: tuple(value[skipped:] for value in values))
+        later = tf.data.Dataset.range(epoch_index + 1, tf.int64.max).flat_map(read_epoch)
+        return first.concatenate(data.skip(1)).concatenate(later)
+
+    def _skip_records(self, order: list[int], ranges: RecordRanges, skipped: int) -> tf.data.Dataset:
+        """Returns a dataset of the records of some files, without the first ones.
+
+        Args:
+            order: Indices of the files to read, in order.
+            ranges: Records to read of each file.
+            skipped: Number of records to leave out.
+        """
+        counts = list(map(_count, ranges))
+        start = 0
+        while skipped >= (group_count := sum(counts[file] for file in order[start : start + _CYCLE_LENGTH])):
+            skipped -= group_count
+            start += _CYCLE_LENGTH
+        group = order[start : start + _CYCLE_LENGTH]
+        # The files of a group yield one record each in turn. After r full rounds, a file has yielded r records, or all
+        # of its records if it has fewer. Find the largest number of rounds within the records to skip.
+        low, high = 0, max(counts[file] for file in group)
+        while low < high:
+            rounds = (low + high + 1) // 2
+            fits = sum(min(rounds, counts[file]) for file in group) <= skipped
+            low, high = (rounds, high) if fits else (low, rounds - 1)
+        remaining = list(ranges)
+        for file in group:
+            yielded = min(low, counts[file])
+            skipped -= yielded
+            remaining[file] = _drop_records(ranges[file], yielded)
+        first_group, later = (tf.constant(part, tf.int64) for part in (group, order[start + _CYCLE_LENGTH :]))
+        return self._read_files(first_group, remaining).skip(skipped).concatenate(self._read_files(later, ranges))
+
+    def _read_files(
+        self, order: tf.Tensor, ranges: RecordRanges | None, cycle_length: int = _CYCLE_LENGTH
+    ) -> tf.data.Dataset:
+        """Returns a dataset of serialized records and their ids.
+
+        Groups of files are read one after the other. The files of a group contribute one record each in turn.
+
+        Args:
+            order: Indices of the files to read, in order.
+            ranges: Records to read of each file. If None, reads all records.
+            cycle_length: Number of files per group.
+        """
+        ranges = ranges or [[(0, -1)]] * len(self.paths)  # take(-1) takes all records.
+        all_ranges = list(itertools.chain.from_iterable(ranges))
+        with tf.init_scope():  # As constants of the graph, the names of many files would cost seconds.
+            names = tf.constant(self.paths)
+            table = tf.constant(all_ranges, tf.int64, (len(all_ranges), 2))
+            ends = tf.cumsum(tf.constant([0, *map(len, ranges)], tf.int64))
+
+        def read_file(file: tf.Tensor) -> tf.data.Dataset:
+            def read_range(first_and_count: tf.Tensor) -> tf.data.Dataset:
+                first, count = first_and_count[0], first_and_count[1]
+                data = tf.data.TFRecordDataset(names[file], self._compression).skip(first).take(count)
+                return tf.data.Dataset.zip((data, tf.data.Dataset.range(file * 2**_FILE_BITS + first, tf.int64.max)))
+
+            return tf.data.Dataset.from_tensor_slices(table[ends[file] : ends[file + 1]]).flat_map(read_range)
+
+        def read_group(start: tf.Tensor) -> tf.data.Dataset:
+            return tf.data.Dataset.from_tensor_slices(order[start : start + cycle_length]).interleave(
+                read_file, cycle_length=cycle_length, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+            )
+
+        return tf.data.Dataset.range(0, tf.cast(tf.shape(order)[0], tf.int64), cycle_length).flat_map(read_group)
 
 
 def _count(ranges: list[tuple[int, int]]) -> int:
     return sum(number for _, number in ranges)
-
-
-def _skip_records(
-    paths: list[str], compression: str, order: list[int], record_ranges: RecordRanges, skipped: int
-) -> tf.data.Dataset:
-    """Returns a dataset of the records of some files, without the first ones.
-
-    Args:
-        paths: TFRecord files.
-        compression: Compression of all files.
-        order: Indices of the files to read, in order.
-        record_ranges: Records to read of each file.
-        skipped: Number of records to leave out.
-    """
-    counts = list(map(_count, record_ranges))
-    start = 0
-    while skipped >= (group_count := sum(counts[file] for file in order[start : start + _CYCLE_LENGTH])):
-        skipped -= group_count
-        start += _CYCLE_LENGTH
-    group = order[start : start + _CYCLE_LENGTH]
-    # The files of a group yield one record each in turn. After r full rounds, a file has yielded r records, or all of
-    # its records if it has fewer. Find the largest number of rounds within the records to skip.
-    low, high = 0, max(counts[file] for file in group)
-    while low < high:
-        rounds = (low + high + 1) // 2
-        fits = sum(min(rounds, counts[file]) for file in group) <= skipped
-        low, high = (rounds, high) if fits else (low, rounds - 1)
-    remaining = list(record_ranges)
-    for file in group:
-        yielded = min(low, counts[file])
-        skipped -= yielded
-        remaining[file] = _drop_records(record_ranges[file], yielded)
-    first_group, later = (tf.constant(part, tf.int64) for part in (group, order[start + _CYCLE_LENGTH :]))
-    first = _read_files(paths, compression, first_group, remaining, _CYCLE_LENGTH)
-    return first.skip(skipped).concatenate(_read_files(paths, compression, later, record_ranges, _CYCLE_LENGTH))
 
 
 def _drop_records(ranges: list[tuple[int, int]], number: int) -> list[tuple[int, int]]:
@@ -255,43 +248,6 @@ def _drop_records(ranges: list[tuple[int, int]], number: int) -> list[tuple[int,
         if count > dropped:
             remaining.append((first + dropped, count - dropped))
     return remaining
-
-
-def _read_files(
-    paths: list[str], compression: str, order: tf.Tensor, record_ranges: RecordRanges | None, cycle_length: int
-) -> tf.data.Dataset:
-    """Returns a dataset of serialized records and their ids.
-
-    Groups of files are read one after the other. The files of a group contribute one record each in turn.
-
-    Args:
-        paths: TFRecord files.
-        compression: Compression of all files.
-        order: Indices of the files to read, in order.
-        record_ranges: Records to read of each file. If None, reads all records.
-        cycle_length: Number of files per group.
-    """
-    record_ranges = record_ranges or [[(0, -1)]] * len(paths)  # take(-1) takes all records.
-    all_ranges = list(itertools.chain.from_iterable(record_ranges))
-    with tf.init_scope():  # As constants of the graph, the names of many files would cost seconds.
-        names = tf.constant(paths)
-        table = tf.constant(all_ranges, tf.int64, (len(all_ranges), 2))
-        ends = tf.cumsum(tf.constant([0, *map(len, record_ranges)], tf.int64))
-
-    def read_file(file: tf.Tensor) -> tf.data.Dataset:
-        def read_range(first_and_count: tf.Tensor) -> tf.data.Dataset:
-            first, count = first_and_count[0], first_and_count[1]
-            data = tf.data.TFRecordDataset(names[file], compression).skip(first).take(count)
-            return tf.data.Dataset.zip((data, tf.data.Dataset.range(file * 2**_FILE_BITS + first, tf.int64.max)))
-
-        return tf.data.Dataset.from_tensor_slices(table[ends[file] : ends[file + 1]]).flat_map(read_range)
-
-    def read_group(start: tf.Tensor) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(order[start : start + cycle_length]).interleave(
-            read_file, cycle_length=cycle_length, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-        )
-
-    return tf.data.Dataset.range(0, tf.cast(tf.shape(order)[0], tf.int64), cycle_length).flat_map(read_group)
 
 
 def _distribute(batches: tf.data.Dataset) -> tf.data.Dataset:

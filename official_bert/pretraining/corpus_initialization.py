@@ -86,7 +86,7 @@ def initialize_from_records(
         UserError: If a record is damaged.
     """
     with records.explain_damage():
-        counts = count(records.evaluation(_BATCH_SIZE), config.vocab_size)
+        counts = count(records.evaluation_batches(_BATCH_SIZE), config.vocab_size)
     known = initialize(model, config, counts, seed, next_sentence_prediction)
     return (
         f"initial weights from {counts.tokens:,} tokens of the records: word vectors of {known:,} of "

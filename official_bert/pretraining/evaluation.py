@@ -133,7 +133,7 @@ def evaluate(
         The metrics by name (see compute_pretraining_metrics), and the sums that they come from. None if a stop was
         requested.
     """
-    data = records.evaluation(batch_size).take(most_batches)
+    data = records.evaluation_batches(batch_size).take(most_batches)
     totals = dict.fromkeys(SUMS, 0.0)
     for batch in pretrainer.strategy.experimental_distribute_dataset(data):
         if is_stopping():

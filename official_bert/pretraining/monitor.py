@@ -122,7 +122,7 @@ class Monitor:
             return
         # Steps are counted from 1.
         used_before = position + (step - 1 - first) * phase.train_batch_size
-        locations = records.record_locations(options.random_seed, used_before, phase.train_batch_size)
+        locations = records.describe_locations(options.random_seed, used_before, phase.train_batch_size)
         refuse_nonfinite_loss(
             f"The loss or the gradient is not finite in {what}. Its records, numbered from 0: {locations}",
             options.output_dir,

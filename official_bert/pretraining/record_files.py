@@ -13,11 +13,9 @@ import tensorflow as tf
 
 from official_bert.data import manifest, record_damage, record_reader, record_schema
 from official_bert.data.dynamic_masking import DynamicMasking
-from official_bert.data.input_pipeline import estimate_packing, evaluation_batches, record_locations, training_batches
+from official_bert.data.input_pipeline import RecordSource
 from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.next_token_targets import NextTokenTargets
-from official_bert.data.packing import Packing
-from official_bert.data.record_damage import RecordRanges
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import Casing
@@ -31,18 +29,20 @@ _MAX_FILES_SHOWN = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RecordFiles:
-    """Record files that were checked to fit each other and the model."""
+class RecordFiles(RecordSource):
+    """Record files that were checked to fit each other and the model.
 
-    paths: list[str]
-    schema: record_schema.Schema
-    # Masks records without masks, or predicts all next tokens. None if the records have masks.
-    masking: DynamicMasking | NextTokenTargets | None
-    readable: RecordRanges | None  # readable records of each file, or None for all
+    The records are masked while they are read if their manifest says so, or if the model predicts next tokens.
+
+    Attributes:
+        manifests: The manifests of the files.
+        shards: The manifest's entry of each file that has one.
+        damaged: Number of skipped records that cannot be read.
+    """
+
     manifests: list[manifest.Manifest]
-    shards: dict[str, manifest.Shard]  # manifest entries by file
-    compression: str  # compression of all files (see record_reader.get_compression)
-    damaged: int = 0  # number of skipped records that cannot be read
+    shards: dict[str, manifest.Shard]
+    damaged: int = 0
 
     @classmethod
     def find(
@@ -119,27 +119,7 @@ class RecordFiles:
             damaged=damaged,
         )
 
-    def training(
-        self, batch_size: int, seed: int, skipped_records: int, packing: Packing | None = None
-    ) -> tf.data.Dataset:
-        """Returns an endless dataset of shuffled batches (see input_pipeline.training_batches)."""
-        ranges = self._record_ranges(skipped_records)
-        return training_batches(
-            self.paths, batch_size, self.schema, seed, skipped_records, ranges, self.masking, packing, self.compression
-        )
-
-    def packing(self, batch_size: int, seed: int, replicas: int, micro_batches: int) -> Packing:
-        """Chooses how `training` packs records into rows (see input_pipeline.estimate_packing)."""
-        return estimate_packing(
-            self.paths, batch_size, self.schema, seed, self.readable, self.masking, self.compression,
-            replicas=replicas, micro_batches=micro_batches,
-        )  # fmt: skip
-
-    def evaluation(self, batch_size: int) -> tf.data.Dataset:
-        """Returns a dataset with each record once, in order (see input_pipeline.evaluation_batches)."""
-        return evaluation_batches(self.paths, batch_size, self.schema, self.readable, self.masking, self.compression)
-
-    def record_locations(self, seed: int, skipped_records: int, number: int) -> str:
+    def describe_locations(self, seed: int, skipped_records: int, number: int) -> str:
         """Describes where some records of the training data are, as text: their files and indices.
 
         Args:
@@ -148,9 +128,7 @@ class RecordFiles:
             number: Number of records to describe.
         """
         numbers: dict[str, list[int]] = {}
-        ranges = self._record_ranges(skipped_records)
-        found = record_locations(self.paths, seed, skipped_records, number, ranges, self.compression)
-        for path, record in found:
+        for path, record in self.locate_records(seed, skipped_records, number):
             numbers.setdefault(path, []).append(record)
         locations = []
         for path, records in sorted(numbers.items()):
@@ -198,12 +176,10 @@ class RecordFiles:
         """A checksum of `identity`, to detect whether the files have changed."""
         return zlib.crc32(json.dumps(self.identity(), sort_keys=True).encode())
 
-    def _record_ranges(self, skipped_records: int) -> RecordRanges | None:
-        # The numbers of records are needed only to skip some. Manifests contain them.
-        if self.readable is not None or not skipped_records:
-            return self.readable
-        shards = ((path, self.shards.get(path)) for path in self.paths)
-        return [[(0, shard.records if shard else record_reader.count_records(path))] for path, shard in shards]
+    def count_records(self, path: str) -> int:
+        """Returns the number of records in one of the files, from its manifest if it has one."""
+        shard = self.shards.get(path)
+        return shard.records if shard else super().count_records(path)
 
 
 def _size(path: str, shard: manifest.Shard | None) -> int:

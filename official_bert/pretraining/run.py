@@ -275,7 +275,7 @@ def _train_phase(
     # The saved position is valid for one phase and one set of files. Other records are read from the start.
     saved_phase, saved_position, fingerprint = (int(each.numpy()) for each in parts.data_position)
     position = saved_position if (saved_phase, fingerprint) == (phase.number, records.fingerprint) else 0
-    data = records.training(phase.train_batch_size, options.random_seed, position, parts.records.packing(phase))
+    data = records.training_batches(phase.train_batch_size, options.random_seed, position, parts.records.packing(phase))
     batches = iter(parts.strategy.experimental_distribute_dataset(data))
     retune_allocator()
     profile = Profile(options.profile_steps, options.output_dir)

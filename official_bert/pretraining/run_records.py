@@ -29,7 +29,7 @@ class RunRecords:
         if options.pack_sequences and phase.number not in self._packing:
             records = self.training(phase)
             with records.explain_damage():
-                self._packing[phase.number] = records.packing(
+                self._packing[phase.number] = records.choose_packing(
                     phase.train_batch_size, options.random_seed, self._replicas, options.gradient_accumulation_steps
                 )
         return self._packing.get(phase.number)

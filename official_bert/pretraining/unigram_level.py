@@ -64,6 +64,6 @@ def compute_unigram_accuracy(records: RecordFiles, batch_size: int, max_batches:
 
 def _count_predicted_tokens(records: RecordFiles, batch_size: int, max_batches: int) -> collections.Counter[int]:
     counts: collections.Counter[int] = collections.Counter()
-    for batch in records.evaluation(batch_size).take(max_batches):
+    for batch in records.evaluation_batches(batch_size).take(max_batches):
         counts.update(tf.boolean_mask(batch["masked_lm_ids"], batch["masked_lm_weights"] > 0).numpy().tolist())
     return counts

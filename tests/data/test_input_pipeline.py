@@ -12,7 +12,7 @@ from data_gen.inspection.batches import read_batches
 from data_gen.pipelines import writer
 from official_bert.data import input_pipeline, record_codec, record_damage, record_reader, record_schema
 from official_bert.data.dynamic_masking import DynamicMasking
-from official_bert.data.input_pipeline import evaluation_batches, training_batches
+from official_bert.data.input_pipeline import RecordSource
 from official_bert.pretraining import record_files
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.utils import files
@@ -59,7 +59,7 @@ def find_records(pattern, vocab_file: str | None, length: int = LENGTH) -> Recor
 
 def read_rows(paths: list[str], count: int, skipped: int = 0, seed: int = 3) -> np.ndarray:
     """Returns the ids of the next records. They are read in batches of six for speed."""
-    batches = training_batches(paths, 6, UNMASKED, seed, skipped).take(-(-count // 6))
+    batches = RecordSource(paths, UNMASKED).training_batches(6, seed, skipped).take(-(-count // 6))
     return np.concatenate([batch["input_ids"] for batch in batches.as_numpy_iterator()])[:count]
 
 
@@ -79,7 +79,7 @@ def test_starting_anywhere_gives_the_rest_of_the_same_sequence(tmp_path, monkeyp
     }
     for skipped in (8, total - 1, total + 9):
         np.testing.assert_array_equal(read_rows(paths, 3 * total - skipped, skipped), whole[skipped:])
-    locations = input_pipeline.record_locations(paths, 3, skipped, 16)
+    locations = RecordSource(paths, UNMASKED).locate_records(3, skipped, 16)
     np.testing.assert_array_equal([ids[location] for location in locations], whole[skipped : skipped + 16])
 
 
@@ -95,7 +95,7 @@ def test_dynamic_masks_are_those_of_masked_records(tmp_path, whole_words):
     """Compares no distributions: tests/data_gen/rules/test_masking_parity.py does."""
     paths = write_records(tmp_path, [400])
     plain, batch = (
-        next(evaluation_batches(paths, 400, UNMASKED, masking=each).as_numpy_iterator())
+        next(RecordSource(paths, UNMASKED, each).evaluation_batches(400).as_numpy_iterator())
         for each in (None, masking(whole_words))
     )
     ids, positions = plain["input_ids"], batch["masked_lm_positions"]
@@ -127,7 +127,7 @@ def test_dynamic_masks_change_with_the_epoch_and_with_nothing_else(tmp_path):
 
     def epochs(batch_size: int, skipped: int = 0) -> dict[bytes, list[bytes]]:
         """Maps the unmasked tokens of each record to its masked versions, one per epoch."""
-        data = training_batches(paths, batch_size, UNMASKED, 7, skipped, masking=masking()).as_numpy_iterator()
+        data = RecordSource(paths, UNMASKED, masking()).training_batches(batch_size, 7, skipped).as_numpy_iterator()
         found: dict[bytes, list[bytes]] = {}
         for batch in itertools.islice(data, (96 - skipped) // batch_size):
             for original, row in zip(record_codec.restore_masked_ids(batch), batch["input_ids"], strict=True):
@@ -145,7 +145,7 @@ def test_dynamic_masks_change_with_the_epoch_and_with_nothing_else(tmp_path):
 def test_evaluation_has_each_record_once_and_hides_the_same_tokens_each_time(tmp_path):
     paths = write_records(tmp_path, [7, 3])
     plain, first, second = (
-        list(evaluation_batches(paths, 4, UNMASKED, masking=each).as_numpy_iterator())
+        list(RecordSource(paths, UNMASKED, each).evaluation_batches(4).as_numpy_iterator())
         for each in (None, masking(), masking())
     )
     ids = np.concatenate([batch["input_ids"] for batch in plain])
@@ -217,7 +217,7 @@ def test_many_files_with_a_manifest_are_asked_for_their_length_alone(tmp_path, m
     records = find_records(tmp_path / "*.tfrecord", vocab_file)
     assert records.fingerprint
     assert len(records.identity()) == 40
-    next(iter(records.training(6, seed=1, skipped_records=0)))
+    next(iter(records.training_batches(6, seed=1)))
     count = {name: [path for each, path in calls if each == name] for name in ("open_bytes", "size", "constant")}
     # The length of each file is asked for once, and again for those whose records are checked to their end.
     assert sum(path.endswith(".tfrecord") for path in count["size"]) == 40 + record_files._FILES_CHECKED
@@ -234,7 +234,7 @@ def test_records_of_several_kinds_are_not_mixed_and_masks_are_those_of_the_manif
         write_manifest(pathlib.Path(path).with_suffix(""), {path: 4}, vocab_file, **flags)
     message = "different values of masked_lm_prob, do_whole_word_mask and masking_rates: .*Pass records of one kind"
     assert_refused(message, find_records, tmp_path / "*.tfrecord", vocab_file)
-    batch = next(find_records(tmp_path / "0.tfrecord", vocab_file).evaluation(4).as_numpy_iterator())
+    batch = next(find_records(tmp_path / "0.tfrecord", vocab_file).evaluation_batches(4).as_numpy_iterator())
     assert batch["masked_lm_weights"].sum() >= 4
     predicted = np.take_along_axis(batch["input_ids"], batch["masked_lm_positions"], axis=1)
     used = batch["masked_lm_weights"] > 0
@@ -247,10 +247,11 @@ def test_no_thread_tunes_the_data_by_the_time_of_day(shards, tmp_path, monkeypat
     monkeypatch.setattr(
         tf.data.Dataset, "__iter__", lambda data: (tuned.append(data.options().autotune.enabled), start(data))[1]
     )
-    next(iter(training_batches(shards, 4, SCHEMA, 1)))
-    next(iter(evaluation_batches(shards, 4, SCHEMA)))
-    input_pipeline.record_locations(shards, 5, 0, 3)
-    input_pipeline.estimate_packing(shards, 4, SCHEMA, 1, None, None, replicas=1, micro_batches=1)
+    source = RecordSource(shards, SCHEMA)
+    next(iter(source.training_batches(4, 1)))
+    next(iter(source.evaluation_batches(4)))
+    source.locate_records(5, 0, 3)
+    source.choose_packing(4, 1, replicas=1, micro_batches=1)
     assert len(list(record_reader.read_file(shards[0]))) == 7
     record_damage.find_readable_ranges(shards, SCHEMA)
     damaged = bytearray(pathlib.Path(shards[0]).read_bytes())

@@ -1,15 +1,15 @@
 import numpy as np
 import tensorflow as tf
 
-from official_bert.data.input_pipeline import evaluation_batches
+from official_bert.data.input_pipeline import RecordSource
 from official_bert.data.next_token_targets import NextTokenTargets
 from tests.data.test_input_pipeline import LENGTH, UNMASKED, masking, write_records
 
 
 def test_every_token_of_text_is_predicted_from_those_before_it(tmp_path):
     paths = write_records(tmp_path, [40])
-    plain = next(evaluation_batches(paths, 50, UNMASKED).as_numpy_iterator())  # ten rows of padding
-    batch = next(evaluation_batches(paths, 50, UNMASKED, masking=NextTokenTargets()).as_numpy_iterator())
+    plain = next(RecordSource(paths, UNMASKED).evaluation_batches(50).as_numpy_iterator())  # ten rows of padding
+    batch = next(RecordSource(paths, UNMASKED, NextTokenTargets()).evaluation_batches(50).as_numpy_iterator())
     ids, mask, segments = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
     np.testing.assert_array_equal(ids, plain["input_ids"])
     np.testing.assert_array_equal(batch["masked_lm_positions"][:40], np.tile(range(LENGTH - 1), (40, 1)))
@@ -22,7 +22,7 @@ def test_every_token_of_text_is_predicted_from_those_before_it(tmp_path):
 
 
 def test_masks_are_taken_away_first(tmp_path):
-    plain = next(iter(evaluation_batches(write_records(tmp_path, [40]), 40, UNMASKED)))
+    plain = next(iter(RecordSource(write_records(tmp_path, [40]), UNMASKED).evaluation_batches(40)))
     keys = tf.range(40, dtype=tf.int64)
     masked = masking().mask(plain, keys)
     assert (masked["input_ids"] != plain["input_ids"]).numpy().any()

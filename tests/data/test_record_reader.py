@@ -3,7 +3,7 @@ import pathlib
 import random
 
 from official_bert.data import record_reader
-from official_bert.data.input_pipeline import evaluation_batches
+from official_bert.data.input_pipeline import RecordSource
 from tests.data_gen.inspection.record_samples import SCHEMA
 from tests.make import assert_refused, write_text
 
@@ -12,7 +12,7 @@ def test_records_of_plain_and_compressed_files_are_counted_and_read_alike(shards
     zipped = [write_text(pathlib.Path(f"{path}.gz"), gzip.compress(pathlib.Path(path).read_bytes())) for path in shards]
     for paths in (shards, zipped):
         assert [record_reader.count_records(path) for path in paths] == [7, 8, 9, 10, 11]
-        (batch,) = evaluation_batches(paths, 45, SCHEMA).as_numpy_iterator()
+        (batch,) = RecordSource(paths, SCHEMA).evaluation_batches(45).as_numpy_iterator()
         assert batch["input_ids"][:, 0].tolist() == [10 * i + k for i in range(5) for k in range(7 + i)]
     assert_refused(
         "0.tfrecord.gz is compressed.*1.tfrecord is not", record_reader.get_compression, [zipped[0], shards[1]]

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.data import manifest, record_codec, record_schema
-from official_bert.data.input_pipeline import training_batches
+from official_bert.data.input_pipeline import RecordSource
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.distribution import get_strategy
 from official_bert.optimization.schedules import WarmupPolynomialDecay
@@ -84,7 +84,7 @@ def pretrainer_for(config: BertConfig, strategy: Any = None, rate: float = 1e-2,
 
 
 def batches_for(pretrainer: Pretrainer, record_files: list[str], size: int = 8, schema: Any = SCHEMA, **settings: Any):
-    data = training_batches(record_files, size, schema, seed=1, **settings)
+    data = RecordSource(record_files, schema).training_batches(size, seed=1, **settings)
     return iter(pretrainer.strategy.experimental_distribute_dataset(data))
 
 

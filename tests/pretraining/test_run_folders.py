@@ -170,7 +170,7 @@ def check_finite(options, skipped, last, steps=1, is_finite_at_end=False):
     watched.options, watched.skipped_in_a_row, watched.log = options, skipped - 1, TrainingLog(None, 0)
     sums = dict.fromkeys(["nonfinite_steps", "nonfinite_losses", "nonfinite_loss", "nonfinite_norm"], 1.0)
     sums |= {"nonfinite_at_end": 1.0 - is_finite_at_end, "nonfinite_step": float(last)}
-    records = mock.Mock(record_locations=lambda *_: "0.tfrecord: 1")
+    records = mock.Mock(describe_locations=lambda *_: "0.tfrecord: 1")
     watched.check_finite(sums, last - steps, last, 0, options.phases[0], records)
     return watched
 

@@ -120,7 +120,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_its_records_are_named(make_
     }
     # The second batch read by training, located in the files by its content.
     records = set_up_run(folder="other").records.training(options.phases[0])
-    batch = list(records.training(8, options.random_seed, 0).take(2))[1]
+    batch = list(records.training_batches(8, options.random_seed, 0).take(2))[1]
     encoded = record_codec.encode({name: np.asarray(value) for name, value in batch.items()}, SCHEMA)
     stored = {
         record: (pathlib.Path(path).name, number)

@@ -36,11 +36,11 @@ class Meter:
 
 def batches(arguments: dict[str, Any]) -> Any:
     """Returns the endless dataset of batches that `official-bert pretrain` reads."""
-    from official_bert.data.input_pipeline import training_batches
+    from official_bert.data.input_pipeline import RecordSource
     from official_bert.data.record_schema import pretraining_schema
 
     schema = pretraining_schema(LENGTH, PREDICTIONS)
-    return training_batches([arguments["records"]], arguments["batch"], schema, seed=1)
+    return RecordSource([arguments["records"]], schema).training_batches(arguments["batch"], seed=1)
 
 
 def official_bert(arguments: dict[str, Any], meter: Meter) -> None:

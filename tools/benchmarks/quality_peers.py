@@ -69,11 +69,11 @@ def lines(path: str) -> list[str]:
 
 def heldout_batches(arguments: dict[str, Any], path: str) -> Iterator[dict[str, Any]]:
     """Yields batches of the first held-out records in the file `path`."""
-    from official_bert.data.input_pipeline import evaluation_batches
+    from official_bert.data.input_pipeline import RecordSource
     from official_bert.data.record_schema import pretraining_schema
 
     schema = pretraining_schema(arguments["length"], arguments["heldout_predictions"])
-    yield from evaluation_batches([path], 50, schema).take(arguments["most_records"] // 50)
+    yield from RecordSource([path], schema).evaluation_batches(50).take(arguments["most_records"] // 50)
 
 
 def measure_speed(arguments: dict[str, Any]) -> dict[str, float]:

@@ -215,7 +215,7 @@ def _read_records(folder: pathlib.Path) -> Digest:
         vocab_file=None,
     )
     with records.explain_damage():
-        batches = list(records.evaluation(64))
+        batches = list(records.evaluation_batches(64))
     return {f"{number} {name}": str(batch[name].numpy()) for number, batch in enumerate(batches) for name in batch}
 
 
