@@ -32,12 +32,3 @@ def find(data_dir: str | None, split: str, patterns: Sequence[str]) -> str:
                 )
             return os.path.join(data_dir, matches[0])
     raise UserError(f"{data_dir} has no {split} split; expected a file named {' or '.join(patterns)}")
-
-
-def has(data_dir: str | None, split: str, patterns: Sequence[str]) -> bool:
-    """Returns whether `find` would find a file. The arguments are the same."""
-    try:
-        find(data_dir, split, patterns)
-    except UserError:
-        return False
-    return True

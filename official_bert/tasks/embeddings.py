@@ -1,20 +1,21 @@
 """The task "embeddings": trains text embeddings on pairs or triplets of texts in a table."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import Array
+from official_bert.kinds.input_adapters import to_number
 from official_bert.kinds.names import COSINE, RANKING, TRIPLET
 from official_bert.kinds.vectors.spec import VectorExample, VectorSpec
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
-from official_bert.tasks.table import check_columns, find_text_problem, get_path, get_text_columns, read_rows
-from official_bert.tasks.task import DEV, TEST, TRAIN, Task
-from official_bert.utils import files, tables
-from official_bert.utils.bad_rows import SKIP, BadRows
+from official_bert.tasks.table import get_path, parse_rows, read_rows
+from official_bert.tasks.task import DEV, TEST, TRAIN, Task, write_table
+from official_bert.utils import files
+from official_bert.utils.bad_rows import SKIP, BadRowError, BadRows
 
 _OPTIONAL_COLUMNS = "--negative_column or --score_column"
 
@@ -41,16 +42,15 @@ class EmbeddingsTask(Task):
             raise UserError(f"--head={options.head} is only for tasks with labels; remove it. Embeddings use --pooling")
         of_training = self._read_columns(options.train_file)
         objective = options.objective or (COSINE if options.score_column in of_training else RANKING)
-        head = VectorSpec(
-            pooling=options.pooling, normalize=options.normalize, objective=objective, scale=options.scale,
-            margin=options.margin, dimensions=tuple(map(int, options.dimensions)),
+        head = options.make_spec(
+            VectorSpec,
+            objective=objective,
+            dimensions=tuple(map(int, options.dimensions)),
             score_range=tuple(map(float, options.score_range)),
             graded=options.score_column in self._read_columns(options.eval_file) if options.eval_file else None,
-        )  # fmt: skip
-        super().__init__(EMBEDDINGS, head)
+        )
+        super().__init__(EMBEDDINGS, head, options)
         self._has_negatives = options.negative_column in of_training
-        self.eval_splits = (DEV,) if options.eval_file else ()
-        self.test_splits = (TEST,) if options.predict_file else ()
 
     def _read_columns(self, part: str | None) -> tuple[str, ...]:
         """Returns the column names of a file, from its first row. Returns () if `part`, the path, is None."""
@@ -69,31 +69,21 @@ class EmbeddingsTask(Task):
         return {**super().task_spec(max_seq_length), "table": remembered}
 
     def read(self, split: str, bad_rows: BadRows) -> list[VectorExample]:
-        options, part = self._options, get_path(self._options, split)
-        names = self._get_text_columns(split)
+        options, path, column = self._options, get_path(self._options, split), self._options.score_column
         has_score = self.head.needs_labels if split == TRAIN else split == DEV and self.head.is_value
-        examples: list[VectorExample] = []
-        rows = 0
-        for line, values in read_rows(options, part, bad_rows):
-            rows += 1
-            columns = get_text_columns(names, values)
-            wanted = [name for each in columns for name in each]
-            with_score = [*wanted, *([options.score_column] if has_score else [])]
-            check_columns(options, part, with_score, list(values), bad_rows, _OPTIONAL_COLUMNS)
-            score, problem = None, find_text_problem(values, columns)
-            if not problem and has_score:
-                score, problem = self._parse_score(values)
-            if problem:
-                bad_rows.add(part, line, problem)
-                continue
-            texts = tuple(tables.join_texts(values, each) for each in columns)
-            name = values.get("id", line) if split != TRAIN and "id" not in wanted else line
-            examples.append(VectorExample(str(name).removeprefix("row "), texts, score))
-        if not examples:
-            reason = bad_rows.first_reason(part)
-            raise UserError(f"{part} has no {'good ' if rows else ''}rows; expected texts below the header{reason}")
+
+        def make_example(name: str, texts: list[str], values: dict[str, Any]) -> VectorExample:
+            if has_score and values.get(column) in (None, ""):
+                raise BadRowError(f"no score in {column}")
+            score = self.head.scale_score(to_number(values[column]), column) if has_score else None
+            return VectorExample(name, tuple(texts), score)
+
+        examples = parse_rows(
+            read_rows(options, path, bad_rows), options, path, bad_rows, self._get_text_columns(split),
+            column if has_score else None, make_example, has_ids=split != TRAIN, label_flags=_OPTIONAL_COLUMNS,
+        )  # fmt: skip
         if split == TRAIN and self.head.objective == RANKING and len({each.texts for each in examples}) < 2:
-            raise UserError(f"{part} has the same texts in every row; expected at least two different rows")
+            raise UserError(f"{path} has the same texts in every row; expected at least two different rows")
         return examples
 
     def _get_text_columns(self, split: str) -> list[str]:
@@ -108,14 +98,6 @@ class EmbeddingsTask(Task):
             has_negative = not self.head.is_value and options.negative_column in self._read_columns(options.eval_file)
         return [*names, options.negative_column] if has_negative else names
 
-    def _parse_score(self, values: Mapping[str, Any]) -> tuple[float | None, str]:
-        name = self._options.score_column
-        value = values.get(name)
-        if value in (None, ""):
-            return None, f"no score in {name}"
-        score, problem = self.head.scale_score(_parse_number(value) if isinstance(value, str) else value)
-        return score, problem and f"{problem} (in {name})"
-
     def write_predictions(
         self, folder: str, split: str, predictions: Array, examples: Sequence[VectorExample]
     ) -> list[str]:
@@ -129,17 +111,6 @@ class EmbeddingsTask(Task):
             with files.write_atomically(path) as beside, open(beside, "wb") as file:
                 np.save(file, np.asarray(predictions, np.float32))
             return [path]
-        rows = ["\t".join(("text", "expected", "prediction"))]
-        for each in self.head.outcomes(predictions, examples):
-            rows.append("\t".join(" ".join(cell.split()) for cell in (each.text, each.expected, each.predicted)))
-        path = os.path.join(folder, f"predictions_{split}.tsv")
-        files.write_text(path, "\n".join(rows) + "\n")
-        return [path]
-
-
-def _parse_number(text: str) -> float:
-    """Parses a number. Returns NaN if the text is not a number."""
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
+        outcomes = self.head.outcomes(predictions, examples)
+        rows = [(each.text, each.expected, each.predicted) for each in outcomes]
+        return write_table(folder, split, ("text", "expected", "prediction"), rows)

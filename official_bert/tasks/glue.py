@@ -6,7 +6,6 @@ The classes are in the same order as in the original. The files are tab-separate
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from official_bert.errors import UserError
 from official_bert.kinds import scores
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.features import Array
+from official_bert.kinds.input_adapters import to_number
 from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks import data_files
@@ -21,7 +21,7 @@ from official_bert.tasks.options import GlueOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
 from official_bert.utils import files, tables
-from official_bert.utils.bad_rows import BadRows
+from official_bert.utils.bad_rows import BadRowError, BadRows
 
 _BINARY = ("0", "1")
 _ENTAILS = ("entailment", "not_entailment")
@@ -82,18 +82,13 @@ def read_file(spec: GlueSpec, path: str, split: str, bad_rows: BadRows) -> list[
     first = 1 if columns else 2
     examples = []
     for number, values in tables.read_rows(path, bad_rows, columns, needed, has_longer_rows=True):
-        label = None
-        if spec.label in values:
-            label, problem = _parse_label(values[spec.label], spec.labels)
-            if problem:
-                bad_rows.add(path, number, problem)
-                continue
-        # Every row of a test split is predicted: leaderboards need all of them.
-        if not split.startswith(TEST) and not all(values[name].strip() for name in wanted):
-            bad_rows.add(path, number, f"an empty text in {' or '.join(wanted)}; expected a sentence")
-            continue
-        text_b = values[spec.text_b] if spec.text_b else None
-        examples.append(TextExample(values.get("index", str(int(number) - first)), values[spec.text_a], text_b, label))
+        with bad_rows.handle_error(path, number):
+            label = _parse_label(values[spec.label], spec.labels) if spec.label in values else None
+            # Every row of a test split is predicted: leaderboards need all of them.
+            if not split.startswith(TEST) and not all(values[name].strip() for name in wanted):
+                raise BadRowError(f"an empty text in {' or '.join(wanted)}; expected a sentence")
+            name, text_b = values.get("index", str(int(number) - first)), values[spec.text_b] if spec.text_b else None
+            examples.append(TextExample(name, values[spec.text_a], text_b, label))
     if not examples:
         raise UserError(f"{path} has no examples{bad_rows.first_reason(path)}")
     return examples
@@ -109,19 +104,16 @@ def _find_file(spec: GlueSpec, data_dir: str | None, split: str) -> str:
     return data_files.find(data_dir, split, [f"{name}.tsv" for name in names])
 
 
-def _parse_label(text: str, labels: tuple[str, ...] | None) -> tuple[Any, str]:
-    """Parses a label. Returns the label (number of the class, or score) and "", or None and why the text is invalid."""
-    if labels is not None:
-        if text in labels:
-            return labels.index(text), ""
-        return None, f"unknown label {text!r}; expected one of {', '.join(labels)}"
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if 0.0 <= value <= _HIGHEST_SCORE:
-        return value, ""
-    return None, f"score {text!r}; expected a number from 0 to {_HIGHEST_SCORE:g}"
+def _parse_label(text: str, labels: tuple[str, ...] | None) -> float:
+    """Converts the text of a label to the index of the class, or to a score if `labels` is None."""
+    if labels is None:
+        value = to_number(text)
+        if not 0.0 <= value <= _HIGHEST_SCORE:
+            raise BadRowError(f"score {text!r}; expected a number from 0 to {_HIGHEST_SCORE:g}")
+        return value
+    if text not in labels:
+        raise BadRowError(f"unknown label {text!r}; expected one of {', '.join(labels)}")
+    return labels.index(text)
 
 
 def _accuracy(predicted: Array, expected: Array) -> dict[str, float]:
@@ -204,13 +196,8 @@ class GlueTask(TextTask):
 
     def __init__(self, name: str, options: GlueOptions) -> None:
         self._options, self._spec = options, SPECS[name]
-        settings: dict[str, Any] = {
-            "pair": self._spec.text_b is not None, "doc_stride": options.doc_stride,
-            "head_input": options.head_input,
-        }  # fmt: skip
-        labels = self._spec.labels
-        head = RegressionSpec(**settings) if labels is None else ClassificationSpec(labels=labels, **settings)
-        super().__init__(name, head)
+        kind = RegressionSpec if self._spec.labels is None else ClassificationSpec
+        super().__init__(name, options.make_spec(kind, labels=self._spec.labels, pair=self._spec.text_b is not None))
         self.best_metric = self._spec.best_metric
         self.eval_splits, self.test_splits = self._spec.eval_splits, self._spec.test_splits
 

@@ -4,6 +4,7 @@ In SWAG, the prompt is the first sentence. The start of the second sentence, whi
 ending.
 """
 
+import dataclasses
 import os
 import re
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from official_bert.tasks import data_files
 from official_bert.tasks.options import CODAH, SWAG, MultipleChoiceOptions
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task
 from official_bert.utils import files, tables
-from official_bert.utils.bad_rows import BadRows
+from official_bert.utils.bad_rows import BadRowError, BadRows
 
 # File names without extensions by split. SWAG has train.csv, val.csv and test.csv.
 _NAMES = {TRAIN: ("train",), DEV: ("dev", "val"), TEST: ("test",)}
@@ -37,7 +38,7 @@ class MultipleChoiceTask(Task):
     """
 
     def __init__(self, name: str, options: MultipleChoiceOptions) -> None:
-        super().__init__(name, MultipleChoiceSpec(head_input=options.head_input))
+        super().__init__(name, options.make_spec(MultipleChoiceSpec))
         self._options = options
         self._test_has_labels = name == CODAH
         self.eval_splits = (DEV, TEST) if self._test_has_labels else (DEV,)
@@ -73,36 +74,39 @@ def read(path: str, bad_rows: BadRows, need_labels: bool = True) -> list[Example
     columns, texts = (_CODAH_COLUMNS, _CODAH_TEXTS) if ending == ".tsv" else (None, _SWAG_TEXTS)
     examples = []
     for line, row in tables.read_rows(path, bad_rows, columns, texts):
-        absent = [name for name in texts if not isinstance(row.get(name), str)]
-        example = f"the texts {', '.join(absent)} are missing" if absent else _make_example(row)
-        reason = example if isinstance(example, str) else _find_problem(example, need_labels)
-        if isinstance(example, str) or reason:
-            bad_rows.add(path, line, str(reason))
-        else:
-            examples.append(example)
+        with bad_rows.handle_error(path, line):
+            examples.append(_parse_row(row, texts, need_labels))
     if not examples:
         raise UserError(f"{path} has no examples{bad_rows.first_reason(path)}")
     return examples
 
 
-def _find_problem(example: Example, need_label: bool) -> str | None:
-    """Returns why an example is invalid, or None if it is valid."""
-    if not example.prompt.strip():
-        return "the prompt is empty"
-    if example.label is not None and not 0 <= example.label < NUM_CHOICES:
-        return f"the label is {example.label}; expected 0 to {NUM_CHOICES - 1}"
-    return "the label is missing" if need_label and example.label is None else None
+def _parse_row(row: dict[str, Any], texts: Sequence[str], need_label: bool) -> Example:
+    """Returns the example in a row of SWAG or CODAH.
 
+    Args:
+        row: The values by column.
+        texts: The columns that must contain texts.
+        need_label: Whether a missing label is an error.
 
-def _make_example(row: dict[str, Any]) -> Example | str:
-    """Returns the example in a row of SWAG or CODAH, or a description of why the row is invalid."""
-    empty = next((number for number, name in enumerate(_ENDINGS) if not row[name].strip()), None)
-    if empty is not None:
-        return f"ending {empty} is empty"
+    Raises:
+        BadRowError: If a text or the label is missing or invalid.
+    """
+    if absent := [name for name in texts if not isinstance(row.get(name), str)]:
+        raise BadRowError(f"the texts {', '.join(absent)} are missing")
+    for number, name in enumerate(_ENDINGS):
+        if not row[name].strip():
+            raise BadRowError(f"ending {number} is empty")
+    if not row["sent1"].strip():
+        raise BadRowError("the prompt is empty")
     start = f"{row['sent2']} " if "sent2" in row else ""  # Shared by all endings of SWAG.
-    endings, label = tuple(f"{start}{row[name]}" for name in _ENDINGS), row.get("label")
+    example, label = Example(row["sent1"], tuple(f"{start}{row[name]}" for name in _ENDINGS), None), row.get("label")
     if label in (None, "", -1):
-        return Example(row["sent1"], endings, None)
+        if need_label:
+            raise BadRowError("the label is missing")
+        return example
     if isinstance(label, bool) or not re.fullmatch(r"-?[0-9]{1,9}", str(label).strip()):
-        return f"the label is {str(label)[:_MAX_CHARACTERS]!r}; expected 0 to {NUM_CHOICES - 1}"
-    return Example(row["sent1"], endings, int(str(label)))
+        raise BadRowError(f"the label is {str(label)[:_MAX_CHARACTERS]!r}; expected 0 to {NUM_CHOICES - 1}")
+    if not 0 <= int(label) < NUM_CHOICES:
+        raise BadRowError(f"the label is {int(label)}; expected 0 to {NUM_CHOICES - 1}")
+    return dataclasses.replace(example, label=int(label))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from official_bert.errors import UserError
 from official_bert.kinds.names import OBJECTIVES
@@ -18,6 +18,8 @@ EMBEDDINGS = "embeddings"
 
 _WINDOWS_HELP = "Number of tokens between the starts of two windows of a long text. Their logits are averaged."
 _NO_WINDOWS = "none, long texts are truncated"
+
+Spec = TypeVar("Spec")  # a KindSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +56,16 @@ class TaskOptions(ValidatedOptions):
     def head_input(self) -> HeadInput:
         """What the task's output layer reads: the encoder's output, or additional layers on top of it."""
         return HeadInput(self.head, self.lstm_units)
+
+    def make_spec(self, kind: type[Spec], **settings: Any) -> Spec:
+        """Creates a KindSpec, such as a ClassificationSpec, with the options that are fields of the spec, too.
+
+        Args:
+            kind: The class of the spec.
+            settings: Other fields of the spec, and fields whose values differ from the options.
+        """
+        names = {field.name for field in dataclasses.fields(kind)} - settings.keys()  # type: ignore[arg-type]
+        return kind(**{name: getattr(self, name) for name in names if hasattr(self, name)}, **settings)
 
     def merge_trained(self, task_spec: Mapping[str, Any]) -> Self:
         """Returns a copy in which options with default values take the values in a fine-tuned model's task.json."""

@@ -41,16 +41,8 @@ class SquadTask(Task):
     def __init__(self, options: SquadOptions) -> None:
         self._options = options
         version_2 = isinstance(options, SquadV2Options)
-        threshold = options.null_score_diff_threshold if isinstance(options, SquadV2Options) else 0.0
-        head = QuestionAnsweringSpec(
-            version_2=version_2, null_score_diff_threshold=threshold, doc_stride=options.doc_stride,
-            max_query_length=options.max_query_length, max_answer_length=options.max_answer_length,
-            n_best_size=options.n_best_size, head_input=options.head_input,
-        )  # fmt: skip
-        super().__init__(SQUAD_V2 if version_2 else SQUAD, head)
-        if not options.data_dir:
-            self.eval_splits = (DEV,) if options.eval_file else ()
-            self.test_splits = (TEST,) if options.predict_file else ()
+        head = options.make_spec(QuestionAnsweringSpec, version_2=version_2)
+        super().__init__(SQUAD_V2 if version_2 else SQUAD, head, None if options.data_dir else options)
 
     def read(self, split: str, bad_rows: BadRows) -> list[Question]:
         options, version = self._options, "v2.0" if self.head.version_2 else "v1.1"

@@ -1,8 +1,9 @@
 """The task "table": texts or pairs of texts with labels, in named columns of the user's table."""
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from official_bert.errors import UserError
 from official_bert.kinds.class_labels import numbers_by_name
@@ -12,9 +13,9 @@ from official_bert.tasks.table_labels import COLUMNS, LabelColumn, find_similar_
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
 from official_bert.utils import tables
-from official_bert.utils.bad_rows import SKIP, BadRows
+from official_bert.utils.bad_rows import SKIP, BadRowError, BadRows
 
-_MAX_LISTED = 10
+Example = TypeVar("Example")
 
 
 def get_path(options: RowsOptions, split: str) -> str:
@@ -62,29 +63,58 @@ def check_columns(
     tables.check_columns(part, wanted, columns, advice, has_header=not options.columns)
 
 
-def get_text_columns(names: Sequence[str | None], values: Mapping[str, Any]) -> list[list[str]]:
-    """Returns the columns of each text of a row. A text may consist of several columns, which are joined.
+def parse_rows(
+    rows: Iterable[tuple[int | str, dict[str, Any]]],
+    options: RowsOptions,
+    path: str,
+    bad_rows: BadRows,
+    texts: Sequence[str],
+    label: str | None,
+    make_example: Callable[[str, list[str], dict[str, Any]], Example],
+    has_ids: bool = True,
+    label_flags: str = "--label_column",
+) -> list[Example]:
+    """Returns the examples in the rows of a table.
 
     Args:
-        names: For each text, the name of its column or several names separated by commas. None is skipped.
-        values: The values of the row, by column.
+        rows: Position and values of each row.
+        options: The options of the task.
+        path: Path of the table.
+        bad_rows: Handles invalid rows.
+        texts: For each text, the name of its column or several names separated by commas, whose texts are joined.
+        label: The column of the label if it is required, or else None.
+        make_example: Creates an example from its identifier, its texts and the values of the row, by column. It raises
+            a BadRowError if the row is invalid.
+        has_ids: Whether a column "id" identifies the examples. Otherwise, the line does.
+        label_flags: The flags that name the label columns, for messages.
+
+    Raises:
+        UserError: If a column is missing, or the table has no valid row.
     """
-    return [[name] if name in values else name.split(",") for name in names if name is not None]
+    examples, has_rows = [], False
+    for line, values in rows:
+        has_rows = True
+        columns = [[name] if name in values else name.split(",") for name in texts]
+        wanted = [*itertools.chain(*columns), *([label] if label else [])]
+        check_columns(options, path, wanted, list(values), bad_rows, label_flags)
+        with bad_rows.handle_error(path, line):
+            joined = [_join_texts(values, each) for each in columns]
+            # Answers are written with the user's id, if there is one. Errors about training rows need the line.
+            name = values.get("id", line) if has_ids and "id" not in wanted else line
+            examples.append(make_example(str(name).removeprefix("row "), joined, values))
+    if not examples:
+        reason = bad_rows.first_reason(path)
+        raise UserError(f"{path} has no {'good ' if has_rows else ''}rows; expected texts below the header{reason}")
+    return examples
 
 
-def find_text_problem(values: Mapping[str, Any], texts: Sequence[Sequence[str]]) -> str:
-    """Returns why a text of a row is invalid, or "" if all are valid.
-
-    Args:
-        values: The values of the row, by column.
-        texts: The columns of each text.
-    """
-    for columns in texts:
-        if problem := tables.find_text_problem(values, columns):
-            return problem
-        if not tables.join_texts(values, columns).strip():
-            return f"an empty text in {', '.join(columns)}"
-    return ""
+def _join_texts(values: Mapping[str, Any], columns: Sequence[str]) -> str:
+    if problem := tables.find_text_problem(values, columns):
+        raise BadRowError(problem)
+    text = tables.join_texts(values, columns)
+    if not text.strip():
+        raise BadRowError(f"an empty text in {', '.join(columns)}")
+    return text
 
 
 class _RecordedRows(BadRows):
@@ -127,14 +157,12 @@ def _count_labels(options: TableOptions, column: LabelColumn, path: str, recorde
         rows += 1
         check_columns(options, path, [options.label_column], list(values), bad_rows)
         value = values.get(options.label_column)
-        names, problem = column.parse_names(value)
-        if problem:
-            bad_rows.add(path, line, problem)
-            continue
-        labels.update(names)
-        lines |= {name: line for name in names if name not in lines}
-        if not isinstance(value, list):
-            sizes.add(len(names))
+        with bad_rows.handle_error(path, line):
+            names = column.parse_names(value)
+            labels.update(names)
+            lines |= {name: line for name in names if name not in lines}
+            if not isinstance(value, list):
+                sizes.add(len(names))
     reason = bad_rows.first_reason(path)
     if not rows:
         raise UserError(f"{path} has no rows; expected texts with labels below the header{reason}")
@@ -186,18 +214,12 @@ class TableTask(TextTask):
                     f"--label_names has {len(labels)} names; the training data have {len(values)} labels: "
                     f"{tables.format_names(values)}"
                 )
-        head = self._column.head(
-            labels=tuple(labels or ()) if self._column.has_classes else None,
-            pair=options.text_pair_column is not None,
-            doc_stride=options.doc_stride,
-            head_input=options.head_input,
-        )
-        super().__init__(TABLE, head)
+        names = tuple(labels or ()) if self._column.has_classes else None
+        head = options.make_spec(self._column.head, labels=names, pair=options.text_pair_column is not None)
+        super().__init__(TABLE, head, options)
         self._label_values = values
         # A label may be written as in the training data or as its name in --label_names.
         self._label_numbers = numbers_by_name(head.labels or ()) | numbers_by_name(values)
-        self.eval_splits = (DEV,) if options.eval_file else ()
-        self.test_splits = (TEST,) if options.predict_file else ()
 
     @property
     def title(self) -> str:
@@ -217,34 +239,23 @@ class TableTask(TextTask):
 
     def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:
         options = self._options
-        part = get_path(options, split)
+        path, column = get_path(options, split), options.label_column
         labelled = split == DEV or (split == TRAIN and self._needs_labels)
-        table = read_rows(options, part, bad_rows)
+        rows = read_rows(options, path, bad_rows)
         if split == TRAIN and self._training_rows:
-            table, self._training_rows = self._training_rows.replay(bad_rows), None
-        examples = []
-        rows = 0
-        for line, values in table:
-            rows += 1
-            texts = get_text_columns((options.text_column, options.text_pair_column), values)
-            wanted = [name for names in texts for name in names] + ([options.label_column] if labelled else [])
-            check_columns(options, part, wanted, list(values), bad_rows)
-            label = None
-            problem = find_text_problem(values, texts)
-            if not problem and labelled and options.label_column not in values:
-                problem = f"no key {options.label_column}"
-            if not problem and (labelled or values.get(options.label_column) not in (None, "")):
-                label, problem = self._column.parse_label(values.get(options.label_column), self._label_numbers)
-            if problem:
-                bad_rows.add(part, line, problem)
-                continue
-            first, *second = (tables.join_texts(values, columns) for columns in texts)
-            # Answers are written with the user's id, if there is one. Errors about training rows need the line.
-            name = values.get("id", line) if split != TRAIN and "id" not in wanted else line
-            examples.append(TextExample(str(name).removeprefix("row "), first, second[0] if second else None, label))
-        if not examples:
-            reason = bad_rows.first_reason(part)
-            raise UserError(f"{part} has no {'good ' if rows else ''}rows; expected texts below the header{reason}")
+            rows, self._training_rows = self._training_rows.replay(bad_rows), None
+
+        def make_example(name: str, texts: list[str], values: dict[str, Any]) -> TextExample:
+            if labelled and column not in values:
+                raise BadRowError(f"no key {column}")
+            has_label = labelled or values.get(column) not in (None, "")
+            label = self._column.parse_label(values.get(column), self._label_numbers) if has_label else None
+            return TextExample(name, texts[0], texts[1] if len(texts) > 1 else None, label)
+
+        texts = [name for name in (options.text_column, options.text_pair_column) if name is not None]
+        examples = parse_rows(
+            rows, options, path, bad_rows, texts, column if labelled else None, make_example, has_ids=split != TRAIN
+        )
         if not labelled and any(example.label is None for example in examples):
             examples = [TextExample(each.id, each.text_a, each.text_b) for each in examples]
         return examples

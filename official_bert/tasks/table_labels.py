@@ -16,7 +16,7 @@ from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.kinds.text_spec import TextSpec
 from official_bert.tasks.options import TableOptions
 from official_bert.utils import tables
-from official_bert.utils.bad_rows import format_position
+from official_bert.utils.bad_rows import BadRowError, format_position
 
 _MAX_LISTED = 10
 _SEPARATORS = ",;|\t"  # Common separators of labels.
@@ -58,20 +58,28 @@ class LabelColumn:
     def __init__(self, options: TableOptions) -> None:
         self._name, self._separator = options.label_column, options.label_separator
 
-    def parse_names(self, value: Any) -> tuple[list[str], str]:
-        """Returns the class names in a cell and "", or an empty list and why the cell is invalid."""
-        names, problem = self._parse_parts([value])
-        return names, problem or ("" if names else f"no label in {self._name}")
+    def parse_names(self, value: Any) -> list[str]:
+        """Returns the class names in a cell.
 
-    def parse_label(self, value: Any, label_numbers: Mapping[str, int]) -> tuple[Any, str]:
-        """Parses a cell into a label for TextExample. Returns the label and "", or None and why the cell is invalid.
+        Raises:
+            BadRowError: If the cell is invalid.
+        """
+        names = self._parse_parts([value])
+        if not names:
+            raise BadRowError(f"no label in {self._name}")
+        return names
+
+    def parse_label(self, value: Any, label_numbers: Mapping[str, int]) -> Any:
+        """Parses a cell into a label for TextExample.
 
         Args:
             value: Value of the cell.
             label_numbers: The number of each class, by name.
+
+        Raises:
+            BadRowError: If the cell is invalid.
         """
-        numbers, problem = self._parse_numbers(value, label_numbers)
-        return (None, problem) if problem else (numbers[0], "")
+        return self._parse_numbers(value, label_numbers)[0]
 
     def check_separator(self, path: str, lines: Mapping[str, int | str], sizes: set[int]) -> None:
         """Raises a UserError if class names seem to be separated by another character than the options state.
@@ -82,27 +90,26 @@ class LabelColumn:
             sizes: The different numbers of classes that rows have.
         """
 
-    def _parse_parts(self, parts: list[Any]) -> tuple[list[str], str]:
+    def _parse_parts(self, parts: list[Any]) -> list[str]:
         names = []
         for part in parts:
             if isinstance(part, list | dict) or (part is None and len(parts) > 1):
-                return [], f"label {json.dumps(part)[:60]} in {self._name}; expected the name of a class"
+                raise BadRowError(f"label {json.dumps(part)[:60]} in {self._name}; expected the name of a class")
             name = "" if part is None else class_name(str(part).strip())
             if name.lower() == "nan":
-                return [], f"label {name!r} in {self._name} means a missing value; expected the name of a class"
+                raise BadRowError(f"label {name!r} in {self._name} means a missing value; expected the name of a class")
             names += [name] if name else []
-        return names, ""
+        return names
 
-    def _parse_numbers(self, value: Any, label_numbers: Mapping[str, int]) -> tuple[tuple[int, ...], str]:
-        names, problem = self.parse_names(value)
-        unknown = [name for name in names if name not in label_numbers]
-        if problem or unknown:
+    def _parse_numbers(self, value: Any, label_numbers: Mapping[str, int]) -> tuple[int, ...]:
+        names = self.parse_names(value)
+        if unknown := [name for name in names if name not in label_numbers]:
             labels = list(label_numbers)[: len(set(label_numbers.values()))]  # Other names of the classes follow.
             known = ", ".join(labels[:_MAX_LISTED])
             more = ", ..." if len(labels) > _MAX_LISTED else ""
             listed = ", ".join(map(repr, unknown))
-            return (), problem or f"unknown label {listed}; the training data have {len(labels)}: {known}{more}"
-        return tuple(sorted({label_numbers[name] for name in names})), ""
+            raise BadRowError(f"unknown label {listed}; the training data have {len(labels)}: {known}{more}")
+        return tuple(sorted({label_numbers[name] for name in names}))
 
 
 class SeveralLabelsColumn(LabelColumn):
@@ -111,14 +118,13 @@ class SeveralLabelsColumn(LabelColumn):
     head = MultiLabelSpec
     min_classes = 1
 
-    def parse_names(self, value: Any) -> tuple[list[str], str]:
+    def parse_names(self, value: Any) -> list[str]:
         return self._parse_parts(
             value if isinstance(value, list) else str("" if value is None else value).split(self._separator)
         )
 
-    def parse_label(self, value: Any, label_numbers: Mapping[str, int]) -> tuple[Any, str]:
-        numbers, problem = self._parse_numbers(value, label_numbers)
-        return (None, problem) if problem else (numbers, "")
+    def parse_label(self, value: Any, label_numbers: Mapping[str, int]) -> Any:
+        return self._parse_numbers(value, label_numbers)
 
     def check_separator(self, path: str, lines: Mapping[str, int | str], sizes: set[int]) -> None:
         for name, line in lines.items():
@@ -144,13 +150,13 @@ class ValueColumn(LabelColumn):
     head = RegressionSpec
     has_classes = False
 
-    def parse_label(self, value: Any, label_numbers: Mapping[str, int]) -> tuple[Any, str]:
+    def parse_label(self, value: Any, label_numbers: Mapping[str, int]) -> Any:
         if value in (None, ""):
-            return None, f"no label in {self._name}"
+            raise BadRowError(f"no label in {self._name}")
         is_value = not isinstance(value, bool | list | dict) and is_number(str(value))
         if not is_value or abs(float(value)) > input_adapters.MAX_MAGNITUDE:
-            return None, f"label {value!r}; expected a number, at most {input_adapters.MAX_MAGNITUDE:g}"
-        return float(value), ""
+            raise BadRowError(f"label {value!r}; expected a number, at most {input_adapters.MAX_MAGNITUDE:g}")
+        return float(value)
 
 
 COLUMNS: dict[str, type[LabelColumn]] = {

@@ -2,10 +2,12 @@
 
 import abc
 import collections
+import contextlib
 import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from official_bert.errors import UserError
 from official_bert.kinds.tagging.spec import Sentence, Tagged, TaggingSpec
 from official_bert.tasks import conll, data_files, table, table_labels
 from official_bert.tasks.options import TAGGING, TableOptions, TaggingOptions
@@ -37,8 +39,8 @@ class TaggingTask(Task):
     def __init__(self, options: TaggingOptions | TableOptions, labels: Sequence[str] | None) -> None:
         # Bad rows are reported later, when the file is read for training.
         known = labels or conll.collect_tags(self._read_part(TRAIN, BadRows(SKIP, silent=True), None))
-        head = TaggingSpec(labels=tuple(known), doc_stride=options.doc_stride, head_input=options.head_input)
-        super().__init__(TAGGING, head)
+        head = options.make_spec(TaggingSpec, labels=tuple(known))
+        super().__init__(TAGGING, head, options if isinstance(options, TableOptions) else None)
 
     @abc.abstractmethod
     def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
@@ -97,9 +99,12 @@ class FolderTaggingTask(TaggingTask):
         self._options = options
         super().__init__(options, labels)
         if options.tag_column == "none":
-            self.eval_splits, self.test_splits = (), (TEST,)
+            self.eval_splits = ()
         else:
-            self.test_splits = (TEST,) if data_files.has(options.data_dir, TEST, _PATTERNS[TEST]) else ()
+            self.test_splits = ()
+            with contextlib.suppress(UserError):
+                data_files.find(options.data_dir, TEST, _PATTERNS[TEST])
+                self.test_splits = (TEST,)
             self.eval_splits = (DEV, *self.test_splits)
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
@@ -125,8 +130,6 @@ class TableTaggingTask(TaggingTask):
     def __init__(self, options: TableOptions, labels: Sequence[str] | None = None) -> None:
         self._options = options
         super().__init__(options, labels)
-        self.eval_splits = (DEV,) if options.eval_file else ()
-        self.test_splits = (TEST,) if options.predict_file else ()
 
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
         remembered = {name: getattr(self._options, name) for name in ("columns", "text_column", "label_column")}

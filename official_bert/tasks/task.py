@@ -1,10 +1,13 @@
 """The base class of tasks. A task combines data files, a kind of head, scores and prediction files."""
 
 import abc
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from official_bert.kinds.spec import KindSpec
+from official_bert.tasks.options import RowsOptions, SquadOptions
+from official_bert.utils import files
 from official_bert.utils.bad_rows import BadRows
 
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -16,6 +19,8 @@ class Task(abc.ABC):
     Args:
         name: Name of the task, a value of --task.
         head: The kind of task (such as classification), with its labels and settings.
+        options: Options that name the files of the splits. Without a file, a split does not exist. None if the files
+            are found in a folder.
 
     Attributes:
         best_metric: Name of the score that selects the best checkpoint.
@@ -29,8 +34,11 @@ class Task(abc.ABC):
     eval_splits: tuple[str, ...] = (DEV,)
     test_splits: tuple[str, ...] = (TEST,)
 
-    def __init__(self, name: str, head: KindSpec) -> None:
+    def __init__(self, name: str, head: KindSpec, options: RowsOptions | SquadOptions | None = None) -> None:
         self.name, self.head, self.best_metric = name, head, head.best_metric
+        if options:
+            self.eval_splits = (DEV,) if options.eval_file else ()
+            self.test_splits = (TEST,) if options.predict_file else ()
 
     @abc.abstractmethod
     def read(self, split: str, bad_rows: BadRows) -> list[Any]:
@@ -68,3 +76,11 @@ class Task(abc.ABC):
     def task_spec(self, max_seq_length: int) -> dict[str, Any]:
         """Returns the contents of task.json (see checkpoints.formats.finetuned.save)."""
         return self.head.task_spec(self.name, max_seq_length)
+
+
+def write_table(folder: str, split: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Writes predictions_<split>.tsv and returns [path]. White space in a cell becomes a single space."""
+    lines = ["\t".join(header), *("\t".join(" ".join(cell.split()) for cell in row) for row in rows)]
+    path = os.path.join(folder, f"predictions_{split}.tsv")
+    files.write_text(path, "\n".join(lines) + "\n")
+    return [path]

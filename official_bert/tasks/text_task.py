@@ -1,12 +1,10 @@
 """Base class of tasks whose examples are texts or pairs of texts."""
 
-import os
 from collections.abc import Sequence
 
 from official_bert.kinds.features import Array
 from official_bert.kinds.text_spec import TextExample, TextSpec
-from official_bert.tasks.task import Task
-from official_bert.utils import files
+from official_bert.tasks.task import Task, write_table
 
 
 class TextTask(Task):
@@ -25,12 +23,9 @@ class TextTask(Task):
         head = self.head
         classes = head.labels or ()
         columns = ["id", "prediction", "expected", *(f"probability of {name}" for name in classes)]
-        rows = ["\t".join(columns)]
+        rows = []
         for example, name, row in zip(examples, head.prediction_names(predictions), predictions, strict=True):
             expected = "" if example.label is None else head.format_label(example.label)
             probabilities = [f"{value:.7g}" for value in row] if classes else []
-            cells = [example.id, name, expected, *probabilities]
-            rows.append("\t".join(" ".join(cell.split()) for cell in cells))
-        path = os.path.join(folder, f"predictions_{split}.tsv")
-        files.write_text(path, "\n".join(rows) + "\n")
-        return [path]
+            rows.append([example.id, name, expected, *probabilities])
+        return write_table(folder, split, columns, rows)

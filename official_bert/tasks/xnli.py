@@ -31,10 +31,7 @@ class XnliTask(TextTask):
 
     def __init__(self, options: XnliOptions) -> None:
         self._options = options
-        head = ClassificationSpec(
-            labels=_LABELS, pair=True, doc_stride=options.doc_stride, head_input=options.head_input
-        )
-        super().__init__(XNLI, head)
+        super().__init__(XNLI, options.make_spec(ClassificationSpec, labels=_LABELS, pair=True))
 
     def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:
         if not self._options.data_dir:

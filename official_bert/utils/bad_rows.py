@@ -1,7 +1,9 @@
 """Handles invalid rows of data files: stops with an error, or skips and counts them."""
 
 import collections
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import ClassVar
 
 from official_bert.errors import UserError
@@ -22,6 +24,10 @@ def format_position(path: str, line: int | str) -> str:
         line: The line number. For files without lines, a description such as "row 3".
     """
     return f"{path}, line {line}" if isinstance(line, int) else f"{path}, {line}"
+
+
+class BadRowError(UserError):
+    """Raised if a row is invalid. The message describes what was received and what is expected."""
 
 
 class BadRows:
@@ -67,6 +73,14 @@ class BadRows:
         self._first_problems.setdefault(path, f"{where}: {problem}")
         if self.counts[path] <= _MAX_SHOWN and not self.silent:
             print(f"skipped {where}: {problem}", file=sys.stderr)
+
+    @contextlib.contextmanager
+    def handle_error(self, path: str, line: int | str) -> Iterator[None]:
+        """A context that parses a row. Records the row if a BadRowError is raised (see `add` for the arguments)."""
+        try:
+            yield
+        except BadRowError as error:
+            self.add(path, line, str(error))
 
     def first_reason(self, path: str) -> str:
         """Returns text in parentheses to append to an error message: the number of invalid rows and the first problem.

@@ -23,6 +23,7 @@ from official_bert.kinds.vectors import retrieval
 from official_bert.modeling.choices import MEAN
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
+from official_bert.utils.bad_rows import BadRowError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,20 +92,24 @@ class VectorSpec(KindSpec):
             shown = ", ".join(f"{value:g}" for value in self.score_range)
             raise UserError(f"score_range is {shown}; expected the lowest and the highest score, such as 0,5")
 
-    def scale_score(self, score: Any) -> tuple[float | None, str]:
+    def scale_score(self, score: Any, start: str) -> float:
         """Scales a similarity score from `score_range` to 0 to 1.
 
-        Returns:
-            The scaled score and "", or None and a description of what is wrong with the score.
+        Args:
+            score: The score.
+            start: The start of the error message, before the score.
+
+        Raises:
+            BadRowError: If the score is not in the range.
         """
         least, greatest = self.score_range
         value = input_adapters.to_number(score)
         if not least <= value <= greatest:
-            return None, (
-                f"score {input_adapters.format_value(score)}; expected {least:g} to {greatest:g}; set score_range "
+            raise BadRowError(
+                f"{start} {input_adapters.format_value(score)}; expected {least:g} to {greatest:g}; set score_range "
                 "for another scale, such as 0,5"
             )
-        return (value - least) / (greatest - least), ""
+        return (value - least) / (greatest - least)
 
     @property
     def best_metric(self) -> str:
@@ -161,10 +166,7 @@ class VectorSpec(KindSpec):
         if y is not None:
             given = input_adapters.to_list(y, "y")
             input_adapters.check_same_length(len(columns[0]), given, "y")
-            for number, value in enumerate(given):
-                scores[number], problem = self.scale_score(value)
-                if problem:
-                    raise UserError(f"y[{number}] is the {problem}")
+            scores = [self.scale_score(value, f"y[{number}] is the score") for number, value in enumerate(given)]
         rows = zip(zip(*columns, strict=True), scores, strict=True)
         return [VectorExample(str(number), row, score) for number, (row, score) in enumerate(rows)]
 
