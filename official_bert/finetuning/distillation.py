@@ -5,7 +5,6 @@ The larger model, the teacher, is fine-tuned on the same task.
 B batch, E examples, R rows, C classes
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -18,11 +17,13 @@ from keras import ops
 from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.errors import UserError
+from official_bert.finetuning.options import Options
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.features import EXAMPLE, LABELS, Features
 from official_bert.kinds.model import create_model
 from official_bert.kinds.text_spec import TextSpec, average_windows
 from official_bert.tasks.task import Task
+from official_bert.utils.counting import pluralize
 
 
 class DistillationLoss(keras.losses.Loss):
@@ -52,57 +53,47 @@ class DistillationLoss(keras.losses.Loss):
         return weight * soft + (1 - weight) * self._model.soft_loss(labels, logits)
 
 
-def get_text_head(task: Task) -> TextSpec:
-    """Returns the head of a task (its kind, labels and settings).
-
-    Raises:
-        UserError: If distillation does not support the kind.
-    """
-    if not isinstance(task.head, TextSpec):
-        raise UserError(f"--teacher supports tasks with one answer per text; {task.name} is {task.head.kind}")
-    return task.head
-
-
-def add_teacher_targets(
+def prepare_distillation(
     task: Task,
     examples: Sequence[Any],
     features: Features,
-    folder: str,
-    teacher_weight: float,
-    batch_size: int,
-    strategy: tf.distribute.Strategy | None = None,
-) -> Features:
-    """Returns the student's features with the targets that DistillationLoss needs: labels and the teacher's logits.
+    options: Options,
+    strategy: tf.distribute.Strategy,
+) -> tuple[Features, DistillationLoss]:
+    """Returns the student's features with the targets of DistillationLoss (labels and the teacher's logits), and it.
 
     The teacher tokenizes the texts with its own vocabulary, up to its own maximum length.
 
     Args:
         task: The task of teacher and student.
-        examples: The training examples. They need no labels if `teacher_weight` is 1.
+        examples: The training examples. They need no labels if --teacher_weight is 1.
         features: The student's features of these examples.
-        folder: Folder of the teacher, a fine-tuned model.
-        teacher_weight: Weight of the teacher's loss, from 0 to 1.
-        batch_size: Number of rows per batch of the teacher.
-        strategy: The distribution strategy to run the teacher with. If None, TensorFlow's default is used.
+        options: Options of the run, with the folder of the teacher.
+        strategy: The distribution strategy to run the teacher with.
 
     Raises:
-        UserError: If the teacher was trained on another task, or labels are needed and missing.
+        UserError: If distillation does not support the kind of task, the teacher was trained on another task, or labels
+            are needed and missing.
     """
-    head = get_text_head(task)
+    head, folder = task.head, str(options.teacher)
+    if not isinstance(head, TextSpec):
+        raise UserError(f"--teacher supports tasks with one answer per text; {task.name} is {head.kind}")
+    print(f"predicting {pluralize(len(examples), 'example')} with the teacher in {folder}", flush=True)
     teacher = open_model(folder)
-    with strategy.scope() if strategy else contextlib.nullcontext():
+    with strategy.scope():
         model = finetuned.build_model(teacher)
     spec, expected = teacher.task or {}, task.task_spec(0)
     for key in ("kind", "labels"):
         if spec[key] != expected[key]:
             raise UserError(f"the teacher in {folder} has {key} {spec[key]}; the task needs {expected[key]}")
-    if teacher_weight < 1.0 and not features.targets:
+    if options.teacher_weight < 1.0 and not features.targets:
         raise UserError("the examples have no labels; pass --teacher_weight=1 to use only the teacher's predictions")
     length = spec["max_seq_length"]
     teacher_features = head.featurize(examples, teacher.tokenizer, length)
-    outputs = KerasRunner(model, strategy, length).compute_outputs(teacher_features, batch_size)
+    outputs = KerasRunner(model, strategy, length).compute_outputs(teacher_features, options.eval_batch_size)
     logits = average_windows(outputs, teacher_features, len(examples))  # [E, C] or [E]
     rows = logits.reshape(len(examples), -1)[features.details[EXAMPLE]]
     labels = head.soft_targets(features.targets[LABELS], rows.shape[1]) if features.targets else np.zeros(rows.shape)
     targets = np.concatenate([labels, rows], axis=-1).astype(np.float32)
-    return dataclasses.replace(features, targets={LABELS: targets})
+    loss = DistillationLoss(head, options.temperature, options.teacher_weight)
+    return dataclasses.replace(features, targets={LABELS: targets}), loss

@@ -17,16 +17,29 @@ from official_bert.checkpoints.loading import assign_weights
 from official_bert.finetuning import batches
 from official_bert.finetuning.initial_model import build_initial_encoder
 from official_bert.finetuning.loss_share import make_loss_share
-from official_bert.finetuning.training_config import TrainingConfig
+from official_bert.finetuning.options import Options
 from official_bert.finetuning.training_step import TrainingStep
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
 from official_bert.kinds.model import create_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.optimization import distribution
+from official_bert.optimization.choices import DTYPES
 from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
 from official_bert.optimization.freezing import freeze
 from official_bert.training.replicas import distribute_rows, make_length_buckets, report_compilation
+
+
+def count_steps(options: Options, num_rows: int) -> tuple[int, int, int]:
+    """Returns the number of steps of the whole run, of an epoch, and between two evaluations.
+
+    Args:
+        options: Options of the run.
+        num_rows: Number of training rows.
+    """
+    settings = options.settings()
+    per_epoch = -(-num_rows // settings.train_batch_size)
+    return max(1, int(per_epoch * settings.num_train_epochs)), per_epoch, options.eval_steps or per_epoch
 
 
 class Trainer:
@@ -35,13 +48,17 @@ class Trainer:
     Args:
         head: The kind of task, with its labels and settings.
         initial_model: The model whose encoder training starts from.
-        config: The training settings.
+        options: Options of the run. --dtype must not be auto.
+        num_rows: Number of training rows, which determines the number of steps.
         weights: Initial weights of encoder and head, by variable path. If None, the head is new.
         loss: A Keras loss to use in place of the loss of the kind of task.
         strategy: The distribution strategy. Defaults to TensorFlow's current one.
         is_compiled: Whether XLA compiles the step, once per length. Defaults to True on a TPU and False elsewhere.
 
     Attributes:
+        num_steps: Number of steps of the whole run.
+        steps_per_epoch: Number of steps of an epoch.
+        eval_steps: Number of steps between two evaluations.
         buckets: The lengths that batches are padded to, if the step is compiled. Empty if any length is allowed.
         replica_step: Function (inputs, targets, weights) that computes one replica's part of a step.
         tokens: Number of tokens, without padding, in all steps since the trainer was created.
@@ -53,38 +70,40 @@ class Trainer:
         self,
         head: KindSpec,
         initial_model: LoadedModel,
-        config: TrainingConfig,
+        options: Options,
+        num_rows: int,
         weights: Mapping[str, Array] | None = None,
         loss: Any = None,
         strategy: tf.distribute.Strategy | None = None,
         is_compiled: bool | None = None,
     ) -> None:
-        self._config = config
+        self._options, self._settings = options, options.settings()
+        self.num_steps, self.steps_per_epoch, self.eval_steps = count_steps(options, num_rows)
         self._strategy = strategy or tf.distribute.get_strategy()
         if is_compiled is None:
             is_compiled = distribution.needs_static_shapes(self._strategy)
+        seed, dtype = options.random_seed, DTYPES[options.dtype]
         with self._strategy.scope():
-            encoder = build_initial_encoder(initial_model, config.random_seed, config.dtype)
-            if config.freeze:
-                freeze(encoder, config.freeze)
-            self.model = create_model(head).build(encoder, config.random_seed)
+            encoder = build_initial_encoder(initial_model, seed, dtype)
+            if options.freeze:
+                freeze(encoder, options.freeze)
+            self.model = create_model(head).build(encoder, seed)
             if weights is not None:
                 assign_weights(self.model, weights)
             learner = create_model(head).answering_model(self.model)
             self.optimizer, self.schedule = create_bert_optimizer(
-                learner, initial_model.config.num_hidden_layers, num_steps=config.num_steps,
-                learning_rate=config.learning_rate, warmup_proportion=config.warmup_proportion,
-                layer_decay=config.layer_decay, scales_loss=config.dtype == "mixed_float16",
-                **config.optimizer_settings,
+                learner, initial_model.config.num_hidden_layers, num_steps=self.num_steps,
+                learning_rate=self._settings.learning_rate, warmup_proportion=options.warmup_proportion,
+                layer_decay=options.layer_decay, scales_loss=dtype == "mixed_float16", **options.optimizer_settings,
             )  # fmt: skip
             loss_share = make_loss_share(loss or create_model(head).loss(), loss_weights=head.loss_weights())
             self.replica_step = TrainingStep(
                 learner, self.optimizer, loss_share,
-                seed=config.random_seed, micro_batches=config.micro_batches, rematerialize=config.rematerialize,
+                seed=seed, micro_batches=options.gradient_accumulation_steps, rematerialize=options.rematerialize,
                 is_compiled=is_compiled,
             )  # fmt: skip
-        self.buckets = make_length_buckets(config.max_seq_length) if is_compiled else ()
-        self._predictor = KerasRunner(learner, self._strategy, config.max_seq_length)
+        self.buckets = make_length_buckets(self._settings.max_seq_length) if is_compiled else ()
+        self._predictor = KerasRunner(learner, self._strategy, self._settings.max_seq_length)
         self._step: Any = None
         self.tokens, self.seconds, self.processor_seconds = 0, 0.0, 0.0
 
@@ -109,19 +128,18 @@ class Trainer:
         Returns:
             The number of completed steps of the run, and the mean loss since `first`.
         """
-        config = self._config
-        per_epoch = config.steps_per_epoch
+        options, per_epoch = self._options, self.steps_per_epoch
         lengths = batches.row_lengths(features)
-        classes = features.targets[LABELS] if config.balanced_sampling else None
+        classes = features.targets[LABELS] if options.balanced_sampling else None
         epochs = [
             batches.draw_batches(
                 lengths,
-                config.train_batch_size,
-                config.random_seed,
+                self._settings.train_batch_size,
+                options.random_seed,
                 epoch,
                 classes,
                 features.details.get(TEXTS),
-                config.group_by_length,
+                options.group_by_length,
             )
             for epoch in range(first // per_epoch, (last - 1) // per_epoch + 1)
         ]
@@ -129,7 +147,7 @@ class Trainer:
         indices = np.concatenate(epochs)[begin : begin + last - first]
         indices = batches.pad_batches(indices, self._strategy.num_replicas_in_sync)
         padded = (
-            batches.pad_batch(features, rows, config.max_seq_length, row_weights, buckets=self.buckets)
+            batches.pad_batch(features, rows, self._settings.max_seq_length, row_weights, buckets=self.buckets)
             for rows in indices
         )
         return self.take_steps(padded, first, on_step)

@@ -12,10 +12,9 @@ from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.formats import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
-from official_bert.finetuning.distillation import DistillationLoss, add_teacher_targets, get_text_head
+from official_bert.finetuning.distillation import prepare_distillation
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
-from official_bert.finetuning.training_config import TrainingConfig, make_training_config
 from official_bert.kinds.features import Array, Features
 from official_bert.kinds.names import LOWER_IS_BETTER
 from official_bert.optimization import distribution
@@ -70,26 +69,20 @@ def train(
         )
     loss_function = None
     if options.teacher:
-        print(f"predicting {pluralize(len(examples), 'example')} with the teacher in {options.teacher}", flush=True)
-        features = add_teacher_targets(
-            task, examples, features, options.teacher, options.teacher_weight, options.eval_batch_size, strategy
-        )
-        loss_function = DistillationLoss(get_text_head(task), options.temperature, options.teacher_weight)
+        features, loss_function = prepare_distillation(task, examples, features, options, strategy)
     if not features.targets:
         raise UserError(f"the training examples of {task.name} have no labels")
-    held_out = {split: data.read(split) for split in task.eval_splits}
-    config = make_training_config(options, len(features))
-    trainer = Trainer(task.head, initial_model, config, weights, loss_function, strategy)
+    evaluation_digests = [data.digest(split) for split in task.eval_splits]
+    trainer = Trainer(task.head, initial_model, options, len(features), weights, loss_function, strategy)
     variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
     state = run_checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), variables, keep=1)
     is_chief = strategy.extended.should_checkpoint
-    evaluation_digests = [data.digest(split) for split in held_out]
     check_resume_compatibility(options, data.digest(task.train_split), evaluation_digests, is_writer=is_chief)
     step = 0
     if restored := state.restore_latest():
         step = run_checkpoints.parse_step(restored)
         print(f"resuming at step {step:,}")
-    elif has_lost_checkpoints(options.output_dir, os.path.join(options.output_dir, _STATE_FOLDER), config.eval_steps):
+    elif has_lost_checkpoints(options.output_dir, os.path.join(options.output_dir, _STATE_FOLDER), trainer.eval_steps):
         raise UserError(
             f"{options.output_dir} contains a run whose saved state ({_STATE_FOLDER}/ckpt-*.index) is missing: restore "
             "it to resume the run, or pass another --output_dir to start a new one"
@@ -97,10 +90,11 @@ def train(
     if is_chief:
         state.remove_unfinished()
     distribution.check_same_step(strategy, step, options.output_dir)
+    settings = options.settings()
     print(
-        f"fine-tuning {task.name}: {pluralize(len(examples), 'example')}, {pluralize(config.num_steps, 'step')} of "
-        f"{pluralize(min(config.train_batch_size, len(features)), 'row')} of up to {config.max_seq_length} tokens, "
-        f"learning rate {config.learning_rate:g}, seed {config.random_seed}, "
+        f"fine-tuning {task.name}: {pluralize(len(examples), 'example')}, {pluralize(trainer.num_steps, 'step')} of "
+        f"{pluralize(min(settings.train_batch_size, len(features)), 'row')} of up to {settings.max_seq_length} tokens, "
+        f"learning rate {settings.learning_rate:g}, seed {options.random_seed}, "
         f"on {pluralize(strategy.num_replicas_in_sync, 'replica')}"
     )
     if trainer.buckets:
@@ -108,112 +102,42 @@ def train(
             f"batches are padded to {', '.join(map(str, trainer.buckets))} tokens; training and prediction are "
             "compiled once for each of these lengths"
         )
-    log = TrainingLog(options.output_dir if is_chief else None, step)
-    distribution.mean_over_workers(strategy, 0.0)  # wait until the chief has removed later lines from the log
-    if held_out:
-        _check_evaluations(options.output_dir, step, config)
-    monitor = _Monitor(options, data, initial_model, trainer, config, held_out, log, is_chief)
-    _run_loop(options, features, weights_of_rows, trainer, config, state, monitor, step, strategy)
+    run = _Run(options, data, initial_model, trainer, state, strategy, step)
+    run.train(features, weights_of_rows)
     distribution.mean_over_workers(strategy, 0.0)  # wait until the chief has written the best model
-    return monitor.best_predictions
+    return run.best_predictions
 
 
-def _check_evaluations(folder: str, step: int, config: TrainingConfig) -> None:
-    """Raises a UserError if the log lacks an evaluation up to `step`. They are needed to choose the best model."""
-    logged = {line["step"] for line in read_log(folder, EVAL)}
-    missing = [each for each in range(config.eval_steps, step + 1, config.eval_steps) if each not in logged]
-    if missing:
-        raise UserError(
-            f"{EVAL}.jsonl in {folder} lacks the scores of step {missing[0]:,}, which later scores are compared with; "
-            "restore the file from a copy, or start a new run in another --output_dir"
-        )
-
-
-def _run_loop(
-    options: Options,
-    features: Features,
-    weights: Array | None,
-    trainer: Trainer,
-    config: TrainingConfig,
-    state: run_checkpoints.RunCheckpoints,
-    monitor: "_Monitor",
-    step: int,
-    strategy: tf.distribute.Strategy,
-) -> None:
-    """Trains from `step` to the end of the run, evaluating in between, unless training stops early.
-
-    Args:
-        options: Options of the run.
-        features: Features of the training rows, with targets.
-        weights: Weight of each row in the loss, or None.
-        trainer: The trainer.
-        config: The settings of the trainer.
-        state: The checkpoints of the training state, used to resume the run.
-        monitor: Logs, evaluates and saves the best model.
-        step: Number of steps done.
-        strategy: The distribution strategy.
-    """
-    resumed_at = step
-
-    def count_rows(done: int) -> int:
-        """Returns the number of rows trained on since this process started, after `done` steps of the run.
-
-        The last batch of an epoch may be smaller than the others.
-        """
-        return (done - resumed_at) * len(features) // config.steps_per_epoch
-
-    progress = Progress(f"fine-tuning {options.task}", count_rows(config.num_steps), "rows")
-    with StopRequest(strategy) as stop:
-
-        def on_step(done: int, loss: float) -> bool:
-            if done == resumed_at + 1:
-                progress.begin(count_rows(done))  # the first step includes compilation
-            progress.update(count_rows(done), f"loss {loss:.4f}{monitor.format_latest_score()}")
-            if _is_logged(done, options.log_steps, config):
-                monitor.log_loss(first, done, loss)
-            return stop.is_pending()
-
-        while step < config.num_steps and not monitor.should_stop():
-            first, last = step, min(step - step % config.eval_steps + config.eval_steps, config.num_steps)
-            step, loss = trainer.train(features, first, last, on_step, weights)
-            if not np.isfinite(loss):
-                refuse_nonfinite_loss(
-                    f"The loss is not finite at step {step:,}",
-                    os.path.join(options.output_dir, _STATE_FOLDER),
-                    step,
-                    f"lower --learning_rate (now {config.learning_rate:g}) or lengthen the warm-up",
-                )
-            if step == last:
-                monitor.log_loss(first, step, loss)
-                monitor.evaluate(step, loss)
-            if strategy.extended.should_checkpoint:
-                state.save(step)
-            if stop.is_pending():
-                print(f"stopped at step {step:,}; run the same command to resume")
-                raise SystemExit(stop.exit_code)
-    if step < config.num_steps:
-        print(
-            f"stopped early: {monitor.deciding_score} did not improve in "
-            f"{pluralize(options.early_stopping, 'evaluation')}"
-        )
-
-
-def _is_logged(step: int, log_steps: int | None, config: TrainingConfig) -> bool:
+def _is_logged(step: int, log_steps: int | None, eval_steps: int, num_steps: int) -> bool:
     """Returns whether to log the loss after `step` steps.
 
     Args:
         step: Number of steps done.
         log_steps: Number of steps between lines. If None, lines are evenly spaced between evaluations.
-        config: The settings of the trainer.
+        eval_steps: Number of steps between evaluations.
+        num_steps: Number of steps of the whole run.
     """
     if log_steps:
         return step % log_steps == 0
-    lines = -(-config.eval_steps // get_log_interval(config.num_steps, _LOG_STEPS))  # between two evaluations
-    return step * lines // config.eval_steps > (step - 1) * lines // config.eval_steps
+    lines = -(-eval_steps // get_log_interval(num_steps, _LOG_STEPS))  # between two evaluations
+    return step * lines // eval_steps > (step - 1) * lines // eval_steps
 
 
-class _Monitor:
-    """Logs losses and scores, saves the best model, and decides when to stop early."""
+class _Run:
+    """Trains from one evaluation to the next, logs losses and scores, and saves the state and the best model.
+
+    Args:
+        options: Options of the run.
+        data: The evaluation data, whose scores select the best model.
+        initial_model: The model whose encoder training started from.
+        trainer: The trainer.
+        state: The checkpoints of the training state, used to resume the run.
+        strategy: The distribution strategy.
+        step: Number of steps done.
+
+    Attributes:
+        best_predictions: The best model's predictions, by evaluation split.
+    """
 
     def __init__(
         self,
@@ -221,23 +145,90 @@ class _Monitor:
         data: RunData,
         initial_model: LoadedModel,
         trainer: Trainer,
-        config: TrainingConfig,
-        held_out: dict[str, list[Any]],
-        log: TrainingLog,
-        is_chief: bool,
+        state: run_checkpoints.RunCheckpoints,
+        strategy: tf.distribute.Strategy,
+        step: int,
     ) -> None:
-        self._options, self._task, self._initial_model = options, data.task, initial_model
-        self._trainer, self._config, self._log, self._is_chief = trainer, config, log, is_chief
-        self._held_out = {split: (examples, data.features(split)) for split, examples in held_out.items()}
-        self.deciding_score = get_deciding_score(data.task) if held_out else ""
-        lines = read_log(options.output_dir, EVAL) if held_out else []
+        self._options, self._task, self._initial_model, self._trainer = options, data.task, initial_model, trainer
+        self._state, self._strategy, self._step = state, strategy, step
+        self._is_chief = strategy.extended.should_checkpoint
+        self._log = TrainingLog(options.output_dir if self._is_chief else None, step)
+        distribution.mean_over_workers(strategy, 0.0)  # wait until the chief has removed later lines from the log
+        self._held_out = {split: (data.read(split), data.features(split)) for split in data.task.eval_splits}
+        self._deciding_score = get_deciding_score(data.task) if self._held_out else ""
         self._sign = get_sign(data.task)
-        self._scores = [self._sign * line[self.deciding_score] for line in lines]  # higher is better
+        self._scores = self._read_scores() if self._held_out else []  # higher is better
         self._logged = (0, 0.0)  # last logged step, and the sum of losses up to it
         self._used = (0, 0.0, 0.0)  # this process's tokens, seconds and processor time up to it
         self.best_predictions: dict[str, Any] = {}
 
-    def log_loss(self, first: int, done: int, mean: float) -> None:
+    def _read_scores(self) -> list[float]:
+        """Returns the scores of earlier evaluations, which later ones are compared with to choose the best model.
+
+        Raises:
+            UserError: If the log lacks an evaluation.
+        """
+        lines, eval_steps = read_log(self._options.output_dir, EVAL), self._trainer.eval_steps
+        missing = {*range(eval_steps, self._step + 1, eval_steps)} - {line["step"] for line in lines}
+        if missing:
+            raise UserError(
+                f"{EVAL}.jsonl in {self._options.output_dir} lacks the scores of step {min(missing):,}, which later "
+                "scores are compared with; restore the file from a copy, or start a new run in another --output_dir"
+            )
+        return [self._sign * line[self._deciding_score] for line in lines]
+
+    def train(self, features: Features, weights: Array | None) -> None:
+        """Trains to the end of the run, evaluating in between, unless training stops early.
+
+        Args:
+            features: Features of the training rows, with targets.
+            weights: Weight of each row in the loss, or None.
+        """
+        options, trainer, strategy = self._options, self._trainer, self._strategy
+        num_steps, eval_steps, resumed_at = trainer.num_steps, trainer.eval_steps, self._step
+
+        def count_rows(done: int) -> int:
+            """Returns the number of rows trained on since this process started, after `done` steps of the run.
+
+            The last batch of an epoch may be smaller than the others.
+            """
+            return (done - resumed_at) * len(features) // trainer.steps_per_epoch
+
+        progress = Progress(f"fine-tuning {options.task}", count_rows(num_steps), "rows")
+        with StopRequest(strategy) as stop:
+
+            def on_step(done: int, loss: float) -> bool:
+                if done == resumed_at + 1:
+                    progress.begin(count_rows(done))  # the first step includes compilation
+                progress.update(count_rows(done), f"loss {loss:.4f}{self._format_latest_score()}")
+                if _is_logged(done, options.log_steps, eval_steps, num_steps):
+                    self._log_loss(first, done, loss)
+                return stop.is_pending()
+
+            step = resumed_at
+            while step < num_steps and not has_stopped_improving(self._scores, options.early_stopping):
+                first, last = step, min(step - step % eval_steps + eval_steps, num_steps)
+                step, loss = trainer.train(features, first, last, on_step, weights)
+                if not np.isfinite(loss):
+                    refuse_nonfinite_loss(
+                        f"The loss is not finite at step {step:,}",
+                        os.path.join(options.output_dir, _STATE_FOLDER),
+                        step,
+                        f"lower --learning_rate (now {options.settings().learning_rate:g}) or lengthen the warm-up",
+                    )
+                if step == last:
+                    self._log_loss(first, step, loss)
+                    self._evaluate(step, loss)
+                if self._is_chief:
+                    self._state.save(step)
+                if stop.is_pending():
+                    print(f"stopped at step {step:,}; run the same command to resume")
+                    raise SystemExit(stop.exit_code)
+        if step < num_steps:
+            evaluations = pluralize(options.early_stopping, "evaluation")
+            print(f"stopped early: {self._deciding_score} did not improve in {evaluations}")
+
+    def _log_loss(self, first: int, done: int, mean: float) -> None:
         """Logs the mean loss of the steps since the previous line.
 
         Args:
@@ -264,44 +255,36 @@ class _Monitor:
             "processor_seconds": processor_seconds,
         }
 
-    def format_latest_score(self) -> str:
+    def _format_latest_score(self) -> str:
         """Returns the latest value of the score that selects the best model, as text for the progress line."""
-        return f", {self.deciding_score} {self._sign * self._scores[-1]:.4f}" if self._scores else ""
+        return f", {self._deciding_score} {self._sign * self._scores[-1]:.4f}" if self._scores else ""
 
-    def should_stop(self) -> bool:
-        """Returns whether to stop early, because the scores have stopped improving."""
-        return has_stopped_improving(self._scores, self._options.early_stopping)
-
-    def evaluate(self, step: int, loss: float) -> None:
+    def _evaluate(self, step: int, loss: float) -> None:
         """Evaluates the model, logs and prints the scores, and saves the model if it is the best so far.
 
         Args:
             step: Number of steps done.
             loss: Mean loss since the previous evaluation, to print.
         """
-        config, task = self._config, self._task
-        line = f"step {step:,} of {config.num_steps:,} (epoch {step / config.steps_per_epoch:.2f}): loss {loss:.4f}"
+        task, trainer = self._task, self._trainer
+        epoch = step / trainer.steps_per_epoch
+        line = f"step {step:,} of {trainer.num_steps:,} (epoch {epoch:.2f}): loss {loss:.4f}"
         predictions: dict[str, Any] = {}
         if self._held_out:
             scores: dict[str, float] = {}
             for split, (examples, features) in self._held_out.items():
-                outputs = self._trainer.predict(features, self._options.eval_batch_size)
+                outputs = trainer.predict(features, self._options.eval_batch_size)
                 predictions[split] = task.head.decode(outputs, features, examples)
                 split_scores = task.metrics(predictions[split], examples)
                 scores |= {f"{split}/{name}": value for name, value in split_scores.items()}
             self._log.write(EVAL, step, scores)
-            self._scores.append(self._sign * scores[self.deciding_score])
+            self._scores.append(self._sign * scores[self._deciding_score])
             line += "".join(f", {name} {value:.4f}" for name, value in scores.items())
         if not self._scores or self._scores[-1] > max(self._scores[:-1], default=-np.inf):
             if self._is_chief:
-                finetuned.save(
-                    self._options.output_dir,
-                    self._trainer.model,
-                    task.task_spec(config.max_seq_length),
-                    self._initial_model.config,
-                    self._initial_model.require_vocab(),
-                    self._initial_model.casing,
-                )
+                spec, initial = task.task_spec(self._options.settings().max_seq_length), self._initial_model
+                vocab = initial.require_vocab()
+                finetuned.save(self._options.output_dir, trainer.model, spec, initial.config, vocab, initial.casing)
             self.best_predictions = predictions
             line += "; saved"
         print(line, flush=True)

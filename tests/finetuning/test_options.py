@@ -7,7 +7,7 @@ import pytest
 from official_bert.commands import FINETUNE
 from official_bert.finetuning import training
 from official_bert.finetuning.options import Options
-from official_bert.finetuning.training_config import make_training_config
+from official_bert.finetuning.trainer import count_steps
 from official_bert.optimization.choices import AdamOptions
 from official_bert.runs.run_file import locked_options
 from official_bert.tasks import all_tasks
@@ -46,9 +46,9 @@ def test_each_task_has_its_own_options_and_defaults():
     assert parse("--task=table", "--train_file=a.csv")[1] == TableOptions(train_file="a.csv")
 
 
-def test_the_optimizer_s_flags_reach_the_trainer_and_lock_a_run():
+def test_the_optimizer_s_flags_lock_a_run():
     options = parse("--task=sst-2", "--weight_decay=0", "--adam_beta2=0.98", "--max_grad_norm=0.5")[0]
-    settings = make_training_config(options, 8).optimizer_settings
+    settings = options.optimizer_settings
     assert (settings["weight_decay_rate"], settings["beta_2"], settings["clip_norm"]) == (0.0, 0.98, 0.5)
     assert settings["adam_bias_correction"]
     assert {field.name for field in dataclasses.fields(AdamOptions)} <= locked_options(Options)
@@ -132,9 +132,10 @@ def test_what_a_model_was_trained_with_holds_where_the_user_says_nothing():
 
 @pytest.mark.parametrize(("given", "eval_steps"), [(2, 2), (None, 3)])
 def test_epochs_and_batches_make_the_number_of_steps(given: int | None, eval_steps: int):
-    config = make_training_config(make_options(train_batch_size=4, num_train_epochs=2.5, eval_steps=given), rows=9)
-    assert (config.steps_per_epoch, config.num_steps, config.eval_steps) == (3, 7, eval_steps)
-    assert (config.learning_rate, config.max_seq_length) == (5e-5, 128)  # the task's own
+    options = make_options(train_batch_size=4, num_train_epochs=2.5, eval_steps=given)
+    assert count_steps(options, num_rows=9) == (7, 3, eval_steps)
+    settings = options.settings()
+    assert (settings.learning_rate, settings.max_seq_length) == (5e-5, 128)  # the task's own
 
 
 LOGGED = [
@@ -147,9 +148,10 @@ LOGGED = [
 
 @pytest.mark.parametrize(("epochs", "changes", "first", "count"), LOGGED)
 def test_losses_are_logged_in_even_distances_up_to_each_evaluation(epochs, changes, first: list[int], count: int):
-    config = make_training_config(make_options(train_batch_size=1, num_train_epochs=epochs, **changes), rows=150)
-    numbers = range(1, config.num_steps + 1)
-    steps = [step for step in numbers if training._is_logged(step, changes.get("log_steps"), config)]
+    options = make_options(train_batch_size=1, num_train_epochs=epochs, **changes)
+    num_steps, _, eval_steps = count_steps(options, num_rows=150)
+    numbers = range(1, num_steps + 1)
+    steps = [step for step in numbers if training._is_logged(step, options.log_steps, eval_steps, num_steps)]
     assert (steps[: len(first)], len(steps)) == (first, count)
 
 

@@ -15,8 +15,8 @@ from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.run_checkpoints import RunCheckpoints
 from official_bert.finetuning import batches
+from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
-from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.inference.keras_model import compute_outputs
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.classification.model import build_classifier
@@ -40,19 +40,20 @@ from tests.processes import run_marked_tests, worker_environments
 RATE = 1e-4
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 CONFIG = tiny_config(num_hidden_layers=1, **WITHOUT_DROPOUT)
-STEPS, ROWS, BATCH = 20, 13, 5  # the last batch of an epoch has 3 rows
+STEPS, EPOCHS, ROWS, BATCH = 20, 6.7, 13, 5  # the last batch of an epoch has 3 rows
 
 
 def make_trainer(kind: str, strategy: str, head_dropout: float = 0.0, micro_batches: int = 1) -> Trainer:
-    training = TrainingConfig(
-        train_batch_size=BATCH, learning_rate=RATE, num_steps=STEPS, steps_per_epoch=-(-ROWS // BATCH),
-        warmup_proportion=0.1, eval_steps=STEPS, max_seq_length=24, random_seed=7, micro_batches=micro_batches,
+    options = Options(
+        task="sst-2", output_dir="unused", do_train=True, train_batch_size=BATCH, learning_rate=RATE,
+        num_train_epochs=EPOCHS, max_seq_length=24, random_seed=7, gradient_accumulation_steps=micro_batches,
     )  # fmt: skip
     head = VectorSpec(normalize=True) if kind == VECTORS else SPECS[kind](labels=tuple(map(str, range(CLASSES))))
     # Vectors of small weights are nearly equal.
     config = tiny_config(num_hidden_layers=1, initializer_range=0.2, **WITHOUT_DROPOUT) if kind == VECTORS else CONFIG
     initial_model = LoadedModel(config, {}, VOCAB, UNCASED)
-    trainer = Trainer(head, initial_model, training, strategy=distribution.get_strategy(strategy))
+    trainer = Trainer(head, initial_model, options, ROWS, strategy=distribution.get_strategy(strategy))
+    assert trainer.num_steps == STEPS
     for layer in trainer.model._flatten_layers():
         if isinstance(layer, Dropout):  # its masks depend on the replica
             layer.rate = head_dropout

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning import training_step
+from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
-from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.vectors.spec import VectorSpec
@@ -18,14 +18,16 @@ from official_bert.tokenization.casing import UNCASED
 from tests.finetuning.random_features import random_features
 from tests.make import VOCAB, list_weights, refusal, tiny_config
 
-CONFIG = TrainingConfig(
-    train_batch_size=4, learning_rate=1e-2, num_steps=10, steps_per_epoch=3, warmup_proportion=0.2, eval_steps=3,
-    max_seq_length=16, random_seed=7,
+OPTIONS = Options(
+    task="sst-2", output_dir="unused", do_train=True, train_batch_size=4, learning_rate=1e-2, num_train_epochs=3.4,
+    warmup_proportion=0.2, max_seq_length=16, random_seed=7,
 )  # fmt: skip
+ROWS = 12  # three batches
 
 
 def make_trainer(head: KindSpec = ClassificationSpec(labels=tuple("abcd")), **changes) -> Trainer:  # noqa: B008
-    return Trainer(head, LoadedModel(tiny_config(), {}, VOCAB, UNCASED), dataclasses.replace(CONFIG, **changes))
+    initial_model, options = LoadedModel(tiny_config(), {}, VOCAB, UNCASED), dataclasses.replace(OPTIONS, **changes)
+    return Trainer(head, initial_model, options, ROWS)
 
 
 def find_moves(**changes) -> dict[str, np.ndarray]:
@@ -42,9 +44,15 @@ def test_the_rate_rises_in_the_warm_up_and_falls_to_zero():
     np.testing.assert_allclose(rates, [0.0, 0.005, 0.008, 0.007, 0.006, 0.005, 0.004, 0.003, 0.002, 0.001, 0.0], 1e-5)
 
 
+def test_the_optimizer_has_the_settings_of_its_flags():
+    config = make_trainer(weight_decay=0.0, adam_beta2=0.98, max_grad_norm=0.5).optimizer.get_config()
+    expected = {"weight_decay_rate": 0.0, "beta_2": 0.98, "clip_norm": 0.5, "adam_bias_correction": True}
+    assert expected == {name: config[name] for name in expected}
+
+
 @pytest.mark.slow
 def test_layers_move_by_their_rate_and_frozen_ones_stay():
-    decayed, frozen = find_moves(layer_decay=0.5), find_moves(freeze=("layer_0_.*", ".*embeddings"))
+    decayed, frozen = find_moves(layer_decay=0.5), find_moves(freeze=["layer_0_.*", ".*embeddings"])
     for path, move in find_moves().items():
         layer = path.split("/")[-2]
         factor = {"layer_1": 0.5, "layer_0": 0.25}.get(layer[:7], 0.125 if "embeddings" in layer else 1.0)
@@ -55,12 +63,12 @@ def test_layers_move_by_their_rate_and_frozen_ones_stay():
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["all", ".*"])
 def test_a_frozen_encoder_trains_the_head_alone(pattern: str):
-    moved = {path for path, move in find_moves(freeze=(pattern,)).items() if np.any(move)}
+    moved = {path for path, move in find_moves(freeze=[pattern]).items() if np.any(move)}
     assert moved == {"sequence_classifier/kernel", "sequence_classifier/bias"}
 
 
 def test_a_frozen_encoder_without_a_head_is_refused():
-    assert "nothing to train" in refusal(make_trainer, VectorSpec(), freeze=("all",))
+    assert "nothing to train" in refusal(make_trainer, VectorSpec(), freeze=["all"])
 
 
 def test_dropout_of_keras_has_other_masks_in_each_step_under_a_strategy():

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
-from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.kinds.model import create_model
 from official_bert.modeling.fast import verification
 from official_bert.optimization import distribution
@@ -36,12 +36,12 @@ def test_a_loaded_model_has_the_optimizer_that_a_user_compiled(optimizer, expect
 @pytest.mark.slow
 @pytest.mark.core
 def test_the_command_and_fit_take_the_same_steps():
-    config = TrainingConfig(
-        train_batch_size=4, learning_rate=1e-2, num_steps=4, steps_per_epoch=2, warmup_proportion=0.25, eval_steps=2,
-        max_seq_length=16, random_seed=7, layer_decay=0.5,
+    options = Options(
+        task="sst-2", output_dir="unused", do_train=True, train_batch_size=4, learning_rate=1e-2, num_train_epochs=2.0,
+        warmup_proportion=0.25, max_seq_length=16, random_seed=7, layer_decay=0.5,
     )  # fmt: skip
-    model = build(seed=7)
-    command = Trainer(GlueTask("sst-2", GlueOptions()).head, LoadedModel(model.bert_config, {}, VOCAB, UNCASED), config)
+    model, head = build(seed=7), GlueTask("sst-2", GlueOptions()).head
+    command = Trainer(head, LoadedModel(model.bert_config, {}, VOCAB, UNCASED), options, len(TEXTS))
     model.compile(learning_rate=1e-2, warmup_proportion=0.25, layer_decay=0.5)
     means: list[float] = []
     features = model.head.featurize(model.head.examples(TEXTS, LABELS), model._tokenizer, 16)

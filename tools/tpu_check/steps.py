@@ -18,8 +18,8 @@ from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.data import packing, record_schema
 from official_bert.errors import UserError
 from official_bert.finetuning import batches
+from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
-from official_bert.finetuning.training_config import TrainingConfig
 from official_bert.kinds.features import Features, concatenate_rows
 from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
@@ -61,9 +61,9 @@ class ReplicaStep:
     repeats: int = 1
 
 
-def _policy(dtype: str) -> str:
-    """Returns the Keras dtype policy that --dtype selects on a TPU."""
-    return DTYPES["bfloat16" if dtype == AUTO else dtype]
+def _resolve_dtype(dtype: str) -> str:
+    """Returns the value of --dtype, with the one that is used on a TPU in place of auto."""
+    return "bfloat16" if dtype == AUTO else dtype
 
 
 @contextlib.contextmanager
@@ -112,7 +112,7 @@ def pretraining_step(config: BertConfig, options: PretrainingStepOptions, replic
             strategy=strategy,
             schedule=WarmupPolynomialDecay(RATE, num_steps=STEPS, warmup_steps=STEPS // 100),
             seed=0,
-            dtype=_policy(options.dtype),
+            dtype=DTYPES[_resolve_dtype(options.dtype)],
             optimizer=options.optimizer,
             next_sentence=options.next_sentence_prediction,
             frozen=options.freeze,
@@ -179,14 +179,13 @@ def finetuning_steps(
     """
     head = make_dataless_task(task_name, task_options).head
     with create_variables_without_values() as strategy:
-        training = TrainingConfig(
-            train_batch_size=options.train_batch_size or 0, learning_rate=RATE, num_steps=STEPS,
-            steps_per_epoch=STEPS, warmup_proportion=0.1, eval_steps=STEPS,
-            max_seq_length=options.max_seq_length or 0, random_seed=0, freeze=tuple(options.freeze),
-            layer_decay=options.layer_decay, dtype=_policy(options.dtype),
-            micro_batches=options.gradient_accumulation_steps, rematerialize=options.rematerialize,
+        training = Options(
+            task=task_name, output_dir="unused", do_train=True, train_batch_size=options.train_batch_size,
+            max_seq_length=options.max_seq_length, random_seed=0, freeze=options.freeze,
+            layer_decay=options.layer_decay, dtype=_resolve_dtype(options.dtype),
+            gradient_accumulation_steps=options.gradient_accumulation_steps, rematerialize=options.rematerialize,
         )  # fmt: skip
-        trainer = Trainer(head, LoadedModel(config, {}, ""), training, strategy=strategy, is_compiled=True)
+        trainer = Trainer(head, LoadedModel(config, {}, ""), training, STEPS, strategy=strategy, is_compiled=True)
 
     def make_steps(length: int) -> tuple[int, ReplicaStep, ReplicaStep]:
         features = make_blank_features(head, length)
