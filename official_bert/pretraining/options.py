@@ -45,24 +45,6 @@ class Phase:
     learning_rate: float  # peak learning rate
     num_warmup_steps: int
 
-    def create_next(self, options: "Options", prefix: str, num_steps: int) -> "Phase":
-        """Returns the phase that follows this one. Flags that are not set take the values of this phase.
-
-        Args:
-            options: The options of the run.
-            prefix: Prefix of the next phase's flags.
-            num_steps: Number of steps of the next phase.
-        """
-        values = {field.name: getattr(options, prefix + field.name, None) for field in dataclasses.fields(self)}
-        return dataclasses.replace(
-            self,
-            number=self.number + 1,
-            prefix=prefix,
-            first_step=self.last_step,
-            last_step=self.last_step + num_steps,
-            **{name: value for name, value in values.items() if value is not None},
-        )
-
     def predictions(self, config: BertConfig) -> int:
         """Returns the number of predictions per record. A left-to-right model predicts every token except the first."""
         return self.max_predictions_per_seq if config.predicts_masked_tokens else self.max_seq_length - 1
@@ -281,21 +263,17 @@ class Options(ValidatedOptions, choices.AdamOptions, choices.DeviceOptions):
     @property
     def phases(self) -> list[Phase]:
         """The phases of the training, in order: one or two."""
-        first = Phase(
-            number=1,
-            prefix="",
-            first_step=0,
-            last_step=self.num_train_steps,
-            input_file=self.input_file,
-            max_seq_length=self.max_seq_length,
-            max_predictions_per_seq=self.max_predictions_per_seq,
-            train_batch_size=self.train_batch_size,
-            learning_rate=self.learning_rate,
-            num_warmup_steps=self.num_warmup_steps,
-        )
+        first = self._make_phase(1, "", 0, self.num_train_steps)
         if not self.phase2_num_train_steps:
             return [first]
-        return [first, first.create_next(self, "phase2_", self.phase2_num_train_steps)]
+        return [first, self._make_phase(2, "phase2_", first.last_step, self.phase2_num_train_steps)]
+
+    def _make_phase(self, number: int, prefix: str, first_step: int, num_steps: int) -> Phase:
+        """Creates a phase from the flags that start with `prefix`, or from those of phase 1 if they are None."""
+        names = [field.name for field in dataclasses.fields(Phase) if hasattr(self, field.name)]
+        values = {name: getattr(self, name) for name in names}
+        values |= {name: value for name in names if (value := getattr(self, prefix + name)) is not None}
+        return Phase(number=number, prefix=prefix, first_step=first_step, last_step=first_step + num_steps, **values)
 
     @property
     def schedule_phases(self) -> list[Phase]:

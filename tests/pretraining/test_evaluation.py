@@ -30,7 +30,7 @@ def test_best_weights_are_judged_by_what_was_saved_with_them(tmp_path):
 
 
 def test_a_stop_is_answered_between_two_batches_of_an_evaluation():
-    records = mock.Mock(evaluation=tf.data.Dataset.range(100).batch)
+    records = mock.Mock(evaluation_batches=tf.data.Dataset.range(100).batch)
     pretrainer = mock.Mock(strategy=get_strategy("one_device"), evaluate=lambda batch: dict.fromkeys(SUMS, 1.0))
     asked = iter([False, False, True])
     assert evaluate(pretrainer, records, 8, 100, lambda: next(asked)) is None

@@ -18,7 +18,7 @@ def make_records(ids):
     """Returns records with one prediction each, and padding of the predictions."""
     ids = np.stack([ids, np.arange(len(ids))], axis=1)
     batch = {"masked_lm_ids": ids, "masked_lm_weights": [[1.0, 0.0]] * len(ids)}
-    return mock.Mock(evaluation=lambda size: tf.data.Dataset.from_tensor_slices(batch).batch(size))
+    return mock.Mock(evaluation_batches=lambda size: tf.data.Dataset.from_tensor_slices(batch).batch(size))
 
 
 def run_monitor(folder, monkeypatch, losses, first_step=0, init_checkpoint=None, phase_number=1):
