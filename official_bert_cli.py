@@ -5,11 +5,11 @@ nothing, so that Ctrl-C is answered by one line from here on, and not by a trace
 """
 
 import importlib
-import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from official_bert.utils.signals import exit_on_interrupt
+from official_bert.errors import UserError
+from official_bert.utils.signals import exit_codes
 
 if TYPE_CHECKING:
     from official_bert.utils.command_line import Command
@@ -58,13 +58,10 @@ def load(name: str) -> "Command":
 
 def main() -> NoReturn:
     """`official-bert NAME --flag=value ...`: runs the command that the first argument names, and ends the process."""
-    with exit_on_interrupt():
+    with exit_codes():
         name, *arguments = sys.argv[1:] or [""]
         if name in _ABOUT:
-            try:
-                print(_ABOUT[name](), flush=True)
-            except BrokenPipeError:  # whoever reads has seen enough
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            print(_ABOUT[name](), flush=True)
             sys.exit(0)
         if name not in COMMANDS:
             import difflib
@@ -73,8 +70,7 @@ def main() -> NoReturn:
             hint = f"did you mean {close[0]}?" if close else "official-bert --help lists them"
             if replacement := _ORIGINAL_SCRIPTS.get(name.removesuffix(".py")):
                 hint = f"use official-bert {replacement}"
-            print(f"error: there is no command {name}; {hint}", file=sys.stderr)
-            sys.exit(1)
+            raise UserError(f"there is no command {name}; {hint}")
         load(name).run(arguments)
     raise AssertionError("a command ends the process")
 

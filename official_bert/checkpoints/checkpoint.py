@@ -31,6 +31,15 @@ ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE = "encoder", "pooler", "masked-LM head
 SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER = "sequence classifier", "token classifier"
 MULTIPLE_CHOICE, QUESTION_ANSWERING = "multiple-choice head", "question-answering head"
 
+
+def _dense(layer: str, shape: str) -> dict[str, str]:
+    return {f"{layer}/kernel": shape, f"{layer}/bias": shape[-1]}
+
+
+def _layer_norm(layer: str) -> dict[str, str]:
+    return {f"{layer}/gamma": "H", f"{layer}/beta": "H"}
+
+
 # The paths and shapes of our models' Keras variables, by part. {} is the number of a block. A checkpoint
 # has either all tensors of a part or none. It always has the encoder.
 PARTS = {
@@ -38,38 +47,27 @@ PARTS = {
         "word_embeddings/embeddings": "VH",
         "token_type_embeddings/embeddings": "TH",
         "position_embeddings/embeddings": "LH",
-        "embeddings_layer_norm/gamma": "H",
-        "embeddings_layer_norm/beta": "H",
-        "layer_{}_attention_query/kernel": "HH",
-        "layer_{}_attention_query/bias": "H",
-        "layer_{}_attention_key/kernel": "HH",
-        "layer_{}_attention_key/bias": "H",
-        "layer_{}_attention_value/kernel": "HH",
-        "layer_{}_attention_value/bias": "H",
-        "layer_{}_attention_output/kernel": "HH",
-        "layer_{}_attention_output/bias": "H",
-        "layer_{}_attention_layer_norm/gamma": "H",
-        "layer_{}_attention_layer_norm/beta": "H",
-        "layer_{}_intermediate/kernel": "HI",
-        "layer_{}_intermediate/bias": "I",
-        "layer_{}_output/kernel": "IH",
-        "layer_{}_output/bias": "H",
-        "layer_{}_output_layer_norm/gamma": "H",
-        "layer_{}_output_layer_norm/beta": "H",
+        **_layer_norm("embeddings_layer_norm"),
+        **_dense("layer_{}_attention_query", "HH"),
+        **_dense("layer_{}_attention_key", "HH"),
+        **_dense("layer_{}_attention_value", "HH"),
+        **_dense("layer_{}_attention_output", "HH"),
+        **_layer_norm("layer_{}_attention_layer_norm"),
+        **_dense("layer_{}_intermediate", "HI"),
+        **_dense("layer_{}_output", "IH"),
+        **_layer_norm("layer_{}_output_layer_norm"),
     },
-    POOLER: {"pooler/kernel": "HH", "pooler/bias": "H"},
+    POOLER: _dense("pooler", "HH"),
     MASKED_LM: {
-        "masked_lm_transform/kernel": "HH",
-        "masked_lm_transform/bias": "H",
-        "masked_lm_layer_norm/gamma": "H",
-        "masked_lm_layer_norm/beta": "H",
+        **_dense("masked_lm_transform", "HH"),
+        **_layer_norm("masked_lm_layer_norm"),
         "masked_lm_output/bias": "V",
     },
-    NEXT_SENTENCE: {"next_sentence/kernel": "H2", "next_sentence/bias": "2"},
-    SEQUENCE_CLASSIFIER: {"sequence_classifier/kernel": "HC", "sequence_classifier/bias": "C"},
-    TOKEN_CLASSIFIER: {"token_classifier/kernel": "HC", "token_classifier/bias": "C"},
-    MULTIPLE_CHOICE: {"multiple_choice/kernel": "H1", "multiple_choice/bias": "1"},
-    QUESTION_ANSWERING: {"question_answering/kernel": "H2", "question_answering/bias": "2"},
+    NEXT_SENTENCE: _dense("next_sentence", "H2"),
+    SEQUENCE_CLASSIFIER: _dense("sequence_classifier", "HC"),
+    TOKEN_CLASSIFIER: _dense("token_classifier", "HC"),
+    MULTIPLE_CHOICE: _dense("multiple_choice", "H1"),
+    QUESTION_ANSWERING: _dense("question_answering", "H2"),
 }
 PRETRAINING = frozenset({ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE})
 SLOTS = ("adam_m", "adam_v")

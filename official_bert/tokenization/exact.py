@@ -205,16 +205,10 @@ class WordpieceTokenizer:
 
     Args:
         vocab: Ids by piece.
-        unk_token: The token that replaces words that cannot be split into pieces.
-        max_input_chars_per_word: Longer words are replaced by unk_token.
     """
 
-    def __init__(
-        self, vocab: dict[str, int], unk_token: str = UNK, max_input_chars_per_word: int = MAX_CHARACTERS_PER_WORD
-    ) -> None:
+    def __init__(self, vocab: dict[str, int]) -> None:
         self.vocab = vocab
-        self.unk_token = unk_token
-        self.max_input_chars_per_word = max_input_chars_per_word
         self._longest = max(map(len, vocab), default=0)
         self._cache: dict[str, list[str]] = {}
 
@@ -233,8 +227,8 @@ class WordpieceTokenizer:
 
     def split_word(self, word: str) -> list[str]:
         """Computes the pieces of one word, without the cache."""
-        if len(word) > self.max_input_chars_per_word:
-            return [self.unk_token]
+        if len(word) > MAX_CHARACTERS_PER_WORD:
+            return [UNK]
         pieces = []
         start = 0
         while start < len(word):
@@ -244,7 +238,7 @@ class WordpieceTokenizer:
                 if piece in self.vocab:
                     break
             else:
-                return [self.unk_token]
+                return [UNK]
             pieces.append(piece)
             start = end
         return pieces

@@ -22,28 +22,24 @@ of the chosen variant's dataclasses. Flags of other variants are errors.
 A UserError is printed as one line on standard error, with exit code 1. After Ctrl-C the exit code is 130.
 """
 
-import contextlib
 import dataclasses
 import difflib
-import errno
 import io
 import os
 import re
-import resource
-import select
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from absl import flags
 
 from official_bert.errors import UserError
-from official_bert.utils import extras, files, tensorflow_import
+from official_bert.utils import files, tensorflow_import
 from official_bert.utils.configs import NAMING_CONFIGS, find_config
 from official_bert.utils.counting import join_words
 from official_bert.utils.flags import Flag, describe, list_flags
-from official_bert.utils.signals import describe_out_of_memory, end_interrupted, handle_interrupts
+from official_bert.utils.signals import exit_codes
 
 _HELP = ("--help", "-help", "-h")
 _FLAGFILE = "flagfile"
@@ -258,72 +254,6 @@ class Command:
         known = [flag.name for flag in self.flags(variant)]
         hint = "; --help shows all flags" if known else "; the command takes none"
         return f"unknown flag --{name}" + (_suggestion(name, known, "--") or hint)
-
-
-@contextlib.contextmanager
-def exit_codes(extra: str | None = None) -> Iterator[None]:
-    """Prints an expected error within the context as one line and exits with code 1, or 130 after Ctrl-C.
-
-    Expected are UserErrors, missing packages, lack of memory and too many open files. If the reader of the output
-    closed the pipe, the exit code is 0.
-
-    Args:
-        extra: The pip extra that the command needs, such as "serve". The message about a missing package names it.
-    """
-    try:
-        with handle_interrupts():
-            yield
-    except UserError as error:
-        _fail(str(error))
-    except ModuleNotFoundError as error:
-        explained = extras.explain_missing_package(error, extra)
-        if explained is None:
-            raise
-        _fail(str(explained))
-    except KeyboardInterrupt:
-        end_interrupted()
-    except BrokenPipeError:
-        if not _is_output_closed():
-            raise
-        # The reader closed the pipe, as `head` does. Otherwise Python would report another error at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except Exception as error:  # TensorFlow has its own classes for some of these errors
-        if reason := describe_out_of_memory(error):
-            _fail(
-                f"out of memory: {reason}. Use smaller batches or shorter texts, free memory, or raise the limit "
-                "(ulimit -v unlimited)."
-            )
-        if not _is_out_of_descriptors(error):
-            raise
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        _fail(
-            f"the process needs more than {limit:,} open files, which is its limit. Raise the limit (ulimit -n 1024) "
-            "and run the command again."
-        )
-
-
-def _fail(message: str) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(1)
-
-
-def _is_out_of_descriptors(error: BaseException | None) -> bool:
-    """Returns whether the cause of an error is that the process has too many open files."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            return True
-        if type(error).__module__.startswith("tensorflow.") and os.strerror(errno.EMFILE) in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _is_output_closed() -> bool:
-    """Returns whether the reader of standard output closed the pipe."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), select.POLLOUT)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _parse_flags(

@@ -249,17 +249,14 @@ def write_folder_atomically(path: str) -> Iterator[str]:
     path = path.rstrip("/")
     if exists(path) and (not is_folder(path) or list_folder(path)) and not is_unfinished(path):
         raise UserError(f"{path} already exists; pass the name of a new or empty folder")
-    if is_remote(path):
-        with explain_write_errors(path), tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as local:
-            yield local
-            check_interrupted()
-            _upload_folder(local, path)
-        return
     with explain_write_errors(path), create_temporary_folder(path) as temporary:
         yield temporary
         check_interrupted()
-        remove_folder(path)
-        os.replace(temporary, path)
+        if is_remote(path):
+            _upload_folder(temporary, path)
+        else:
+            remove_folder(path)
+            os.replace(temporary, path)
 
 
 def _upload_folder(local: str, path: str) -> None:
@@ -321,38 +318,32 @@ def write_atomically(path: str) -> Iterator[str]:
     Raises:
         UserError: If the folder cannot be created or the file cannot be written, such as on a full disk.
     """
-    if is_remote(path):
-        folder, name = os.path.split(path)
-        with explain_write_errors(path), tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as local:
-            yield os.path.join(local, name)
-            check_interrupted()
-            _move_parts(local, name, path)
-        return
-    path = os.path.realpath(path)  # replaces the target of a link, not the link
-    if os.path.exists(path) and not os.path.isfile(path):
+    path = resolve_links(path)  # replaces the target of a link, not the link
+    if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
         raise UserError(f"{path} is not a regular file; pass another name")
     folder, name = os.path.split(path)
-    make_folder(folder)
     with explain_write_errors(path), create_temporary_folder(path) as temporary:
         yield os.path.join(temporary, name)
         check_interrupted()
-        _move_parts(temporary, name, path)
-
-
-def _move_parts(source: str, name: str, path: str) -> None:
-    parts = [part for part in os.listdir(source) if part != name]
-    if parts:
-        remove(path)
-    for part in [*parts, name]:
-        move(os.path.join(source, part), os.path.join(os.path.dirname(path), part))
+        parts = [part for part in os.listdir(temporary) if part != name]
+        if parts:
+            remove(path)
+        for part in [*parts, name]:
+            move(os.path.join(temporary, part), os.path.join(folder, part))
 
 
 @contextlib.contextmanager
 def create_temporary_folder(path: str) -> Iterator[str]:
-    """Yields a new temporary folder next to a local `path`. It is removed on exit, unless the caller renamed it.
+    """Yields a new local temporary folder for files that are then moved to `path`.
 
-    The folder is locked within the context, because other processes remove temporary folders that are not locked.
+    The folder is next to a local path, and in the system's temporary folder for a remote one. It is removed on exit,
+    unless the caller renamed it. Next to a path, it is locked within the context, because other processes remove
+    temporary folders that are not locked.
     """
+    if is_remote(path):
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as temporary:
+            yield temporary
+        return
     folder, name = os.path.split(path)
     make_folder(folder or ".")
     remove_unfinished(folder or ".", re.escape(name))

@@ -1,12 +1,18 @@
-"""Ends the process cleanly: after Ctrl-C, when memory runs out, or when its parent process ends."""
+"""Ends the process cleanly: after an expected error, after Ctrl-C, or when its parent process ends."""
 
 import contextlib
+import errno
 import os
+import resource
+import select
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import NoReturn
+
+from official_bert.errors import UserError
+from official_bert.utils import extras
 
 _PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
 _IMPORT_MEMORY = 2 << 30  # address space in bytes that importing TensorFlow needs, approximately
@@ -60,23 +66,66 @@ def check_interrupted() -> None:
 
 
 @contextlib.contextmanager
-def exit_on_interrupt() -> Iterator[None]:
-    """Ends the process without a traceback if Ctrl-C is pressed or memory runs out within the context."""
+def exit_codes(extra: str | None = None) -> Iterator[None]:
+    """Prints an expected error within the context as one line and exits with code 1, or 130 after Ctrl-C.
+
+    Expected are UserErrors, missing packages, lack of memory and too many open files. If the reader of the output
+    closed the pipe, the exit code is 0.
+
+    Args:
+        extra: The pip extra that the command needs, such as "serve". The message about a missing package names it.
+    """
     try:
         with handle_interrupts():
             yield
+    except UserError as error:
+        _fail(str(error))
     except KeyboardInterrupt:
         end_interrupted()
-    except (MemoryError, ImportError) as error:
-        reason = describe_out_of_memory(error)
-        if reason is None:
+    except BrokenPipeError:
+        if not _is_output_closed():
             raise
-        print(
-            f"error: out of memory: {reason}. Free memory, or raise the limit (ulimit -v unlimited), and run the "
-            "command again.",
-            file=sys.stderr,
+        # The reader closed the pipe, as `head` does. Otherwise Python would report another error at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:  # TensorFlow has its own classes for some of these errors
+        if isinstance(error, ModuleNotFoundError) and (explained := extras.explain_missing_package(error, extra)):
+            _fail(str(explained))
+        if reason := describe_out_of_memory(error):
+            _fail(
+                f"out of memory: {reason}. Use smaller batches or shorter texts, free memory, or raise the limit "
+                "(ulimit -v unlimited)."
+            )
+        if not _is_out_of_descriptors(error):
+            raise
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        _fail(
+            f"the process needs more than {limit:,} open files, which is its limit. Raise the limit (ulimit -n 1024) "
+            "and run the command again."
         )
-        sys.exit(1)
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(1)
+
+
+def _is_out_of_descriptors(error: BaseException | None) -> bool:
+    """Returns whether the cause of an error is that the process has too many open files."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        if type(error).__module__.startswith("tensorflow.") and os.strerror(errno.EMFILE) in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _is_output_closed() -> bool:
+    """Returns whether the reader of standard output closed the pipe."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def describe_out_of_memory(error: BaseException) -> str | None:
@@ -87,8 +136,6 @@ def describe_out_of_memory(error: BaseException) -> str | None:
     if type(error).__module__.startswith("tensorflow."):
         phrases = ("OOM when allocating", "could not create a primitive")  # the second one is oneDNN's
         return next((line for line in lines if any(phrase in line for phrase in phrases)), None)
-    import resource  # imported late, like ctypes below
-
     unmapped = [line for line in lines if "failed to map segment" in line]
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if unmapped or 0 <= limit < _IMPORT_MEMORY:  # with such a limit, imports fail in various ways

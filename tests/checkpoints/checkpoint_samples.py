@@ -15,6 +15,7 @@ from official_bert.checkpoints import checkpoint as parts_of
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
     PARTS,
+    POOLER,
     PRETRAINING,
     SLOTS,
     LoadedModel,
@@ -22,6 +23,8 @@ from official_bert.checkpoints.checkpoint import (
     get_part_shapes,
 )
 from official_bert.checkpoints.formats.all_formats import FORMATS
+from official_bert.checkpoints.formats.hugging_face_names import HEADS as HEADS_OF_CLASSES
+from official_bert.checkpoints.formats.hugging_face_names import find_class
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
 from official_bert.modeling.config import BertConfig
@@ -38,6 +41,13 @@ HEADS = {
     "token": parts_of.TOKEN_CLASSIFIER,
     "choice": parts_of.MULTIPLE_CHOICE,
     "span": parts_of.QUESTION_ANSWERING,
+}
+# The classes of transformers, by their parts.
+HUGGING_FACE_CLASSES = {
+    parts: name
+    for heads in HEADS_OF_CLASSES.values()
+    for encoder in ({ENCODER}, {ENCODER, POOLER})
+    if (name := find_class(parts := frozenset(encoder | heads)))
 }
 
 

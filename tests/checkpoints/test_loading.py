@@ -13,14 +13,21 @@ from safetensors.numpy import load_file, save_file
 import official_bert
 from official_bert.checkpoints import bundle, parity
 from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, PRETRAINING, LoadedModel, LoadOverrides
-from official_bert.checkpoints.formats import hugging_face, hugging_face_names, tf1
+from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED
 from official_bert.tokenization.exact import SPECIAL_TOKENS
-from tests.checkpoints.checkpoint_samples import HEADS, add_optimizer_state, assert_equal, read_refusal, sample
+from tests.checkpoints.checkpoint_samples import (
+    HEADS,
+    HUGGING_FACE_CLASSES,
+    add_optimizer_state,
+    assert_equal,
+    read_refusal,
+    sample,
+)
 from tests.make import refusal
 from tests.reference import Reference
 from tests.tokenization.test_exact import ACCENTED, CASINGS
@@ -33,7 +40,7 @@ PARTS = [
     ("tf1", {ENCODER, POOLER, HEADS["sequence"]}),
     ("tf1", PRETRAINING | {HEADS["sequence"]}),
     ("tf1", {ENCODER, POOLER, HEADS["span"]}),
-    *(("hugging_face", parts) for parts in hugging_face_names.CLASSES),
+    *(("hugging_face", parts) for parts in HUGGING_FACE_CLASSES),
     ("keras_hub", {ENCODER, POOLER}),
     ("keras_hub", {ENCODER, POOLER, MASKED_LM}),
     ("keras_hub", {ENCODER, POOLER, HEADS["sequence"]}),

@@ -14,8 +14,9 @@ import pytest
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.utils.command_line import Command, Variant, exit_codes
+from official_bert.utils.command_line import Command, Variant
 from official_bert.utils.flags import DATA, option
+from official_bert.utils.signals import exit_codes
 from official_bert_cli import COMMANDS, load
 from tests.conftest import ROOT
 from tests.make import assert_refused, run_python, write_text
@@ -289,8 +290,8 @@ except KeyboardInterrupt:
     raise ValueError("the error that other code makes of it")
 """
 LOST = """
-from official_bert.utils import command_line, files
-with command_line.exit_codes(), files.write_atomically("answer") as temporary:
+from official_bert.utils import files, signals
+with signals.exit_codes(), files.write_atomically("answer") as temporary:
     open(temporary, "w").close()
     try:
         interrupt()
@@ -299,24 +300,24 @@ with command_line.exit_codes(), files.write_atomically("answer") as temporary:
     {then}
 """
 IN_A_CLASS = """
-from official_bert.utils.signals import exit_on_interrupt
+from official_bert.utils.signals import exit_codes
 
 class Field:
     def __set_name__(self, owner, name):  # Python 3.11 raises a RuntimeError from this
         interrupt()
 
-with exit_on_interrupt():
+with exit_codes():
     class Options:
         output_file = Field()
 """
 IN_A_DESTRUCTOR = """
-from official_bert.utils import command_line
+from official_bert.utils import signals
 
 class Deleted:
     def __del__(self):
         interrupt()
 
-with command_line.exit_codes():
+with signals.exit_codes():
     Deleted()  # Python drops what is raised here
     sys.excepthook(SystemError, SystemError("an error that C++ code raises and shows"), None)
     raise SystemExit(0)

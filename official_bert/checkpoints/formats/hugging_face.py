@@ -77,12 +77,11 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     classes = values.get("architectures") or []
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise UserError(f"{folder}/{CONFIG_FILE} has architectures {classes!r}; expected a list of names of classes")
-    other_classifiers = {
-        name for part, name_of_class in hf.CLASSIFIERS.items() for name in PARTS[part] if name_of_class not in classes
-    }
-    if len(other_classifiers) == 2 * len(hf.CLASSIFIERS):  # No class is named; assume the most common.
-        other_classifiers -= set(PARTS[SEQUENCE_CLASSIFIER])
-    names = {ours: theirs for ours, theirs in naming.names.items() if ours not in other_classifiers}
+    described_heads = {part for name_of_class in classes for part in hf.HEADS.get(name_of_class, ())}
+    # If no class is named, assume the most common.
+    other_classifiers = hf.CLASSIFIERS - ((hf.CLASSIFIERS & described_heads) or {SEQUENCE_CLASSIFIER})
+    other_names = {name for part in other_classifiers for name in PARTS[part]}
+    names = {ours: theirs for ours, theirs in naming.names.items() if ours not in other_names}
     model = read_weights(described, source, dataclasses.replace(naming, names=names), overrides)
     weights, notes = model.weights, model.notes
     for name_of_class in classes:
@@ -119,7 +118,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
     """
     from safetensors.numpy import save_file
 
-    name_of_class = hf.CLASSES.get(frozenset(checkpoint.parts))
+    name_of_class = hf.find_class(checkpoint.parts)
     if name_of_class is None:
         raise UserError(f"no model of transformers has {', '.join(checkpoint.parts)} together")
     tensors = to_external(checkpoint.weights, checkpoint.config, hf.PYTORCH, NAME)
@@ -142,7 +141,7 @@ def transformers_outputs(checkpoint: LoadedModel, folder: str, features: Mapping
 
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()
-    name_of_class = hf.CLASSES.get(frozenset(checkpoint.parts), "BertModel")
+    name_of_class = hf.find_class(checkpoint.parts) or "BertModel"
     options: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32, "local_files_only": True}
     if name_of_class == "BertModel" and POOLER not in checkpoint.parts:
         options["add_pooling_layer"] = False

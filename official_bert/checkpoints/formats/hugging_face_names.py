@@ -6,12 +6,14 @@ PyTorch stores them transposed.
 """
 
 import dataclasses
+from collections.abc import Collection
 
 from official_bert.checkpoints.checkpoint import (
     ENCODER,
     MASKED_LM,
     MULTIPLE_CHOICE,
     NEXT_SENTENCE,
+    POOLED_HEADS,
     POOLER,
     QUESTION_ANSWERING,
     SEQUENCE_CLASSIFIER,
@@ -40,35 +42,26 @@ _TABLE = {
     "masked_lm_output/bias": "cls.predictions.bias",
     "next_sentence": "cls.seq_relationship",
     "question_answering": "qa_outputs",
-    # These three share names. A model has at most one of them, according to its class.
+    # These three share names (see CLASSIFIERS). A model has at most one of them, according to its class.
     "sequence_classifier": "classifier",
     "token_classifier": "classifier",
     "multiple_choice": "classifier",
 }
 SUFFIXES = {"embeddings": ".weight", "kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"}
 NAMES = build_names(_TABLE, SUFFIXES)
-CLASSIFIERS = {
-    SEQUENCE_CLASSIFIER: "BertForSequenceClassification",
-    TOKEN_CLASSIFIER: "BertForTokenClassification",
-    MULTIPLE_CHOICE: "BertForMultipleChoice",
+# The heads of each class.
+HEADS: dict[str, set[str]] = {
+    "BertModel": set(),
+    "BertForPreTraining": {MASKED_LM, NEXT_SENTENCE},
+    "BertForMaskedLM": {MASKED_LM},
+    "BertForNextSentencePrediction": {NEXT_SENTENCE},
+    "BertForSequenceClassification": {SEQUENCE_CLASSIFIER},
+    "BertForMultipleChoice": {MULTIPLE_CHOICE},
+    "BertForTokenClassification": {TOKEN_CLASSIFIER},
+    "BertForQuestionAnswering": {QUESTION_ANSWERING},
 }
-# The classes, by their parts.
-CLASSES = {
-    frozenset({ENCODER}): "BertModel",
-    frozenset({ENCODER, POOLER}): "BertModel",
-    frozenset({ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE}): "BertForPreTraining",
-    frozenset({ENCODER, MASKED_LM}): "BertForMaskedLM",
-    frozenset({ENCODER, POOLER, MASKED_LM}): "BertForMaskedLM",
-    frozenset({ENCODER, POOLER, NEXT_SENTENCE}): "BertForNextSentencePrediction",
-    frozenset({ENCODER, POOLER, SEQUENCE_CLASSIFIER}): CLASSIFIERS[SEQUENCE_CLASSIFIER],
-    frozenset({ENCODER, POOLER, MULTIPLE_CHOICE}): CLASSIFIERS[MULTIPLE_CHOICE],
-    frozenset({ENCODER, TOKEN_CLASSIFIER}): CLASSIFIERS[TOKEN_CLASSIFIER],
-    frozenset({ENCODER, POOLER, TOKEN_CLASSIFIER}): CLASSIFIERS[TOKEN_CLASSIFIER],
-    frozenset({ENCODER, QUESTION_ANSWERING}): "BertForQuestionAnswering",
-    frozenset({ENCODER, POOLER, QUESTION_ANSWERING}): "BertForQuestionAnswering",
-}
-# The heads that a class must have. The pooler is optional.
-HEADS = {name_of_class: parts - {ENCODER, POOLER} for parts, name_of_class in CLASSES.items()}
+# The heads that have the same names in a file.
+CLASSIFIERS = {SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, MULTIPLE_CHOICE}
 # Tensors that are not weights, or copies of others.
 _IGNORED = {
     "of numbers that old versions kept": r"bert\.embeddings\.(position_ids|token_type_ids)",
@@ -91,3 +84,11 @@ PYTORCH = Naming(
     },
 )
 TENSORFLOW = dataclasses.replace(PYTORCH, transposed="")
+
+
+def find_class(parts: Collection[str]) -> str | None:
+    """Returns the class with exactly these parts (encoder, pooler, heads), or None. Some heads need no pooler."""
+    heads = set(parts) - {ENCODER, POOLER}
+    if POOLER not in parts and heads & {NEXT_SENTENCE, *POOLED_HEADS}:
+        return None
+    return next((name for name, each in HEADS.items() if each == heads), None)

@@ -14,7 +14,6 @@ from safetensors.numpy import load_file, save_file
 from official_bert.checkpoints import parity
 from official_bert.checkpoints.checkpoint import ENCODER, POOLER, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import hugging_face, hugging_face_config, hugging_face_files
-from official_bert.checkpoints.formats.hugging_face_names import CLASSES
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.modeling.config import BertConfig
@@ -120,7 +119,16 @@ def test_unsupported_number_types_are_named(tmp_path: pathlib.Path):
     assert_refused(f"weight in {path}.* F8_E4M3", hugging_face_files.open_safetensors(str(path)).read, "weight")
 
 
+def test_a_head_that_reads_the_pooler_is_not_written_without_it(tiny_config: BertConfig, tmp_path: pathlib.Path):
+    for head in ("next-sentence head", "sequence classifier", "multiple-choice head"):
+        model = samples.sample(tiny_config, frozenset({ENCODER, head}))
+        assert f"no model of transformers has encoder, {head} together" in refusal(
+            hugging_face.write, model, str(tmp_path)
+        )
+
+
 # The classes of other heads have no pooler.
+CLASSES = samples.HUGGING_FACE_CLASSES
 PARTS = [
     parts for parts in CLASSES if POOLER not in parts or parts == {ENCODER, POOLER} or parts - {POOLER} not in CLASSES
 ]
