@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
@@ -35,21 +35,76 @@ _ROWS_A_DIGEST = 64
 _ENDINGS = "endings"  # Name of the input of multiple choice that is a list of texts.
 
 
-class ExportDescription(NamedTuple):
-    """What the predict command needs to know about an export before it loads the model.
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """An export whose files were checked, and how it answers the rows of a file. Dask workers receive it, too.
 
     Attributes:
-        inputs: Names of the model's inputs.
-        table: Columns of the table that the model was trained on: "table" of the export's metadata. Empty if it was not
-            trained on a table.
+        folder: The folder of one version of the export.
+        batch_size: Maximum number of rows per batch.
+        metadata: The metadata of the export.
         sha256: SHA-256 of all files that the answers depend on.
-        max_seq_length: Maximum number of tokens, or None if the export does not limit them.
     """
 
-    inputs: list[str]
-    table: dict[str, Any]
+    folder: str
+    batch_size: int
+    metadata: Mapping[str, Any]
     sha256: str
-    max_seq_length: int | None
+
+    @classmethod
+    def open(cls, folder: str, batch_size: int) -> Self:
+        """Checks the files of an export against their checksums.
+
+        Raises:
+            UserError: If the export is damaged, or does not list its inputs.
+        """
+        metadata = exports.read_metadata(folder)
+        if not isinstance(metadata.get("inputs"), list):
+            raise UserError(f"{folder} does not list its inputs. Export the model with official-bert export.")
+        hashes = checksums.check_files(folder)
+        digest = hashlib.sha256()
+        for path in exports.list_model_files(folder):
+            name = os.path.relpath(path, folder)
+            digest.update(f"{name} {hashes.get(name) or files.sha256(path)}\n".encode())
+        return cls(folder, batch_size, metadata, digest.hexdigest())
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything except the rows that the answers depend on, as JSON values."""
+        return {"model": self.folder, "model_sha256": self.sha256, "batch_size": self.batch_size}
+
+    @property
+    def rows_per_group(self) -> int:
+        """Number of input rows that are processed as a group. Shards consist of whole groups.
+
+        It is a multiple of the number of rows that are sorted together and of the number of rows per digest.
+        """
+        return math.lcm(BATCHES_AT_ONCE * self.batch_size, _ROWS_A_DIGEST)
+
+    def read(self, path: str, silent: bool = True) -> Iterator[dict[str, Any]]:
+        """Yields the rows of a file (see `read_rows`)."""
+        return read_rows(path, self.metadata["inputs"], self.metadata.get("table"), silent=silent)
+
+    def load(self, verify: bool = True) -> Predictor:
+        """Loads the model. TensorFlow is imported only if the export is a SavedModel.
+
+        Args:
+            verify: Whether to check the files against their checksums again, as on another machine.
+        """
+        if not exports.is_onnx(self.folder):
+            import_tensorflow()
+        return loading.load(self.folder, threads=1, num_workers=len(os.sched_getaffinity(0)), verify=verify)
+
+    def output_files(self, path: str) -> list[str]:
+        """Returns the paths of the files that `write` writes."""
+        return [path]
+
+    def write(self, model: Predictor, first: int, rows: Iterator[dict[str, Any]], path: str) -> None:
+        """Writes the answers to a file, which appears when it is complete."""
+        del first
+        with files.write_atomically(path) as temporary, open(temporary, "wb") as writer:
+            for answers in answer_groups(model, rows, self.batch_size):
+                writer.write(format_json_lines(answers).encode())
 
 
 def predict(options: BatchPredictionOptions, shard: Shard = ALL_ROWS) -> str:
@@ -71,47 +126,6 @@ def predict(options: BatchPredictionOptions, shard: Shard = ALL_ROWS) -> str:
         return _predict(options, shard)
 
 
-def rows_per_group(batch_size: int) -> int:
-    """Returns the number of input rows that are processed as a group. Shards consist of whole groups.
-
-    It is a multiple of the number of rows that are sorted together and of the number of rows per digest.
-    """
-    return math.lcm(BATCHES_AT_ONCE * batch_size, _ROWS_A_DIGEST)
-
-
-def check_export(folder: str) -> ExportDescription:
-    """Checks the files of an export against their checksums, and returns the description of the export.
-
-    Args:
-        folder: The folder of one version of an export.
-
-    Raises:
-        UserError: If the export is damaged, or does not list its inputs.
-    """
-    metadata = exports.read_metadata(folder)
-    inputs = metadata.get("inputs")
-    if not isinstance(inputs, list):
-        raise UserError(f"{folder} does not list its inputs. Export the model with official-bert export.")
-    hashes = checksums.check_files(folder)
-    digest = hashlib.sha256()
-    for path in exports.list_model_files(folder):
-        name = os.path.relpath(path, folder)
-        digest.update(f"{name} {hashes.get(name) or files.sha256(path)}\n".encode())
-    return ExportDescription(inputs, metadata.get("table") or {}, digest.hexdigest(), metadata.get("max_seq_length"))
-
-
-def load_model(folder: str, verify: bool = True) -> Predictor:
-    """Loads the model of an export. TensorFlow is imported only if the export is a SavedModel.
-
-    Args:
-        folder: The folder of one version of an export.
-        verify: Whether to check the files against their checksums.
-    """
-    if not exports.is_onnx(folder):
-        import_tensorflow()
-    return loading.load(folder, threads=1, num_workers=len(os.sched_getaffinity(0)), verify=verify)
-
-
 def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
     folder = exports.find_newest_version(options.export_dir)
     part = f"{files.work_path(options.output_file)}.part"
@@ -122,22 +136,21 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
             raise UserError(f"--output_file would write {path}, which is a folder. Pass the name of a file.")
         files.refuse_overwriting(path, "output_file", inputs)
     files.check_writable(part)
-    local = files.local_copy(folder)
-    export = check_export(local)
+    prediction = Prediction.open(files.local_copy(folder), options.batch_size)
     # Read every row before the first answer, so that a bad row is reported early.
-    total, digests = _count_and_digest(options.input_file, export)
-    first, end = shard.row_range(total, rows_per_group(options.batch_size))
+    total, digests = _count_and_digest(prediction.read(options.input_file, silent=False))
+    first, end = shard.row_range(total, prediction.rows_per_group)
     row_digests = digests[first // _ROWS_A_DIGEST : end // _ROWS_A_DIGEST]
-    identity = {"model": files.make_absolute(folder), "model_sha256": export.sha256, "row_digests": row_digests}
+    identity = {"model": files.make_absolute(folder), "model_sha256": prediction.sha256, "row_digests": row_digests}
     done = _keep_answers(part, run, identity) if files.exists(part) else 0
     run_file.write_run_file(run, identity)
-    model = load_model(local, verify=False)  # check_export has compared the checksums.
+    model = prediction.load(verify=False)  # `open` has compared the checksums.
     progress = Progress("predicting", end - first - done, "texts")
     answered = truncated = 0
     constant = ConstantAnswers()
-    rows = read_rows(options.input_file, export.inputs, export.table, silent=True)
+    rows = itertools.islice(prediction.read(options.input_file), first + done, end)
     try:
-        for answers in answer_groups(model, itertools.islice(rows, first + done, end), options.batch_size):
+        for answers in answer_groups(model, rows, options.batch_size):
             _append(part, answers)
             answered += len(answers)
             truncated += sum(answer.get(IS_TRUNCATED, False) for answer in answers)
@@ -156,7 +169,8 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
     if done:
         summary += f", {done} of them from an earlier run"
     if truncated:
-        summary += f"; truncated to the export's max_seq_length of {export.max_seq_length} tokens: {truncated:,}"
+        length = prediction.metadata.get("max_seq_length")
+        summary += f"; truncated to the export's max_seq_length of {length} tokens: {truncated:,}"
     return summary
 
 
@@ -176,10 +190,10 @@ def _append(part: str, answers: list[dict[str, Any]]) -> None:
         ) from error
 
 
-def _count_and_digest(path: str, export: ExportDescription) -> tuple[int, list[str]]:
-    """Returns the number of rows of a file, and a SHA-256 digest of each complete group of 64 rows."""
+def _count_and_digest(rows: Iterator[dict[str, Any]]) -> tuple[int, list[str]]:
+    """Returns the number of rows, and a SHA-256 digest of each complete group of 64 rows."""
     digest, digests, count = hashlib.sha256(), [], 0
-    for row in read_rows(path, export.inputs, export.table):
+    for row in rows:
         digest.update(json.dumps(row).encode())
         count += 1
         if count % _ROWS_A_DIGEST == 0:

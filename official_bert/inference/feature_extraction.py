@@ -34,20 +34,19 @@ def write_features(options: FeatureOptions, shard: Shard = ALL_ROWS) -> str:
     Raises:
         UserError: If the input file or the checkpoint is missing, or a row has no text or cannot be read.
     """
-    options = dataclasses.replace(apply_trained_settings(options), output_file=shard.path(options.output_file))
-    format = feature_files.detect_format(options.output_file, options.output_format)
+    options = dataclasses.replace(complete_options(options), output_file=shard.path(options.output_file))
     read = tables.list_files(options.input_file)
     for path in read:
         if not files.exists(path):
             raise UserError(f"The file {path} does not exist.")
     inputs = [*read, options.init, *([options.vocab_file] if options.vocab_file else [])]
-    for path in feature_files.list_output_files(options.output_file, format, options.pooling):
+    for path in feature_files.list_output_files(options.output_file, options.output_format, options.pooling):
         files.refuse_overwriting(path, "output_file", inputs)
     with lock_file(options.output_file, "output_file"):
-        return _write_features(options, format, shard)
+        return _write_features(options, shard)
 
 
-def _write_features(options: FeatureOptions, format: str, shard: Shard) -> str:
+def _write_features(options: FeatureOptions, shard: Shard) -> str:
     extractor = make_extractor(options, load(options))
     trained = read_task(options.init)
     texts: Iterable[str | list[str]] = read_texts(
@@ -61,7 +60,8 @@ def _write_features(options: FeatureOptions, format: str, shard: Shard) -> str:
     kilobytes = sum(map(files.size, tables.list_files(options.input_file))) / 1e3 / shard.count
     progress = Progress("extracting", kilobytes, "kB")
     count = truncated = done = 0
-    with feature_files.open_writer(options.output_file, format, extractor, options.pooling, first) as add:
+    writer = feature_files.open_writer(options.output_file, options.output_format, extractor, options.pooling, first)
+    with writer as add:
         for features in extractor.extract(texts):
             add(features)
             count += 1
@@ -93,14 +93,15 @@ def make_extractor(options: FeatureOptions, loaded: Loaded) -> FeatureExtractor:
     )
 
 
-def apply_trained_settings(options: FeatureOptions) -> FeatureOptions:
-    """Replaces --pooling=trained, and the flags that it sets, by the settings of a fine-tuned model.
-
-    Returns options with another --pooling unchanged.
+def complete_options(options: FeatureOptions) -> FeatureOptions:
+    """Replaces --output_format=auto by the format, and --pooling=trained by the settings of the fine-tuned model.
 
     Raises:
-        UserError: If the checkpoint is not a model of --task=embeddings, or its vectors are the pooler's output.
+        UserError: If the extension of the output file is unknown, the checkpoint is not a model of --task=embeddings,
+            or its vectors are the pooler's output.
     """
+    format = feature_files.detect_format(options.output_file, options.output_format)
+    options = dataclasses.replace(options, output_format=format)
     if options.pooling != TRAINED:
         return options
     spec = read_task(options.init)

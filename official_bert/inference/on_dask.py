@@ -23,7 +23,7 @@ import numpy as np
 from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
 from official_bert.inference import batch_prediction, exports, feature_extraction, feature_files
-from official_bert.inference.batch_prediction import ExportDescription, RefusedRow
+from official_bert.inference.batch_prediction import Prediction, RefusedRow
 from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
 from official_bert.inference.shards import Shard
@@ -53,8 +53,7 @@ def predict(options: BatchPredictionOptions, num_shards: int, address: str) -> s
     """
     folder = files.make_absolute(exports.find_newest_version(options.export_dir))
     files.refuse_overwriting(options.output_file, "output_file", exports.list_model_files(folder))
-    computation = _Prediction(folder, batch_prediction.check_export(folder), options.batch_size)
-    return _run(computation, options.input_file, options.output_file, num_shards, address)
+    return _run(Prediction.open(folder, options.batch_size), options, num_shards, address)
 
 
 def write_features(options: FeatureOptions, num_shards: int, address: str) -> str:
@@ -70,8 +69,7 @@ def write_features(options: FeatureOptions, num_shards: int, address: str) -> st
     Raises:
         UserError: If the input, the output, the checkpoint or the cluster cannot be used.
     """
-    options = feature_extraction.apply_trained_settings(options)
-    feature_files.detect_format(options.output_file, options.output_format)
+    options = feature_extraction.complete_options(options)
     vocab_file = files.make_absolute(options.vocab_file) if options.vocab_file else None
     options = dataclasses.replace(options, init=files.make_absolute(options.init), vocab_file=vocab_file)
     files.refuse_overwriting(options.output_file, "output_file", [options.init, *([vocab_file] if vocab_file else [])])
@@ -80,47 +78,12 @@ def write_features(options: FeatureOptions, num_shards: int, address: str) -> st
     options = dataclasses.replace(options, max_seq_length=extractor.max_seq_length)
     trained = feature_extraction.read_task(options.init)
     computation = _Extraction(options, trained, _digest(loaded), extractor.texts_at_a_time)
-    return _run(computation, options.input_file, options.output_file, num_shards, address)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Prediction:
-    """The computation of the predict command that Dask workers run: reads rows, loads the model and writes shards.
-
-    `identity` contains everything except the rows that the results depend on, as JSON values.
-    """
-
-    folder: str
-    export: ExportDescription
-    batch_size: int
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return {"model": self.folder, "model_sha256": self.export.sha256, "batch_size": self.batch_size}
-
-    @property
-    def rows_per_group(self) -> int:
-        return batch_prediction.rows_per_group(self.batch_size)
-
-    def read(self, path: str) -> Iterator[dict[str, Any]]:
-        return batch_prediction.read_rows(path, self.export.inputs, self.export.table, silent=True)
-
-    def load(self) -> Any:
-        return batch_prediction.load_model(self.folder)
-
-    def output_files(self, path: str) -> list[str]:
-        return [path]
-
-    def write(self, model: Any, first: int, rows: Iterator[dict[str, Any]], path: str) -> None:
-        del first
-        with files.write_atomically(path) as temporary, open(temporary, "wb") as writer:
-            for answers in batch_prediction.answer_groups(model, rows, self.batch_size):
-                writer.write(batch_prediction.format_json_lines(answers).encode())
+    return _run(computation, options, num_shards, address)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Extraction:
-    """The computation of the features command that Dask workers run. It has the same methods as _Prediction."""
+    """The computation of the features command that Dask workers run. It has the same methods as Prediction."""
 
     options: FeatureOptions
     trained: dict[str, Any]
@@ -138,19 +101,15 @@ class _Extraction:
         return feature_extraction.make_extractor(self.options, feature_extraction.load(self.options))
 
     def output_files(self, path: str) -> list[str]:
-        return feature_files.list_output_files(path, self._format, self.options.pooling)
+        return feature_files.list_output_files(path, self.options.output_format, self.options.pooling)
 
     def write(self, model: FeatureExtractor, first: int, rows: Iterator[str | list[str]], path: str) -> None:
-        with feature_files.open_writer(path, self._format, model, self.options.pooling, first) as add:
+        with feature_files.open_writer(path, self.options.output_format, model, self.options.pooling, first) as add:
             for features in model.extract(rows):
                 add(features)
 
-    @property
-    def _format(self) -> str:
-        return feature_files.detect_format(self.options.output_file, self.options.output_format)
 
-
-Computation = _Prediction | _Extraction
+Computation = Prediction | _Extraction
 
 
 def _digest(loaded: Loaded) -> str:
@@ -163,21 +122,23 @@ def _digest(loaded: Loaded) -> str:
     return digest.hexdigest()
 
 
-def _run(computation: Computation, input_file: str, output_file: str, num_shards: int, address: str) -> str:
+def _run(
+    computation: Computation, options: BatchPredictionOptions | FeatureOptions, num_shards: int, address: str
+) -> str:
     """Computes the shards that do not exist yet on a Dask cluster, and returns a summary line.
 
     Args:
         computation: The computation of the command, with its settings.
-        input_file: A file, or a pattern that matches several files.
-        output_file: The output file. The names of the shards are derived from its name.
+        options: The flags. --input_file is a file, or a pattern that matches several files. The names of the shards are
+            derived from --output_file.
         num_shards: Number of shards.
         address: Address of the Dask scheduler.
 
     Raises:
         UserError: If a row, the output or the cluster cannot be used, or if existing shards belong to another run.
     """
-    inputs = list(map(files.make_absolute, row_files.expand([input_file], "input_file")))
-    output_file = files.make_absolute(output_file)
+    inputs = list(map(files.make_absolute, row_files.expand([options.input_file], "input_file")))
+    output_file = files.make_absolute(options.output_file)
     run_file = f"{output_file}.run.json"
     shards = [Shard(index, num_shards) for index in range(num_shards)]
     paths = [shard.path(output_file) for shard in shards]

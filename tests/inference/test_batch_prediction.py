@@ -292,7 +292,7 @@ def test_constant_answers_cause_a_warning(
         def run(self, columns: Any, batch_size: int) -> Any:
             return {"label": np.array(["a" if is_constant or text == "0" else "b" for text in columns["text"]])}
 
-    monkeypatch.setattr(batch_prediction, "load_model", lambda folder, verify: Constant())
+    monkeypatch.setattr(batch_prediction.Prediction, "load", lambda _, verify: Constant())
     write_rows(tmp_path / "in.jsonl", ({"text": str(number)} for number in range(12)))
     run(export_dir, tmp_path, "in.jsonl")
     warning = f"warning: {tmp_path}/out.jsonl: all 12 answers are a: "

@@ -88,7 +88,7 @@ def test_failures_are_reported_in_one_line(export_dir: str, texts: pathlib.Path,
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(on_dask._Prediction, "write", refuse)
+    monkeypatch.setattr(batch_prediction.Prediction, "write", refuse)
     assert predict().endswith("No space left on device")
 
 

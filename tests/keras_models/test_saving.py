@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import official_bert
-from official_bert.inference.batch_prediction import load_model
+from official_bert.inference import loading
 from official_bert.kinds.classification.model import build_classifier
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.optimizers import BertAdamW
@@ -145,7 +145,7 @@ def test_a_model_is_exported_with_its_decisions_in_the_formats_asked_for(formats
     path = make.write_rows(tmp_path / "dev.jsonl", [{"text": text, "label": "good"} for text in TEXTS])
     model.export(str(out), formats, eval_file=path)
     for folder in ["1"] if formats == "onnx" else ["onnx/1", "saved_model/1"]:
-        answers = load_model(str(out / folder)).run({"text": x})
+        answers = loading.load(str(out / folder)).run({"text": x})
         np.testing.assert_allclose(answers["probabilities"], model.predict(TEXTS), rtol=1e-4)
         assert answers["label"].tolist() == [""] * 3
     if "litert" in formats:
