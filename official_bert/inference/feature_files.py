@@ -21,7 +21,7 @@ from official_bert.utils import files
 _TOKENS_SUFFIX = ".tokens.jsonl"
 _ROWS_AT_A_TIME = 256  # Number of rows in a row group of Parquet.
 
-Add = Callable[[TextFeatures], None]
+Add = Callable[[TextFeatures], Any]
 
 
 def detect_format(path: str, format: str = AUTO) -> str:
@@ -43,9 +43,12 @@ def list_output_files(path: str, format: str, pooling: str) -> list[str]:
     return [path, path + _TOKENS_SUFFIX] if format == NPY and pooling == NONE else [path]
 
 
-@contextlib.contextmanager
-def open_writer(path: str, format: str, extractor: FeatureExtractor, pooling: str, first: int = 0) -> Iterator[Add]:
-    """Yields a function that appends the vectors of one text to the output file, which appears when it is complete.
+def open_writer(
+    path: str, format: str, extractor: FeatureExtractor, pooling: str, first: int = 0
+) -> contextlib.AbstractContextManager[Add]:
+    """Returns a context manager that yields a function, which appends the vectors of one text to the output file.
+
+    The output file appears when it is complete.
 
     - npy: float32 [number of texts, L, H] with pooling. Otherwise [number of tokens of all texts, L, H], and a file
       <path>.tokens.jsonl with a line of tokens, starts and ends for each text.
@@ -66,37 +69,22 @@ def open_writer(path: str, format: str, extractor: FeatureExtractor, pooling: st
     """
     if format == ORIGINAL and pooling != NONE:
         raise UserError(f"--output_format={ORIGINAL} requires --pooling={NONE}, but --pooling is {pooling}.")
-    with files.write_atomically(path) as local:
-        if format == NPY and pooling == NONE:
-            with _npy(local, extractor) as add_values, _lines(path + _TOKENS_SUFFIX) as add_line:
-
-                def add_both(features: TextFeatures) -> None:
-                    add_values(features)
-                    add_line({"tokens": features.tokens, "starts": features.starts, "ends": features.ends})
-
-                yield add_both
-        elif format in (NPY, PARQUET):
-            with _npy(local, extractor) if format == NPY else _parquet(local, extractor, pooling != NONE) as add:
-                yield add
-        else:
-            row = _original_row if format == ORIGINAL else _row
-            with open(local, "w", encoding="utf-8") as lines:
-                numbers = itertools.count(first)
-                yield lambda features: _write_line(lines, row(next(numbers), features, extractor.layers))
+    if format == NPY:
+        return _npy(path, extractor, pooling != NONE)
+    if format == PARQUET:
+        return _parquet(path, extractor, pooling != NONE)
+    numbers, row = itertools.count(first), _original_row if format == ORIGINAL else _row
+    return _lines(path, lambda features: row(next(numbers), features, extractor.layers))
 
 
 @contextlib.contextmanager
-def _lines(path: str) -> Iterator[Callable[[dict[str, Any]], None]]:
+def _lines(path: str, make_row: Callable[[TextFeatures], dict[str, Any]]) -> Iterator[Add]:
     with files.write_atomically(path) as local, open(local, "w", encoding="utf-8") as lines:
-        yield lambda row: _write_line(lines, row)
-
-
-def _write_line(lines: Any, row: dict[str, Any]) -> None:
-    lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+        yield lambda features: lines.write(json.dumps(make_row(features), ensure_ascii=False) + "\n")
 
 
 @contextlib.contextmanager
-def _npy(path: str, extractor: FeatureExtractor) -> Iterator[Add]:
+def _npy(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterator[Add]:
     rest = (len(extractor.layers), extractor.hidden_size)
     count = 0
 
@@ -105,8 +93,10 @@ def _npy(path: str, extractor: FeatureExtractor) -> Iterator[Add]:
         values = features.values.reshape(-1, *rest)
         count += len(values)
         output.write(np.ascontiguousarray(values, "<f4").tobytes())
+        add_tokens(features)
 
-    with open(path, "wb") as output:
+    tokens = contextlib.nullcontext(lambda _: None) if is_pooled else _lines(path + _TOKENS_SUFFIX, _describe_tokens)
+    with files.write_atomically(path) as local, open(local, "wb") as output, tokens as add_tokens:
         _write_npy_header(output, (0, *rest))
         yield add
         # The header has room for a larger first axis.
@@ -152,16 +142,20 @@ def _parquet(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterato
         if len(waiting) == _ROWS_AT_A_TIME:
             flush(output)
 
-    with pa.parquet.ParquetWriter(path, schema) as output:
+    with files.write_atomically(path) as local, pa.parquet.ParquetWriter(local, schema) as output:
         yield add
         if waiting:
             flush(output)
 
 
+def _describe_tokens(features: TextFeatures) -> dict[str, Any]:
+    return {"tokens": features.tokens, "starts": features.starts, "ends": features.ends}
+
+
 def _row(number: int, features: TextFeatures, layers: Sequence[int]) -> dict[str, Any]:
     row: dict[str, Any] = {"index": number, "text": features.text}
     if features.tokens or features.values.ndim == 3:
-        row |= {"tokens": features.tokens, "starts": features.starts, "ends": features.ends}
+        row |= _describe_tokens(features)
     values = features.values.astype(float).round(6)
     row["layers"] = {str(layer): values[..., number, :].tolist() for number, layer in enumerate(layers)}
     return row

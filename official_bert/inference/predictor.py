@@ -10,6 +10,7 @@ B texts, N endings of multiple choice, R rows (texts, or windows of long texts)
 import abc
 import dataclasses
 import functools
+import re
 import sys
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -44,12 +45,12 @@ class Tensor:
     @property
     def is_integer(self) -> bool:
         """Whether the dtype is an integer type that NumPy also has."""
-        return self._kind in ("i", "u")
+        return re.fullmatch("u?int(8|16|32|64)", self.dtype) is not None
 
     @property
     def is_floating(self) -> bool:
         """Whether the dtype is a floating-point type."""
-        return self._kind == "f" or self.dtype == "bfloat16"
+        return self.dtype in ("float16", "float32", "float64", "bfloat16")
 
     @property
     def numpy_type(self) -> Any:
@@ -68,13 +69,6 @@ class Tensor:
         dtype = {"float16": "HALF", "float32": "FLOAT", "float64": "DOUBLE"}.get(self.dtype, self.dtype.upper())
         shape = {"dim": sizes, "unknown_rank": self.shape is None}
         return {"dtype": f"DT_{dtype}", "tensor_shape": shape, "name": name}
-
-    @property
-    def _kind(self) -> str:
-        try:
-            return np.dtype(self.dtype).kind
-        except TypeError:  # a type that only TensorFlow has
-            return ""
 
 
 @dataclasses.dataclass(frozen=True)

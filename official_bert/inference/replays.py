@@ -103,13 +103,8 @@ class Replay:
             {name: [column[number] for number in kept] for name, column in columns.items()}
             for columns in (self.texts, self.answers)
         )
-        content = {
-            "texts": texts,
-            "answers": answers,
-            "decisions": list(self.decisions),
-            "margins": [min(self.margins[number], 1.0) for number in kept],
-            "tolerance": self.tolerance,
-        }
+        margins = [min(self.margins[number], 1.0) for number in kept]
+        content = dataclasses.asdict(self) | {"texts": texts, "answers": answers, "margins": margins}
         files.write_text(os.path.join(folder, exports.REPLAY_FILE), json.dumps(content, ensure_ascii=False) + "\n")
 
 
