@@ -16,7 +16,6 @@ import tempfile
 import time
 
 from official_bert.errors import UserError
-from official_bert.utils.command_line import Command
 from official_bert.utils.flags import ValidatedOptions, option
 from tools.benchmarks import measuring, samples
 from tools.benchmarks.finetuning_peers import TIMED_STEPS
@@ -144,11 +143,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    Command(
-        program="python -m tools.benchmarks.finetuning",
-        summary="Compares fine-tuning with Hugging Face's Trainer and keras-hub.",
-        main=main,
-        options=(Options,),
-        examples=("--train_file=SST-2/train.tsv --eval_file=SST-2/dev.tsv --init=bert-mini",),
-        tensorflow=False,
-    ).run()
+    measuring.run_benchmark(main, Options, ("--train_file=SST-2/train.tsv --eval_file=SST-2/dev.tsv --init=bert-mini",))

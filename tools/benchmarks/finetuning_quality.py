@@ -15,7 +15,6 @@ import sys
 import tempfile
 from typing import Any, NamedTuple
 
-from official_bert.utils.command_line import Command
 from official_bert.utils.flags import option
 from tools.benchmarks import measuring
 
@@ -133,11 +132,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    Command(
-        program="python -m tools.benchmarks.finetuning_quality",
-        summary="Compares scores after fine-tuning on little data with Hugging Face's Trainer.",
-        main=main,
-        options=(Options,),
-        examples=("--glue_dir=glue --model=minilm --results_file=results.jsonl",),
-        tensorflow=False,
-    ).run()
+    measuring.run_benchmark(main, Options, ("--glue_dir=glue --model=minilm --results_file=results.jsonl",))

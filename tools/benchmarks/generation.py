@@ -1,4 +1,4 @@
-"""Measures record generation by corpus size and number of workers: `python -m tools.benchmarks.generation`.
+"""Measures speed and memory of record generation: `python -m tools.benchmarks.generation`.
 
 Each row of the table measures `official-bert make-records` as users run it, including its start and all its processes.
 The text is repeated or shortened to each size. Memory is the largest resident size of any process, with and without
@@ -14,7 +14,6 @@ import tempfile
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.utils import files
-from official_bert.utils.command_line import Command
 from official_bert.utils.flags import ValidatedOptions, option
 from tools.benchmarks import measuring, samples
 
@@ -87,11 +86,8 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    Command(
-        program="python -m tools.benchmarks.generation",
-        summary="Measures speed and memory of record generation by corpus size and number of workers.",
-        main=main,
-        options=(Options,),
+    measuring.run_benchmark(
+        main,
+        Options,
         examples=("--sizes_mb=100,1000 --dupe_factor=1", "--text='wiki/*' --vocab_file=vocab.txt"),
-        tensorflow=False,
-    ).run()
+    )

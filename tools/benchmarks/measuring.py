@@ -4,6 +4,7 @@ Programs take turns within one run, so that other load on the machine affects al
 """
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import os
@@ -17,9 +18,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+from official_bert.data.record_schema import Schema
 from official_bert.errors import UserError
+from official_bert.utils.command_line import Command
+from official_bert.utils.flags import ValidatedOptions, option
 
 ROOT = pathlib.Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "official_bert_cli")
@@ -33,6 +37,50 @@ ENVIRONMENT = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tens
 _POLL = 0.005  # seconds
 
 Metrics = Mapping[str, float]  # by column of the table
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(ValidatedOptions):
+    """The flags that many benchmarks have."""
+
+    size: str = option("tiny", "Size of the model.", tuple(MODELS))
+    rounds: int = option(5, "Number of rounds.", min=1)
+
+
+def run_benchmark(main: Callable[[Any], None], options: type, examples: tuple[str, ...] = ()) -> NoReturn:
+    """Runs the program of the module that was started with `python -m`.
+
+    Args:
+        main: The program. Receives an instance of `options`.
+        options: The dataclass of its flags.
+        examples: Flags of examples, for --help.
+    """
+    module = sys.modules["__main__"]
+    assert module.__doc__
+    assert module.__spec__
+    summary, _, _ = module.__doc__.partition(": `")  # the command line follows
+    Command(
+        program=f"python -m {module.__spec__.name}",
+        summary=f"{summary}.",
+        main=main,
+        options=(options,),
+        examples=examples,
+        tensorflow=False,
+    ).run()
+
+
+def make_random_batch(schema: Schema, batch_size: int) -> dict[str, Any]:
+    """Returns the features of random records without padding, as arrays."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    batch = {
+        name: rng.integers(0, feature.limit, (batch_size, *feature.shape), np.int32)
+        if feature.limit
+        else np.ones((batch_size, *feature.shape), np.float32)
+        for name, feature in schema.items()
+    }
+    return {**batch, "input_mask": np.ones_like(batch["input_mask"])}
 
 
 def config_file(size: str) -> str:

@@ -16,21 +16,18 @@ import tempfile
 import numpy as np
 
 from official_bert.inference import exports
-from official_bert.utils.command_line import Command
-from official_bert.utils.flags import ValidatedOptions, option
+from official_bert.utils.flags import option
 from tools.benchmarks import measuring, samples
 
 _CLOSE, _INT8_CLOSE = 1e-4, 0.1  # of probabilities, also with 8-bit matrices
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(ValidatedOptions):
+class Options(measuring.Options):
     """The flags of the benchmark."""
 
-    size: str = option("tiny", "Size of the model.", tuple(measuring.MODELS))
     batch_size: int = option(64, "Texts in a batch.")
     rows: int = option(10000, "Number of texts.")
-    rounds: int = option(5, "Number of rounds.", min=1)
 
 
 def predict(command: list[str], rows: int) -> measuring.Metrics:
@@ -75,10 +72,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    Command(
-        program="python -m tools.benchmarks.prediction",
-        summary="Measures answers to a file of texts, and compares them with Hugging Face's Trainer.",
-        main=main,
-        options=(Options,),
-        tensorflow=False,
-    ).run()
+    measuring.run_benchmark(main, Options)

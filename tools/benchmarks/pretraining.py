@@ -16,8 +16,7 @@ import sys
 import tempfile
 from typing import Any
 
-from official_bert.utils.command_line import Command
-from official_bert.utils.flags import ValidatedOptions, option
+from official_bert.utils.flags import option
 from tools.benchmarks import measuring, samples
 
 PROGRAMS: dict[str, dict[str, Any]] = {
@@ -29,13 +28,11 @@ PROGRAMS: dict[str, dict[str, Any]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(ValidatedOptions):
+class Options(measuring.Options):
     """The flags of the benchmark."""
 
-    size: str = option("tiny", "Size of the model.", tuple(measuring.MODELS))
     batch_size: int = option(32, "Records in a step.")
     steps: int = option(6, "Steps in a round.")
-    rounds: int = option(5, "Number of rounds.", min=1)
     input_file: str | None = option(
         None, "Records of length 128; by default they are made from Python's documentation."
     )
@@ -89,10 +86,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    Command(
-        program="python -m tools.benchmarks.pretraining",
-        summary="Compares a pre-training step with keras-hub and Hugging Face.",
-        main=main,
-        options=(Options,),
-        tensorflow=False,
-    ).run()
+    measuring.run_benchmark(main, Options)

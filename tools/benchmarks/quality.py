@@ -26,7 +26,6 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.utils import files
-from official_bert.utils.command_line import Command
 from official_bert.utils.flags import ValidatedOptions, option
 from tools.benchmarks import measuring
 
@@ -289,10 +288,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    Command(
-        program="python -m tools.benchmarks.quality",
-        summary="Trains the same model in three programs for the same processor time, and scores them.",
-        main=main,
-        options=(Options,),
-        tensorflow=False,
-    ).run()
+    measuring.run_benchmark(main, Options)

@@ -81,7 +81,6 @@ def measure_speed(arguments: dict[str, Any]) -> dict[str, float]:
     from official_bert.utils.allocator import tune_allocator
 
     tune_allocator()
-    import numpy as np
     import tensorflow as tf
 
     from official_bert.data.dataset_options import make_dataset_options
@@ -91,8 +90,9 @@ def measure_speed(arguments: dict[str, Any]) -> dict[str, float]:
     from official_bert.optimization.choices import DTYPES, ONE_DEVICE
     from official_bert.optimization.schedules import WarmupPolynomialDecay
     from official_bert.pretraining.train_step import Pretrainer
+    from tools.benchmarks.measuring import make_random_batch
 
-    config, rng = BertConfig.from_json_file(arguments["config"]), np.random.default_rng(0)
+    config = BertConfig.from_json_file(arguments["config"])
     strategy = distribution.get_strategy(ONE_DEVICE)
     pretrainer = Pretrainer(
         config=config, strategy=strategy, schedule=WarmupPolynomialDecay(1e-4, 1000, 10), seed=1,
@@ -102,13 +102,7 @@ def measure_speed(arguments: dict[str, Any]) -> dict[str, float]:
     schema = pretraining_schema(
         arguments["length"], arguments["predictions"], config.vocab_size, config.type_vocab_size
     )
-    batch = {
-        name: rng.integers(0, feature.limit, (arguments["batch"], *feature.shape), np.int32)
-        if feature.limit
-        else np.ones((arguments["batch"], *feature.shape), np.float32)
-        for name, feature in schema.items()
-    }
-    batch["input_mask"] = np.ones_like(batch["input_mask"])
+    batch = make_random_batch(schema, arguments["batch"])
     data = tf.data.Dataset.from_tensors(batch).repeat().with_options(make_dataset_options())
     batches = iter(strategy.experimental_distribute_dataset(data))
 

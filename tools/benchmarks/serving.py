@@ -26,8 +26,7 @@ import tensorflow_text  # noqa: F401 - operations of the SavedModel
 
 from official_bert.inference import exports
 from official_bert.inference.onnx_model import disable_telemetry
-from official_bert.utils.command_line import Command
-from official_bert.utils.flags import ValidatedOptions, option
+from official_bert.utils.flags import option
 from tools.benchmarks import measuring, samples
 
 CLIENTS = 32
@@ -39,11 +38,9 @@ Answer = Callable[[list[str]], np.ndarray]  # texts to probabilities
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(ValidatedOptions):
+class Options(measuring.Options):
     """The flags of the benchmark."""
 
-    size: str = option("tiny", "Size of the model.", tuple(measuring.MODELS))
-    rounds: int = option(5, "Number of rounds.", min=1)
     seconds: float = option(3.0, "How long each program answers in a round.")
 
 
@@ -220,9 +217,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    Command(
-        program="python -m tools.benchmarks.serving",
-        summary="Measures answers to single texts, and compares them with Hugging Face's pipeline.",
-        main=main,
-        options=(Options,),
-    ).run()
+    measuring.run_benchmark(main, Options)

@@ -5,7 +5,6 @@ comparison, the first answer of Hugging Face's pipeline with the same weights. E
 are in the page cache.
 """
 
-import dataclasses
 import functools
 import http.client
 import itertools
@@ -16,8 +15,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 
-from official_bert.utils.command_line import Command
-from official_bert.utils.flags import ValidatedOptions, option
 from tools.benchmarks import measuring, samples
 
 _TEXT = "the first answer"
@@ -30,14 +27,6 @@ _PIPELINE = f"""
 import sys, transformers
 print(transformers.pipeline("text-classification", model=sys.argv[1], device="cpu")("{_TEXT}"))
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class Options(ValidatedOptions):
-    """The flags of the benchmark."""
-
-    size: str = option("tiny", "Size of the model.", tuple(measuring.MODELS))
-    rounds: int = option(5, "Number of rounds.", min=1)
 
 
 def start(command: list[str], is_ready: Callable[[], bool] | None = None) -> measuring.Metrics:
@@ -77,7 +66,7 @@ def serve(export: str) -> measuring.Metrics:
     return start([*measuring.COMMAND, "serve", f"--model=m={export}", f"--port={port}"], has_answered)
 
 
-def main(options: Options) -> None:
+def main(options: measuring.Options) -> None:
     with tempfile.TemporaryDirectory() as folder:
         _, text_file, vocab_file = samples.write_text(folder)
         samples.write_records(text_file, vocab_file, f"{folder}/records")
@@ -97,10 +86,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    Command(
-        program="python -m tools.benchmarks.startup",
-        summary="Measures the time from the start of a process to what its user waits for.",
-        main=main,
-        options=(Options,),
-        tensorflow=False,
-    ).run()
+    measuring.run_benchmark(main, measuring.Options)
