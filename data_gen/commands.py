@@ -8,12 +8,13 @@ from official_bert.utils.dask_cluster import DaskOptions
 
 
 def _make_records(options: RecordOptions, cluster: DaskOptions) -> None:
-    from data_gen.pipelines import on_dask, one_machine, outputs
+    from data_gen.pipelines import on_dask, one_machine, outputs, summary
 
     if cluster.dask:
-        print(on_dask.create_pretraining_data(options, cluster.dask))
+        statistics = on_dask.create_pretraining_data(options, cluster.dask)
     else:
-        print(one_machine.create_pretraining_data(options))
+        statistics = one_machine.create_pretraining_data(options)
+    print(summary.describe(statistics))
     print(outputs.describe_outputs(options))
 
 

@@ -24,16 +24,14 @@ from typing import Any
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import preparation, run_plan, summary, worker
+from data_gen.pipelines.preparation import Prepared
 from data_gen.pipelines.worker import TextError
 from data_gen.pipelines.worker_pool import WorkerPool
 from data_gen.text import formats, token_store
-from data_gen.text.exclusion import ExcludedTexts
 from data_gen.text.token_store import TokenStore
-from data_gen.text.word_boundaries import WordBoundaries
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.runs import run_file
-from official_bert.tokenization.exact import parse_vocab
 from official_bert.utils import files
 
 # Flags whose values are paths or contents of files.
@@ -43,23 +41,19 @@ _CHANGED_FILES = "other text, --vocab_file, --exclude_texts or --word_boundaries
 
 def create_records(
     options: RecordOptions,
+    prepared: Prepared,
     source: dict[str, Any],
     states: dict[str, tuple[int, int] | None],
-    vocab_text: str,
-    boundaries: WordBoundaries | None,
-    excluded: ExcludedTexts | None,
     pool: Callable[[str], WorkerPool],
 ) -> manifest.Manifest:
     """Makes the record files and their manifest.
 
     Args:
         options: The flags.
+        prepared: The inputs of the run. Workers get copies of them, because their files may change during the run.
         source: Description of everything that determines the records' bytes, for the manifest (see
             manifest.describe_source).
         states: For each text file, its size and modification time at the start of the run.
-        vocab_text: The vocabulary. It is passed as text because its file may change during the run.
-        boundaries: Finds the words whose tokens are masked together. None if WordPiece's words are used.
-        excluded: Texts whose documents are left out, or None.
         pool: Function that creates the pool of workers for a working folder.
 
     Raises:
@@ -68,15 +62,15 @@ def create_records(
     """
     with _explain_write_errors(options.work_folder):
         folder = _open_run_folder(options.work_folder, source)
-        files.write_text(os.path.join(folder, worker.VOCAB), vocab_text)
+        files.write_text(os.path.join(folder, worker.VOCAB), prepared.vocab)
         worker_options = dataclasses.replace(options, input_file=list(map(files.make_absolute, states)))
-        if boundaries and boundaries.words:
+        if prepared.boundaries and prepared.boundaries.words:
             words_file = os.path.join(folder, worker.WORDS)
-            files.write_text(words_file, boundaries.words)
+            files.write_text(words_file, prepared.boundaries.words)
             worker_options = dataclasses.replace(worker_options, word_boundaries=files.make_absolute(words_file))
-        if excluded:
+        if prepared.excluded:
             excluded_file = os.path.join(folder, worker.EXCLUDED)
-            files.write_text(excluded_file, "\n".join(excluded.texts))
+            files.write_text(excluded_file, "\n".join(prepared.excluded.texts))
             worker_options = dataclasses.replace(worker_options, exclude_texts=[files.make_absolute(excluded_file)])
         files.write_text(os.path.join(folder, worker.OPTIONS), json.dumps(dataclasses.asdict(worker_options)))
         with pool(folder) as workers:
@@ -88,7 +82,7 @@ def create_records(
                 # The user must change the text or the flags, which makes the unfinished work useless.
                 shutil.rmtree(options.work_folder)
                 raise
-            vocab = parse_vocab(vocab_text)
+            vocab = prepared.tokenizer.vocab
             store = TokenStore(
                 os.path.join(folder, worker.CORPUS),
                 token_store.choose_id_dtype(vocab, options.word_boundaries is not None),

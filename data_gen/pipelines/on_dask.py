@@ -13,7 +13,6 @@ from typing import Any
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine
-from data_gen.pipelines.summary import RecordSummary
 from data_gen.pipelines.worker import TextError, Worker
 from data_gen.pipelines.worker_pool import WorkerPool
 from official_bert.errors import UserError
@@ -22,7 +21,7 @@ from official_bert.utils import dask_cluster, files
 _one_task = threading.Lock()
 
 
-def create_pretraining_data(options: RecordOptions, address: str) -> RecordSummary:
+def create_pretraining_data(options: RecordOptions, address: str) -> dict[str, int]:
     """Makes record files like one_machine.create_pretraining_data, with the workers of a Dask cluster.
 
     Args:

@@ -5,14 +5,13 @@ from collections.abc import Callable
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import fast, outputs, preparation, reference
-from data_gen.pipelines.summary import RecordSummary
 from data_gen.pipelines.worker_pool import WorkerPool
 from official_bert.data import manifest
 from official_bert.utils import files
 
 
-def create_pretraining_data(options: RecordOptions, pool: Callable[[str], WorkerPool] = WorkerPool) -> RecordSummary:
-    """Reads the text, makes the instances, and writes the records and their manifest.
+def create_pretraining_data(options: RecordOptions, pool: Callable[[str], WorkerPool] = WorkerPool) -> dict[str, int]:
+    """Reads the text, makes the instances, and writes the records and their manifest. Returns their statistics.
 
     With the fast algorithm, the records depend only on text, vocabulary, flags and seed, not on the number of workers
     or on interruptions. The reference algorithm holds everything in memory, like the original script. For the same
@@ -26,19 +25,15 @@ def create_pretraining_data(options: RecordOptions, pool: Callable[[str], Worker
     Raises:
         UserError: If the input, the vocabulary or the output cannot be used.
     """
-    paths, vocab, tokenizer, boundaries, excluded, flags = preparation.check_options(options)
+    prepared = preparation.check_options(options)
     with outputs.lock_outputs(options):
-        states = {path: None if files.is_remote(path) else files.size_and_time(path) for path in paths}
-        vocab_hash = hashlib.sha256(vocab.encode()).hexdigest()
-        source = manifest.describe_source(flags, vocab_hash, paths)
+        states = {path: None if files.is_remote(path) else files.size_and_time(path) for path in prepared.paths}
+        vocab_hash = hashlib.sha256(prepared.vocab.encode()).hexdigest()
+        source = manifest.describe_source(prepared.flags, vocab_hash, prepared.paths)
         completed = outputs.read_completed(options, source)
         if completed:
             print("these records are already complete")
-            return RecordSummary.from_statistics(completed.statistics)
+            return completed.statistics
         if options.algorithm == "reference":
-            return reference.create_records(
-                options, source, states, preparation.make_encoder(tokenizer, boundaries), excluded
-            )
-        return RecordSummary.from_statistics(
-            fast.create_records(options, source, states, vocab, boundaries, excluded, pool).statistics
-        )
+            return reference.create_records(options, prepared, source, states).statistics
+        return fast.create_records(options, prepared, source, states, pool).statistics

@@ -10,39 +10,37 @@ import random
 import sys
 from typing import Any
 
+import numpy as np
+
 from data_gen.options import RecordOptions
-from data_gen.pipelines import preparation, writer
-from data_gen.pipelines.summary import RecordSummary, explain_empty_text
+from data_gen.pipelines import preparation, shuffle, writer
+from data_gen.pipelines.preparation import Prepared
+from data_gen.pipelines.summary import explain_empty_text
 from data_gen.rules.instances import Instance, InstanceConfig, make_instances
+from data_gen.rules.vectorized_instances import Instances
 from data_gen.text import documents
 from data_gen.text.documents import Document
-from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
-from data_gen.text.word_boundaries import MarkingTokenizer, get_continuation_mark
+from data_gen.text.exclusion import DocumentFilter
+from data_gen.text.word_boundaries import get_continuation_mark
 from official_bert.data import manifest
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
-from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
 from official_bert.utils.counting import pluralize
 from official_bert.utils.progress import Progress
 
 
 def create_records(
-    options: RecordOptions,
-    source: dict[str, Any],
-    states: dict[str, tuple[int, int] | None],
-    tokenizer: FastTokenizer | MarkingTokenizer,
-    excluded: ExcludedTexts | None,
-) -> RecordSummary:
-    """Makes the record files and their manifest.
-
-    The arguments are the same as for fast.create_records, except for the tokenizer.
+    options: RecordOptions, prepared: Prepared, source: dict[str, Any], states: dict[str, tuple[int, int] | None]
+) -> manifest.Manifest:
+    """Makes the record files and their manifest. The arguments are the same as for fast.create_records.
 
     Raises:
         UserError: If the text is empty or cannot be read, or a file cannot be written.
     """
+    tokenizer = preparation.make_encoder(prepared.tokenizer, prepared.boundaries)
     lines = documents.read_lines(list(states), options.drop_invalid_utf8)
-    kept = DocumentFilter(excluded)
+    kept = DocumentFilter(prepared.excluded)
     corpus = documents.read_corpus(kept(documents.group_lines(lines)), tokenizer.encode)
     if not corpus:
         expected = "expected one sentence per line and an empty line between documents"
@@ -51,10 +49,11 @@ def create_records(
     ids = collections.Counter(itertools.chain.from_iterable(itertools.chain.from_iterable(corpus)))
     vocab = tokenizer.vocab
     unknown = ids[vocab[exact.UNK]] + ids[vocab[exact.UNK] + get_continuation_mark(vocab)]
-    summary = RecordSummary(len(corpus), ids.total(), unknown, text_excluded=kept.counts.get("excluded"))
+    counts = {"documents": len(corpus), "tokens": ids.total(), "unknown": unknown, **kept.counts}
     config = preparation.make_instance_config(options, vocab)
-    instances = _make_instances(corpus, config, options.dupe_factor, random.Random(options.random_seed), summary)
-    writer.write(instances, options.output_file, options.max_seq_length, options.max_predictions_per_seq)
+    instances = _make_instances(corpus, config, options.dupe_factor, random.Random(options.random_seed))
+    stacked = _stack(instances, config)
+    writer.write(stacked, options.output_file)
     if len(instances) < len(options.output_file):
         print(
             f"warning: {pluralize(len(instances), 'instance')} for {len(options.output_file)} files; some are empty",
@@ -64,21 +63,41 @@ def create_records(
     for number, path in enumerate(options.output_file):
         count = len(range(number, len(instances), len(options.output_file)))
         shards.append(manifest.Shard(os.path.basename(path), count, files.size(path), files.sha256(path)))
-    manifest.write_manifests(options.output_file, options.stem, manifest.Manifest(source, shards, summary.counts))
-    return summary
+    statistics = {f"text_{name}": value for name, value in counts.items()} | shuffle.count_statistics(stacked)
+    description = manifest.Manifest(source, shards, statistics)
+    manifest.write_manifests(options.output_file, options.stem, description)
+    return description
 
 
 def _make_instances(
-    corpus: list[Document], config: InstanceConfig, dupe_factor: int, rng: random.Random, summary: RecordSummary
+    corpus: list[Document], config: InstanceConfig, dupe_factor: int, rng: random.Random
 ) -> list[Instance]:
     rng.shuffle(corpus)
     progress = Progress("making instances", dupe_factor * len(corpus), "documents")
     instances: list[Instance] = []
     for number in range(dupe_factor):
         for index, some in enumerate(make_instances(corpus, config, rng)):
-            for instance in some:
-                summary.add(instance, config.max_seq_length)
             instances += some
             progress.update(number * len(corpus) + index + 1)
     rng.shuffle(instances)
     return instances
+
+
+def _stack(instances: list[Instance], config: InstanceConfig) -> Instances:
+    """Converts instances to arrays, the form in which the fast algorithm makes them."""
+    ids = np.zeros((len(instances), config.max_seq_length), "<u4")
+    positions, labels = np.zeros((2, len(instances), config.max_predictions_per_seq), "<u4")
+    for row, each in enumerate(instances):
+        ids[row, : len(each.input_ids)] = each.input_ids
+        positions[row, : len(each.masked_lm_positions)] = each.masked_lm_positions
+        labels[row, : len(each.masked_lm_ids)] = each.masked_lm_ids
+    return Instances(
+        ids,
+        positions,
+        labels,
+        predictions=np.array([len(each.masked_lm_ids) for each in instances]),
+        length=np.array([len(each.input_ids) for each in instances]),
+        first_length=np.array([each.segment_ids.count(0) for each in instances]),
+        special=np.array([each.special for each in instances]),
+        is_random_next=np.array([each.is_random_next for each in instances]),
+    )

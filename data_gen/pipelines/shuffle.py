@@ -122,7 +122,15 @@ def make_features(rows: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def count_statistics(instances: Instances) -> dict[str, int]:
-    """Returns sums over instances, by the name of the attribute of `RecordSummary`."""
+    """Returns sums over instances, by the name that manifests use.
+
+    - instances: Number of records.
+    - positions: Number of records times max_seq_length.
+    - tokens: Number of positions that are not padding.
+    - maskable: Number of tokens other than [CLS] and [SEP].
+    - predictions: Number of predicted tokens.
+    - random_next: Number of records whose second segment is random (label 1).
+    """
     return {
         "instances": len(instances.length),
         "positions": instances.ids.size,

@@ -12,7 +12,7 @@ import google_crc32c
 import numpy as np
 
 from data_gen.pipelines import shuffle
-from data_gen.rules.instances import Instance
+from data_gen.rules.vectorized_instances import Instances
 from official_bert.data import record_codec, record_schema
 from official_bert.utils import files
 from official_bert.utils.progress import Progress
@@ -49,32 +49,20 @@ def open_shard(path: str, gzip: bool) -> Iterator[Any]:
             yield writer
 
 
-def _make_rows(instances: Sequence[Instance], layout: shuffle.Layout) -> np.ndarray:
-    """Converts instances to rows, the on-disk format of the fast algorithm (see shuffle.py)."""
-    rows = np.zeros(len(instances), layout.row)
-    for row, each in zip(rows, instances, strict=True):
-        row["ids"][: len(each.input_ids)] = each.input_ids
-        row["positions"][: len(each.masked_lm_positions)] = each.masked_lm_positions
-        row["labels"][: len(each.masked_lm_ids)] = each.masked_lm_ids
-        row["length"], row["first_length"] = len(each.input_ids), each.segment_ids.count(0)
-        row["predictions"], row["is_random_next"] = len(each.masked_lm_ids), each.is_random_next
-    return rows
-
-
-def write(instances: Sequence[Instance], paths: list[str], max_seq_length: int, max_predictions_per_seq: int) -> None:
+def write(instances: Instances, paths: list[str]) -> None:
     """Writes instances to record files, one instance to each file in turn. All files appear when all are complete.
 
     Raises:
         UserError: If a file cannot be written.
     """
-    schema = record_schema.pretraining_schema(max_seq_length, max_predictions_per_seq)
-    layout = shuffle.Layout(max_seq_length, max_predictions_per_seq, np.dtype("<u4"), 1)
-    progress = Progress("writing", len(instances), "instances")
+    schema = record_schema.pretraining_schema(instances.ids.shape[1], instances.labels.shape[1])
+    count = len(instances.length)
+    progress = Progress("writing", count, "instances")
     with contextlib.ExitStack() as stack:
         temporary = [stack.enter_context(files.write_atomically(path)) for path in paths]
         writers = [stack.enter_context(open(path, "wb")) for path in temporary]
-        for start in range(0, len(instances), _RECORDS_AT_ONCE):
-            rows = _make_rows(instances[start : start + _RECORDS_AT_ONCE], layout)
+        for start in range(0, count, _RECORDS_AT_ONCE):
+            rows = shuffle.select_rows(instances, slice(start, start + _RECORDS_AT_ONCE))
             records = record_codec.encode(shuffle.make_features(rows), schema)
             for number, writer in enumerate(writers):
                 writer.write(frame_records(records[(number - start) % len(writers) :: len(writers)]))

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import one_machine, worker, worker_pool
-from data_gen.pipelines.summary import RecordSummary
 from data_gen.rules.instances import InstanceConfig
 from data_gen.text import token_store
 from official_bert.data import record_codec, record_reader, record_schema
@@ -39,7 +38,8 @@ def make_options(corpus: Corpus, folder: pathlib.Path, **changes: Any) -> Record
     return RecordOptions(**{**paths, **sizes, "dupe_factor": 2, "num_shards": 3, "num_workers": 1, **changes})
 
 
-def make_records(corpus: Corpus, folder: pathlib.Path, **changes: Any) -> RecordSummary:
+def make_records(corpus: Corpus, folder: pathlib.Path, **changes: Any) -> dict[str, int]:
+    """Makes records and returns their statistics."""
     return create_records(make_options(corpus, folder, **changes))
 
 

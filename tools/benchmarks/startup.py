@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable
 
 from tools.benchmarks import measuring, samples
+from tools.benchmarks.measuring import Options
 
 _TEXT = "the first answer"
 _SAVED_MODEL = f"""
@@ -66,7 +67,7 @@ def serve(export: str) -> measuring.Metrics:
     return start([*measuring.COMMAND, "serve", f"--model=m={export}", f"--port={port}"], has_answered)
 
 
-def main(options: measuring.Options) -> None:
+def main(options: Options) -> None:
     with tempfile.TemporaryDirectory() as folder:
         _, text_file, vocab_file = samples.write_text(folder)
         samples.write_records(text_file, vocab_file, f"{folder}/records")
@@ -86,4 +87,4 @@ def main(options: measuring.Options) -> None:
 
 
 if __name__ == "__main__":
-    measuring.run_benchmark(main, measuring.Options)
+    measuring.run_benchmark(main, Options)

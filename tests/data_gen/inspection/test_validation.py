@@ -97,15 +97,15 @@ def test_records_of_real_text_obey_the_rules(test_data, tmp_path):
     flags = {"do_lower_case": False, "do_whole_word_mask": True, "max_seq_length": 2 * LENGTH, "short_seq_prob": 0.5}
     made = make_records(([text], vocab_file), tmp_path, **flags, algorithm="reference", num_shards=1)
     found = verify(VerificationOptions(manifest=str(tmp_path / "out.manifest.json"), vocab_file=vocab_file))
-    assert (found.problems, found.records) == ([], made.instances)
-    assert made.instances > 200
+    assert (found.problems, found.records) == ([], made["instances"])
+    assert made["instances"] > 200
 
 
 def test_records_of_two_vocabularies_are_detected(corpus, tmp_path):
     texts, vocab_file = corpus
     # A learned vocabulary of a different size: only the last words differ.
     smaller = write_vocab(tmp_path / "smaller.txt", pathlib.Path(vocab_file).read_text().splitlines()[:-200])
-    count = make_records(corpus, tmp_path / "whole", num_shards=1).instances
+    count = make_records(corpus, tmp_path / "whole", num_shards=1)["instances"]
     make_records((texts, smaller), tmp_path / "other", num_shards=1)
     content = [(tmp_path / name / "out.tfrecord").read_bytes() for name in ("whole", "other")]
     mixed = write_text(tmp_path / "mixed.tfrecord", b"".join(content))

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from data_gen.pipelines.summary import describe
 from data_gen.text import formats
 from official_bert.utils import files
 from tests.data_gen.samples import contents, make_records
@@ -28,12 +29,12 @@ def test_records_are_those_of_the_other_documents(algorithm, corpus, tmp_path):
     make("others", others)
     summary = make("all", documents, exclude_texts=[str(excluding)])
     assert contents(tmp_path / "all", "*.tfrecord") == contents(tmp_path / "others", "*.tfrecord")
-    assert summary.text_excluded == len(documents) - len(others)
-    assert f"{summary.text_excluded} others left out because of --exclude_texts" in str(summary)
+    assert summary["text_excluded"] == len(documents) - len(others)
+    assert f"{summary['text_excluded']} others left out because of --exclude_texts" in describe(summary)
     described = json.loads((tmp_path / "all" / "out.manifest.json").read_text())
     digest = files.sha256(str(excluding))
     assert described["source"]["flags"]["exclude_texts"] == [{"file": "dev.csv", "sha256": digest}]
-    assert described["statistics"]["text_excluded"] == summary.text_excluded
+    assert described["statistics"]["text_excluded"] == summary["text_excluded"]
     assert "exclude_texts" not in (tmp_path / "others" / "out.manifest.json").read_text()
     assert make("all", documents, exclude_texts=[str(excluding)]) == summary  # already complete
     message = r"all documents \(1\) contain a text of --exclude_texts"

@@ -24,11 +24,11 @@ def test_records_obey_the_rules(algorithm, whole_words, corpus, tmp_path):
     flags = {"algorithm": algorithm, "num_shards": 1, "do_whole_word_mask": whole_words}
     summary = make_records(corpus, tmp_path, **flags)
     found = verify(VerificationOptions(manifest=str(tmp_path / "out.manifest.json"), vocab_file=corpus[1]))
-    assert (found.problems, found.records) == ([], summary.instances)
+    assert (found.problems, found.records) == ([], summary["instances"])
     batch = parse_records(tmp_path)
-    assert int(batch["input_mask"].sum()) == summary.tokens
-    assert int(batch["masked_lm_weights"].sum()) == summary.predictions
-    assert int(batch["next_sentence_labels"].sum()) == summary.random_next
+    assert int(batch["input_mask"].sum()) == summary["tokens"]
+    assert int(batch["masked_lm_weights"].sum()) == summary["predictions"]
+    assert int(batch["next_sentence_labels"].sum()) == summary["random_next"]
     count = batch["masked_lm_weights"].sum(axis=1)
     budget = np.clip(np.rint(batch["input_mask"].sum(axis=1) * 0.15), 1, PREDICTIONS)
     assert (count <= budget if whole_words else count == budget).all()
@@ -81,7 +81,7 @@ def test_manifest_describes_what_was_made(corpus, tmp_path):
     summary = make_records(corpus, tmp_path)
     assert str(tmp_path) not in (tmp_path / "out.manifest.json").read_text()
     # The numbers of records, the sizes and the hashes are as in the manifest.
-    assert verify(VerificationOptions(manifest=str(tmp_path / "out.manifest.json"))).records == summary.instances
+    assert verify(VerificationOptions(manifest=str(tmp_path / "out.manifest.json"))).records == summary["instances"]
     lines = outputs.describe_outputs(make_options(corpus, tmp_path)).splitlines()
     assert lines == [f"records: {tmp_path}/out-*-of-00003.tfrecord", f"manifest: {tmp_path}/out.manifest.json"]
 
@@ -90,7 +90,7 @@ def test_manifest_describes_what_was_made(corpus, tmp_path):
 def test_one_sentence_is_enough(algorithm, corpus, tmp_path):
     path = write_text(tmp_path / "one.txt", "return the value of the object.\n")
     summary = make_records(([path], corpus[1]), tmp_path / "out", algorithm=algorithm, num_shards=1)
-    assert (summary.text_documents, summary.instances, summary.random_next) == (1, 2, 2)
+    assert (summary["text_documents"], summary["instances"], summary["random_next"]) == (1, 2, 2)
 
 
 @BOTH
@@ -105,7 +105,7 @@ def test_text_that_cannot_be_used_is_refused(algorithm, vocab_file, tmp_path):
     message = "latin1.txt, line 2: byte 0xe9 at column 5 is not UTF-8.* --drop_invalid_utf8"
     assert_refused(message, make, latin, input_format="sentences")
     assert not list((tmp_path / "out").iterdir())
-    assert make(latin, input_format="sentences", drop_invalid_utf8=True).text_tokens == 3 + 2 + 2
+    assert make(latin, input_format="sentences", drop_invalid_utf8=True)["text_tokens"] == 3 + 2 + 2
 
 
 @BOTH

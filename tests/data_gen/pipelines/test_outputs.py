@@ -22,7 +22,7 @@ def test_concurrent_runs_on_the_same_output_are_rejected(corpus, tmp_path):
         message = "--output_file: .*out.tfrecord is in use"
         assert_refused(message, make_records, corpus, tmp_path, num_shards=1, output_file=several)
     assert not contents(tmp_path, "*.tfrecord*")
-    assert make_records(corpus, tmp_path).instances
+    assert make_records(corpus, tmp_path)["instances"]
     assert not contents(tmp_path, ".*")
 
 
@@ -67,7 +67,7 @@ def test_records_in_several_folders_have_a_manifest_in_each(algorithm, short_opt
     described = manifest.find_shards(outputs)
     assert [shard.file for _, shard in described.values()] == ["a.tfrecord", "c.tfrecord", "b.tfrecord"]
     findings = verification.verify(VerificationOptions(input_file=outputs))
-    assert (findings.problems, findings.files, findings.records) == ([], 3, first.instances)
+    assert (findings.problems, findings.files, findings.records) == ([], 3, first["instances"])
     assert create_records(options) == first
     assert "already complete" in capsys.readouterr().out
     pathlib.Path(outputs[1]).unlink()

@@ -100,7 +100,7 @@ def test_records_of_one_segment_are_recorded_verified_and_shown(algorithm, tmp_p
     inspect(InspectionOptions(**files))
     shown = capsys.readouterr().out
     assert "label of the segments: none (0)" in shown
-    assert f"{summary.predictions:,}," in shown
+    assert f"{summary['predictions']:,}," in shown
     assert "  kept            100.0 % of these" in shown
 
 
