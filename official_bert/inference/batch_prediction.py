@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from official_bert.checkpoints import checksums
@@ -33,6 +33,9 @@ BATCHES_AT_ONCE = 16
 # Number of rows per digest. A resumed run compares the digests to detect changed input.
 _ROWS_A_DIGEST = 64
 _ENDINGS = "endings"  # Name of the input of multiple choice that is a list of texts.
+
+# Function from the index of one of the rows that are answered to its file and its number there, from 1.
+Locate = Callable[[int], tuple[str, int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,11 +102,11 @@ class Prediction:
         """Returns the paths of the files that `write` writes."""
         return [path]
 
-    def write(self, model: Predictor, first: int, rows: Iterator[dict[str, Any]], path: str) -> None:
+    def write(self, model: Predictor, first: int, rows: Iterator[dict[str, Any]], path: str, locate: Locate) -> None:
         """Writes the answers to a file, which appears when it is complete."""
         del first
         with files.write_atomically(path) as temporary, open(temporary, "wb") as writer:
-            for answers in answer_groups(model, rows, self.batch_size):
+            for answers in answer_groups(model, rows, self.batch_size, locate):
                 writer.write(format_json_lines(answers).encode())
 
 
@@ -149,17 +152,15 @@ def _predict(options: BatchPredictionOptions, shard: Shard) -> str:
     answered = truncated = 0
     constant = ConstantAnswers()
     rows = itertools.islice(prediction.read(options.input_file), first + done, end)
-    try:
-        for answers in answer_groups(model, rows, options.batch_size):
-            _append(part, answers)
-            answered += len(answers)
-            truncated += sum(answer.get(IS_TRUNCATED, False) for answer in answers)
-            for answer in answers:
-                constant.add(answer)
-            progress.update(answered)
-    except RefusedRow as refused:
-        number = first + done + refused.number + 1
-        raise UserError(format_refusal(options.input_file, number, refused.reason)) from refused
+    for answers in answer_groups(
+        model, rows, options.batch_size, lambda index: (options.input_file, first + done + index + 1)
+    ):
+        _append(part, answers)
+        answered += len(answers)
+        truncated += sum(answer.get(IS_TRUNCATED, False) for answer in answers)
+        for answer in answers:
+            constant.add(answer)
+        progress.update(answered)
     _append(part, [])  # Creates the file if the input has no rows.
     files.move(part, options.output_file)
     files.remove(run)
@@ -306,34 +307,9 @@ def _join_endings(row: Mapping[str, Any], where: str) -> list[Any]:
     return [row[name] for name in expected]
 
 
-class RefusedRow(Exception):  # noqa: N818  (caught where the number of the row is known)
-    """Raised if the model cannot answer a row of the input.
-
-    Args:
-        number: Index of the row, from 0.
-        reason: The model's error message.
-    """
-
-    def __init__(self, number: int, reason: str) -> None:
-        super().__init__(number, reason)
-        self.number, self.reason = number, reason
-
-
-def format_refusal(path: str, number: int, reason: str) -> str:
-    """Returns the error message for a row that the model cannot answer.
-
-    Args:
-        path: The input file.
-        number: Number of the row, from 1.
-        reason: The model's error message.
-    """
-    return (
-        f"{path}: the model cannot answer row {number} (not counting the header): {reason}. Correct or remove the row "
-        "and run the command again."
-    )
-
-
-def answer_groups(model: Predictor, rows: Iterator[dict[str, Any]], batch_size: int) -> Iterator[list[dict[str, Any]]]:
+def answer_groups(
+    model: Predictor, rows: Iterator[dict[str, Any]], batch_size: int, locate: Locate
+) -> Iterator[list[dict[str, Any]]]:
     """Yields the answers to rows, in the order of the rows, as a list for each group of rows.
 
     The rows of a group are sorted by length to form batches.
@@ -342,9 +318,10 @@ def answer_groups(model: Predictor, rows: Iterator[dict[str, Any]], batch_size: 
         model: The model of an export.
         rows: Values of the model's inputs by name, and optionally an id.
         batch_size: Maximum number of rows per batch.
+        locate: Returns the position of a row, for the error message.
 
     Raises:
-        RefusedRow: If the model cannot answer a row.
+        UserError: If the model cannot answer a row.
     """
     first = 0
     while group := list(itertools.islice(rows, BATCHES_AT_ONCE * batch_size)):
@@ -352,11 +329,15 @@ def answer_groups(model: Predictor, rows: Iterator[dict[str, Any]], batch_size: 
             answers = answer_rows(model, group, batch_size)
         except exports.RefusedTextsError:  # Find the row.
             answers = []
-            for number, row in enumerate(group, start=first):
+            for index, row in enumerate(group, start=first):
                 try:
                     answers += answer_rows(model, [row], 1)
                 except exports.RefusedTextsError as error:
-                    raise RefusedRow(number, str(error)) from error
+                    path, number = locate(index)
+                    raise UserError(
+                        f"{path}: the model cannot answer row {number} (not counting the header): {error}. Correct or "
+                        "remove the row and run the command again."
+                    ) from error
         yield answers
         first += len(group)
 

@@ -116,14 +116,7 @@ class FeatureExtractor:
         per_text = 4 * max_seq_length * len(layers) * config.hidden_size
         self.texts_at_a_time = min(max(_BYTES_AT_A_TIME // per_text, batch_size), _BATCHES_AT_A_TIME * batch_size)
         self._batch_size = batch_size
-        spec = _FeatureSpec(
-            tokenizer=loaded.tokenizer,
-            max_seq_length=max_seq_length,
-            pooling=pooling,
-            align=align,
-            normalize=normalize,
-            is_split_into_words=is_split_into_words,
-        )
+        spec = _FeatureSpec(loaded.tokenizer, max_seq_length, pooling, align, normalize, is_split_into_words)
         encode = _compile_encoder(loaded, layers)
 
         def compute(features: Features, batch_size: int) -> Outputs:
@@ -145,7 +138,7 @@ class FeatureExtractor:
             yield from answers["features"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class _FeatureSpec(KindSpec):
     """The KindSpec of feature extraction: tokenizes texts and pools the encoder's outputs.
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from official_bert.checkpoints.loading import Loaded
 from official_bert.errors import UserError
-from official_bert.inference import batch_prediction, exports, feature_extraction, feature_files
-from official_bert.inference.batch_prediction import Prediction, RefusedRow
+from official_bert.inference import exports, feature_extraction, feature_files
+from official_bert.inference.batch_prediction import Locate, Prediction
 from official_bert.inference.features import FeatureExtractor
 from official_bert.inference.options import BatchPredictionOptions, FeatureOptions
 from official_bert.inference.shards import Shard
@@ -103,7 +103,10 @@ class _Extraction:
     def output_files(self, path: str) -> list[str]:
         return feature_files.list_output_files(path, self.options.output_format, self.options.pooling)
 
-    def write(self, model: FeatureExtractor, first: int, rows: Iterator[str | list[str]], path: str) -> None:
+    def write(
+        self, model: FeatureExtractor, first: int, rows: Iterator[str | list[str]], path: str, locate: Locate
+    ) -> None:
+        del locate
         with feature_files.open_writer(path, self.options.output_format, model, self.options.pooling, first) as add:
             for features in model.extract(rows):
                 add(features)
@@ -217,13 +220,13 @@ def _compute_shard(computation: Computation, sources: list[dict[str, Any]], shar
         return
     ends = list(itertools.accumulate(source["rows"] for source in sources))
     first, end = shard.row_range(ends[-1], computation.rows_per_group)
-    try:
-        computation.write(_load_model(run, computation), first, _read_range(computation, sources, first, end), path)
-    except RefusedRow as refused:
-        index = first + refused.number
-        source = next(source for source, last in zip(sources, ends, strict=True) if index < last)
-        number = index - ends[sources.index(source)] + source["rows"] + 1
-        raise UserError(batch_prediction.format_refusal(source["file"], number, refused.reason)) from refused
+
+    def locate(index: int) -> tuple[str, int]:
+        source, last = next(each for each in zip(sources, ends, strict=True) if first + index < each[1])
+        return source["file"], first + index - last + source["rows"] + 1
+
+    rows = _read_range(computation, sources, first, end)
+    computation.write(_load_model(run, computation), first, rows, path, locate)
 
 
 def _read_range(computation: Computation, sources: list[dict[str, Any]], first: int, end: int) -> Iterator[Any]:

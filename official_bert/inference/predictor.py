@@ -239,11 +239,6 @@ class SpecPredictor(Predictor):
             batch_size: Maximum number of rows per batch. None lets the backend choose.
         """
 
-    @property
-    def kind(self) -> str:
-        """The kind of task, such as "classification"."""
-        return self.spec.kind
-
     @functools.cached_property
     def signatures(self) -> Mapping[str, Signature]:
         """The inputs and outputs of the only signature. The outputs are determined by answering an example text."""
