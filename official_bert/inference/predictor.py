@@ -85,11 +85,10 @@ class Signature:
 
     def describe(self) -> dict[str, Any]:
         """Returns TensorFlow Serving's JSON description of a signature."""
-        description: dict[str, Any] = {
-            part: {name: tensor.describe(name) for name, tensor in tensors.items()}
-            for part, tensors in (("inputs", self.inputs), ("outputs", self.outputs))
-        }
-        return {**description, "method_name": "tensorflow/serving/predict", "defaults": {}}
+        inputs, outputs = (
+            {name: tensor.describe(name) for name, tensor in tensors.items()} for tensors in (self.inputs, self.outputs)
+        )
+        return {"inputs": inputs, "outputs": outputs, "method_name": "tensorflow/serving/predict", "defaults": {}}
 
     @property
     def takes_only_texts(self) -> bool:

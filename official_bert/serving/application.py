@@ -254,35 +254,31 @@ class Application:
     @contextlib.asynccontextmanager
     async def _read_body(self, request: web.Request) -> AsyncIterator[bytes]:
         """Yields the body of a request. Its bytes count as in flight until the context ends."""
-        body, seconds = bytearray(), self._options.timeout_seconds
+        if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+            raise RequestError(415, "compressed requests are not accepted; send the body without Content-Encoding")
+        body, most, seconds = bytearray(), self._options.max_body_bytes, self._options.timeout_seconds
+        too_large = RequestError(413, f"the request is larger than {most} bytes; send less")
+        if (request.content_length or 0) > most:
+            raise too_large
         try:
             try:
                 async with asyncio.timeout(None if request.content.is_eof() else seconds):
-                    await self._read_into(body, request)
+                    async for chunk in request.content.iter_any():
+                        body += chunk
+                        self._bytes_in_flight += len(chunk)
+                        if self._bytes_in_flight > self._options.max_in_flight_bytes:
+                            raise RequestError(503, "too many bytes are in flight; try again later", retry_after=1)
+                        if len(body) > most:
+                            raise too_large
             except TimeoutError as error:
                 raise RequestError(408, f"the request did not arrive within {seconds:g} seconds") from error
+            except (web.RequestPayloadError, ValueError) as error:
+                raise RequestError(
+                    400, "the request's body cannot be read: it is incomplete, or not encoded as its headers say"
+                ) from error
             yield bytes(body)
         finally:
             self._bytes_in_flight -= len(body)
-
-    async def _read_into(self, body: bytearray, request: web.Request) -> None:
-        if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-            raise RequestError(415, "compressed requests are not accepted; send the body without Content-Encoding")
-        most, too_large = self._options.max_body_bytes, "the request is larger than {} bytes; send less"
-        if (request.content_length or 0) > most:
-            raise RequestError(413, too_large.format(most))
-        try:
-            async for chunk in request.content.iter_any():
-                body += chunk
-                self._bytes_in_flight += len(chunk)
-                if self._bytes_in_flight > self._options.max_in_flight_bytes:
-                    raise RequestError(503, "too many bytes are in flight; try again later", retry_after=1)
-                if len(body) > most:
-                    raise RequestError(413, too_large.format(most))
-        except (web.RequestPayloadError, ValueError) as error:
-            raise RequestError(
-                400, "the request's body cannot be read: it is incomplete, or not encoded as its headers say"
-            ) from error
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:

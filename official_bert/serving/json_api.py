@@ -305,16 +305,12 @@ class _Reader:
         """
         if spec.dtype == STRING:
             leaves = list(map(_decode_base64, leaves))
+            _check_types(leaves, {str}, locate, "a string")
             for number, leaf in enumerate(leaves):
-                if not isinstance(leaf, str):
-                    refuse(f"{locate(number)} is {_format_value(leaf)}; expected a string")
                 if (num_bytes := count_text_bytes(leaf)) > self.options.max_text_bytes:
                     most = self.options.max_text_bytes
                     refuse(f"{locate(number)} has {num_bytes} bytes; at most {most} are accepted per text")
-            values = np.empty(len(leaves), object)
-            values[:] = leaves
-            return values
-        if spec.dtype == BOOL:
+        elif spec.dtype == BOOL:
             _check_types(leaves, {bool}, locate, "true or false")
         elif spec.is_integer:
             _check_types(leaves, {int}, locate, "an integer")
