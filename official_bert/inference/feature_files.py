@@ -4,7 +4,6 @@ T tokens of a text, L selected layers, H hidden size
 """
 
 import contextlib
-import io
 import itertools
 import json
 import os
@@ -105,9 +104,7 @@ def _npy(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterator[Ad
 
 
 def _write_npy_header(output: BinaryIO, shape: Sequence[int]) -> None:
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": tuple(shape)})
-    output.write(header.getvalue())
+    np.lib.format.write_array_header_1_0(output, {"descr": "<f4", "fortran_order": False, "shape": tuple(shape)})
 
 
 @contextlib.contextmanager
@@ -123,29 +120,25 @@ def _parquet(path: str, extractor: FeatureExtractor, is_pooled: bool) -> Iterato
         *([] if is_pooled else token_columns),
         *((f"layer_{layer}", vector if is_pooled else pa.list_(vector)) for layer in extractor.layers),
     ])  # fmt: skip
-    waiting: list[TextFeatures] = []
+    waiting: list[dict[str, Any]] = []
 
-    def column(layer: int) -> Any:
-        values = [each.values[..., layer, :] for each in waiting]
-        return pa.array(values, vector) if is_pooled else pa.array(list(map(list, values)), pa.list_(vector))
-
-    def flush(output: Any) -> None:
-        columns = [pa.array([features.text for features in waiting], pa.string())]
-        if not is_pooled:
-            columns += [pa.array([getattr(each, name) for each in waiting], kind) for name, kind in token_columns]
-        columns += [column(number) for number in range(len(extractor.layers))]
-        output.write_table(pa.table(columns, schema=schema))
+    def flush() -> None:
+        output.write_table(pa.Table.from_pylist(waiting, schema))
         waiting.clear()
 
     def add(features: TextFeatures) -> None:
-        waiting.append(features)
+        row = {"text": features.text, **_describe_tokens(features)}
+        for number, layer in enumerate(extractor.layers):
+            values = features.values[..., number, :]
+            row[f"layer_{layer}"] = values if is_pooled else list(values)
+        waiting.append(row)
         if len(waiting) == _ROWS_AT_A_TIME:
-            flush(output)
+            flush()
 
     with files.write_atomically(path) as local, pa.parquet.ParquetWriter(local, schema) as output:
         yield add
         if waiting:
-            flush(output)
+            flush()
 
 
 def _describe_tokens(features: TextFeatures) -> dict[str, Any]:
