@@ -54,7 +54,8 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         raise extras.explain_missing_package(error, "portable") or error from error
     assert source.spec
     quantized = options.quantization == DYNAMIC_INT8
-    graph = onnx_graph.onnx_model(source.model, **source.spec.pooling_settings)
+    pooling = {name: source.task_spec[name] for name in ("pooling", "layers", "normalize") if name in source.task_spec}
+    graph = onnx_graph.onnx_model(source.model, **pooling)
     onnx_graph.write(graph, os.path.join(folder, exports.ONNX_FILE), quantized)
     files.write_text(os.path.join(folder, exports.VOCAB_FILE), source.vocab)
     tokens = split_vocab(source.vocab)

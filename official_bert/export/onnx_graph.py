@@ -371,9 +371,6 @@ class _ModelWriter:
     def _dense(self, layer: Any) -> list[str]:
         return [self._activated(self._product(self._inputs(layer)[0], layer, layer.name), layer)]
 
-    def _identity(self, layer: Any) -> list[str]:
-        return self._inputs(layer)
-
     def _first_position(self, layer: Any) -> list[str]:
         graph, key = self._graph, id(layer.input)
         if key in self._blocks and key not in self._values and self._blocks[key] == len(self._blocks) - 1:
@@ -445,8 +442,8 @@ class _ModelWriter:
 # Layers after the encoder, with the method that converts them and returns the names of their flattened outputs.
 _WRITERS: dict[type, Callable[[_ModelWriter, Any], list[str]]] = {
     keras.layers.Dense: _ModelWriter._dense,
-    keras.layers.Activation: _ModelWriter._identity,  # The layer "logits" only sets a dtype.
-    Dropout: _ModelWriter._identity,
+    keras.layers.Activation: _ModelWriter._inputs,  # The layer "logits" only sets a dtype.
+    Dropout: _ModelWriter._inputs,
     FirstPosition: _ModelWriter._first_position,
     LastToken: _ModelWriter._last_token,
     WithoutAxis: _ModelWriter._drop_axis,

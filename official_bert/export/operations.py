@@ -8,7 +8,6 @@ from typing import Any
 
 from tensorflow.core.protobuf import saved_model_pb2
 
-from official_bert.errors import UserError
 from official_bert.inference import exports
 from official_bert.utils import files
 from official_bert.utils.configs import find_config
@@ -26,11 +25,6 @@ def _load_operations() -> dict[str, dict[str, frozenset[str]]]:
         operations = kept | {name: frozenset(attributes) for name, attributes in changes["added"].items()}
         releases[release] = operations
     return releases
-
-
-def releases() -> list[str]:
-    """Returns the TensorFlow releases whose operations are known, oldest first."""
-    return list(_load_operations())
 
 
 def find_used(folder: str) -> dict[str, set[str]]:
@@ -54,21 +48,14 @@ def find_used(folder: str) -> dict[str, set[str]]:
     return operations
 
 
-def compatible_releases(folder: str) -> list[str]:
-    """Returns the releases of TensorFlow Serving that support all operations in a SavedModel, oldest first."""
-    used = find_used(folder)
-    return [release for release, known in _load_operations().items() if not _compare(used, known)]
+def find_missing(folder: str) -> dict[str, list[str]]:
+    """Returns descriptions of the operations and attributes in a SavedModel that releases of TensorFlow Serving lack.
 
-
-def find_missing(folder: str, release: str) -> list[str]:
-    """Returns descriptions of the operations and attributes in a SavedModel that a release of TensorFlow Serving lacks.
-
-    Raises:
-        UserError: If the release is unknown.
+    Returns:
+        A list for each release whose operations are known, oldest first.
     """
-    if release not in releases():
-        raise UserError(f"the operations of TensorFlow {release} are not known; choose from {', '.join(releases())}")
-    return _compare(find_used(folder), _load_operations()[release])
+    used = find_used(folder)
+    return {release: _compare(used, known) for release, known in _load_operations().items()}
 
 
 def _compare(used: dict[str, set[str]], known: dict[str, frozenset[str]]) -> list[str]:

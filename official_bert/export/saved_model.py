@@ -42,13 +42,15 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
             show_warnings_only()
         ):  # The log line with the path of the assets would mislead: the folder is renamed later.
             tf.saved_model.save(module, folder, signatures=signatures)
-    release = options.for_serving
-    if release is not None and (missing := operations.find_missing(folder, release)):
+    missing, release = operations.find_missing(folder), options.for_serving
+    if release is not None and release not in missing:
+        raise UserError(f"the operations of TensorFlow {release} are not known; choose from {', '.join(missing)}")
+    if release is not None and missing[release]:
         raise UserError(
-            f"TensorFlow Serving {release} lacks operations of the export: {', '.join(missing)}. Export with that "
-            "release of TensorFlow, or serve with a later one."
+            f"TensorFlow Serving {release} lacks operations of the export: {', '.join(missing[release])}. Export with "
+            "that release of TensorFlow, or serve with a later one."
         )
-    releases = operations.compatible_releases(folder)
+    releases = [release for release, names in missing.items() if not names]
     write_metadata(folder, source.metadata(functions.inputs) | {"tensorflow_serving": releases})
     warmup.write_requests(os.path.join(folder, exports.WARMUP_FILE), functions.inputs)
     replay = proof.record_answers(source, options.eval_file)

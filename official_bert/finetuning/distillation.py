@@ -93,7 +93,7 @@ def prepare_distillation(
     outputs = KerasRunner(model, strategy, length).compute_outputs(teacher_features, options.eval_batch_size)
     logits = average_windows(outputs, teacher_features, len(examples))  # [E, C] or [E]
     rows = logits.reshape(len(examples), -1)[features.details[EXAMPLE]]
-    labels = head.soft_targets(features.targets[LABELS], rows.shape[1]) if features.targets else np.zeros(rows.shape)
+    labels = head.soft_targets(features.targets[LABELS]) if features.targets else np.zeros(rows.shape)
     targets = np.concatenate([labels, rows], axis=-1).astype(np.float32)
     loss = DistillationLoss(head, options.temperature, options.teacher_weight)
     return dataclasses.replace(features, targets={LABELS: targets}), loss

@@ -22,7 +22,7 @@ from official_bert.kinds.features import NO_LABEL, Array, Features
 from official_bert.kinds.losses import TagAccuracy, TaggingLoss
 from official_bert.kinds.model import KindModel
 from official_bert.kinds.names import FILL_MASK
-from official_bert.kinds.spec import KindSpec
+from official_bert.kinds.spec import UNSTORED, KindSpec
 from official_bert.kinds.text_spec import TextExample
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
@@ -45,7 +45,7 @@ class MaskedLMHead(KindSpec):
     needs_labels: ClassVar[bool] = False
     supports_sample_weight: ClassVar[bool] = False
 
-    masking: DynamicMasking
+    masking: DynamicMasking = dataclasses.field(metadata=UNSTORED)
 
     @classmethod
     def model_module(cls) -> str:

@@ -73,7 +73,7 @@ def expand_token_weights(weights: Any) -> Any:
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
-class TagAccuracy(keras.metrics.Metric):
+class TagAccuracy(keras.metrics.Mean):
     """The share of correct tags among the tokens that have a tag.
 
     y_true is int32 [B, S], with NO_LABEL for tokens without a tag. y_pred is logits, [B, S, C]. Sample weights are per
@@ -82,21 +82,14 @@ class TagAccuracy(keras.metrics.Metric):
 
     def __init__(self, name: str = "accuracy", **settings: Any) -> None:
         super().__init__(name=name, **settings)
-        self._right = self.add_weight(name="right", initializer="zeros")
-        self._all = self.add_weight(name="all", initializer="zeros")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         y_true = keras.ops.cast(y_true, "int32")
-        has_tag = keras.ops.not_equal(y_true, NO_LABEL)
-        is_right = keras.ops.equal(keras.ops.cast(keras.ops.argmax(y_pred, axis=-1), "int32"), y_true)
-        weight = keras.ops.cast(has_tag, "float32")
+        weight = keras.ops.cast(keras.ops.not_equal(y_true, NO_LABEL), "float32")
         if sample_weight is not None:
             weight = weight * expand_token_weights(sample_weight)
-        self._right.assign_add(keras.ops.sum(weight * keras.ops.cast(is_right, "float32")))
-        self._all.assign_add(keras.ops.sum(weight))
-
-    def result(self) -> Any:
-        return keras.ops.divide_no_nan(self._right, self._all)
+        is_right = keras.ops.equal(keras.ops.cast(keras.ops.argmax(y_pred, axis=-1), "int32"), y_true)
+        super().update_state(is_right, weight)
 
 
 @keras.saving.register_keras_serializable(package="official_bert")

@@ -6,7 +6,6 @@ E examples, C classes
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -174,29 +173,6 @@ def calibration_error(confidences: Array, is_correct: Array) -> float:
     points = bin_confidences(confidences, is_correct)
     total = sum(count for *_, count in points)
     return sum(abs(confidence - accuracy) * count for confidence, accuracy, count in points) / total if total else 0.0
-
-
-def calibration_report(
-    temperature: float, before: float, confidences: Array, is_correct: Array, include_coverage: bool
-) -> dict[str, Any]:
-    """Returns the temperature, the calibration errors and the coverage table, for the evaluation report.
-
-    Args:
-        temperature: The temperature of the model.
-        before: Calibration error with a temperature of 1.
-        confidences: Confidence of each decision with `temperature`, of any shape.
-        is_correct: Whether each decision is correct, of the same shape.
-        include_coverage: Whether to compute the coverage table, for models that may abstain below a minimum confidence.
-
-    Returns:
-        A dict with the keys temperature, before, after (the calibration error with `temperature`) and coverage.
-    """
-    return {
-        "temperature": temperature,
-        "before": before,
-        "after": calibration_error(confidences, is_correct),
-        "coverage": compute_coverage(confidences, is_correct) if include_coverage else [],
-    }
 
 
 def compute_coverage(confidences: Array, is_correct: Array) -> list[tuple[float, float, float]]:

@@ -20,6 +20,8 @@ from official_bert.kinds.synthetic_texts import SyntheticTexts
 from official_bert.modeling.head_input import ENCODER_ITSELF, HeadInput
 from official_bert.tokenization.exact import FullTokenizer
 
+UNSTORED = {"stored": False}  # the metadata of a spec's fields that task.json does not contain
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -64,6 +66,7 @@ class KindSpec(abc.ABC):
         answer_dtypes: NumPy dtypes of the outputs of `named_answers`, object for strings.
         required_settings: Keys of task.json that may not be null.
         default_max_seq_length: Maximum number of tokens of a sequence if the user does not set it.
+        stores_defaults: Whether task.json contains also those settings of the kind that have their default values.
     """
 
     kind: ClassVar[str]
@@ -77,6 +80,7 @@ class KindSpec(abc.ABC):
     discrete_outputs: ClassVar[tuple[str, ...]] = ()
     required_settings: ClassVar[tuple[str, ...]] = ()
     default_max_seq_length: ClassVar[int] = 128
+    stores_defaults: ClassVar[bool] = False
 
     labels: tuple[str, ...] | None = None
     num_choices: int | None = None
@@ -91,11 +95,11 @@ class KindSpec(abc.ABC):
     @property
     def best_metric(self) -> str:
         """The name of the score that selects the best model by default. Higher is better."""
-        raise NotImplementedError
+        return self.score_names[0]
 
     @property
     def score_names(self) -> tuple[str, ...]:
-        """The names of the scores that can be used to select the best model.
+        """The names of the scores that can be used to select the best model. The first one is the default.
 
         Higher is better, except for LOWER_IS_BETTER.
         """
@@ -123,8 +127,15 @@ class KindSpec(abc.ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The entries of task.json that only this kind has, by key."""
-        return {}
+        """The entries of task.json that only this kind has, by key: the fields of the subclass except UNSTORED ones."""
+        common = {field.name for field in dataclasses.fields(KindSpec)}
+        values = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            is_changed = self.stores_defaults or value != field.default
+            if field.name not in common and is_changed and field.metadata != UNSTORED:
+                values[field.name] = list(value) if isinstance(value, tuple) else value
+        return values
 
     def task_spec(self, task: str | None, max_seq_length: int) -> dict[str, Any]:
         """Returns the contents of task.json, which describes the task of a fine-tuned model or an export.
@@ -174,11 +185,6 @@ class KindSpec(abc.ABC):
         if not self.pair:
             return {"text": texts.single(max_seq_length - 2)}
         return dict(zip(self.text_inputs, map(list, zip(*texts.pairs(max_seq_length - 3), strict=True)), strict=True))
-
-    @property
-    def pooling_settings(self) -> dict[str, Any]:
-        """The arguments of `pooling.build_vector_model`. Empty for kinds that do not return pooled vectors."""
-        return {}
 
     def collect_texts(self, examples: Sequence[Any]) -> dict[str, list[Any]]:
         """Returns the texts of examples: for each name in `text_inputs`, a list with one element per example."""
@@ -252,7 +258,7 @@ class KindSpec(abc.ABC):
         Args:
             tokens: Number of tokens of the row, for targets of tokens.
         """
-        return {LABELS: np.zeros(1, np.int32)}
+        return {LABELS: np.zeros(tokens if self.has_tokens else 1, np.int32)}
 
     def weights_by_class(self, class_weight: Any) -> Array:
         """Converts the `class_weight` of `fit` to the weight of each class, float32 [C].
@@ -326,7 +332,12 @@ class KindSpec(abc.ABC):
         return None
 
     def calibration_report(self, predictions: Any, examples: Sequence[Any]) -> dict[str, Any] | None:
-        """Returns `probabilities.calibration_report` for labelled examples, or None if the kind has no classes."""
+        """Returns the errors of the probabilities on labelled examples, or None if the kind has no classes.
+
+        Returns:
+            A dict with the keys temperature, before (the calibration error with a temperature of 1), after (the error
+            with the spec's temperature) and coverage (see `probabilities.compute_coverage`; empty for multi_label).
+        """
         return None
 
     # Predictions.

@@ -5,8 +5,9 @@ E examples, R rows of the model's input (texts, or windows of long texts), C cla
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -52,18 +53,13 @@ class TextSpec(KindSpec):
     def reads_windows(self) -> bool:
         return bool(self.doc_stride)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {"doc_stride": self.doc_stride} if self.doc_stride else {}
-
     def examples(self, x: Any, y: Any) -> list[TextExample]:
         first, second = input_adapters.to_pairs(x) if self.pair else (input_adapters.to_texts(x), None)
         labels = [None] * len(first) if y is None else self.parse_labels(y)
         input_adapters.check_same_length(len(first), labels, "y")
         rows = None if y is None else self.parse_rows(y)
-        missing = [None] * len(first)
-        parts = (first, missing if second is None else second, labels, missing if rows is None else rows)
-        return [TextExample(str(index), *each) for index, each in enumerate(zip(*parts, strict=True))]
+        parts = (first, second or itertools.repeat(None), labels, itertools.repeat(None) if rows is None else rows)
+        return [TextExample(str(index), *each) for index, each in enumerate(zip(*parts, strict=False))]
 
     def collect_texts(self, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
         columns = {"text": [example.text_a for example in examples]}
@@ -133,14 +129,10 @@ class TextSpec(KindSpec):
         return outcomes
 
     @abc.abstractmethod
-    def soft_targets(self, targets: Array, classes: int) -> Array:
-        """Converts targets of the loss to the form of a teacher's answers, [R, C], for distillation.
+    def soft_targets(self, targets: Array) -> Array:
+        """Converts targets of the loss, [R, ...], to the form of a teacher's answers, [R, C], for distillation.
 
-        These are probabilities, or values for regression.
-
-        Args:
-            targets: Targets of the loss, [R, ...].
-            classes: C, 1 for regression.
+        These are probabilities, or values for regression (C = 1).
         """
 
 
@@ -154,14 +146,11 @@ class LabelSpec(TextSpec):
         thresholds: Probability threshold of each class. Empty if no thresholds were chosen.
     """
 
+    required_settings: ClassVar[tuple[str, ...]] = ("labels",)
+
     labels: tuple[str, ...] = ()
     temperature: float = 1.0
     thresholds: tuple[float, ...] = ()
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        settings = super().settings | ({"temperature": self.temperature} if self.temperature != 1.0 else {})
-        return settings | ({"thresholds": list(self.thresholds)} if self.thresholds else {})
 
     def parse_rows(self, y: Any) -> Array | None:
         values = input_adapters.to_list(class_labels.order_class_columns(y, self.labels), "y")
@@ -180,6 +169,12 @@ class LabelSpec(TextSpec):
     def example_targets(self, examples: Sequence[TextExample]) -> Array:
         rows = [example.row for example in examples]
         return super().example_targets(examples) if any(row is None for row in rows) else np.array(rows)
+
+    def named_answers(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
+        return {
+            "labels": [list(self.labels)] * len(predictions),
+            "probabilities": [row.tolist() for row in predictions],
+        }
 
     @staticmethod
     @abc.abstractmethod
@@ -200,20 +195,19 @@ class LabelSpec(TextSpec):
             predictions: Predictions of this spec, with its temperature.
             examples: Labelled examples that the model was not trained on.
         """
-        expected = self.soft_targets(self.example_targets(examples), len(self.labels))
+        expected = self.soft_targets(self.example_targets(examples))
         factor = probabilities.fit_temperature(predictions, expected, self.rescale)
         return dataclasses.replace(self, temperature=self.temperature * factor)
 
     def calibration_report(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, Any]:
         confidences, is_correct = self.certainties(predictions, examples)
         uncalibrated = self.certainties(self.rescale(predictions, 1.0 / self.temperature), examples)
-        return probabilities.calibration_report(
-            self.temperature,
-            probabilities.calibration_error(*uncalibrated),
-            confidences,
-            is_correct,
-            include_coverage=self.is_single_label,
-        )
+        return {
+            "temperature": self.temperature,
+            "before": probabilities.calibration_error(*uncalibrated),
+            "after": probabilities.calibration_error(confidences, is_correct),
+            "coverage": probabilities.compute_coverage(confidences, is_correct) if self.is_single_label else [],
+        }
 
     def uncalibrated(self) -> Self:
         return dataclasses.replace(self, temperature=1.0)
@@ -250,10 +244,7 @@ class LabelSpec(TextSpec):
         Raises:
             UserError: If there is not exactly one non-negative number for each label.
         """
-        try:
-            weights = np.array([float(weight) for weight in class_weights])
-        except ValueError:
-            weights = np.empty(0)
+        weights = np.array([input_adapters.to_number(weight) for weight in class_weights])
         if len(weights) != len(self.labels) or not ((weights >= 0) & (weights <= input_adapters.MAX_MAGNITUDE)).all():
             raise UserError(
                 f"--class_weights is {','.join(class_weights)}; expected {BALANCED}, or {len(self.labels)} numbers, "

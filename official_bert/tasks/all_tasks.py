@@ -18,7 +18,7 @@ from official_bert.tasks.options import (
 )
 from official_bert.tasks.squad import SquadTask
 from official_bert.tasks.table import TableTask
-from official_bert.tasks.tagging import FolderTaggingTask, TableTaggingTask
+from official_bert.tasks.tagging import TaggingTask
 from official_bert.tasks.task import Task
 from official_bert.tasks.xnli import XnliTask
 
@@ -49,10 +49,8 @@ def make_task(name: str, options: TaskOptions, labels: Sequence[str] | None = No
             return SquadTask(options)
         case MultipleChoiceOptions():
             return MultipleChoiceTask(name, options)
-        case TaggingOptions():
-            return FolderTaggingTask(options, labels)
-        case TableOptions(label_kind="tagging"):
-            return TableTaggingTask(options, labels)
+        case TaggingOptions() | TableOptions(label_kind="tagging"):
+            return TaggingTask(options, labels)
         case TableOptions():
             return TableTask(options, labels, needs_labels)
         case EmbeddingsOptions():

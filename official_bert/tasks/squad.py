@@ -72,12 +72,7 @@ def _format_n_best(predictions: Sequence[Prediction], questions: Sequence[Questi
     """Returns the contents of the original's nbest_predictions.json: the n best answers by question id."""
     return {
         question.id: [
-            {
-                "text": candidate.text,
-                "probability": candidate.probability,
-                "start_logit": candidate.start_logit,
-                "end_logit": candidate.end_logit,
-            }
+            {name: getattr(candidate, name) for name in ("text", "probability", "start_logit", "end_logit")}
             for candidate in prediction.candidates
         ]
         for question, prediction in zip(questions, predictions, strict=True)

@@ -182,7 +182,7 @@ class TableTask(TextTask):
     """The task of learning labels in a user's table.
 
     Args:
-        options: The files, their columns and the kind of labels. For tagging, see TableTaggingTask instead.
+        options: The files, their columns and the kind of labels. For tagging, see TaggingTask instead.
         labels: Class names of an existing model. None to read them from the training data.
         needs_labels: Whether training rows without labels are invalid. Distillation may use only the teacher's answers.
 

@@ -2,10 +2,9 @@
 
 import collections
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
-
-import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds import input_adapters
@@ -24,10 +23,7 @@ _SEPARATORS = ",;|\t"  # Common separators of labels.
 
 def is_number(text: str) -> bool:
     """Returns whether a text is a finite number."""
-    try:
-        return np.isfinite(float(text)).item()
-    except ValueError:
-        return False
+    return math.isfinite(input_adapters.to_number(text))
 
 
 def find_similar_classes(labels: Iterable[str]) -> list[str]:
@@ -79,7 +75,15 @@ class LabelColumn:
         Raises:
             BadRowError: If the cell is invalid.
         """
-        return self._parse_numbers(value, label_numbers)[0]
+        names = self.parse_names(value)
+        if unknown := [name for name in names if name not in label_numbers]:
+            labels = list(label_numbers)[: len(set(label_numbers.values()))]  # Other names of the classes follow.
+            known = ", ".join(labels[:_MAX_LISTED])
+            more = ", ..." if len(labels) > _MAX_LISTED else ""
+            listed = ", ".join(map(repr, unknown))
+            raise BadRowError(f"unknown label {listed}; the training data have {len(labels)}: {known}{more}")
+        numbers = tuple(sorted({label_numbers[name] for name in names}))
+        return numbers[0] if self.head.is_single_label else numbers
 
     def check_separator(self, path: str, lines: Mapping[str, int | str], sizes: set[int]) -> None:
         """Raises a UserError if class names seem to be separated by another character than the options state.
@@ -101,16 +105,6 @@ class LabelColumn:
             names += [name] if name else []
         return names
 
-    def _parse_numbers(self, value: Any, label_numbers: Mapping[str, int]) -> tuple[int, ...]:
-        names = self.parse_names(value)
-        if unknown := [name for name in names if name not in label_numbers]:
-            labels = list(label_numbers)[: len(set(label_numbers.values()))]  # Other names of the classes follow.
-            known = ", ".join(labels[:_MAX_LISTED])
-            more = ", ..." if len(labels) > _MAX_LISTED else ""
-            listed = ", ".join(map(repr, unknown))
-            raise BadRowError(f"unknown label {listed}; the training data have {len(labels)}: {known}{more}")
-        return tuple(sorted({label_numbers[name] for name in names}))
-
 
 class SeveralLabelsColumn(LabelColumn):
     """A column of a table whose cells contain any number of class names, with a separator or as a JSON list."""
@@ -122,9 +116,6 @@ class SeveralLabelsColumn(LabelColumn):
         return self._parse_parts(
             value if isinstance(value, list) else str("" if value is None else value).split(self._separator)
         )
-
-    def parse_label(self, value: Any, label_numbers: Mapping[str, int]) -> Any:
-        return self._parse_numbers(value, label_numbers)
 
     def check_separator(self, path: str, lines: Mapping[str, int | str], sizes: set[int]) -> None:
         for name, line in lines.items():
@@ -153,10 +144,10 @@ class ValueColumn(LabelColumn):
     def parse_label(self, value: Any, label_numbers: Mapping[str, int]) -> Any:
         if value in (None, ""):
             raise BadRowError(f"no label in {self._name}")
-        is_value = not isinstance(value, bool | list | dict) and is_number(str(value))
-        if not is_value or abs(float(value)) > input_adapters.MAX_MAGNITUDE:
+        number = input_adapters.to_number(value)
+        if isinstance(value, bool | list | dict) or not abs(number) <= input_adapters.MAX_MAGNITUDE:
             raise BadRowError(f"label {value!r}; expected a number, at most {input_adapters.MAX_MAGNITUDE:g}")
-        return float(value)
+        return number
 
 
 COLUMNS: dict[str, type[LabelColumn]] = {

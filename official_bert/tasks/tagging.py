@@ -1,6 +1,5 @@
 """The task "tagging": tags words. Reads a folder of CoNLL or CoNLL-U files, or a table."""
 
-import abc
 import collections
 import contextlib
 import os
@@ -24,10 +23,13 @@ _PATTERNS = {
 
 
 class TaggingTask(Task):
-    """Base class of tagging tasks. Subclasses read the sentences.
+    """Tags the words in CoNLL or CoNLL-U files of a folder, or in the rows of tables.
+
+    A folder has a file for each split, whose name contains train, dev (or valid) or test. The test file is optional. It
+    can be predicted, and is also scored unless tag_column is "none".
 
     Args:
-        options: The options of the task, such as the window stride.
+        options: The folder or the tables, their columns and the window stride.
         labels: Tags of an existing model, in the order of its logits. None to use the sorted tags of the training data.
 
     Raises:
@@ -36,15 +38,44 @@ class TaggingTask(Task):
 
     head: TaggingSpec
 
-    def __init__(self, options: TaggingOptions | TableOptions, labels: Sequence[str] | None) -> None:
+    def __init__(self, options: TaggingOptions | TableOptions, labels: Sequence[str] | None = None) -> None:
+        self._options = options
         # Bad rows are reported later, when the file is read for training.
         known = labels or conll.collect_tags(self._read_part(TRAIN, BadRows(SKIP, silent=True), None))
         head = options.make_spec(TaggingSpec, labels=tuple(known))
-        super().__init__(TAGGING, head, options if isinstance(options, TableOptions) else None)
+        if isinstance(options, TableOptions):
+            super().__init__(TAGGING, head, options)
+            return
+        super().__init__(TAGGING, head)
+        if options.tag_column == "none":
+            self.eval_splits = ()
+            return
+        self.test_splits = ()
+        with contextlib.suppress(UserError):
+            data_files.find(options.data_dir, TEST, _PATTERNS[TEST])
+            self.test_splits = (TEST,)
+        self.eval_splits = (DEV, *self.test_splits)
 
-    @abc.abstractmethod
     def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
         """Reads the sentences of a split. If `tags` is not None, sentences with other tags are invalid rows."""
+        options = self._options
+        if isinstance(options, TaggingOptions):
+            path = data_files.find(options.data_dir, split, _PATTERNS[split])
+            return conll.read(path, bad_rows, options.tag_column, options.word_column, tags)
+        path = table.get_path(options, split)
+        column = None if split == TEST else options.label_column
+        return conll.read_rows(
+            table.read_rows(options, path, bad_rows), path, bad_rows, options.text_column, column, tags
+        )
+
+    def task_spec(self, max_seq_length: int) -> dict[str, Any]:
+        options, task_spec = self._options, super().task_spec(max_seq_length)
+        if isinstance(options, TableOptions):
+            names = ("columns", "text_column", "label_column")
+            return {**task_spec, "table": {name: getattr(options, name) for name in names}}
+        changed = {"tag_column": options.tag_column, "word_column": options.word_column}
+        default = TaggingOptions()
+        return task_spec | {name: value for name, value in changed.items() if value != getattr(default, name)}
 
     def notes(self) -> list[str]:
         similar = table_labels.find_similar_classes(self.head.labels)
@@ -82,61 +113,3 @@ class TaggingTask(Task):
             lines += ["\t".join(row) for row in zip(*columns, strict=True)] + [""]
         files.write_text(path, "\n".join(lines) + "\n")
         return [path]
-
-
-class FolderTaggingTask(TaggingTask):
-    """Tags the words in CoNLL or CoNLL-U files of a folder.
-
-    The folder has a file for each split, whose name contains train, dev (or valid) or test. The test file is optional.
-    It can be predicted, and is also scored unless tag_column is "none".
-
-    Args:
-        options: The folder, its columns and the window stride.
-        labels: See TaggingTask.
-    """
-
-    def __init__(self, options: TaggingOptions, labels: Sequence[str] | None = None) -> None:
-        self._options = options
-        super().__init__(options, labels)
-        if options.tag_column == "none":
-            self.eval_splits = ()
-        else:
-            self.test_splits = ()
-            with contextlib.suppress(UserError):
-                data_files.find(options.data_dir, TEST, _PATTERNS[TEST])
-                self.test_splits = (TEST,)
-            self.eval_splits = (DEV, *self.test_splits)
-
-    def task_spec(self, max_seq_length: int) -> dict[str, Any]:
-        changed = {name: getattr(self._options, name) for name in ("tag_column", "word_column")}
-        default = TaggingOptions()
-        return super().task_spec(max_seq_length) | {
-            name: value for name, value in changed.items() if value != getattr(default, name)
-        }
-
-    def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
-        path = data_files.find(self._options.data_dir, split, _PATTERNS[split])
-        return conll.read(path, bad_rows, self._options.tag_column, self._options.word_column, tags)
-
-
-class TableTaggingTask(TaggingTask):
-    """Tags the words in the rows of a table.
-
-    Args:
-        options: The files, their columns and the window stride.
-        labels: See TaggingTask.
-    """
-
-    def __init__(self, options: TableOptions, labels: Sequence[str] | None = None) -> None:
-        self._options = options
-        super().__init__(options, labels)
-
-    def task_spec(self, max_seq_length: int) -> dict[str, Any]:
-        remembered = {name: getattr(self._options, name) for name in ("columns", "text_column", "label_column")}
-        return {**super().task_spec(max_seq_length), "table": remembered}
-
-    def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:
-        path = table.get_path(self._options, split)
-        rows = table.read_rows(self._options, path, bad_rows)
-        column = None if split == TEST else self._options.label_column
-        return conll.read_rows(rows, path, bad_rows, self._options.text_column, column, tags)

@@ -113,10 +113,12 @@ def test_python_clients_of_the_docs_are_answered(exported: pathlib.Path, tmp_pat
 
 def test_an_export_that_fails_leaves_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(GraphModel, "signatures", lambda self: {})
-    monkeypatch.setattr(operations, "find_missing", lambda folder, release: ["Softmax"])
+    monkeypatch.setattr(operations, "find_missing", lambda folder: {"2.19": ["Softmax"]})
     message = refusal(export, make_source(CLASSIFICATION), tmp_path / "exports", for_serving="2.19")
     assert "TensorFlow Serving 2.19" in message
     assert "Softmax" in message
+    message = refusal(export, make_source(CLASSIFICATION), tmp_path / "exports", for_serving="2.3")
+    assert "operations of TensorFlow 2.3 are not known; choose from 2.19" in message
     assert list((tmp_path / "exports").iterdir()) == []
 
 

@@ -7,7 +7,7 @@ from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions, TableOptions, TaggingOptions, XnliOptions
 from official_bert.tasks.table import TableTask
-from official_bert.tasks.tagging import FolderTaggingTask, TableTaggingTask
+from official_bert.tasks.tagging import TaggingTask
 from official_bert.tasks.task import Task
 from official_bert.tasks.xnli import XnliTask
 from tests.make import refusal, write_text
@@ -21,14 +21,14 @@ def read(task: Task, path: str):
 def test_the_conll_file_of_the_training_is_read(tmp_path: pathlib.Path):
     path = write_text(tmp_path / "train.txt", "DET a x\nNOUN cat y\n\nDET the x\n")
     options = TaggingOptions(data_dir=str(tmp_path), tag_column="0", word_column=1)
-    task, sentences = read(FolderTaggingTask(options), path)
+    task, sentences = read(TaggingTask(options), path)
     assert [(each.words, each.tags) for each in sentences] == [(("a", "cat"), ("DET", "NOUN")), (("the",), ("DET",))]
     assert task.metrics([(["DET", "NOUN"], [1.0, 1.0]), (["NOUN"], [1.0])], sentences) == {"accuracy": 2 / 3}
 
 
 def test_the_table_of_tags_of_the_training_is_read(tmp_path: pathlib.Path):
     path = write_text(tmp_path / "train.jsonl", '{"words": ["a", "cat"], "ner": ["DET", "NOUN"]}\n')
-    task = TableTaggingTask(TableOptions(train_file=path, text_column="words", label_column="ner"))
+    task = TaggingTask(TableOptions(train_file=path, text_column="words", label_column="ner"))
     _, (sentence,) = read(task, path)
     assert (sentence.words, sentence.tags) == (("a", "cat"), ("DET", "NOUN"))
 
@@ -50,7 +50,7 @@ def test_files_of_glue_xnli_and_tables_are_read_for_their_tasks(task, name, cont
 def test_errors_name_no_flags_of_other_commands(tmp_path: pathlib.Path):
     training = write_text(tmp_path / "train.csv", "title,label\na,x\nb,y\n")
     task = TableTask(TableOptions(train_file=training, text_column="title"))
-    tags = FolderTaggingTask(TaggingOptions(data_dir=str(tmp_path)), ["DET"])
+    tags = TaggingTask(TaggingOptions(data_dir=str(tmp_path)), ["DET"])
     for trained, name, content, message in (
         (task, "a.csv", "text,label\na,x\n", "a.csv, line 1: no column title among text, label"),
         (task, "b.csv", "title,label\na,z\n", "b.csv, line 2: unknown label 'z'"),

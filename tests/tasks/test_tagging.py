@@ -12,15 +12,15 @@ from official_bert.kinds.tagging import spec as head
 from official_bert.kinds.tagging.spec import Sentence, TaggingSpec
 from official_bert.tasks import all_tasks
 from official_bert.tasks.options import TableOptions, TaggingOptions
-from official_bert.tasks.tagging import FolderTaggingTask
+from official_bert.tasks.tagging import TaggingTask
 from official_bert.tasks.task import DEV, TEST, Task
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows
 from tests.make import list_rows, refusal, write_rows, write_text
 
 
-def make_folder_task(folder: pathlib.Path, labels: Sequence[str] | None = None, **options: Any) -> FolderTaggingTask:
-    return FolderTaggingTask(TaggingOptions(data_dir=str(folder), **options), labels)
+def make_folder_task(folder: pathlib.Path, labels: Sequence[str] | None = None, **options: Any) -> TaggingTask:
+    return TaggingTask(TaggingOptions(data_dir=str(folder), **options), labels)
 
 
 def make_table_task(train_file: str, **options: Any) -> Task:
@@ -95,13 +95,13 @@ def test_words_without_tags_are_predicted_by_a_model_that_is_there(tmp_path: pat
 def split(words: Sequence[Sequence[str]], tokenizer: Any, max_seq_length: int, stride: int | None = None) -> list[Any]:
     """Returns the windows of sentences with their rows."""
     sentences = [Sentence(tuple(each), None, number) for number, each in enumerate(words, 1)]
-    features = head.featurize(sentences, tokenizer, max_seq_length, (), stride)
+    features = TaggingSpec(doc_stride=stride).featurize(sentences, tokenizer, max_seq_length)
     return list_rows(features, head.list_windows(features))
 
 
 def test_the_first_piece_of_each_word_is_labelled(tokenizer: FastTokenizer):
     sentence = Sentence(("the", "unaffable", "\u200b", "cat", "sunning"), ("D", "A", "X", "N", "N"), 1)
-    features = head.featurize([sentence], tokenizer, 30, ["A", "D", "N", "X"])
+    features = TaggingSpec(labels=("A", "D", "N", "X")).featurize([sentence], tokenizer, 30)
     tokens = tokenizer.convert_ids_to_tokens(features.input_ids.tolist())
     assert tokens == "[CLS] the un ##aff ##able [UNK] cat sun ##n ##ing [SEP]".split()
     no = NO_LABEL
@@ -124,22 +124,25 @@ def test_every_word_is_tagged_once_and_none_is_cut(words: list[str], length: int
 
 
 def test_tags_come_from_the_window_that_owns_the_word(tokenizer: FastTokenizer):
-    windows = split([["the", "unaffable", "cat", "sat", "on", "the", "mat"], ["dog"]], tokenizer, 6)
+    words = ("the", "unaffable", "cat", "sat", "on", "the", "mat")
+    sentences = [Sentence(words, None, 1), Sentence(("dog",), None, 2)]
+    spec = TaggingSpec(labels=tuple(f"tag {number}" for number in range(8)))
+    features = spec.featurize(sentences, tokenizer, 6)
+    windows = head.list_windows(features)
     assert len(windows) > 3
-    labels = [f"tag {number}" for number in range(8)]
     logits = [np.full((9, 8), 5.0, np.float32) for _ in windows]  # positions without a word are never read
     for window, scores in zip(windows, logits, strict=True):
         for word, position in zip(window.words, window.positions, strict=True):
             scores[position] = 0.0
             scores[position, word] = np.log(7.0)
-    (tags, certainties), (other_tags, _) = head.decode_tags([7, 1], windows, logits, labels)
-    assert (tags, other_tags) == (labels[:7], labels[:1])
+    (tags, certainties), (other_tags, _) = spec.decode(logits, features, sentences)
+    assert (tags, other_tags) == ([*spec.labels[:7]], ["tag 0"])
     assert certainties == pytest.approx([0.5] * 7)
 
 
 def test_sentences_without_tags_have_no_targets(tokenizer: FastTokenizer):
     sentences = [Sentence(("the", "unaffable", "cat", "sat", "on"), None, 1), Sentence(("dog",), None, 7)]
-    features = head.featurize(sentences, tokenizer, 6, ())
+    features = TaggingSpec().featurize(sentences, tokenizer, 6)
     assert features.targets == {}
     assert features.details[EXAMPLE].tolist() == [window.sentence for window in head.list_windows(features)]
     assert len(features) > 2
@@ -161,7 +164,7 @@ def test_a_word_that_just_fits_is_not_cut(length: int, is_truncated: bool, token
 
 def test_the_margin_of_a_sentence_is_the_least_of_all_its_windows(tokenizer: FastTokenizer):
     sentences = [Sentence(tuple("abcdefgh"), None, 1)]
-    features = head.featurize(sentences, tokenizer, 6, ())
+    features = TaggingSpec().featurize(sentences, tokenizer, 6)
     assert len(features) > 1
     for least in range(len(features)):
         outputs = [np.tile(np.float32([0.0, 0.1 if least == row else 5.0]), (6, 1)) for row in range(len(features))]

@@ -38,8 +38,6 @@ class ClassificationSpec(LabelSpec):
         " with the largest probability minus its threshold. It is empty if its probability is below "
         "min_confidence."
     )
-    required_settings: ClassVar[tuple[str, ...]] = ("labels",)
-    best_metric: ClassVar[str] = "accuracy"
     discrete_outputs: ClassVar[tuple[str, ...]] = ("label",)
     is_single_label: ClassVar[bool] = True
     answer_dtypes: ClassVar[Mapping[str, Any]] = {
@@ -50,10 +48,6 @@ class ClassificationSpec(LabelSpec):
     }
 
     min_confidence: float = 0.0
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return super().settings | ({"min_confidence": self.min_confidence} if self.min_confidence else {})
 
     @property
     def score_names(self) -> tuple[str, ...]:
@@ -145,8 +139,7 @@ class ClassificationSpec(LabelSpec):
         return {
             "label": self.prediction_names(predictions),
             "probability": self._take_probabilities(predictions).tolist(),
-            "labels": [list(self.labels)] * len(predictions),
-            "probabilities": [row.tolist() for row in predictions],
+            **super().named_answers(predictions, examples),
         }
 
     def margins(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> list[float]:
@@ -185,5 +178,5 @@ class ClassificationSpec(LabelSpec):
         expected = np.array([example.label for example in examples])
         return scores.two_class_scores(predictions, np.array(self.predicted_labels(predictions)), expected)
 
-    def soft_targets(self, targets: Array, classes: int) -> Array:
-        return targets if targets.ndim == 2 else np.asarray(np.eye(classes)[targets])
+    def soft_targets(self, targets: Array) -> Array:
+        return targets if targets.ndim == 2 else np.asarray(np.eye(len(self.labels))[targets])

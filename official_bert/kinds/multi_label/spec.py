@@ -14,7 +14,7 @@ from official_bert.kinds import class_labels, input_adapters, probabilities, sco
 from official_bert.kinds.class_labels import BALANCED
 from official_bert.kinds.features import LABELS, Array, Features, Outputs
 from official_bert.kinds.names import MULTI_LABEL
-from official_bert.kinds.spec import Decisions
+from official_bert.kinds.spec import UNSTORED, Decisions
 from official_bert.kinds.text_spec import LabelSpec, TextExample
 
 
@@ -35,8 +35,6 @@ class MultiLabelSpec(LabelSpec):
         "Average the logits over the windows, divide them by temperature and apply the sigmoid. The labels are the"
         " classes whose probabilities are above their thresholds, or above 0.5."
     )
-    required_settings: ClassVar[tuple[str, ...]] = ("labels",)
-    best_metric: ClassVar[str] = "f1_micro"
     score_names: ClassVar[tuple[str, ...]] = ("f1_micro", "f1_macro", "exact_match")
     discrete_outputs: ClassVar[tuple[str, ...]] = ("predicted",)
     answer_dtypes: ClassVar[Mapping[str, Any]] = {
@@ -45,7 +43,7 @@ class MultiLabelSpec(LabelSpec):
         "predicted": np.bool_,
     }
 
-    positive_weights: tuple[float, ...] = ()
+    positive_weights: tuple[float, ...] = dataclasses.field(default=(), metadata=UNSTORED)
 
     rescale = staticmethod(probabilities.rescale_sigmoid)
 
@@ -114,7 +112,7 @@ class MultiLabelSpec(LabelSpec):
                 f"{name} is {input_adapters.format_value(row)}, which contains a class twice; expected distinct "
                 "classes, or a NumPy array with 0 or 1 for each class"
             )
-        return tuple(numbers)
+        return tuple(sorted(numbers))
 
     def is_label_row(self, value: Any) -> bool:
         return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
@@ -142,11 +140,7 @@ class MultiLabelSpec(LabelSpec):
         return ", ".join(self.labels[number] for number in label) or "(none)"
 
     def named_answers(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, list[Any]]:
-        return {
-            "labels": [list(self.labels)] * len(predictions),
-            "probabilities": [row.tolist() for row in predictions],
-            "predicted": self.are_predicted(predictions).tolist(),
-        }
+        return super().named_answers(predictions, examples) | {"predicted": self.are_predicted(predictions).tolist()}
 
     def margins(self, outputs: Outputs, features: Features, examples: Sequence[TextExample]) -> list[float]:
         distances = np.abs(self.decode(outputs, features, examples) - np.array(self.thresholds or 0.5))
@@ -166,13 +160,12 @@ class MultiLabelSpec(LabelSpec):
         return float(min(np.maximum(prediction, 1.0 - prediction)))
 
     def scores(self, predictions: Array, examples: Sequence[TextExample]) -> dict[str, float]:
-        predicted, expected = self.predicted_labels(predictions), [example.label for example in examples]
-        rows, expected_rows = self.targets(predicted), self.targets(expected)
+        predicted, expected = self.are_predicted(predictions), self.targets([example.label for example in examples]) > 0
         return {
-            "f1_micro": scores.f1(rows, expected_rows, average="micro"),
-            "f1_macro": scores.f1(rows, expected_rows, average="macro"),
-            "exact_match": float(np.mean([a == b for a, b in zip(predicted, expected, strict=True)])),
+            "f1_micro": scores.f1(predicted, expected, average="micro"),
+            "f1_macro": scores.f1(predicted, expected, average="macro"),
+            "exact_match": float((predicted == expected).all(axis=1).mean()),
         }
 
-    def soft_targets(self, targets: Array, classes: int) -> Array:
+    def soft_targets(self, targets: Array) -> Array:
         return targets

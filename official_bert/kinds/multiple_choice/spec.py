@@ -39,11 +39,11 @@ class MultipleChoiceSpec(KindSpec):
 
     kind: ClassVar[str] = MULTIPLE_CHOICE
     decoding: ClassVar[str] = "Apply softmax to the logits of the choices. The choice is the most probable one."
-    best_metric: ClassVar[str] = "accuracy"
     score_names: ClassVar[tuple[str, ...]] = ("accuracy",)
     discrete_outputs: ClassVar[tuple[str, ...]] = ("choice",)
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"choice": np.int32, "probabilities": np.float32}
     required_settings: ClassVar[tuple[str, ...]] = ("num_choices",)
+    text_inputs: ClassVar[tuple[str, ...]] = ("prompt", "endings")
 
     pair: bool = True
     num_choices: int = NUM_CHOICES
@@ -76,10 +76,6 @@ class MultipleChoiceSpec(KindSpec):
             examples.append(Example(input_adapters.to_texts([prompt], f"x[{number}]")[0], tuple(texts), label))
         return examples
 
-    @property
-    def text_inputs(self) -> tuple[str, ...]:
-        return ("prompt", "endings")
-
     def synthetic_texts(self, texts: SyntheticTexts, max_seq_length: int) -> dict[str, list[Any]]:
         prompts, seconds = zip(*texts.pairs(max_seq_length - 3), strict=True)
         count = len(seconds)
@@ -111,9 +107,6 @@ class MultipleChoiceSpec(KindSpec):
             choices=self.num_choices,
             is_truncated=np.any(features.is_truncated.reshape(-1, self.num_choices), axis=1),
         )
-
-    def blank_targets(self, tokens: int) -> dict[str, Array]:
-        return {LABELS: np.zeros(1, np.int32)}
 
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[Example]) -> Array:
         return softmax(np.asarray(outputs, np.float64).reshape(-1, self.num_choices))

@@ -53,6 +53,8 @@ class QuestionAnsweringSpec(KindSpec):
     has_own_scores: ClassVar[bool] = True
     reads_windows: ClassVar[bool] = True
     default_max_seq_length: ClassVar[int] = 384
+    stores_defaults: ClassVar[bool] = True
+    text_inputs: ClassVar[tuple[str, ...]] = ("question", "context")
     discrete_outputs: ClassVar[tuple[str, ...]] = ("answer", "start", "end", "probability")
     answer_dtypes: ClassVar[Mapping[str, Any]] = {
         "answer": object,
@@ -63,31 +65,16 @@ class QuestionAnsweringSpec(KindSpec):
     }
 
     pair: bool = True
-    version_2: bool = False  # whether a context may hold no answer, as in SQuAD v2.0
-    null_score_diff_threshold: float = 0.0  # how far "no answer" must score above the best answer
     doc_stride: int = 128  # tokens from one window of a long context to the next
     max_query_length: int = 64  # tokens of a question that are kept
     max_answer_length: int = 30  # tokens of the longest answer
     n_best_size: int = 20  # number of the best starts and of the best ends that are combined
-
-    @property
-    def best_metric(self) -> str:
-        return "best_f1" if self.version_2 else "f1"
+    version_2: bool = False  # whether a context may hold no answer, as in SQuAD v2.0
+    null_score_diff_threshold: float = 0.0  # how far "no answer" must score above the best answer
 
     @property
     def score_names(self) -> tuple[str, ...]:
         return ("best_f1", "best_exact", "f1", "exact") if self.version_2 else ("f1", "exact_match")
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {
-            "doc_stride": self.doc_stride,
-            "max_query_length": self.max_query_length,
-            "max_answer_length": self.max_answer_length,
-            "n_best_size": self.n_best_size,
-            "version_2": self.version_2,
-            "null_score_diff_threshold": self.null_score_diff_threshold,
-        }
 
     def examples(self, x: Any, y: Any) -> list[Question]:
         texts, contexts = input_adapters.to_pairs(x)
@@ -120,10 +107,6 @@ class QuestionAnsweringSpec(KindSpec):
         if start < 0 or context[start : start + len(text)] != text:
             raise UserError(f"y[{number}] is {answer!r}, which is not in the context at this position")
         return (Answer(text, start),)
-
-    @property
-    def text_inputs(self) -> tuple[str, ...]:
-        return ("question", "context")
 
     def synthetic_texts(self, texts: SyntheticTexts, max_seq_length: int) -> dict[str, list[Any]]:
         rows = texts.questions(max_seq_length - 3, self.max_query_length)

@@ -55,6 +55,9 @@ def f1_version_2(prediction: str, answer: str) -> float:
     return f1(prediction, answer)
 
 
+_MEASURES = {"exact": exact_match, "f1": f1_version_2}  # of SQuAD v2.0
+
+
 def score_version_1(questions: Sequence[Question], answers: Mapping[str, str]) -> dict[str, float]:
     """Returns the scores of SQuAD v1.1, exact_match and f1, from 0 to 100.
 
@@ -98,19 +101,18 @@ def score_version_2(
     Raises:
         UserError: If it is unknown whether a question has answers.
     """
-    exact, overlap = (
-        _score_by_question(questions, answers, exact_match),
-        _score_by_question(questions, answers, f1_version_2),
-    )
+    scores = {name: _score_by_question(questions, answers, measure) for name, measure in _MEASURES.items()}
+    ids = {question.id for question in questions}
     answerable = {question.id for question in questions if question.answers}
-    result = _average_scores("", exact, overlap, set(exact))
-    if answerable:
-        result |= _average_scores("HasAns_", exact, overlap, answerable)
-    if unanswerable := set(exact) - answerable:
-        result |= _average_scores("NoAns_", exact, overlap, unanswerable)
+    result: dict[str, float] = {}
+    for prefix, some in (("", ids), ("HasAns_", answerable), ("NoAns_", ids - answerable)):
+        if some or not prefix:
+            for name, values in scores.items():
+                result[f"{prefix}{name}"] = 100 * sum(values[each] for each in some) / max(len(some), 1)
+            result[f"{prefix}total"] = len(some)
     if null_score_differences is not None:
         candidates = answers if best_answers is None else best_answers
-        for name, measure in (("exact", exact_match), ("f1", f1_version_2)):
+        for name, measure in _MEASURES.items():
             result[f"best_{name}"], result[f"best_{name}_thresh"] = find_best_threshold(
                 _score_by_question(questions, candidates, measure), answerable, candidates, null_score_differences
             )
@@ -171,13 +173,3 @@ def _list_right_answers(question: Question) -> list[str]:
             f"question {question.id} has no correct answers to compare with; evaluate on a file with answers"
         )
     return [answer.text for answer in question.answers]
-
-
-def _average_scores(
-    prefix: str, exact: Mapping[str, float], overlap: Mapping[str, float], ids: set[str]
-) -> dict[str, float]:
-    return {
-        f"{prefix}exact": 100 * sum(exact[name] for name in ids) / max(len(ids), 1),
-        f"{prefix}f1": 100 * sum(overlap[name] for name in ids) / max(len(ids), 1),
-        f"{prefix}total": len(ids),
-    }

@@ -20,7 +20,6 @@ class RegressionSpec(TextSpec):
 
     kind: ClassVar[str] = REGRESSION
     decoding: ClassVar[str] = "The value is the logit, averaged over the windows."
-    best_metric: ClassVar[str] = "pearson"
     score_names: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_absolute_error")
     is_value: ClassVar[bool] = True
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"value": np.float32}
@@ -64,5 +63,5 @@ class RegressionSpec(TextSpec):
             "mean_absolute_error": float(np.abs(predicted - expected).mean()),
         }
 
-    def soft_targets(self, targets: Array, classes: int) -> Array:
+    def soft_targets(self, targets: Array) -> Array:
         return targets[:, None]

@@ -10,6 +10,8 @@ import collections
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from official_bert.kinds.scores import class_scores
+
 Entity = tuple[str, int, int]
 
 _OUTSIDE = "O"
@@ -133,8 +135,5 @@ def accuracy(right: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]])
 
 def _measures(prefix: str, counts: Sequence[int]) -> dict[str, float]:
     right, predicted, both = counts
-    return {
-        f"{prefix}precision": both / predicted if predicted else 0.0,
-        f"{prefix}recall": both / right if right else 0.0,
-        f"{prefix}f1": 2 * both / (right + predicted) if both else 0.0,
-    }
+    scores = class_scores(both, predicted, right)
+    return {f"{prefix}{name}": scores[name] for name in ("precision", "recall", "f1")}

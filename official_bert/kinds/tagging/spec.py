@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from official_bert.errors import UserError
 from official_bert.kinds import class_labels, input_adapters
-from official_bert.kinds.features import EXAMPLE, LABELS, NO_LABEL, Array, Features, Outputs, concatenate_rows
+from official_bert.kinds.features import EXAMPLE, LABELS, NO_LABEL, Features, Outputs, concatenate_rows
 from official_bert.kinds.names import TAGGING
 from official_bert.kinds.probabilities import compute_margins, softmax
 from official_bert.kinds.spec import KindSpec, Outcome
@@ -114,20 +113,12 @@ class TaggingSpec(KindSpec):
         return entity_scores.detect_scheme(self.labels)
 
     @property
-    def best_metric(self) -> str:
-        return "f1" if self.scheme else "accuracy"
-
-    @property
     def score_names(self) -> tuple[str, ...]:
         return ("f1", "precision", "recall", "accuracy") if self.scheme else ("accuracy",)
 
     @property
     def has_own_scores(self) -> bool:
         return bool(self.scheme)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {"doc_stride": self.doc_stride} if self.doc_stride else {}
 
     def examples(self, x: Any, y: Any) -> list[Sentence]:
         rows = input_adapters.to_list(x)
@@ -204,7 +195,54 @@ class TaggingSpec(KindSpec):
         return margins
 
     def featurize(self, examples: Sequence[Sentence], tokenizer: FullTokenizer, max_seq_length: int) -> Features:
-        return featurize(examples, tokenizer, max_seq_length, self.labels, self.doc_stride)
+        """Splits sentences into windows of whole words, and returns the model's inputs for all windows in order.
+
+        Each window is [CLS] tokens of whole words [SEP]. They have targets only if all sentences have tags. The target
+        of a tag that is not in `labels` is NO_LABEL.
+
+        Args:
+            examples: The sentences.
+            tokenizer: Splits words into tokens. A word without tokens (a control character) becomes [UNK]. A word with
+                more tokens than a window is truncated.
+            max_seq_length: Maximum number of tokens of a window, including [CLS] and [SEP].
+
+        Raises:
+            UserError: If max_seq_length leaves no room for a word.
+        """
+        room = max_seq_length - 2
+        if room < 1:
+            raise UserError(f"max_seq_length={max_seq_length} leaves no room for a word between [CLS] and [SEP]")
+        cls, sep, unk = tokenizer.convert_tokens_to_ids([CLS, SEP, UNK])
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        known: dict[str, list[int]] = {}
+        rows, indices, is_truncated = [], [], []
+        marks = [np.zeros((2, 0), np.int32)]  # the index of the word that is tagged at each token, and its tag
+        for number, sentence in enumerate(examples):
+            for word in set(sentence.words) - known.keys():
+                known[word] = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word)) or [unk]
+            is_truncated.append(any(len(known[word]) > room for word in sentence.words))
+            pieces = [known[word][:room] for word in sentence.words]
+            starts = np.cumsum([0, *map(len, pieces)]).tolist()  # of each word's pieces, and the end
+            spans = truncation.build_word_windows(starts, room, self.doc_stride or max(room // 2, 1))
+            owners = truncation.assign_tokens([(starts[first], starts[last]) for first, last in spans], starts[-1])
+            for index, (first, last) in enumerate(spans):
+                ids = pairs.join(cls, sep, list(itertools.chain.from_iterable(pieces[first:last])))[0]
+                marks.append(np.full((2, len(ids)), NO_LABEL, np.int32))
+                for place in range(first, last):
+                    if owners[starts[place]] == index:
+                        tag = numbers.get(sentence.tags[place], NO_LABEL) if sentence.tags else NO_LABEL
+                        marks[-1][:, 1 + starts[place] - starts[first]] = place, tag
+                rows.append(np.array(ids, np.int32))
+                indices.append(number)
+        words, tags = np.concatenate(marks, axis=1)
+        are_known = all(sentence.tags is not None for sentence in examples)
+        return concatenate_rows(
+            rows,
+            [np.zeros_like(ids) for ids in rows],
+            {LABELS: tags} if are_known else {},
+            {EXAMPLE: np.array(indices, np.int64), _WORD: words},
+            is_truncated=is_truncated,
+        )
 
     def describe_truncation(self, num_truncated: int, num_examples: int, max_seq_length: int) -> str | None:
         if not num_truncated:
@@ -214,12 +252,14 @@ class TaggingSpec(KindSpec):
             "rest was left out (max_seq_length)"
         )
 
-    def blank_targets(self, tokens: int) -> dict[str, Array]:
-        return {LABELS: np.zeros(tokens, np.int32)}
-
     def decode(self, outputs: Outputs, features: Features, examples: Sequence[Sentence]) -> list[Tagged]:
-        counts = [len(each.words) for each in examples]
-        return decode_tags(counts, list_windows(features), outputs, self.labels)
+        tagged: list[Tagged] = [([""] * len(each.words), [0.0] * len(each.words)) for each in examples]
+        for window, logits in zip(list_windows(features), outputs, strict=True):
+            tags, probabilities = tagged[window.sentence]
+            for word, row in zip(window.words, softmax(logits[window.positions].astype(np.float64)), strict=True):
+                best = int(np.argmax(row))
+                tags[word], probabilities[word] = self.labels[best], float(row[best])
+        return tagged
 
     def scores(self, predictions: Sequence[Tagged], examples: Sequence[Sentence]) -> dict[str, float]:
         expected, predicted = [each.tags or () for each in examples], [tags for tags, _ in predictions]
@@ -265,87 +305,6 @@ def join_words(sentence: Sentence) -> Sentence:
     starts = tuple(itertools.accumulate((length + 1 for length in lengths), initial=0))[:-1]
     ends = tuple(start + length for start, length in zip(starts, lengths, strict=True))
     return dataclasses.replace(sentence, text=" ".join(sentence.words), starts=starts, ends=ends)
-
-
-def featurize(
-    sentences: Sequence[Sentence],
-    tokenizer: FullTokenizer,
-    max_seq_length: int,
-    labels: Sequence[str],
-    stride: int | None = None,
-) -> Features:
-    """Splits sentences into windows of whole words, and returns the model's inputs for all windows in order.
-
-    Each window is [CLS] tokens of whole words [SEP]. They have targets only if all sentences have tags.
-
-    Args:
-        sentences: The sentences. The target of tags that are not in `labels` is NO_LABEL.
-        tokenizer: Splits words into tokens. A word without tokens (a control character) becomes [UNK]. A word with more
-            tokens than a window is truncated.
-        max_seq_length: Maximum number of tokens of a window, including [CLS] and [SEP].
-        labels: The tags, in the order of the logits.
-        stride: Approximate number of tokens between the starts of two windows. Defaults to half of a window.
-
-    Raises:
-        UserError: If max_seq_length leaves no room for a word.
-    """
-    room = max_seq_length - 2
-    if room < 1:
-        raise UserError(f"max_seq_length={max_seq_length} leaves no room for a word between [CLS] and [SEP]")
-    cls, sep, unk = tokenizer.convert_tokens_to_ids([CLS, SEP, UNK])
-    numbers = {label: number for number, label in enumerate(labels)}
-    known: dict[str, list[int]] = {}
-    rows, indices, is_truncated = [], [], []
-    marks = [np.zeros((2, 0), np.int32)]  # the index of the word that is tagged at each token, and its tag
-    for number, sentence in enumerate(sentences):
-        for word in set(sentence.words) - known.keys():
-            known[word] = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word)) or [unk]
-        is_truncated.append(any(len(known[word]) > room for word in sentence.words))
-        pieces = [known[word][:room] for word in sentence.words]
-        starts = np.cumsum([0, *map(len, pieces)]).tolist()  # of each word's pieces, and the end
-        spans = truncation.build_word_windows(starts, room, stride or max(room // 2, 1))
-        owners = truncation.assign_tokens([(starts[first], starts[last]) for first, last in spans], starts[-1])
-        for index, (first, last) in enumerate(spans):
-            ids = pairs.join(cls, sep, list(itertools.chain.from_iterable(pieces[first:last])))[0]
-            marks.append(np.full((2, len(ids)), NO_LABEL, np.int32))
-            for place in range(first, last):
-                if owners[starts[place]] == index:
-                    tag = numbers.get(sentence.tags[place], NO_LABEL) if sentence.tags else NO_LABEL
-                    marks[-1][:, 1 + starts[place] - starts[first]] = place, tag
-            rows.append(np.array(ids, np.int32))
-            indices.append(number)
-    words, tags = np.concatenate(marks, axis=1)
-    are_known = all(sentence.tags is not None for sentence in sentences)
-    return concatenate_rows(
-        rows,
-        [np.zeros_like(ids) for ids in rows],
-        {LABELS: tags} if are_known else {},
-        {EXAMPLE: np.array(indices, np.int64), _WORD: words},
-        is_truncated=is_truncated,
-    )
-
-
-def decode_tags(
-    num_words: Sequence[int],
-    windows: Sequence[Window],
-    logits: Sequence[npt.NDArray[np.float32]],
-    labels: Sequence[str],
-) -> list[Tagged]:
-    """Returns the most probable tag of each word and its probability, for each sentence.
-
-    Args:
-        num_words: Number of words of each sentence.
-        windows: The windows of all sentences.
-        logits: Logits of each window, [S or more, C].
-        labels: The tags, in the order of the logits.
-    """
-    tagged: list[Tagged] = [([""] * count, [0.0] * count) for count in num_words]
-    for window, rows in zip(windows, logits, strict=True):
-        tags, probabilities = tagged[window.sentence]
-        for word, row in zip(window.words, softmax(rows[window.positions].astype(np.float64)), strict=True):
-            best = int(np.argmax(row))
-            tags[word], probabilities[word] = labels[best], float(row[best])
-    return tagged
 
 
 def list_windows(features: Features) -> list[Window]:

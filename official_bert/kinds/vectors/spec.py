@@ -17,7 +17,7 @@ from official_bert.kinds import input_adapters, text_spec
 from official_bert.kinds import scores as score_functions
 from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
 from official_bert.kinds.names import COSINE, OBJECTIVES, RANKING, TRIPLET, VECTORS
-from official_bert.kinds.spec import KindSpec, Outcome
+from official_bert.kinds.spec import UNSTORED, KindSpec, Outcome
 from official_bert.kinds.text_spec import TextExample
 from official_bert.kinds.vectors import retrieval
 from official_bert.modeling.choices import MEAN
@@ -59,6 +59,7 @@ class VectorSpec(KindSpec):
     supports_sample_weight: ClassVar[bool] = False
     has_head: ClassVar[bool] = False
     has_own_scores: ClassVar[bool] = True
+    stores_defaults: ClassVar[bool] = True
     answer_dtypes: ClassVar[Mapping[str, Any]] = {"vector": np.float32}
 
     pooling: str = MEAN
@@ -69,7 +70,7 @@ class VectorSpec(KindSpec):
     margin: float = 5.0
     dimensions: tuple[int, ...] = ()
     score_range: tuple[float, ...] = (0.0, 1.0)
-    graded: bool | None = None
+    graded: bool | None = dataclasses.field(default=None, metadata=UNSTORED)
 
     def check(self, width: int) -> None:
         """Raises a UserError if a setting is invalid.
@@ -126,17 +127,6 @@ class VectorSpec(KindSpec):
     @property
     def needs_labels(self) -> bool:
         return self.objective == COSINE
-
-    @property
-    def pooling_settings(self) -> dict[str, Any]:
-        return {"pooling": self.pooling, "layers": list(self.layers), "normalize": self.normalize}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.pooling_settings | {
-            "objective": self.objective, "scale": self.scale, "margin": self.margin,
-            "dimensions": list(self.dimensions), "score_range": list(self.score_range),
-        }  # fmt: skip
 
     def collect_texts(self, examples: Sequence[VectorExample]) -> dict[str, list[Any]]:
         return {"text": [example.texts[0] for example in examples]}
