@@ -1,6 +1,11 @@
 """Specs work without TensorFlow and Keras."""
 
+import numpy as np
+
 from official_bert.kinds.all_kinds import SPECS
+from official_bert.kinds.multi_label.spec import MultiLabelSpec
+from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
+from official_bert.kinds.vectors.spec import VectorSpec
 from tests.make import run_python
 from tests.test_structure import NAMES, find_reachable, list_imports
 
@@ -24,3 +29,21 @@ def test_specs_are_used_where_tensorflow_and_keras_cannot_be_imported():
     assert len(modules) > 15
     for name in modules:  # imports within functions, too
         assert not {module.split(".")[0] for module in list_imports(NAMES[name])} & FRAMEWORKS, name
+
+
+def test_task_json_has_the_settings_that_predictions_depend_on():
+    trained = MultiLabelSpec(labels=("a", "b"), positive_weights=(1.0, 2.0), thresholds=(0.5, 0.3))
+    assert trained.settings == {"thresholds": [0.5, 0.3]}
+    answers = {"max_query_length": 64, "max_answer_length": 30, "n_best_size": 20, "null_score_diff_threshold": 0.0}
+    assert QuestionAnsweringSpec().settings == {"doc_stride": 128, "version_2": False, **answers}
+    assert {"pooling", "layers", "normalize"} < VectorSpec().settings.keys()
+    assert "graded" not in VectorSpec(graded=True).settings
+
+
+def test_the_order_of_the_labels_of_a_text_has_no_meaning():
+    spec = MultiLabelSpec(labels=("a", "b", "c"))
+    (example,) = spec.examples(["x"], [["c", "a"]])
+    assert example.label == (0, 2)
+    predictions = np.array([[0.9, 0.1, 0.8]])
+    assert spec.scores(predictions, [example])["exact_match"] == 1.0
+    assert spec.outcomes(predictions, [example])[0].correct

@@ -55,6 +55,7 @@ def test_other_names_of_columns_and_texts_to_predict(tmp_path):
     task = create_task(tmp_path, "title,head,body\nt,h,b\nu,h,c\n", predict_file=predict_file, **names)
     assert task.read(TRAIN, BadRows())[0].texts == ("t", "h b")
     assert [example.texts for example in task.read(TEST, BadRows())] == [("x",), ("y",)]
+    assert (task.eval_splits, task.test_splits) == ((), (TEST,))
     (path,) = task.write_predictions(str(tmp_path), TEST, np.eye(2), task.read(TEST, BadRows()))
     assert np.load(path).dtype == np.float32
 

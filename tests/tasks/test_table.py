@@ -68,6 +68,16 @@ def test_rows_of_parquet_and_csv_have_their_numbers_as_ids(tmp_path):
     assert [each.id for each in read(path)] == ["2", "5"]
 
 
+def test_only_rows_outside_of_the_training_data_are_named_by_a_column_id(tmp_path):
+    path = write_text(tmp_path / "train.csv", "id,text,label\nq7,a,x\nq9,b,y\n")
+    task = make_task(path, eval_file=path)
+    assert (task.eval_splits, task.test_splits) == (("dev",), ())
+    ids = {split: [each.id for each in task.read(split, BadRows())] for split in ("train", "dev")}
+    assert ids == {"train": ["2", "3"], "dev": ["q7", "q9"]}
+    by_text = make_task(path, eval_file=path, text_column="id").read("dev", BadRows())
+    assert [each.id for each in by_text] == ["2", "3"]
+
+
 def test_a_trained_model_keeps_the_names_of_its_classes(tmp_path):
     task = make_task(write_text(tmp_path / "train.csv", "text,label\na,1.0\nb,2\n"), labels=["1.0", "2.0"])
     assert [example.label for example in task.read("train", BadRows())] == [0, 1]
