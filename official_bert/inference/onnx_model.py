@@ -9,7 +9,7 @@ import numpy as np
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
 from official_bert.inference import exports
-from official_bert.inference.predictor import PARALLEL_BATCHES, SpecPredictor
+from official_bert.inference.predictor import PARALLEL_BATCHES, STRING, Signature, SpecPredictor, Tensor
 from official_bert.kinds.all_kinds import create_spec
 from official_bert.kinds.features import (
     Array,
@@ -20,6 +20,7 @@ from official_bert.kinds.features import (
     padded_inputs,
     row_lengths,
 )
+from official_bert.kinds.names import DEFAULT_SIGNATURE
 from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import extras, files
@@ -64,7 +65,7 @@ class OnnxPredictor(SpecPredictor):
         self._inputs = [each.name for each in self._session.get_inputs()]
         self._outputs = [each.name for each in self._session.get_outputs()]
         try:
-            _ = self.signatures  # Answers an example.
+            self.signatures = self._describe_signatures()
         except KeyError as error:
             raise UserError(
                 f"{os.path.join(folder, exports.ONNX_FILE)} has the outputs {', '.join(self._outputs)}, but a model of "
@@ -79,6 +80,22 @@ class OnnxPredictor(SpecPredictor):
         map_batches = map if self._pool is None or len(batches) == 1 else self._pool.map
         inputs = [padded_inputs(features, batch, self.max_seq_length, multiple=1) for batch in batches]
         return collect_outputs(features, zip(batches, map_batches(self._run_session, inputs), strict=True))
+
+    def _describe_signatures(self) -> dict[str, Signature]:
+        """Returns the inputs and outputs of the only signature. An example text is answered to find the outputs."""
+        choices = self.spec.num_choices
+        inputs = {
+            name: Tensor(STRING, (None, choices) if name == "endings" else (None,))
+            for name in sorted(self.spec.text_inputs)
+        }
+        example = {
+            name: np.full([size or 1 for size in each.shape or ()], "a", object) for name, each in inputs.items()
+        }
+        outputs = {
+            name: Tensor(STRING if value.dtype == object else value.dtype.name, (None,) * value.ndim)
+            for name, value in self.run(example).items()
+        }
+        return {DEFAULT_SIGNATURE: Signature(inputs, outputs)}
 
     def _run_session(self, inputs: dict[str, Array]) -> Any:
         values = self._session.run(self._outputs, {name: inputs[name].astype(np.int64) for name in self._inputs})

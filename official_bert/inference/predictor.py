@@ -9,7 +9,6 @@ B texts, N endings of multiple choice, R rows (texts, or windows of long texts)
 
 import abc
 import dataclasses
-import functools
 import re
 import sys
 from collections.abc import Hashable, Mapping, Sequence
@@ -128,6 +127,7 @@ class Predictor(abc.ABC):
     Attributes:
         folder: The folder of the export's version. Empty for a model that is not exported.
         metadata: The export's metadata. Empty for a SavedModel of another tool, and for a model that is not exported.
+        signatures: The inputs and outputs of each signature, by name. Not set for a model that is not exported.
         has_even_speed: Whether texts of equal length always take about the same time. In TensorFlow, the first batch of
             a new shape takes longer.
         quick_bytes: Up to this number of bytes of text, `prepare` and `finish` take so little time that the server
@@ -137,19 +137,10 @@ class Predictor(abc.ABC):
 
     folder: str = ""
     metadata: Mapping[str, Any] = {}
+    signatures: Mapping[str, Signature]
     has_even_speed: ClassVar[bool] = False
     quick_bytes = sys.maxsize
     parallel_batches = PARALLEL_BATCHES
-
-    @property
-    @abc.abstractmethod
-    def signatures(self) -> Mapping[str, Signature]:
-        """The inputs and outputs of each signature, by signature name."""
-
-    @property
-    def inputs(self) -> list[str]:
-        """The names of the text inputs that `run` takes."""
-        return list(self.signatures[DEFAULT_SIGNATURE].inputs)
 
     @property
     def kind(self) -> str:
@@ -161,7 +152,7 @@ class Predictor(abc.ABC):
         """Returns the model's answers to texts: an array [B, ...] for each output name.
 
         Args:
-            columns: An array of texts for each of `inputs`: [B], or [B, N] for the endings of multiple choice.
+            columns: An array of texts for each text input: [B], or [B, N] for the endings of multiple choice.
             batch_size: Maximum number of rows per batch. Rows are sorted by length. None means a single batch, or the
                 size that the backend computes fastest.
 
@@ -210,11 +201,13 @@ class Predictor(abc.ABC):
     def warm_up(self) -> None:
         """Answers some of the export's reference inputs, so that the first request is not slow, and checks the answers.
 
+        Does nothing for a SavedModel of another tool.
+
         Raises:
             UserError: If the model cannot answer them, or answers differently from when it was exported.
         """
-        if self.folder:
-            replays.check(self.folder, self.inputs, self.run)
+        if default := self.signatures.get(DEFAULT_SIGNATURE):
+            replays.check(self.folder, default.inputs, self.run)
 
 
 class SpecPredictor(Predictor):
@@ -238,23 +231,6 @@ class SpecPredictor(Predictor):
             batch_size: Maximum number of rows per batch. None lets the backend choose.
         """
 
-    @functools.cached_property
-    def signatures(self) -> Mapping[str, Signature]:
-        """The inputs and outputs of the only signature. The outputs are determined by answering an example text."""
-        choices = self.spec.num_choices
-        inputs = {
-            name: Tensor(STRING, (None, choices) if name == "endings" else (None,))
-            for name in sorted(self.spec.text_inputs)
-        }
-        example = {
-            name: np.full([size or 1 for size in each.shape or ()], "a", object) for name, each in inputs.items()
-        }
-        outputs = {
-            name: Tensor(STRING if value.dtype == object else value.dtype.name, (None,) * value.ndim)
-            for name, value in self.run(example).items()
-        }
-        return {DEFAULT_SIGNATURE: Signature(inputs, outputs)}
-
     def run(self, columns: Columns, batch_size: int | None = None) -> Columns:
         examples, features = self._featurize(columns)
         return self._to_columns(self._decode(examples, features, self.compute_outputs(features, batch_size)))
@@ -263,7 +239,7 @@ class SpecPredictor(Predictor):
         """Returns the answers to texts as a list for each output name, and the margin of each answer.
 
         Args:
-            columns: An array of texts for each of `inputs`.
+            columns: An array of texts for each text input.
             batch_size: Maximum number of rows per batch. None lets the backend choose.
 
         Returns:

@@ -4,7 +4,7 @@ B texts
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,17 +59,13 @@ class SavedModelPredictor(Predictor):
             raise UserError(f"{folder} cannot be loaded: {error}") from error
         self._functions = dict(self._loaded.signatures)
         definitions = proto.meta_graphs[0].signature_def
-        self._signatures = {name: _read_signature(definitions[name]) for name in sorted(self._functions)}
-        if not self._signatures:
+        self.signatures = {name: _read_signature(definitions[name]) for name in sorted(self._functions)}
+        if not self.signatures:
             raise UserError(f"{folder} has no signatures; make the SavedModel with official-bert export")
         self.metadata = exports.read_metadata(folder)
-        tokenize = self._signatures.get(TOKENIZE_SIGNATURE)
+        tokenize = self.signatures.get(TOKENIZE_SIGNATURE)
         if tokenize and "text_index" in tokenize.outputs:  # It reads long texts in windows.
             self.quick_bytes = int(self.metadata["max_seq_length"])
-
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
-        return self._signatures
 
     def run(self, columns: Columns, batch_size: int | None = None) -> Columns:
         lengths = np.array([len(str(row)) for row in zip(*map(np.ndarray.tolist, columns.values()), strict=True)])
@@ -82,7 +78,7 @@ class SavedModelPredictor(Predictor):
 
     def can_divide(self, signature: str) -> bool:
         # Padding is known to have no effect only for texts of serving_default, and for numbers of one shape.
-        is_known = signature == DEFAULT_SIGNATURE or not self._signatures[signature].takes_only_texts
+        is_known = signature == DEFAULT_SIGNATURE or not self.signatures[signature].takes_only_texts
         return is_known and bool(self.metadata)
 
     def prepare(self, signature: str, columns: Columns) -> list[Prepared]:
@@ -106,7 +102,7 @@ class SavedModelPredictor(Predictor):
         Raises:
             RefusedTextsError: If the model cannot answer one of the texts.
         """
-        specs = self._signatures[signature].inputs
+        specs = self.signatures[signature].inputs
         try:
             tensors = {name: tf.constant(value, specs[name].dtype) for name, value in columns.items()}
             outputs = self._functions[signature](**tensors)
@@ -124,7 +120,7 @@ class SavedModelPredictor(Predictor):
         count = len(num_bytes)
         if not self.metadata:
             return [0] * count
-        if not self._signatures[signature].takes_only_texts:
+        if not self.signatures[signature].takes_only_texts:
             return [max(value.size for value in columns.values()) // count] * count  # ids
         if max(num_bytes) > self.quick_bytes:
             windows = self.call(TOKENIZE_SIGNATURE, columns)

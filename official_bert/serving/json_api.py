@@ -145,28 +145,29 @@ def _parse_object(body: bytes) -> dict[str, Any]:
     return message
 
 
-@dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Reads the inputs of a signature from a parsed request. See `parse` for the attributes."""
+    """Reads the inputs of a signature from a parsed request. See `parse` for the arguments."""
 
-    signature: Signature
-    options: Options
-    metadata: Mapping[str, Any]
-    in_rows: bool
+    def __init__(self, signature: Signature, options: Options, metadata: Mapping[str, Any], in_rows: bool) -> None:
+        self.inputs, self.options, self.in_rows = signature.inputs, options, in_rows
+        self.only_input = next(iter(self.inputs)) if len(self.inputs) == 1 else None
+        self.is_foreign = not metadata
+        self.table = metadata.get("table") or {}
+        self.trained_columns = list_trained_columns(self.table)
 
     def read_rows(self, rows: Any) -> dict[str, list[Any]]:
         """Converts "instances", a list of rows, to a list of values for each input."""
         if not isinstance(rows, list) or not rows:
             refuse(f"instances is {_format_value(rows)}; expected a list with one or more")
         self._check_count(len(rows))
-        if self._only_input:
+        if self.only_input:
             named = [isinstance(row, dict) and row.keys() != {"b64"} for row in rows]
-            rows = [row if each else {self._only_input: row} for row, each in zip(rows, named, strict=True)]
+            rows = [row if each else {self.only_input: row} for row, each in zip(rows, named, strict=True)]
         for i, row in enumerate(rows):
-            if self.metadata and isinstance(row, dict):
+            if isinstance(row, dict) and not self.is_foreign:
                 rows[i] = row = self._select_inputs(row, f"instances[{i}]")
             self._check_names(row, f"instances[{i}]")
-        return {name: [row[name] for row in rows] for name in self.signature.inputs}
+        return {name: [row[name] for row in rows] for name in self.inputs}
 
     def read_columns(self, columns: Any) -> dict[str, list[Any]]:
         """Converts "inputs" to a list of values for each input.
@@ -174,13 +175,13 @@ class _Reader:
         Args:
             columns: A dict of columns, or the column itself if there is only one input.
         """
-        if self._only_input and not isinstance(columns, dict):
-            columns = {self._only_input: columns}
-        if self.metadata and isinstance(columns, dict):
+        if self.only_input and not isinstance(columns, dict):
+            columns = {self.only_input: columns}
+        if isinstance(columns, dict) and not self.is_foreign:
             # Other columns are ignored, whatever their values are.
-            known = {*self.signature.inputs, *self._trained_columns} & columns.keys()
+            known = {*self.inputs, *self.trained_columns} & columns.keys()
             columns = {name: columns[name] for name in columns if name in known} or columns
-            has_table = columns and (self._table or columns.keys() != self.signature.inputs.keys())
+            has_table = columns and (self.table or columns.keys() != self.inputs.keys())
             if has_table and all(isinstance(each, list) for each in columns.values()):
                 self._check_count(max(map(len, columns.values())))
                 _check_lengths(columns)
@@ -190,7 +191,7 @@ class _Reader:
                 ]
                 columns = {name: [row.get(name) for row in rows] for name in rows[0]} if rows else columns
         self._check_names(columns, "inputs")
-        for name in self.signature.inputs:
+        for name in self.inputs:
             if not isinstance(columns[name], list):
                 refuse(f"inputs.{name} is {_describe_type(columns[name])}; expected a list")
             if not columns[name]:
@@ -201,24 +202,12 @@ class _Reader:
     def to_arrays(self, columns: Mapping[str, list[Any]]) -> Columns:
         """Converts the list of values of each input to an array, [B, ...]."""
         arrays = {}
-        for name, spec in self.signature.inputs.items():
+        for name, spec in self.inputs.items():
             leaves, shape = self._flatten(columns[name], name, spec)
             locate = functools.partial(self._locate, shape=shape, name=name)
             arrays[name] = self._to_array(leaves, name, spec, locate).reshape(shape)
         _check_lengths(arrays)
         return arrays
-
-    @property
-    def _only_input(self) -> str | None:
-        return next(iter(self.signature.inputs)) if len(self.signature.inputs) == 1 else None
-
-    @property
-    def _table(self) -> Mapping[str, Any]:
-        return self.metadata.get("table") or {}
-
-    @property
-    def _trained_columns(self) -> list[str]:
-        return list_trained_columns(self._table)
 
     def _select_inputs(self, row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """Returns the values of the model's inputs in a row. The row may have further columns.
@@ -227,27 +216,27 @@ class _Reader:
             row: Values by name of an input, or by column of the table that the model was trained on.
             where: Position of the row in the request, for the error message.
         """
-        values, problem = read_row(row, self.signature.inputs, self._table)
+        values, problem = read_row(row, self.inputs, self.table)
         if problem:
             refuse(f"{where}: {problem}")
-        return values if len(values) == len(self.signature.inputs) else row
+        return values if len(values) == len(self.inputs) else row
 
     def _check_count(self, count: int) -> None:
         if count > self.options.max_instances:
             refuse(f"the request has {count} instances; at most {self.options.max_instances} are accepted per request")
 
     def _check_names(self, values: Any, where: str) -> None:
-        if isinstance(values, dict) and values.keys() == self.signature.inputs.keys():
+        if isinstance(values, dict) and values.keys() == self.inputs.keys():
             return
-        expected = ", ".join(self.signature.inputs)
-        if set(self._trained_columns) - set(self.signature.inputs):
-            expected += f" (or the columns of the training table: {', '.join(self._trained_columns)})"
+        expected = ", ".join(self.inputs)
+        if set(self.trained_columns) - set(self.inputs):
+            expected += f" (or the columns of the training table: {', '.join(self.trained_columns)})"
         if not isinstance(values, dict):
             refuse(f"{where} is {_describe_type(values)}; expected an object with {expected}")
-        for name in self.signature.inputs:
+        for name in self.inputs:
             if name not in values:
                 refuse(f"{where} lacks {name}; expected an object with {expected}")
-        unknown = next(name for name in values if name not in self.signature.inputs)
+        unknown = next(name for name in values if name not in self.inputs)
         refuse(f"{where} has the unknown input {_format_value(unknown)}; expected {expected}")
 
     def _flatten(self, column: list[Any], name: str, spec: Tensor) -> tuple[list[Any], tuple[int, ...]]:
@@ -292,7 +281,7 @@ class _Reader:
         first, *others = (f"[{i}]" for i in np.unravel_index(number, shape))
         if not self.in_rows:
             return "".join([f"inputs.{name}", first, *others])
-        return "".join([f"instances{first}", "" if self._only_input else f".{name}", *others])
+        return "".join([f"instances{first}", "" if self.only_input else f".{name}", *others])
 
     def _to_array(self, leaves: list[Any], name: str, spec: Tensor, locate: Callable[[int], str]) -> np.ndarray:
         """Converts the elements of an input to an array, after checking their types.

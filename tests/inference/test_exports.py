@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official_bert.export import plain_answers
 from official_bert.inference import exports
-from official_bert.inference.saved_model import load_saved_model
+from official_bert.inference.saved_model import SavedModelPredictor, load_saved_model
 from tests.inference.batch_models import export_batches
 from tests.make import refusal, run_python, write_text
 
@@ -31,6 +31,16 @@ def test_export_is_loaded_from_a_path_that_looks_like_a_pattern(name: str, tmp_p
     assert load_saved_model(folder).signatures
     alone, together = plain_answers.answer_without_package(folder, [{"text": "a"}, {"text": "bc"}])
     assert [row["text"] for row in (*alone, *together)] == ["a", "bc", "a", "bc"]
+
+
+def test_model_of_another_tool_needs_no_signature_with_a_usual_name(tmp_path: pathlib.Path):
+    module = tf.Module()
+    module.double = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None], tf.int32, "x")])
+    tf.saved_model.save(module, str(tmp_path), signatures={"double": module.double})
+    model = SavedModelPredictor(str(tmp_path))
+    model.warm_up()
+    assert model.call("double", {"x": np.array([1, 2])})["y"].tolist() == [2, 4]
+    assert list(model.signatures) == ["double"]
 
 
 def test_truncated_fingerprint_is_rejected_without_a_traceback(tmp_path: pathlib.Path, capfd):
