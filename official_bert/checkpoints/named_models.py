@@ -4,14 +4,16 @@ A name can be used in place of a checkpoint's path. Downloads are cached. Well-k
 bert-base-uncased, need no scheme.
 """
 
-import dataclasses
+import contextlib
 import difflib
 import functools
+import glob
 import os
 import re
+import sys
+import zipfile
 from collections.abc import Iterator
 
-from official_bert.checkpoints import google_models
 from official_bert.checkpoints.checkpoint import ENCODER, POOLER, count_parameters
 from official_bert.errors import UserError
 from official_bert.modeling.choices import HUB_MODELS, MINIATURES
@@ -37,29 +39,40 @@ _LICENCE = "Apache-2.0"  # The licence of all models listed here, which Google p
 _HUB_OWNERS = re.compile("google-bert/|google/bert_")  # how the Hub's users write the names
 _NAME = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?")  # of a model, without a scheme
 
+GOOGLE_PREFIX = "google://"
+GOOGLE_ADDRESS = "https://storage.googleapis.com/bert_models"
+CACHE_VARIABLE = "OFFICIAL_BERT_CACHE"
+# The dates in the addresses of Google's zips. For a name with two dates, the first one.
+_DATES = {
+    "uncased_L-12_H-768_A-12": "2018_10_18",
+    "uncased_L-24_H-1024_A-16": "2018_10_18",
+    "cased_L-12_H-768_A-12": "2018_10_18",
+    "cased_L-24_H-1024_A-16": "2018_10_18",
+    "multilingual_L-12_H-768_A-12": "2018_11_03",
+    "chinese_L-12_H-768_A-12": "2018_11_03",
+    "multi_cased_L-12_H-768_A-12": "2018_11_23",
+    "wwm_uncased_L-24_H-1024_A-16": "2019_05_30",
+    "wwm_cased_L-24_H-1024_A-16": "2019_05_30",
+}
+# All of Google's releases, with the miniatures.
+GOOGLE_RELEASES = _DATES | {
+    name: "2020_02_20"
+    for layers in (2, 4, 6, 8, 10, 12)
+    for width in (128, 256, 512, 768)
+    if (name := f"uncased_L-{layers}_H-{width}_A-{width // 64}") not in _DATES
+}
 
-@dataclasses.dataclass(frozen=True)
-class KnownModel:
-    """A well-known model that users can name without hf:// or google://.
 
-    Attributes:
-        name: The name that users write.
-        source: Where it is downloaded from: a hf:// or google:// name.
-        size: The name of its configuration file in configs/models, without .json.
+def list_known_models() -> dict[str, tuple[str, str]]:
+    """Returns the well-known models, which users can name without hf:// or google://.
+
+    Returns:
+        For each name, where the model is downloaded from (a hf:// or google:// name), and the name of its configuration
+        file in configs/models, without .json.
     """
-
-    name: str
-    source: str
-    size: str
-
-
-def list_known_models() -> dict[str, KnownModel]:
-    """Returns the well-known models by name."""
-    released = {name: name.removeprefix("wwm_") for name in google_models.list_names()}
-    models = [KnownModel(name, f"{HUB_PREFIX}google-bert/{name}", size) for name, size in HUB_MODELS.items()]
-    models += [KnownModel(name, google_models.PREFIX + size, size) for name, size in MINIATURES.items()]
-    models += [KnownModel(name, google_models.PREFIX + name, size) for name, size in released.items()]
-    return {model.name: model for model in models}
+    models = {name: (f"{HUB_PREFIX}google-bert/{name}", size) for name, size in HUB_MODELS.items()}
+    models |= {name: (GOOGLE_PREFIX + size, size) for name, size in MINIATURES.items()}
+    return models | {name: (GOOGLE_PREFIX + name, name.removeprefix("wwm_")) for name in GOOGLE_RELEASES}
 
 
 def get_local_folder(path: str) -> str:
@@ -72,13 +85,13 @@ def get_local_folder(path: str) -> str:
         UserError: If the name is unknown, or cannot be downloaded and is not in the cache.
     """
     path = os.fspath(path)
-    model = list_known_models().get(_HUB_OWNERS.sub("", path, count=1))
-    if model is not None and not files.exists(path) and not files.exists(f"{path}.index"):
-        _print_source(path, model.source)
-        path = model.source
+    source, _ = list_known_models().get(_HUB_OWNERS.sub("", path, count=1), (None, None))
+    if source is not None and not files.exists(path) and not files.exists(f"{path}.index"):
+        _print_source(path, source)
+        path = source
     if path.startswith(HUB_PREFIX):
         return _download_from_hub(path)
-    path = google_models.get_local_folder(path)
+    path = get_google_release(path)
     if not files.is_remote(path) or files.is_folder(path):
         return files.local_copy(path)
     folder, name = os.path.split(path)  # A file, or a checkpoint without .index.
@@ -107,10 +120,10 @@ def explain_unknown_name(path: str) -> UserError | None:
 def format_table() -> Iterator[str]:
     """Yields the lines of a table of the known models with their sizes and licenses. Nothing is downloaded."""
     rows = [["name", "parameters", "layers", "hidden", "licence", "taken from"]]
-    for model in list_known_models().values():
-        config = BertConfig.from_json_file(find_config(f"configs/models/{model.size}.json"))
+    for name, (source, size) in list_known_models().items():
+        config = BertConfig.from_json_file(find_config(f"configs/models/{size}.json"))
         sizes = count_parameters((ENCODER, POOLER), config), config.num_hidden_layers, config.hidden_size
-        rows.append([model.name, *(f"{size:,}" for size in sizes), _LICENCE, model.source])
+        rows.append([name, *(f"{number:,}" for number in sizes), _LICENCE, source])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [f"{cell:{side}{width}}" for cell, side, width in zip(row, "<>>><<", widths, strict=True)]
@@ -145,3 +158,53 @@ def _download_from_hub(path: str) -> str:
             "machine and pass the FOLDER."
         ) from error
     return str(folder)
+
+
+@functools.cache
+def get_google_release(path: str) -> str:
+    """Returns the local folder of a release, downloading it if necessary. Returns a path without google:// unchanged.
+
+    Raises:
+        UserError: If the name is unknown, or its zip file cannot be downloaded or is damaged.
+    """
+    if not path.startswith(GOOGLE_PREFIX):
+        return path
+    name = path.removeprefix(GOOGLE_PREFIX).rstrip("/")
+    date = GOOGLE_RELEASES.get(name)
+    if date is None:
+        raise UserError(
+            f"{path} is not one of Google's releases; the names are {', '.join(_DATES)} and "
+            "uncased_L-{2,4,6,8,10,12}_H-{128,256,512,768}_A-{2,4,8,12}"
+        )
+    cache = os.environ.get(CACHE_VARIABLE) or os.path.join(os.path.expanduser("~"), ".cache", "official_bert")
+    folder = os.path.join(cache, "google", name)
+    if os.path.isfile(folder):
+        raise UserError(f"{folder} is a file; expected the folder of a checkpoint. Remove it to download the folder.")
+    if not files.exists(folder):
+        # The zip is in the same temporary folder, which the next process removes if this one is killed.
+        with files.explain_write_errors(folder), files.create_temporary_folder(folder) as temporary:
+            checkpoint = _download_release(f"{GOOGLE_ADDRESS}/{date}/{name}.zip", temporary, folder)
+            if not files.exists(folder):  # Otherwise another process has finished first.
+                os.replace(checkpoint, folder)
+    return folder
+
+
+def _download_release(address: str, temporary: str, folder: str) -> str:
+    """Downloads and unpacks a zip into a temporary folder. Returns the folder of the checkpoint in it."""
+    import keras  # imported late, because the names of the releases are listed without it
+
+    unpacked = os.path.join(temporary, "unpacked")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # for the progress bar
+            zip_file = keras.utils.get_file("release.zip", address, cache_dir=temporary, cache_subdir="")
+        with zipfile.ZipFile(zip_file) as opened:
+            opened.extractall(unpacked)  # compares the checksum of each file
+    except Exception as error:  # errors of urllib, zipfile and of Keras, which has no class for them
+        raise UserError(
+            f"cannot download {address}, or it was damaged on the way: {error}. Try again, or download it on any "
+            f"machine, unpack it, and pass its folder or copy the folder to {folder}."
+        ) from error
+    found = glob.glob(os.path.join(glob.escape(unpacked), "**", "bert_config.json"), recursive=True)
+    if not found:
+        raise UserError(f"{address} contains no checkpoint")
+    return os.path.dirname(found[0])

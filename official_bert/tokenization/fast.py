@@ -62,18 +62,36 @@ def normal_form(character: str, tokenizer: BasicTokenizer) -> str | None:
     return None if tokenizer.strip_accents and any(map(unicodedata.combining, form)) else form
 
 
-class _CharacterTable:
-    """Applies `normal_form` to arrays of code points, with a table that is filled when a character first occurs."""
+class FastBasicTokenizer:
+    """Splits many texts into words at once. Returns the same words as BasicTokenizer.
 
-    def __init__(self, tokenizer: BasicTokenizer) -> None:
-        self._tokenizer = tokenizer
+    Applies `normal_form` to arrays of code points, with a table that is filled when a character first occurs.
+    """
+
+    def __init__(self, exact: BasicTokenizer) -> None:
+        self._exact = exact
         self._targets = np.full(sys.maxunicode + 1, _UNKNOWN, np.dtype("<u4"))
         self._targets[ord(_SEPARATOR)] = ord(_SEPARATOR)
         self._strings = {"": 0}
         self._lengths = np.zeros(1, np.intp)
         self._letters = np.zeros((1, 1), np.dtype("<u4"))  # a row for each string, padded with zeros
 
-    def normalize(self, codes: npt.NDArray[np.uint32]) -> tuple[str, npt.NDArray[np.intp]]:
+    def words(self, texts: list[str]) -> list[str]:
+        """Returns the words of all texts in one list, with the word TEXT_END between two texts."""
+        joined = _SEPARATOR.join(texts)
+        if joined.count(_SEPARATOR) >= len(texts):
+            joined = _SEPARATOR.join([text.replace(_SEPARATOR, " ") for text in texts])
+        codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
+        normalized, positions = self._normalize(codes)
+        if len(positions):
+            parts = normalized.split(_SEPARATOR)
+            separators = np.flatnonzero(codes == ord(_SEPARATOR))
+            for number in np.unique(np.searchsorted(separators, positions)).tolist():
+                parts[number] = " ".join(self._exact.tokenize(texts[number]))
+            normalized = _SEPARATOR.join(parts)
+        return normalized.replace(_SEPARATOR, f" {TEXT_END} ").split()
+
+    def _normalize(self, codes: npt.NDArray[np.uint32]) -> tuple[str, npt.NDArray[np.intp]]:
         """Returns the normal form of a text, and the positions in `codes` of characters that have no normal form.
 
         Characters without a normal form are left out. The separators between texts are kept.
@@ -102,7 +120,7 @@ class _CharacterTable:
     def _learn(self, codes: npt.NDArray[np.uint32]) -> None:
         targets = {}
         for code in np.unique(codes).tolist():
-            form = normal_form(chr(code), self._tokenizer)
+            form = normal_form(chr(code), self._exact)
             if form is None:
                 targets[code] = _EXACT
             elif len(form) == 1:
@@ -120,29 +138,6 @@ class _CharacterTable:
             self._letters = letters  # Complete, because other threads read it meanwhile.
         # Last, for the same reason.
         self._targets[list(targets)] = list(targets.values())
-
-
-class FastBasicTokenizer:
-    """Splits many texts into words at once. Returns the same words as BasicTokenizer."""
-
-    def __init__(self, exact: BasicTokenizer) -> None:
-        self._exact = exact
-        self._table = _CharacterTable(exact)
-
-    def words(self, texts: list[str]) -> list[str]:
-        """Returns the words of all texts in one list, with the word TEXT_END between two texts."""
-        joined = _SEPARATOR.join(texts)
-        if joined.count(_SEPARATOR) >= len(texts):
-            joined = _SEPARATOR.join([text.replace(_SEPARATOR, " ") for text in texts])
-        codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
-        normalized, positions = self._table.normalize(codes)
-        if len(positions):
-            parts = normalized.split(_SEPARATOR)
-            separators = np.flatnonzero(codes == ord(_SEPARATOR))
-            for number in np.unique(np.searchsorted(separators, positions)).tolist():
-                parts[number] = " ".join(self._exact.tokenize(texts[number]))
-            normalized = _SEPARATOR.join(parts)
-        return normalized.replace(_SEPARATOR, f" {TEXT_END} ").split()
 
 
 class _WordIds(dict[str, tuple[int, ...]]):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from huggingface_hub import constants
 
-from official_bert.checkpoints import google_models, loading, named_models
+from official_bert.checkpoints import loading, named_models
 from official_bert.checkpoints.formats import tf1
 from official_bert.checkpoints.loading import open_model
 from official_bert.finetuning.initial_model import read_initial_model
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 def forget_downloads() -> None:
-    for kept in (named_models._download_from_hub, named_models._print_source, google_models.get_local_folder):
+    for kept in (named_models._download_from_hub, named_models._print_source, named_models.get_google_release):
         kept.cache_clear()
 
 
@@ -39,8 +39,8 @@ def server(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         addresses = server.address + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", addresses)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(google_models, "ADDRESS", server.address)
-        monkeypatch.setenv(google_models.CACHE_VARIABLE, str(tmp_path / "cache"))
+        monkeypatch.setattr(named_models, "GOOGLE_ADDRESS", server.address)
+        monkeypatch.setenv(named_models.CACHE_VARIABLE, str(tmp_path / "cache"))
         forget_downloads()
         yield server
         forget_downloads()
@@ -105,8 +105,8 @@ def test_an_interrupted_download_leaves_no_incomplete_model(most_bytes, on_hub, 
 def test_googles_releases_are_downloaded_once(prefix: str, released: pathlib.Path, server: Server, tmp_path):
     server.publish(hub_server.google_zip(released, prefix))
     samples.assert_equal(open_model(NAME), open_model(str(released)))
-    google_models.get_local_folder.cache_clear()
-    assert google_models.get_local_folder(NAME) == str(tmp_path / "cache" / "google" / TINY)
+    named_models.get_google_release.cache_clear()
+    assert named_models.get_google_release(NAME) == str(tmp_path / "cache" / "google" / TINY)
     assert len(server.asked) == 1
     assert not (tmp_path / "cache" / "google" / "outside.txt").exists()
 
@@ -126,7 +126,7 @@ def test_concurrent_and_killed_downloads(released: pathlib.Path, server: Server,
 
     server.before_answer = other_is_sooner
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))  # too small for gigabytes
-    assert google_models.get_local_folder(NAME) == str(other)
+    assert named_models.get_google_release(NAME) == str(other)
     assert (other / "mark").exists()  # kept, since the other process may be reading it
     assert [place.parent for place in places] == [other.parent]
     assert left not in places
@@ -145,7 +145,7 @@ def test_a_damaged_download_leaves_no_files(released: pathlib.Path, server: Serv
     assert "uncased_L-12_H-768_A-12" in refusal(open_model, "google://uncased_L-3_H-128_A-2")
     assert not place.exists()
     place.write_text("")
-    assert f"{place} is a file" in refusal(google_models.get_local_folder, NAME)
+    assert f"{place} is a file" in refusal(named_models.get_google_release, NAME)
 
 
 def test_names_without_a_scheme_are_downloaded_from_their_source(
@@ -189,7 +189,8 @@ def test_unknown_names_are_explained_without_network(name: str, fragment: str, s
 
 
 def test_the_list_of_names_has_the_published_sizes_and_needs_no_network(server: Server):
-    names, sizes = google_models.list_names(), {path.stem for path in (ROOT / "configs" / "models").glob("*.json")}
+    names = list(named_models.GOOGLE_RELEASES)
+    sizes = {path.stem for path in (ROOT / "configs" / "models").glob("*.json")}
     assert sizes <= set(names)
     assert len(set(names)) == len(names) == 9 + 23  # BERT-Base is also a miniature
     title, *rows, note = named_models.format_table()
