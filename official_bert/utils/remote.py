@@ -11,7 +11,7 @@ import os
 import posixpath
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from official_bert.errors import UserError
@@ -84,13 +84,13 @@ class FsspecFiles:
             ) or UserError(f"cannot use {path}: {error}") from error
         except ValueError as error:  # unknown scheme
             raise UserError(f"cannot use {path}: {error}") from error
-        self._store.invalidate_cache()  # other processes may have written files
-        protocols = self._store.protocol
+        store = self._store
+        store.invalidate_cache()  # other processes may have written files
+        read = functools.partial(_explained, "read")
+        self.exists, self.is_folder, self.size = read(store.exists), read(store.isdir), read(store.size)
+        self.open, self.remove = read(store.open), _explained("remove", store.rm_file)
+        protocols = store.protocol
         self._is_object_store = bool(_OBJECT_STORES & {*([protocols] if isinstance(protocols, str) else protocols)})
-
-    def open(self, path: str) -> Any:
-        with _explain_errors("read", path):
-            return self._store.open(path, "rb")
 
     def upload(self, local: str, path: str) -> None:
         with _explain_errors("write", path, is_read=False):
@@ -130,10 +130,6 @@ class FsspecFiles:
         # A folder that was created as an empty file lists itself.
         return [posixpath.basename(name) for name in names if name != self._store._strip_protocol(path).rstrip("/")]
 
-    def remove(self, path: str) -> None:
-        with _explain_errors("remove", path):
-            self._store.rm_file(path)
-
     def remove_folder(self, path: str) -> None:
         with _explain_errors("remove", path):
             if not glob.has_magic(path):
@@ -141,18 +137,6 @@ class FsspecFiles:
                 return
             for name in self._store.find(path):  # rm interprets the path as a pattern
                 self._store.rm_file(name)
-
-    def exists(self, path: str) -> bool:
-        with _explain_errors("read", path):
-            return bool(self._store.exists(path))
-
-    def is_folder(self, path: str) -> bool:
-        with _explain_errors("read", path):
-            return bool(self._store.isdir(path))
-
-    def size(self, path: str) -> int:
-        with _explain_errors("read", path):
-            return int(self._store.size(path))
 
     def modified(self, path: str) -> int:
         with _explain_errors("read", path):
@@ -184,6 +168,16 @@ def _explain_errors(action: str, path: str, is_read: bool = True) -> Iterator[No
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"cannot {action} {path}: {reason}") from error
+
+
+def _explained(action: str, operation: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Returns an operation on a path whose errors are converted to UserErrors."""
+
+    def run(path: str) -> Any:
+        with _explain_errors(action, path):
+            return operation(path)
+
+    return run
 
 
 @functools.cache

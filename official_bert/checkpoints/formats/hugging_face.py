@@ -21,7 +21,7 @@ from official_bert.checkpoints.checkpoint import (
     LoadOverrides,
     make_placeholder_labels,
 )
-from official_bert.checkpoints.formats import hugging_face_names as hf
+from official_bert.checkpoints.formats import hugging_face_files as hf
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
 from official_bert.checkpoints.formats.hugging_face_config import (
     CONFIG_FILE,
@@ -29,12 +29,6 @@ from official_bert.checkpoints.formats.hugging_face_config import (
     read_config,
     read_kind,
     read_labels,
-)
-from official_bert.checkpoints.formats.hugging_face_files import (
-    PICKLED_FILE,
-    SAFETENSORS_FILE,
-    find_weights,
-    open_weights,
 )
 from official_bert.checkpoints.formats.hugging_face_tokenizer import read_tokenizer, tokenizer_files
 from official_bert.checkpoints.model_files import write_model_files
@@ -50,7 +44,7 @@ def detect(path: CheckpointPath) -> bool:
 
     This includes folders that have only pickled weights, so that `read` can reject them with an explanation.
     """
-    return find_weights(path) is not None or (path.has(PICKLED_FILE) and isinstance(path.bundle, UserError))
+    return hf.find_weights(path) is not None or (path.has(hf.PICKLED_FILE) and isinstance(path.bundle, UserError))
 
 
 def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
@@ -60,17 +54,17 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
         UserError: If a file or tensor is missing, unexpected or damaged, or the model differs from BERT as implemented
             here.
     """
-    folder, name = path.folder, find_weights(path)
+    folder, name = path.folder, hf.find_weights(path)
     if name is None:
         raise UserError(
-            f"{folder} has {PICKLED_FILE} but not {SAFETENSORS_FILE}; pickled weights can run any code and are not "
-            "opened. If you trust them, turn them into safetensors where transformers and torch are installed: "
+            f"{folder} has {hf.PICKLED_FILE} but not {hf.SAFETENSORS_FILE}; pickled weights can run any code and are "
+            "not opened. If you trust them, turn them into safetensors where transformers and torch are installed: "
             "AutoModelForPreTraining.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER, safe_serialization=True)"
         )
     checksums.check_files(folder)
     weights_file = os.path.join(folder, name)
     values = files.read_json_object(os.path.join(folder, CONFIG_FILE))
-    source, naming = open_weights(weights_file)
+    source, naming = hf.open_weights(weights_file)
     config = read_config(values, os.path.join(folder, CONFIG_FILE))
     described = read_tokenizer(folder, config, overrides, values.get("tokenizer_class"))
     _check_tied(source)
@@ -128,7 +122,7 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
         tensors = {name.removeprefix("bert."): value for name, value in tensors.items()}
     contents = {CONFIG_FILE: config_json(checkpoint, name_of_class), **tokenizer_files(checkpoint)}
     write_model_files(folder, contents, tensors)
-    with files.write_atomically(os.path.join(folder, SAFETENSORS_FILE)) as temporary:
+    with files.write_atomically(os.path.join(folder, hf.SAFETENSORS_FILE)) as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
         files.reset_permissions(temporary)
     return checkpoint

@@ -51,9 +51,7 @@ NAMING = Naming(
 
 def detect(path: CheckpointPath) -> bool:
     """Returns whether a path holds a model that this library fine-tuned, or a checkpoint of its pre-training."""
-    if finetuned.is_finetuned(path.folder):
-        return True
-    return path.has_tensor(NAMES["word_embeddings/embeddings"])
+    return finetuned.is_finetuned(path.folder) or path.has_tensor(NAMES["word_embeddings/embeddings"])
 
 
 def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
