@@ -42,6 +42,9 @@ class Reference:
         return scaled * self.weights[f"{name}/gamma"] + self.weights[f"{name}/beta"]
 
     def activation(self, x: Array) -> Array:
+        functions = {"relu": lambda x: np.maximum(x, 0.0), "tanh": np.tanh, "linear": lambda x: x}
+        if self.config.hidden_act in functions:
+            return functions[self.config.hidden_act](x)
         return gelu(x, exact=self.config.hidden_act == "gelu_exact")
 
     def block(self, x: Array, input_mask: Array, name: str) -> Array:
@@ -92,9 +95,13 @@ class ReferenceAdamW:
         peak: Highest learning rate.
         num_steps: Step at which the learning rate reaches zero.
         warmup_steps: Step of the highest learning rate.
+        settings: Other values of the attributes below.
     """
 
-    def __init__(self, peak: float, num_steps: int, warmup_steps: int) -> None:
+    beta_1, beta_2, epsilon, weight_decay_rate, clip_norm = 0.9, 0.999, 1e-6, 0.01, 1.0
+
+    def __init__(self, peak: float, num_steps: int, warmup_steps: int, **settings: float) -> None:
+        vars(self).update(settings)
         self.peak, self.num_steps, self.warmup_steps = peak, num_steps, warmup_steps
         self.step = 0
         self.moments: dict[str, tuple[Array, Array]] = {}
@@ -106,13 +113,13 @@ class ReferenceAdamW:
 
     def apply(self, weights: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
         norm = math.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
-        clip = min(1.0, 1.0 / norm)
+        clip = min(1.0, self.clip_norm / norm)
         updated = {}
         for path, weight in weights.items():
             m, v = self.moments.get(path, (np.zeros_like(weight), np.zeros_like(weight)))
             gradient = gradients[path] * clip
-            m = 0.9 * m + 0.1 * gradient
-            v = 0.999 * v + 0.001 * gradient**2
+            m = self.beta_1 * m + (1 - self.beta_1) * gradient
+            v = self.beta_2 * v + (1 - self.beta_2) * gradient**2
             self.moments[path] = m, v
             is_matrix = path.rsplit("/", 1)[1] not in ("bias", "gamma", "beta")
             updated[path] = self.updated(weight, m, v, is_matrix)
@@ -120,7 +127,7 @@ class ReferenceAdamW:
         return updated
 
     def updated(self, weight: Array, m: Array, v: Array, is_matrix: bool) -> Array:
-        return weight - self.rate() * (m / (np.sqrt(v) + 1e-6) + 0.01 * is_matrix * weight)
+        return weight - self.rate() * (m / (np.sqrt(v) + self.epsilon) + self.weight_decay_rate * is_matrix * weight)
 
 
 class ReferenceCorrectedAdamW(ReferenceAdamW):
@@ -128,7 +135,7 @@ class ReferenceCorrectedAdamW(ReferenceAdamW):
 
     def updated(self, weight: Array, m: Array, v: Array, is_matrix: bool) -> Array:
         t = self.step + 1
-        return super().updated(weight, m / (1 - 0.9**t), v / (1 - 0.999**t), is_matrix)
+        return super().updated(weight, m / (1 - self.beta_1**t), v / (1 - self.beta_2**t), is_matrix)
 
 
 class ReferenceLamb(ReferenceAdamW):
@@ -136,10 +143,10 @@ class ReferenceLamb(ReferenceAdamW):
 
     def updated(self, weight: Array, m: Array, v: Array, is_matrix: bool) -> Array:
         t = self.step + 1
-        ratio = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6)
+        ratio = m / (1 - self.beta_1**t) / (np.sqrt(v / (1 - self.beta_2**t)) + self.epsilon)
         if not is_matrix:
             return weight - self.rate() * ratio
-        update = ratio + 0.01 * weight
+        update = ratio + self.weight_decay_rate * weight
         norms = np.linalg.norm(weight), np.linalg.norm(update)
         return weight - self.rate() * (norms[0] / norms[1] if all(norms) else 1.0) * update
 
@@ -149,5 +156,7 @@ class ReferenceKerasAdamW(ReferenceAdamW):
 
     def updated(self, weight: Array, m: Array, v: Array, is_matrix: bool) -> Array:
         t = self.step + 1
-        weight = weight - self.rate() * 0.01 * is_matrix * weight
-        return weight - self.rate() * math.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (np.sqrt(v) + 1e-6)
+        weight = weight - self.rate() * self.weight_decay_rate * is_matrix * weight
+        return weight - self.rate() * math.sqrt(1 - self.beta_2**t) / (1 - self.beta_1**t) * m / (
+            np.sqrt(v) + self.epsilon
+        )

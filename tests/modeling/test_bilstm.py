@@ -39,6 +39,17 @@ def test_features_are_those_layers_of_the_encoder(tiny_config: BertConfig):
         np.testing.assert_allclose(features(batch, training=True), values, atol=1e-5)
 
 
+def test_features_of_a_single_block_are_its_input_and_its_output(tiny_config: BertConfig):
+    encoder = randomize_weights(build_encoder(dataclasses.replace(tiny_config, num_hidden_layers=1)), 0)
+    batch = inputs_of_encoder(random_batch(tiny_config, 0, batch=1, length=5))
+    embeddings = keras.Model(encoder.input, encoder.get_layer("embeddings_dropout").output)(batch)
+    output = encoder(batch)["sequence_output"]
+    for head in FEATURES:
+        model = extend_encoder(encoder, head, UNITS)
+        features = keras.Model(model.input, model.get_layer("bilstm_0").input[0])
+        np.testing.assert_allclose(features(batch), embeddings if "to" in head or head == "embeddings" else output)
+
+
 @pytest.mark.parametrize("head", ["bilstm", "sum_all"])
 def test_both_directions_read_all_of_the_text_and_no_padding(head: str, tiny_config: BertConfig):
     model = extend_encoder(randomize_weights(build_encoder(tiny_config), 0), head, UNITS, seed=1)

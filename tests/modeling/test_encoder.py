@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 import official_bert
-from official_bert.modeling.config import BertConfig
+from official_bert.modeling.config import ACTIVATIONS, BertConfig
+from official_bert.modeling.dropout import Dropout
+from official_bert.modeling.embeddings import TokenTypeEmbedding
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.encoder_block import AttentionProbabilities
 from official_bert.modeling.heads import FirstPosition, GatherPositions, LastToken
+from official_bert.modeling.initialization import activation
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
 from tests.conftest import ROOT, slow_after
@@ -23,10 +26,11 @@ from tests.modeling.small_models import inputs_of_encoder, random_batch, randomi
 from tests.reference import Reference
 
 CHANGES = [{"hidden_act": "gelu"}, {"hidden_act": "gelu_exact"}, {"causal_attention": True}]
+OTHER_SIZES = {"hidden_act": "relu", "layer_norm_eps": 0.1, "num_attention_heads": 4}
 
 
-@pytest.mark.parametrize(("seed", "change"), slow_after(3, [
-    (1, CHANGES[0]), (0, CHANGES[1]), (0, CHANGES[2]),
+@pytest.mark.parametrize(("seed", "change"), slow_after(4, [
+    (1, CHANGES[0]), (0, CHANGES[1]), (0, CHANGES[2]), (0, OTHER_SIZES),
     (0, CHANGES[0]), (1, CHANGES[1]), (1, CHANGES[2]), *itertools.product([2, 3], CHANGES),
 ]))  # fmt: skip
 def test_outputs_equal_the_float64_transcription(tiny_config: BertConfig, seed: int, change: dict[str, object]):
@@ -67,8 +71,52 @@ def test_outputs_equal_those_of_the_original(tmp_path: pathlib.Path):
     np.testing.assert_allclose(outputs["pooled_output"], reference["pooled"], atol=2e-5)
 
 
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_their_definitions(name: str, tiny_config: BertConfig):
+    config, x = dataclasses.replace(tiny_config, hidden_act=name), np.linspace(-8.0, 8.0, 33)
+    np.testing.assert_allclose(activation(config)(x), Reference({}, config).activation(x), atol=1e-6)
+
+
+def test_each_dropout_layer_has_the_rate_of_its_kind(tiny_config: BertConfig):
+    config = dataclasses.replace(tiny_config, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.5)
+    rates = {layer.name: layer.rate for layer in build_encoder(config).layers if isinstance(layer, Dropout)}
+    assert rates == {name: 0.5 if "probabilities" in name else 0.25 for name in rates}
+    assert len(rates) == 1 + 3 * config.num_hidden_layers
+
+
+def test_segments_of_more_than_two_types_have_vectors_of_their_own():
+    layer, ids = TokenTypeEmbedding(3, 2, "random_normal"), np.array([[0, 1, 2, 1]], "int32")
+    np.testing.assert_allclose(layer(ids), np.asarray(layer.embeddings)[ids])
+
+
+@pytest.mark.parametrize(("pooling", "layers"), [
+    ("mean", [-1]), ("mean", [1, -2]), ("max", [-1]), ("max", [3, -3]), ("cls", [2, 1]), ("pooled", [-1]),
+])  # fmt: skip
+def test_vectors_are_pooled_over_the_tokens_of_the_chosen_blocks(pooling: str, layers: list[int], tiny_config):
+    config = dataclasses.replace(tiny_config, num_hidden_layers=3)
+    encoder = randomize_weights(build_encoder(config, return_all_layers=True), 0)
+    batch = inputs_of_encoder(random_batch(config, 0))
+    batch["input_mask"][2] = 0  # a row of padding
+    outputs = {name: keras.tree.map_structure(np.asarray, each) for name, each in encoder(batch).items()}
+    values = np.concatenate([outputs["encoder_outputs"][number - (number > 0)] for number in layers], axis=-1)
+    expected = {
+        "mean": [row[mask > 0].mean(axis=0) for row, mask in zip(values[:2], batch["input_mask"], strict=False)],
+        "max": [row[mask > 0].max(axis=0) for row, mask in zip(values[:2], batch["input_mask"], strict=False)],
+        "cls": values[:2, 0],
+        "pooled": outputs["pooled_output"][:2],
+    }[pooling]
+    vectors = np.asarray(build_vector_model(encoder, pooling, layers)(batch))
+    np.testing.assert_allclose(vectors[:2], expected, atol=1e-5)
+    assert np.isfinite(vectors[2]).all()
+    unit = np.asarray(build_vector_model(encoder, pooling, layers, normalize=True)(batch))
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    np.testing.assert_allclose(unit, vectors / np.maximum(lengths, 1e-12), atol=1e-5)
+
+
 def test_too_long_a_sequence_is_refused(tiny_config: BertConfig):
     encoder = build_encoder(tiny_config)
+    most = np.zeros((1, 32), "int32")
+    assert encoder({"input_ids": most, "input_mask": most, "segment_ids": most})["sequence_output"].shape[1] == 32
     ids = np.zeros((1, 33), "int32")
     with pytest.raises(ValueError, match="33 positions, but the model has 32"):
         encoder({"input_ids": ids, "input_mask": ids, "segment_ids": ids})
@@ -165,7 +213,9 @@ def test_word_embeddings_are_tied_to_the_masked_lm_output(tiny_config: BertConfi
 
 
 def test_initial_weights_are_as_published(tiny_config: BertConfig):
-    config = dataclasses.replace(tiny_config, vocab_size=2000, hidden_size=64, intermediate_size=256)
+    config = dataclasses.replace(
+        tiny_config, vocab_size=2000, hidden_size=64, intermediate_size=256, initializer_range=0.05
+    )
     for path, value in list_weights(build_pretraining_model(config, seed=0)).items():
         name = path.rsplit("/", 1)[1]
         if name in ("bias", "beta"):

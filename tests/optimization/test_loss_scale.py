@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from official_bert.optimization.loss_scale import DynamicLossScale
 from official_bert.optimization.optimizers import BertAdamW
+from official_bert.optimization.schedules import WarmupPolynomialDecay
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -60,3 +61,20 @@ def test_loss_scale_stays_within_its_bounds_and_in_a_checkpoint():
         scale.update(tf.constant(True))
     assert float(scale.factor) == 2.0**24
     assert [variable.path for variable in scale.variables] == ["loss_scale/factor", "loss_scale/finite_steps"]
+
+
+def test_a_restarted_optimizer_and_its_loss_scale_are_as_new():
+    kernel = keras.Variable([1.0, 2.0], name="kernel")
+    optimizer = BertAdamW(WarmupPolynomialDecay(0.1, 10))
+    optimizer.build([kernel])
+    optimizer.loss_scale = DynamicLossScale(initial=8.0, growth_steps=2)
+    new = [np.asarray(variable).copy() for variable in optimizer.variables]
+    for _ in range(3):
+        optimizer.apply([tf.ones(2)], [kernel])
+        optimizer.loss_scale.update(tf.constant(True))
+    assert float(optimizer.scale_loss(tf.constant(3.0))) == 48.0
+    used = [np.asarray(variable) for variable in optimizer.variables]
+    assert not any(np.array_equal(*pair) for pair in zip(used, new, strict=True))
+    assert [variable.path for variable in optimizer.variables[-2:]] == ["loss_scale/factor", "loss_scale/finite_steps"]
+    optimizer.restart()
+    np.testing.assert_equal([np.asarray(variable) for variable in optimizer.variables], new)

@@ -26,16 +26,20 @@ RULES = [
     ("lamb", {}, ReferenceLamb, False),
     ("keras_adamw", {}, ReferenceKerasAdamW, False),
 ]
+OTHER_NUMBERS = {"beta_1": 0.7, "beta_2": 0.8, "epsilon": 1e-2, "weight_decay_rate": 0.3, "clip_norm": 0.5}
 
 
 @pytest.mark.parametrize(("name", "settings", "reference_class", "by_kernel"), RULES)
-@pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the clipping norm
-def test_updates_equal_the_published_rule_over_several_steps(scale, name, settings, reference_class, by_kernel):
+# Below and above the clipping norm.
+@pytest.mark.parametrize(("scale", "numbers"), [(0.01, {}), (10.0, {}), (10.0, OTHER_NUMBERS), (10.0, {"beta_1": 0.0})])
+def test_updates_equal_the_published_rule_over_several_steps(
+    scale, numbers, name, settings, reference_class, by_kernel
+):
     rng = np.random.default_rng(0)
     with keras.name_scope("layer"):
         variables = [keras.Variable(rng.normal(0, 0.1, shape), dtype="float32", name=path) for path, shape in SHAPES]
-    optimizer = get_optimizer(name, WarmupPolynomialDecay(1e-2, 8, 3), **settings)
-    reference = reference_class(1e-2, 8, 3)
+    optimizer = get_optimizer(name, WarmupPolynomialDecay(1e-2, 8, 3), **settings, **numbers)
+    reference = reference_class(1e-2, 8, 3, **numbers)
     optimizer.build(variables)
     optimizer.uses_kernel = by_kernel
     weights = {variable.path: np.asarray(variable, np.float64) for variable in variables}
@@ -44,7 +48,31 @@ def test_updates_equal_the_published_rule_over_several_steps(scale, name, settin
         optimizer.apply([tf.constant(gradients[each.path], tf.float32) for each in variables], variables)
         weights = reference.apply(weights, gradients)
         for variable in variables:
-            np.testing.assert_allclose(variable, weights[variable.path], atol=1e-6)
+            np.testing.assert_allclose(variable, weights[variable.path], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("by_kernel", [False, True])
+def test_a_skipped_step_changes_the_step_count_only(by_kernel):
+    variables = [keras.Variable([1.0, 2.0], name=name) for name in ("kernel", "table")]
+    optimizer = BertAdamW(0.1)
+    optimizer.build(variables)
+    optimizer.uses_kernel = by_kernel
+    before = [np.asarray(each).copy() for each in (*variables, *optimizer.variables[2:])]
+    for is_finite in (False, True):
+        optimizer.apply_summed([tf.ones(2)] * 2, variables, only_if=tf.constant(is_finite))
+        after = [np.asarray(each) for each in (*variables, *optimizer.variables[2:])]
+        assert all(np.array_equal(*pair) != is_finite for pair in zip(before, after, strict=True))
+    assert int(optimizer.iterations.numpy()) == 2
+
+
+def test_the_kernel_leaves_variables_without_a_gradient_alone():
+    trained, other = variables = [keras.Variable([1.0, 2.0], name=name) for name in ("kernel", "table")]
+    optimizer = BertAdamW(0.1)
+    optimizer.build(variables)
+    optimizer.uses_kernel = True
+    optimizer.apply([tf.ones(2), None], variables)
+    assert (np.asarray(trained) < [1.0, 2.0]).all()
+    np.testing.assert_array_equal(other, [1.0, 2.0])
 
 
 @pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the clipping norm

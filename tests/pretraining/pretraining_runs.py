@@ -128,6 +128,16 @@ def assert_same_steps(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(found[1][path], value, atol=2e-5, err_msg=path)
 
 
+def assert_same_first_step(found: tuple[Pretrainer, Any], expected: tuple[Pretrainer, Any]) -> None:
+    """Takes a step of two new models without a graph. Compares its sums, and its gradients by the moments."""
+    sums, expected_sums = (each.strategy.run(each.replica_step, args=(batch,)) for each, batch in (found, expected))
+    for name, value in expected_sums.items():
+        np.testing.assert_allclose(sums[name], value, rtol=1e-5, err_msg=name)
+    moments, expected_moments = (each.optimizer.variables[2:] for each, _ in (found, expected))
+    for variable, value in zip(moments, expected_moments, strict=True):
+        np.testing.assert_allclose(variable, value, rtol=1e-4, atol=1e-7, err_msg=variable.path)
+
+
 def assert_same_checkpoint(first: pathlib.Path, second: pathlib.Path, step: int, least: int = 60) -> None:
     """Checks that two runs have saved the same bits, in more than `least` tensors."""
     values, others = checkpoint(first, step), checkpoint(second, step)

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from official_bert.data import record_schema
@@ -39,15 +40,19 @@ def after_ten_steps(config, record_files, packing=None, device="one_device", **s
     return runs.steps_and_weights(pretrainer, record_files, BATCH, schema=SCHEMA, packing=packing)
 
 
-def test_packed_rows_have_the_losses_of_their_records(record_files):
-    unpacked, packed = (runs.pretrainer_for(ONE_BLOCK, packed=flag) for flag in (False, True))
+def test_packed_rows_have_the_losses_and_gradients_of_their_records(record_files):
+    config = runs.disable_dropout(ONE_BLOCK)
+    unpacked, packed = (runs.pretrainer_for(config, packed=flag) for flag in (False, True))
     for variable in (*unpacked.model.variables, *packed.model.variables):
         variable.assign(5.0 * variable)  # so that the losses depend on the attention
-    expected = unpacked._sums(next(runs.batches_for(unpacked, record_files, BATCH, SCHEMA)), training=False)
-    parts = next(runs.batches_for(packed, record_files, BATCH, SCHEMA, packing=pack(8)))
-    sums = [packed._sums({name: parts[name][part] for name in parts}, training=False) for part in (0, 1)]
+    batch = next(runs.batches_for(unpacked, record_files, BATCH, SCHEMA))
+    expected, evaluated = (each._sums(batch, training=False) for each in (unpacked, packed))
     for name, value in expected.items():
-        assert float(sum(each[name] for each in sums)) == pytest.approx(float(value), rel=1e-5), name
+        np.testing.assert_allclose(evaluated[name], value, rtol=1e-5, err_msg=name)
+    parts = next(runs.batches_for(packed, record_files, BATCH, SCHEMA, packing=pack(3)))
+    num_used = int(parts["input_mask"].numpy().any(axis=(1, 2)).sum())
+    assert 1 < num_used < len(parts["input_mask"])  # the last parts are empty
+    runs.assert_same_first_step((packed, parts), (unpacked, batch))
 
 
 @pytest.mark.slow

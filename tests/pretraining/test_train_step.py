@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from official_bert.modeling.dropout import step_seed
 from official_bert.pretraining.losses import compute_pretraining_metrics
+from official_bert.pretraining.train_step import SUMS
 from tests.conftest import ROOT
 from tests.make import list_weights
 from tests.make import tiny_config as make_config
@@ -37,6 +38,45 @@ def test_without_next_sentences_only_the_pooler_and_its_head_are_frozen(record_f
     kept = {path for path, value in list_weights(pretrainer.model).items() if np.array_equal(value, before[path])}
     assert kept == {f"{layer}/{part}" for layer in ("pooler", "next_sentence") for part in ("kernel", "bias")}
     assert {variable.path for variable in pretrainer.model.trainable_variables} == before.keys() - kept
+
+
+def test_a_step_in_micro_batches_has_the_sums_and_gradients_of_the_whole_step(record_files):
+    config = runs.disable_dropout(ONE_BLOCK)
+    whole, in_parts = (runs.pretrainer_for(config, micro_batches=count) for count in (1, 4))
+    batch = next(runs.batches_for(whole, record_files))
+    runs.assert_same_first_step((in_parts, batch), (whole, batch))
+
+
+def test_measurements_are_sums_over_finite_steps_and_the_first_bad_loss_is_reported():
+    pretrainer = runs.pretrainer_for(ONE_BLOCK, times_input=False)
+
+    def scripted_step(batch):
+        pretrainer.optimizer.iterations.assign_add(1)
+        loss, norm = batch["loss"], batch["norm"]
+        sums = {name: tf.constant(2.0) for name in SUMS} | {"masked_lm_loss": loss, "next_sentence_loss": 2 * loss}
+        finite_loss = tf.math.is_finite(loss)
+        return {
+            **sums,
+            "gradient_norm": norm,
+            "finite": finite_loss & tf.math.is_finite(norm),
+            "finite_loss": finite_loss,
+        }
+
+    pretrainer._step = scripted_step
+    nan, inf = np.nan, np.inf
+    losses, norms = np.float32([[1, 7, nan, 3, -inf, 9, 9], [10, inf, nan, 30, 5, inf, nan]])
+    data = tf.data.Dataset.from_tensor_slices({"loss": losses, "norm": norms})
+    batches = iter(data)
+    expected = {"masked_lm_loss": 4, "next_sentence_loss": 8, "tokens": 4, "gradient_norm": 40, "input_wait": 0}
+    expected |= {"nonfinite_steps": 5, "nonfinite_losses": 2, "nonfinite_at_end": 3}
+    found = pretrainer.train(batches, 7)
+    assert {name: found[name] for name in expected} == expected
+    np.testing.assert_equal([found[f"nonfinite_{name}"] for name in ("step", "loss", "norm")], [3, nan, nan])
+    # Another call starts afresh. Without a bad loss, the first bad gradient is reported.
+    found = pretrainer.train(iter(data.skip(5)), 2)
+    names = ("nonfinite_steps", "nonfinite_losses", "nonfinite_at_end", "nonfinite_step", "nonfinite_loss")
+    assert [found[name] for name in names] == [2, 0, 2, 8, 27]
+    assert found["nonfinite_norm"] == inf
 
 
 @pytest.mark.slow

@@ -59,6 +59,7 @@ def test_word_windows_contain_whole_words():
     # Words of 2, 1, 3 and 2 tokens.
     assert truncation.build_word_windows([0, 2, 3, 6, 8], 5, 3) == [(0, 2), (2, 4)]
     assert truncation.build_word_windows([0, 2, 3, 6, 8], 5, 2) == [(0, 2), (1, 3), (3, 4)]
+    assert truncation.build_word_windows([0, 2, 3, 6, 8], 5, 100) == [(0, 2), (2, 4)]  # no word is left out
     assert truncation.build_word_windows([0], 5, 3) == [(0, 0)]
 
 
