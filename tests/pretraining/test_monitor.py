@@ -11,11 +11,12 @@ from official_bert.pretraining.train_step import SUMS
 from tests.make import assert_refused
 
 
-def make_monitor(step: int = 0, **options: object) -> Monitor:
+def make_monitor(step: int = 0, **options: object) -> tuple[Monitor, mock.Mock]:
+    """Returns a monitor after `step` steps, and its log."""
     options = {"on_nonfinite": "stop", "dtype": "float32", "random_seed": 7, "output_dir": "none", **options}
     pretrainer = mock.Mock(step=step, schedule=lambda step: 0.001 * step)
-    config = mock.Mock(token_objective="masked LM")
-    return Monitor(mock.Mock(total_steps=100, **options), config, pretrainer, mock.Mock(), mock.Mock(), is_chief=False)
+    config, log = mock.Mock(token_objective="masked LM"), mock.Mock()
+    return Monitor(mock.Mock(total_steps=100, **options), config, pretrainer, mock.Mock(), log, is_chief=False), log
 
 
 PHASE = mock.Mock(spec=Phase, number=2, train_batch_size=16, max_seq_length=64)
@@ -27,7 +28,7 @@ def make_sums(**changes: float) -> dict[str, float]:
 
 
 def test_a_line_of_the_log_has_the_means_of_its_steps_alone():
-    watched = make_monitor(step=10)
+    watched, log = make_monitor(step=10)
     losses = {"masked_lm_loss": 12.0, "masked_lm_correct": 2.0, "masked_lm_count": 4.0, "tokens": 300.0}
     watched.add(make_sums(**losses, gradient_norm=3.0, input_wait=0.5, nonfinite_steps=1.0), 1.5, 2.0)
     watched.add(make_sums(**losses, gradient_norm=6.0, input_wait=0.5), 0.5, 1.0)
@@ -35,13 +36,13 @@ def test_a_line_of_the_log_has_the_means_of_its_steps_alone():
     expected = {"masked_lm_loss": 3.0, "loss": 3.0, "masked_lm_accuracy": 0.5, "learning_rate": 0.013}
     expected |= {"gradient_norm": 3.0, "steps_per_second": 2.0, "examples_per_second": 32.0}
     expected |= {"tokens_per_second": 300.0, "processor_seconds": 3.0, "input_wait_share": 0.5, "max_seq_length": 64}
-    watched.log.write.assert_called_once_with("train", 14, pytest.approx(expected))
+    log.write.assert_called_once_with("train", 14, pytest.approx(expected))
     watched.add(make_sums(nonfinite_steps=2.0), 1.0, 1.0)
     watched.write(16, PHASE)  # both steps were skipped
     watched.add(make_sums(gradient_norm=5.0), 4.0, 1.0)
     watched.write(17, PHASE)
-    kind, step, values = watched.log.write.call_args.args
-    assert watched.log.write.call_count == 2
+    kind, step, values = log.write.call_args.args
+    assert log.write.call_count == 2
     assert (kind, step, values["gradient_norm"], values["steps_per_second"]) == ("train", 17, 5.0, 0.25)
 
 
@@ -53,21 +54,21 @@ def test_the_records_of_a_bad_step_are_those_that_it_has_read():
     sums = make_sums(**BAD, nonfinite_steps=2.0, nonfinite_at_end=1.0)
     # Steps 101 to 104. The phase's first 320 records were read before, and 2 * 16 by steps 101 and 102.
     message = r"step 103: loss 1.0, gradient norm inf .* at \(7, 352, 16\)"
-    assert_refused(message, make_monitor().check_finite, sums, 100, 104, 320, PHASE, records)
+    assert_refused(message, make_monitor()[0].check_finite, sums, 100, 104, 320, PHASE, records)
 
 
 @pytest.mark.parametrize(("options", "num_bad_losses", "is_skipped"), [
     ({"on_nonfinite": "skip"}, 1.0, True), ({"dtype": "float16"}, 0.0, True), ({"dtype": "float16"}, 1.0, False),
 ])  # fmt: skip
 def test_float16_skips_gradients_that_overflow_but_no_bad_losses(options, num_bad_losses, is_skipped):
-    watched = make_monitor(**options)
+    watched, log = make_monitor(**options)
     sums = make_sums(**BAD, nonfinite_steps=2.0, nonfinite_at_end=1.0, nonfinite_losses=num_bad_losses)
     arguments = (sums, 100, 104, 320, PHASE, mock.Mock(describe_locations=lambda *_: ""))
     if not is_skipped:
         assert_refused("not finite", watched.check_finite, *arguments)
         return
     watched.check_finite(*arguments)
-    assert watched.log.note.call_args.args[0] == 103
+    assert log.note.call_args.args[0] == 103
     assert watched.skipped_in_a_row == 1
     watched.check_finite(make_sums(**BAD, nonfinite_steps=2.0, nonfinite_at_end=2.0), 104, 106, 0, PHASE, mock.Mock())
     assert watched.skipped_in_a_row == 3
