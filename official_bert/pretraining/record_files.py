@@ -18,6 +18,7 @@ from official_bert.data.masking_rates import BERT_RATES, MaskingRates
 from official_bert.data.next_token_targets import NextTokenTargets
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
+from official_bert.pretraining.options import Options, Phase
 from official_bert.tokenization.casing import Casing
 from official_bert.tokenization.exact import load_vocab
 from official_bert.utils import files
@@ -45,31 +46,15 @@ class RecordFiles(RecordSource):
     damaged: int = 0
 
     @classmethod
-    def find(
-        cls,
-        patterns: list[str],
-        flag: str,
-        *,
-        max_seq_length: int,
-        max_predictions_per_seq: int,
-        config: BertConfig,
-        vocab_file: str | None,
-        do_lower_case: bool | None = None,
-        strip_accents: bool | None = None,
-        skip_damaged: bool = False,
-    ) -> "RecordFiles":
+    def find(cls, patterns: list[str], flag: str, phase: Phase, options: Options, config: BertConfig) -> "RecordFiles":
         """Finds the record files that match some patterns, and checks them.
 
         Args:
             patterns: File names or glob patterns.
             flag: Name of the flag with the patterns, without dashes.
-            max_seq_length: Expected length of the records.
-            max_predictions_per_seq: Expected number of predictions per record.
+            phase: The phase with the expected sizes of the records.
+            options: The options of the run. With --on_corrupt_record=skip, all files are read to find damaged records.
             config: Configuration of the model.
-            vocab_file: The vocabulary, if known. Required for records that are masked during training.
-            do_lower_case: Whether the vocabulary is uncased. Defaults to the manifests' value.
-            strip_accents: Whether accents are deleted. Defaults to the manifests' value.
-            skip_damaged: Whether to skip damaged records. All files are then read to find them.
 
         Raises:
             UserError: If no file matches, or the files contradict each other or the other arguments.
@@ -92,8 +77,8 @@ class RecordFiles(RecordSource):
             if all(each.source != other.source for other in manifests):
                 manifests.append(each)
         for each in manifests:
-            _check_manifest(each, flag, max_seq_length, max_predictions_per_seq, vocab_file)
-        _check_casing(manifests, flag, {"do_lower_case": do_lower_case, "strip_accents": strip_accents})
+            _check_manifest(each, flag, phase, options.vocab_file)
+        _check_casing(manifests, flag, options)
         dynamic = {each.source["flags"].get("masking") == "dynamic" for each in manifests}
         if len(dynamic) > 1 or (dynamic == {True} and len(described) < len(paths)):
             raise UserError(f"--{flag}: only some of the records have masks. Pass files of one kind.")
@@ -102,10 +87,11 @@ class RecordFiles(RecordSource):
             None if config.predicts_masked_tokens else NextTokenTargets()
         )
         if dynamic == {True}:
-            masking = masking or _masking(manifests, max_predictions_per_seq, vocab_file)
-            schema = record_schema.unmasked_schema(max_seq_length, *sizes)
+            masking = masking or _masking(manifests, phase.max_predictions_per_seq, options.vocab_file)
+            schema = record_schema.unmasked_schema(phase.max_seq_length, *sizes)
         else:
-            schema = record_schema.pretraining_schema(max_seq_length, max_predictions_per_seq, *sizes)
+            schema = record_schema.pretraining_schema(phase.max_seq_length, phase.max_predictions_per_seq, *sizes)
+        skip_damaged = options.on_corrupt_record == "skip"
         readable, damaged = record_damage.find_readable_ranges(paths, schema) if skip_damaged else (None, 0)
         _check_first_records(paths, schema, skip_damaged)
         return cls(
@@ -206,17 +192,14 @@ def _compression(paths: list[str], described: Mapping[str, tuple[manifest.Manife
     return record_reader.get_compression(list(opened.values()))
 
 
-def _check_manifest(
-    described: manifest.Manifest, flag: str, max_seq_length: int, max_predictions_per_seq: int, vocab_file: str | None
-) -> None:
+def _check_manifest(described: manifest.Manifest, flag: str, phase: Phase, vocab_file: str | None) -> None:
     flags = described.source["flags"]
-    prefix = "phase2_" if flag.startswith("phase2_") else ""
-    wanted = {"max_seq_length": max_seq_length, "max_predictions_per_seq": max_predictions_per_seq}
-    for name, value in wanted.items():
+    for name in ("max_seq_length", "max_predictions_per_seq"):
+        value = getattr(phase, name)
         if flags.get(name, value) != value:
             raise UserError(
-                f"--{prefix}{name} is {value}, but the records of --{flag} were made with {flags[name]}, according to "
-                "their manifest. Pass that value."
+                f"{phase.flag(name)} is {value}, but the records of --{flag} were made with {flags[name]}, according "
+                "to their manifest. Pass that value."
             )
     if vocab_file and files.sha256(vocab_file) != described.source["vocabulary"]:
         raise UserError(
@@ -231,12 +214,13 @@ def read_recorded_casing(described: manifest.Manifest) -> Casing | None:
     return None if flags.get("do_lower_case") is None else Casing.from_settings(flags)
 
 
-def _check_casing(manifests: list[manifest.Manifest], flag: str, expected: Mapping[str, bool | None]) -> None:
+def _check_casing(manifests: list[manifest.Manifest], flag: str, options: Options) -> None:
     recorded = sorted({casing for each in manifests if (casing := read_recorded_casing(each))})
     if len(recorded) > 1:
         kinds = " and others are ".join(casing.texts for casing in recorded)
         raise UserError(f"--{flag}: some of the records are {kinds}. Pass files of one kind.")
-    for name, value in expected.items():
+    for name in ("do_lower_case", "strip_accents"):
+        value = getattr(options, name)
         if recorded and value not in (None, getattr(recorded[0], name)):
             raise UserError(
                 f"--{'' if value else 'no'}{name} contradicts the manifest of the records of --{flag}: their text is "

@@ -54,14 +54,4 @@ class RunRecords:
         return self._find(patterns, "general_eval_file", self._options.phases[0]) if patterns else None
 
     def _find(self, patterns: list[str], flag: str, phase: Phase) -> RecordFiles:
-        return RecordFiles.find(
-            patterns,
-            flag,
-            max_seq_length=phase.max_seq_length,
-            max_predictions_per_seq=phase.max_predictions_per_seq,
-            config=self._config,
-            vocab_file=self._options.vocab_file,
-            do_lower_case=self._options.do_lower_case,
-            strip_accents=self._options.strip_accents,
-            skip_damaged=self._options.on_corrupt_record == "skip",
-        )
+        return RecordFiles.find(patterns, flag, phase, self._options, self._config)

@@ -14,7 +14,9 @@ from official_bert.data import input_pipeline, record_codec, record_damage, reco
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.data.input_pipeline import RecordSource
 from official_bert.pretraining import record_files
+from official_bert.pretraining.options import Options
 from official_bert.pretraining.record_files import RecordFiles
+from official_bert.pretraining.run_records import RunRecords
 from official_bert.utils import files
 from tests.conftest import WORDS, slow_after
 from tests.data_gen.inspection.record_samples import SCHEMA
@@ -53,8 +55,9 @@ def masking(whole_words: bool = False) -> DynamicMasking:
 
 
 def find_records(pattern, vocab_file: str | None, length: int = LENGTH) -> RecordFiles:
-    limits = {"max_seq_length": length, "max_predictions_per_seq": LIMIT}
-    return RecordFiles.find([str(pattern)], "input_file", config=tiny_config(), vocab_file=vocab_file, **limits)
+    sizes = {"max_seq_length": length, "max_predictions_per_seq": LIMIT, "vocab_file": vocab_file}
+    options = Options(input_file=[str(pattern)], bert_config_file="", output_dir="", do_eval=True, **sizes)
+    return RunRecords(options, tiny_config(), replicas=1).training(options.phases[0])
 
 
 def read_rows(paths: list[str], count: int, skipped: int = 0, seed: int = 3) -> np.ndarray:

@@ -204,16 +204,18 @@ def _read_export(folder: pathlib.Path) -> Digest:
 
 def _read_records(folder: pathlib.Path) -> Digest:
     from official_bert.modeling.config import BertConfig
-    from official_bert.pretraining.record_files import RecordFiles
+    from official_bert.pretraining.options import Options
+    from official_bert.pretraining.run_records import RunRecords
 
-    records = RecordFiles.find(
-        [f"{folder}/train-*-of-*.tfrecord"],
-        "input_file",
+    options = Options(
+        input_file=[f"{folder}/train-*-of-*.tfrecord"],
+        bert_config_file="",
+        output_dir="",
+        do_eval=True,
         max_seq_length=32,
         max_predictions_per_seq=5,
-        config=BertConfig(**samples.CONFIG),
-        vocab_file=None,
     )
+    records = RunRecords(options, BertConfig(**samples.CONFIG), replicas=1).training(options.phases[0])
     with records.explain_damage():
         batches = list(records.evaluation_batches(64))
     return {f"{number} {name}": str(batch[name].numpy()) for number, batch in enumerate(batches) for name in batch}
