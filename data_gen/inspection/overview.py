@@ -47,7 +47,7 @@ def inspect(options: InspectionOptions) -> None:
         page = report.make_page(", ".join(options.input_file), samples, statistics, _MOST_PREDICTED)
         files.write_text(options.report, page)
     print("\n".join(f"{name:<17} {value}" for name, value in statistics.summarize()))
-    for histogram in statistics.make_histograms():
+    for histogram in statistics.draw_histograms():
         print(f"\n{histogram}")
     if statistics.predictions:
         print("\nMost predicted tokens")

@@ -3,7 +3,7 @@
 import html
 
 from data_gen.inspection.samples import Sample, Token
-from data_gen.inspection.statistics import Histogram, Statistics
+from data_gen.inspection.statistics import Statistics
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 46rem; margin: auto;
@@ -52,7 +52,7 @@ def make_page(title: str, samples: list[Sample], statistics: Statistics, most_pr
                 '<ruby class="kept">kept<rt>kept</rt></ruby> <ruby class="random">random<rt>replaced</rt></ruby></p>'
             )
     parts += map(_format_sample, samples)
-    parts += map(_format_histogram, statistics.make_histograms())
+    parts += map(_format_histogram, statistics.draw_histograms())
     if statistics.predictions:
         parts.append(_format_most_predicted(statistics, most_predicted))
     return (
@@ -92,6 +92,6 @@ def _format_most_predicted(statistics: Statistics, count: int) -> str:
     return f"<h2>Most predicted tokens</h2>\n<table>\n{rows}</table>"
 
 
-def _format_histogram(histogram: Histogram) -> str:
-    title, _, bars = str(histogram).partition("\n")
+def _format_histogram(histogram: str) -> str:
+    title, _, bars = histogram.partition("\n")
     return f"<h2>{html.escape(title)}</h2>\n<pre>{html.escape(bars)}</pre>"

@@ -3,7 +3,6 @@
 B batch, L sequence length, P predictions, V vocabulary
 """
 
-import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,47 +17,31 @@ _MAX_BINS = 16
 _MAX_BAR_CHARACTERS = 40
 
 
-@dataclasses.dataclass(frozen=True)
-class Histogram:
-    """Counts of the integers 0, 1, 2, ... Converting a histogram to a string draws it with one line per bar.
+def draw_histogram(title: str, numbers: str, counts: np.ndarray, totals: np.ndarray | None = None) -> str:
+    """Draws counts of the integers 0, 1, 2, ... as text with one line per bar.
 
-    Attributes:
+    Args:
         title: What is counted, such as "Length".
         numbers: What the integers mean, such as "number of tokens".
         counts: Number of occurrences of each integer.
         totals: Possible number of occurrences of each integer, to show count / total in percent. None to show counts.
     """
-
-    title: str
-    numbers: str
-    counts: np.ndarray
-    totals: np.ndarray | None = None
-
-    def find_range(self) -> range:
-        """Returns the range of integers that occur, from the smallest to the largest.
-
-        With totals, these are the integers whose total is above 0.
-        """
-        occurring = np.flatnonzero(self.counts if self.totals is None else self.totals)
-        return range(int(occurring[0]), int(occurring[-1]) + 1) if len(occurring) else range(0)
-
-    def __str__(self) -> str:
-        numbers = self.find_range()
-        step = -(-len(numbers) // _MAX_BINS) or 1
-        bins = [(first, min(first + step, numbers.stop)) for first in range(numbers.start, numbers.stop, step)]
-        if self.totals is None:
-            heights = [float(self.counts[first:end].sum()) for first, end in bins]
-            total = self.counts.sum()
-            values = [f"{height:>13,.0f} {100 * height / total:5.1f} %" for height in heights]
-        else:
-            heights = [self.counts[first:end].sum() / max(1, self.totals[first:end].sum()) for first, end in bins]
-            values = [f"{100 * height:5.1f} %" for height in heights]
-        names = [str(first) if end == first + 1 else f"{first}-{end - 1}" for first, end in bins]
-        lines = [
-            f"  {name:>9} {value}  {'#' * round(_MAX_BAR_CHARACTERS * height / (max(heights) or 1))}".rstrip()
-            for name, value, height in zip(names, values, heights, strict=True)
-        ]
-        return "\n".join([f"{self.title}, by {self.numbers}", *lines])
+    occurring = np.flatnonzero(counts if totals is None else totals)
+    first, end = (int(occurring[0]), int(occurring[-1]) + 1) if len(occurring) else (0, 0)
+    step = -(-(end - first) // _MAX_BINS) or 1
+    bins = [(start, min(start + step, end)) for start in range(first, end, step)]
+    if totals is None:
+        heights = [float(counts[start:stop].sum()) for start, stop in bins]
+        values = [f"{height:>13,.0f} {100 * height / counts.sum():5.1f} %" for height in heights]
+    else:
+        heights = [counts[start:stop].sum() / max(1, totals[start:stop].sum()) for start, stop in bins]
+        values = [f"{100 * height:5.1f} %" for height in heights]
+    names = [str(start) if stop == start + 1 else f"{start}-{stop - 1}" for start, stop in bins]
+    lines = [
+        f"  {name:>9} {value}  {'#' * round(_MAX_BAR_CHARACTERS * height / (max(heights) or 1))}".rstrip()
+        for name, value, height in zip(names, values, heights, strict=True)
+    ]
+    return "\n".join([f"{title}, by {numbers}", *lines])
 
 
 class Statistics:
@@ -146,17 +129,17 @@ class Statistics:
             if self._predicted_ids[number]
         ]
 
-    def make_histograms(self) -> list[Histogram]:
-        """Returns histograms of the lengths of records and segments, and of the predictions."""
+    def draw_histograms(self) -> list[str]:
+        """Draws histograms of the lengths of records and segments, and of the predictions."""
         histograms = [
-            Histogram("Length", "number of tokens", self._lengths),
-            Histogram("Length of a", "number of tokens", self._a_lengths),
-            Histogram("Length of b", "number of tokens", self._b_lengths),
+            draw_histogram("Length", "number of tokens", self._lengths),
+            draw_histogram("Length of a", "number of tokens", self._a_lengths),
+            draw_histogram("Length of b", "number of tokens", self._b_lengths),
         ]
         if self.masked:
             histograms += [
-                Histogram("Predictions per record", "number", self._predictions),
-                Histogram("Share of predicted tokens of text", "position", self._predicted_at, self._text_at),
+                draw_histogram("Predictions per record", "number", self._predictions),
+                draw_histogram("Share of predicted tokens of text", "position", self._predicted_at, self._text_at),
             ]
         return histograms
 

@@ -6,7 +6,8 @@ import random
 import numpy as np
 
 from data_gen.inspection import batches
-from data_gen.inspection.statistics import Histogram, Statistics
+from data_gen.inspection import statistics as statistics_module
+from data_gen.inspection.statistics import Statistics, draw_histogram
 from official_bert.data import record_schema
 from official_bert.tokenization import exact
 from tests.conftest import WORDS
@@ -35,7 +36,7 @@ def plain_counts(batch: batches.Batch, unk: int) -> dict[str, int]:
     return found
 
 
-def test_counts_equal_a_plain_loop_and_the_manifest(vocab_file, tmp_path):
+def test_counts_equal_a_plain_loop_and_the_manifest(vocab_file, tmp_path, monkeypatch):
     rng = random.Random(0)
     words = [*(word for word in WORDS if word.isalpha()), "€"]
     sentences = [" ".join(rng.choices(words, k=rng.randrange(1, 12))) for _ in range(500)]
@@ -57,18 +58,21 @@ def test_counts_equal_a_plain_loop_and_the_manifest(vocab_file, tmp_path):
     made = json.loads((tmp_path / "out.manifest.json").read_text())["statistics"]
     assert (statistics.records, statistics.random_next) == (made["instances"], made["random_next"])
     assert (statistics.predictions, statistics.text) == (made["predictions"], made["maskable"])
-    lengths, a, b, predictions, positions = statistics.make_histograms()
+    drawn = []
+    monkeypatch.setattr(statistics_module, "draw_histogram", lambda title, numbers, *counts: drawn.append(counts))
+    statistics.draw_histograms()
+    (lengths,), (a,), (b,), (predictions,), (positions, totals) = drawn
     numbers = np.arange(LENGTH + 1)
-    assert (numbers * lengths.counts).sum() == made["tokens"]
-    assert (numbers * (a.counts + b.counts)).sum() == made["maskable"]
-    assert (np.arange(PREDICTIONS + 1) * predictions.counts).sum() == positions.counts.sum() == made["predictions"]
-    assert positions.totals.sum() == made["maskable"]
+    assert (numbers * lengths).sum() == made["tokens"]
+    assert (numbers * (a + b)).sum() == made["maskable"]
+    assert (np.arange(PREDICTIONS + 1) * predictions).sum() == positions.sum() == made["predictions"]
+    assert totals.sum() == made["maskable"]
 
 
 def test_many_numbers_share_a_line():
     counts = np.zeros(100, int)
     counts[10:90] = 1
-    lines = str(Histogram("Title", "numbers", counts)).splitlines()
+    lines = draw_histogram("Title", "numbers", counts).splitlines()
     assert lines[0] == "Title, by numbers"
     assert lines[1].split() == ["10-14", "5", "6.2", "%", "#" * 40]
     assert len(lines) == 17
