@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (registers the operations of exported models)
-from tensorflow.core.protobuf import saved_model_pb2
 
 from official_bert.checkpoints import checksums
 from official_bert.errors import UserError
@@ -47,19 +46,16 @@ class SavedModelPredictor(Predictor):
 
     def __init__(self, folder: str, verify: bool = True) -> None:
         self.folder = folder
-        path = os.path.join(folder, exports.GRAPH_FILE)
         try:
             if verify:
                 checksums.check_files(folder)
-            proto = saved_model_pb2.SavedModel.FromString(files.read_bytes(path))
             self._loaded = load_saved_model(folder)  # Keeps the variables alive.
         except UserError:
             raise
         except Exception as error:  # TensorFlow raises many types for incomplete or damaged files
             raise UserError(f"{folder} cannot be loaded: {error}") from error
         self._functions = dict(self._loaded.signatures)
-        definitions = proto.meta_graphs[0].signature_def
-        self.signatures = {name: _read_signature(definitions[name]) for name in sorted(self._functions)}
+        self.signatures = {name: _describe(function) for name, function in sorted(self._functions.items())}
         if not self.signatures:
             raise UserError(f"{folder} has no signatures; make the SavedModel with official-bert export")
         self.metadata = exports.read_metadata(folder)
@@ -146,17 +142,15 @@ def load_saved_model(folder: str) -> Any:
         return tf.saved_model.load(path)
 
 
-def _read_signature(definition: Any) -> Signature:
+def _describe(function: Any) -> Signature:
     inputs, outputs = (
-        {name: _read_tensor(info) for name, info in sorted(infos.items())}
-        for infos in (definition.inputs, definition.outputs)
+        {
+            name: Tensor(each.dtype.name, None if each.shape.rank is None else tuple(each.shape))
+            for name, each in sorted(tensors.items())
+        }
+        for tensors in (function.structured_input_signature[1], function.structured_outputs)
     )
     return Signature(inputs, outputs)
-
-
-def _read_tensor(info: Any) -> Tensor:
-    shape = tf.TensorShape(info.tensor_shape)
-    return Tensor(tf.as_dtype(info.dtype).name, None if shape.rank is None else tuple(shape))
 
 
 _decode_texts = np.frompyfunc(lambda value: value.decode(errors="replace"), 1, 1)
