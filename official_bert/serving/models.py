@@ -27,6 +27,8 @@ from official_bert.utils import files
 
 # Patterns of the files of a version, in addition to its graph.
 _FILE_PATTERNS = (("variables", "*"), ("assets*", "*"), (checksums.CHECKSUM_FILE,))
+# While the server starts: maximum time between two looks at a version without checksums, however long --reload_seconds.
+_ARRIVING_SECONDS = 2.0
 
 
 class VersionFiles(NamedTuple):
@@ -268,7 +270,7 @@ class Models:
         for model in self:
             await model.refresh()
             while model.is_arriving and not model.available:
-                await asyncio.sleep(self._seconds)
+                await asyncio.sleep(min(self._seconds, _ARRIVING_SECONDS))
                 await model.refresh()
             if not model.available:
                 errors = [f"version {each.number}: {each.error}" for each in model.versions.values()]

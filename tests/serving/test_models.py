@@ -12,6 +12,7 @@ import pytest
 
 from official_bert.checkpoints.checksums import CHECKSUM_FILE
 from official_bert.errors import UserError
+from official_bert.serving import models
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Model, Pools
 from official_bert.serving.options import Options
@@ -162,9 +163,10 @@ def test_the_newest_versions_are_served(tmp_path: pathlib.Path):
         assert [value(client, place) for place in places] == [9002, 9002, 2002, None]
 
 
-def test_the_server_begins_with_the_model_of_another_tool(tmp_path: pathlib.Path):
+def test_the_server_begins_with_the_model_of_another_tool(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(models, "_ARRIVING_SECONDS", 0.05)
     (served_models.versioned(tmp_path, 2) / CHECKSUM_FILE).unlink()
-    with running({"size": tmp_path}) as (_, client):
+    with running({"size": tmp_path}, reload_seconds=1000.0) as (_, client):
         assert value(client) == 2002
 
 
