@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from official_bert.kinds.classification.model import build_classifier
+from official_bert.kinds.multiple_choice.model import build_multiple_choice_model
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization.finetuning_optimizer import compute_layer_factors
@@ -64,3 +65,5 @@ def test_each_layer_s_rate_is_a_share_of_that_of_the_layer_above(tiny_config):
     assert factors["word_embeddings"] == factors["embeddings_layer_norm"] == 0.125
     assert not {"pooler", "sequence_classifier"} & set(factors)
     assert compute_layer_factors(model, 2, 1.0) == {}
+    choices = compute_layer_factors(build_multiple_choice_model(build_encoder(tiny_config), 3), 2, 0.5)
+    assert {path.split("/")[-2]: factor for path, factor in choices.items()} == factors

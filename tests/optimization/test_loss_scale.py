@@ -53,6 +53,8 @@ def test_loss_scale_doubles_only_after_every_growth_interval():
 
 
 def test_loss_scale_stays_within_its_bounds_and_in_a_checkpoint():
+    default = DynamicLossScale()
+    assert (float(default.factor), default.growth_steps) == (2.0**15, 2000)
     scale = DynamicLossScale(initial=2.0, growth_steps=1)
     for _ in range(3):
         scale.update(tf.constant(False))

@@ -16,8 +16,8 @@ SCHEDULES = [
     ((1.0, 10, 4), {}, [0.0, 0.25, 0.5, 0.75, *(1 - step / 10 for step in range(4, 11)), 0.0]),
     ((1.0, 10, 4), {"jump": False}, [0.0, 0.25, 0.5, 0.75, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0.0]),
     ((2.0, 4), {}, [2.0, 1.5, 1.0, 0.5, 0.0]),
-    ((1.0, 3, 6), {}, [0, 1 / 6, 2 / 6]),
-    ((1.0, 3, 6), {"jump": False}, [0, 1 / 6, 2 / 6]),
+    ((1.0, 3, 6), {}, [*(step / 6 for step in range(6)), 0.0, 0.0]),
+    ((1.0, 3, 6), {"jump": False}, [*(step / 6 for step in range(6)), 0.0, 0.0]),
     (
         (1.0, 10, 2),
         {"jump": False, "power": 2.0, "end_rate": 0.2},
@@ -30,6 +30,16 @@ SCHEDULES = [
 @pytest.mark.parametrize(("arguments", "settings", "expected"), SCHEDULES)
 def test_rate_warms_up_and_decays(arguments, settings, expected):
     assert list_rates(WarmupPolynomialDecay(*arguments, **settings), len(expected)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("settings", [{}, {"jump": False, "power": 2.0, "end_rate": 0.1}])
+def test_a_restarted_schedule_has_the_rates_of_a_new_one(settings):
+    restarted = WarmupPolynomialDecay(0.5, 1, **settings)
+    for num_steps, warmup_steps in ((10, 4), (4, 0), (6, 1), (3, 6)):
+        restarted.restart(num_steps, warmup_steps)
+        new = WarmupPolynomialDecay(0.5, num_steps, warmup_steps, **settings)
+        assert list_rates(restarted, 12) == pytest.approx(list_rates(new, 12))
+        assert restarted.get_config() == new.get_config()
 
 
 def test_each_phase_counts_its_steps_from_its_first_one():

@@ -3,6 +3,7 @@
 import pytest
 
 from official_bert.optimization import distribution, precision
+from official_bert.optimization.choices import DTYPES
 from official_bert.optimization.precision import resolve_dtype, should_jit_compile
 from tests.make import assert_refused
 
@@ -35,7 +36,7 @@ def test_workers_cannot_agree_on_a_measured_precision(tiny_config, monkeypatch):
 
 def test_xla_does_not_compile_bfloat16_products_on_a_cpu(monkeypatch):
     monkeypatch.setattr(distribution, "compiles_parts", lambda _: True)
-    assert [should_jit_compile(True, dtype, None) for dtype in ("float32", "bfloat16")] == [True, False]
+    assert [should_jit_compile(True, dtype, None) for dtype in DTYPES] == [True, False, True]
     assert not should_jit_compile(False, "float32", None)
     monkeypatch.setattr(distribution, "compiles_parts", lambda _: False)  # As if on a GPU.
     assert should_jit_compile(True, "bfloat16", None)

@@ -15,6 +15,7 @@ from official_bert.checkpoints.formats import hugging_face
 from official_bert.commands import PRETRAIN
 from official_bert.data import record_schema
 from official_bert.pretraining import checks, run
+from official_bert.pretraining.monitor import Profile
 from official_bert.pretraining.run import pretrain
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.locks import lock_folder
@@ -157,6 +158,41 @@ def test_second_phase_with_a_learning_rate_has_its_own_schedule(make_options):
     schedule = run.make_schedule(make_options(learning_rate=0.5, **second))
     rates = [float(schedule(step)) for step in (2, 10, 19, 20, 21, 22, 29, 30)]
     assert rates == pytest.approx([0.25, 0.25, 0.025, 0.0, 0.5, 0.8, 0.1, 0.0], abs=1e-6)
+
+
+def test_each_phase_has_the_schedule_of_the_flags(make_options):
+    changes = {"learning_rate": 0.5, "warmup_jump": False, "decay_power": 2.0, "end_learning_rate": 0.1}
+    second = {**SECOND, "phase2_num_train_steps": 10, "phase2_learning_rate": 1.1, "phase2_num_warmup_steps": 2}
+    schedule = run.make_schedule(make_options(**changes, **second))
+    rates = [float(schedule(step)) for step in (2, 4, 12, 20, 21, 22, 26, 30)]
+    assert rates == pytest.approx([0.25, 0.5, 0.2, 0.0, 0.55, 1.1, 0.35, 0.1], abs=1e-6)
+
+
+def test_a_call_ends_where_something_is_due(make_options):
+    intervals = {"log_steps": 8, "save_checkpoints_steps": 10, "eval_steps": 7, "eval_input_file": ["x"]}
+    options = make_options(num_train_steps=18, iterations_per_loop=5, **intervals)
+    profile = Profile(["3", "13"], "run")
+
+    def list_ends(seconds_per_step: float | None) -> list[int]:
+        ends = [0]
+        while ends[-1] < 18 and len(ends) < 20:
+            ends.append(run._end_of_call(options, options.phases[0], profile, ends[-1], seconds_per_step))
+        return ends[1:]
+
+    assert list_ends(0.001) == [3, 7, 8, 10, 13, 14, 16, 18]
+    assert list_ends(4.0) == [2, 3, 5, 7, 8, 10, 12, 13, 14, 16, 18]
+    assert list_ends(None) == list_ends(60.0) == list(range(1, 19))
+
+
+def test_weights_are_evaluated_at_intervals_and_at_the_end_of_each_phase(make_options):
+    changes = {**SECOND, "num_train_steps": 18, "eval_input_file": ["x"]}
+    for more, expected in (
+        ({"eval_steps": 7}, [7, 14, 18, 21]),
+        ({"eval_steps": 7, "init_checkpoint": "model"}, [0, 7, 14, 18, 21]),
+        ({}, []),
+    ):
+        options = make_options(**changes, **more)
+        assert [step for step in range(22) if run._is_evaluated(options, step)] == expected
 
 
 def test_damaged_records_and_bad_values_are_named(make_options, record_files, tmp_path):

@@ -1,5 +1,7 @@
 """The summary that make-records prints about its records."""
 
+import re
+
 import pytest
 
 from data_gen.pipelines.summary import describe
@@ -11,3 +13,13 @@ def test_text_with_mostly_random_pairs_gives_a_warning(random_next, is_warned):
     summary = describe({**counts, "tokens": 90, "predictions": 0, "random_next": random_next})
     assert (f"warning: {random_next} of 100 segment pairs are labelled random" in summary) == is_warned
     assert summary.endswith("--sentence_objective=none") == is_warned
+
+
+def test_shares_are_those_of_their_totals():
+    counts = {"text_documents": 3, "text_tokens": 200, "text_unknown": 5, "text_excluded": 7, "instances": 10}
+    counts |= {"positions": 400, "tokens": 300, "maskable": 250, "predictions": 40, "random_next": 4}
+    lines = dict(re.split("  +", line) for line in describe(counts).splitlines())
+    assert lines["documents"].startswith("3, 7 ")
+    assert lines["tokens in text"].startswith("200, 2.50 %")
+    shares = [lines[name].split(" ")[0] for name in ("random segments", "predictions", "padding")]
+    assert shares == ["40.0", "16.0", "25.0"]
