@@ -115,7 +115,7 @@ def make_initial_model(options: Options, checkpoint: LoadedModel, new_words: lis
 
 def add_words(checkpoint: LoadedModel, words: Sequence[str]) -> LoadedModel:
     """Adds words to the vocabulary. They take the rows of [unused...] tokens first (see resize.add_tokens)."""
-    return resize.add_tokens(checkpoint, words, "unused_first") if words else checkpoint
+    return resize.add_tokens(checkpoint, words, "unused_first")[0] if words else checkpoint
 
 
 def _write_model(checkpoint: LoadedModel, seed: int, folder: str) -> None:

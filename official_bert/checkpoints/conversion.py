@@ -85,9 +85,8 @@ def _apply_changes(checkpoint: LoadedModel, options: ConversionOptions) -> tuple
         tokens = [token.strip() for token in tokens if token.strip()]
         if not tokens:
             raise UserError(f"{options.new_tokens_file} is empty; write one token per line")
-        unknown = resize.find_tokens_without_pieces(checkpoint, tokens)
         try:
-            checkpoint = resize.add_tokens(checkpoint, tokens, options.new_token_rows)
+            checkpoint, unknown = resize.add_tokens(checkpoint, tokens, options.new_token_rows)
         except UserError as error:
             raise UserError(f"{options.new_tokens_file}: {error}") from error
         where = {

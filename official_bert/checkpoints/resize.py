@@ -16,7 +16,7 @@ from official_bert.tokenization.exact import CONTINUATION, UNK, BasicTokenizer, 
 _MARKER = re.compile(r"\[\S+\]|<\S+>")
 
 
-def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "append") -> LoadedModel:
+def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "append") -> tuple[LoadedModel, list[str]]:
     """Adds tokens to the vocabulary, the word embeddings and the masked-LM head of a checkpoint.
 
     The embedding of a new token, and its bias in the masked-LM head, is the mean over the WordPiece tokens that the
@@ -27,6 +27,9 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
         tokens: Words, pieces (beginning with ##) or markers, such as [E1] and <user>, which become added tokens.
         rows: Which rows of the word embeddings the tokens get. "append": new rows at the end. "unused": the rows of the
             [unused0], [unused1], ... tokens. "unused_first": those rows, then new rows.
+
+    Returns:
+        The changed checkpoint, and the new tokens that were only [UNK] before.
 
     Raises:
         UserError: If a token already exists, the tokenizer would split it, or there are too few [unused...] tokens.
@@ -65,14 +68,8 @@ def add_tokens(checkpoint: LoadedModel, tokens: Sequence[str], rows: str = "appe
     markers = (AddedToken(token, special=True, normalized=False) for token in tokens if _MARKER.fullmatch(token))
     casing = casing._replace(added_tokens=(*casing.added_tokens, *markers))
     text = "".join(f"{token}\n" for token in vocab)
-    return dataclasses.replace(checkpoint, config=config, weights=weights, vocab=text, casing=casing)
-
-
-def find_tokens_without_pieces(checkpoint: LoadedModel, tokens: Sequence[str]) -> list[str]:
-    """Returns the elements of `tokens` that the checkpoint's present vocabulary turns into [UNK] only."""
-    numbers = {token: number for number, token in enumerate(split_vocab(checkpoint.vocab or ""))}
-    basic = BasicTokenizer(checkpoint.casing.do_lower_case, checkpoint.casing.strip_accents)
-    return [token for token in tokens if not _get_piece_ids(token, numbers, basic)]
+    unknown = [token for token, ids in zip(tokens, pieces, strict=True) if not ids]
+    return dataclasses.replace(checkpoint, config=config, weights=weights, vocab=text, casing=casing), unknown
 
 
 def _get_piece_ids(token: str, numbers: dict[str, int], basic: BasicTokenizer) -> list[int]:

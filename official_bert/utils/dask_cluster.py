@@ -153,19 +153,16 @@ class Cluster:
                     done += amounts[number]
                     progress.update(done)
             except Exception as error:
-                if not self._is_connected() or isinstance(error, distributed.comm.CommClosedError):
-                    raise self._make_lost_error() from error
-                self._cancel(futures)
+                is_lost = self._client.status != "running" or isinstance(error, distributed.comm.CommClosedError)
+                if not is_lost:
+                    self._cancel(futures)
+                if is_lost or isinstance(error, distributed.client.FutureCancelledError):
+                    raise UserError(
+                        f"Lost the connection to the scheduler at {self._address}. Restart it and its workers. "
+                        f"{RESUME_HINT}"
+                    ) from error
                 raise
         return [results[number] for number in range(len(futures))]
-
-    def _is_connected(self) -> bool:
-        return bool(self._client.status == "running")
-
-    def _make_lost_error(self) -> UserError:
-        return UserError(
-            f"Lost the connection to the scheduler at {self._address}. Restart it and its workers. {RESUME_HINT}"
-        )
 
     def _get_result(self, future: Any, number: int) -> Any:
         distributed = _import_distributed()
@@ -181,8 +178,6 @@ class Cluster:
                 f"A worker cannot import this package or a dependency ({error}). Install {code_identity()} on all "
                 f"machines. {RESUME_HINT}"
             ) from error
-        except distributed.client.FutureCancelledError as error:
-            raise self._make_lost_error() from error
 
     def _cancel(self, futures: Sequence[Any]) -> None:
         """Cancels the tasks that are waiting and waits for the running ones, so that nothing is still writing."""

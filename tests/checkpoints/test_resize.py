@@ -36,7 +36,7 @@ def assert_mean(before: LoadedModel, after: LoadedModel, row: int, token: str) -
 
 def test_new_tokens_are_initialized_with_the_mean_of_their_pieces(tiny_config: BertConfig):
     before = sample(tiny_config)
-    after = resize.add_tokens(before, ["running", "##ming"])
+    after = resize.add_tokens(before, ["running", "##ming"])[0]
     assert after.config.vocab_size == 80
     assert split_vocab(after.vocab) == [*WORDS, "running", "##ming"]
     np.testing.assert_array_equal(after.weights[WORD_TABLE][:78], before.weights[WORD_TABLE])
@@ -44,7 +44,9 @@ def test_new_tokens_are_initialized_with_the_mean_of_their_pieces(tiny_config: B
     assert_mean(before, after, 79, "##ming")
     assert parity.compute_outputs(after)["masked_lm_logits"].shape[-1] == 80
     padded = sample(dataclasses.replace(tiny_config, vocab_size=len(WORDS) + 10))
-    assert_mean(padded, resize.add_tokens(padded, ["日"], "append"), len(WORDS), "日")
+    grown, unknown = resize.add_tokens(padded, ["日", "running"], "append")
+    assert_mean(padded, grown, len(WORDS), "日")
+    assert unknown == ["日"]
 
 
 def test_markers_become_added_tokens_that_texts_contain(tiny_config: BertConfig, tmp_path: pathlib.Path):
@@ -63,14 +65,14 @@ def test_markers_become_added_tokens_that_texts_contain(tiny_config: BertConfig,
 def test_new_tokens_can_replace_unused_ones(tiny_config: BertConfig):
     words = [*WORDS[:70], "[unused0]", "[unused1]", *WORDS[72:]]
     before = dataclasses.replace(sample(tiny_config), vocab="".join(f"{word}\n" for word in words))
-    after = resize.add_tokens(before, ["dogs"], "unused")
+    after = resize.add_tokens(before, ["dogs"], "unused")[0]
     assert split_vocab(after.vocab) == [*words[:70], "dogs", *words[71:]]
     assert after.config == before.config
     assert_mean(before, after, 70, "dogs")
     unchanged = [np.delete(one.weights[WORD_TABLE], 70, 0) for one in (before, after)]
     np.testing.assert_array_equal(*unchanged)
     assert "3 new tokens, but only 2 [unused" in refusal(resize.add_tokens, before, ["dogs", "cats", "mats"], "unused")
-    more = resize.add_tokens(before, ["dogs", "cats", "mats"], "unused_first")
+    more = resize.add_tokens(before, ["dogs", "cats", "mats"], "unused_first")[0]
     assert split_vocab(more.vocab) == [*words[:70], "dogs", "cats", *words[72:], "mats"]
     assert_mean(before, more, 70, "dogs")
     assert len(more.weights[WORD_TABLE]) == len(more.weights[BIAS]) == more.config.vocab_size == len(words) + 1

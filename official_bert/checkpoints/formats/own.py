@@ -6,13 +6,15 @@ A model with a task head is written as the folder of a fine-tuned model instead,
 import dataclasses
 import os
 import re
-from typing import Any, NamedTuple
+import types
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from official_bert.checkpoints import checksums, run_checkpoints
-from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, LoadedModel, LoadOverrides
+from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, Array, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import format_model_files, read_model_files, write_model_files
@@ -125,22 +127,17 @@ def save(checkpoint: LoadedModel, folder: str) -> None:
     _save_run(checkpoint, folder, run_checkpoints.parse_step(earlier[0]) + 1 if earlier else 0)
 
 
-class _Stored(NamedTuple):
-    """A stand-in for a Keras variable, with the attributes that RunCheckpoints reads."""
-
-    path: str
-    value: tf.Variable
-
-
 def _save_run(checkpoint: LoadedModel, folder: str, step: int) -> None:
     """Saves a checkpoint of `step` like run_pretraining does: the weights, and the optimizer state if there is one."""
-    held: dict[str, list[Any]] = {
-        "model": [_Stored(path, tf.Variable(each)) for path, each in checkpoint.weights.items()]
-    }
+
+    def store(values: Mapping[str, Array]) -> list[Any]:
+        """Returns stand-ins for Keras variables, with the attributes that RunCheckpoints reads."""
+        return [types.SimpleNamespace(path=path, value=tf.Variable(value)) for path, value in values.items()]
+
+    held = {"model": store(checkpoint.weights)}
     if checkpoint.slots:
-        slots = [(_slot_path(*path.rsplit("/", 1)), value) for path, value in checkpoint.slots.items()]
-        values = [(_STEP_PATH, np.array(checkpoint.step or 0, np.int64)), *slots]
-        held["optimizer"] = [_Stored(path, tf.Variable(value)) for path, value in values]
+        slots = {_slot_path(*path.rsplit("/", 1)): value for path, value in checkpoint.slots.items()}
+        held["optimizer"] = store({_STEP_PATH: np.array(checkpoint.step or 0, np.int64), **slots})
         held["place"] = run_checkpoints.create_data_position()
     checkpoints = run_checkpoints.RunCheckpoints(folder, held, keep=1)
     checkpoints.remove_unfinished()
