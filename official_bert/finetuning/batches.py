@@ -214,22 +214,22 @@ def make_any_length_spec(values: Array) -> tf.TensorSpec:
 
 
 def make_dataset(
-    batch: Callable[[Array], tuple[Any, ...]], batch_indices: Sequence[Array] | Array | Callable[[], Sequence[Array]]
+    batch: Callable[[Array], tuple[Any, ...]], draw_batches: Callable[[], Sequence[Array]]
 ) -> tf.data.Dataset:
     """Returns a dataset for Keras' `fit` that makes each batch from row indices.
 
     Args:
         batch: Function of row indices [B] that returns inputs, targets and possibly weights: arrays or dicts of arrays
             [B, ...]. The last axis of int32 arrays with several axes is the sequence, whose length may vary.
-        batch_indices: Row indices of each batch, or a function that returns them and is called for each epoch.
+        draw_batches: Function that returns the row indices of each batch. It is called for each epoch, and once before.
     """
 
     def batches() -> Iterator[tuple[Any, ...]]:
         retune_allocator()  # here, because TensorFlow changes the settings when it creates the data set
-        for rows in batch_indices() if callable(batch_indices) else batch_indices:
+        for rows in draw_batches():
             yield batch(rows)
 
-    first = batch_indices() if callable(batch_indices) else batch_indices
+    first = draw_batches()
     sizes = {len(rows) for rows in first}
     size = sizes.pop() if len(sizes) == 1 else None
 

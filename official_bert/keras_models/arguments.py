@@ -1,7 +1,10 @@
 """Makes the constructor arguments of models available as read-only attributes."""
 
 import inspect
+import itertools
 from typing import Any
+
+import keras
 
 _KERAS_ARGUMENTS = ("name", "trainable", "dtype")
 
@@ -33,8 +36,18 @@ class ReadOnly:
         vars(model)[self._name] = value
 
 
+def list_arguments(model_class: type) -> list[str]:
+    """Returns the keyword-only constructor arguments of a model class and its base classes, except Keras' own."""
+    parameters = [
+        parameter
+        for each in itertools.takewhile(lambda each: each is not keras.Model, model_class.__mro__)
+        for parameter in inspect.signature(each.__init__).parameters.values()  # type: ignore[misc]
+    ]
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name not in _KERAS_ARGUMENTS]
+
+
 def make_read_only(model_class: type) -> None:
-    """Adds a ReadOnly attribute to a class for each keyword-only constructor argument that is not an attribute yet."""
-    for name, parameter in inspect.signature(model_class.__init__).parameters.items():  # type: ignore[misc]
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in _KERAS_ARGUMENTS and not hasattr(model_class, name):
+    """Adds a ReadOnly attribute to a class for each of its arguments that is not an attribute yet."""
+    for name in list_arguments(model_class):
+        if not hasattr(model_class, name):
             setattr(model_class, name, ReadOnly(name))

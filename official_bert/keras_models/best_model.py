@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from official_bert.errors import UserError
 from official_bert.keras_models.inputs import Examples, Inputs
@@ -23,7 +22,7 @@ def select_best_model(
         metric: Name of one of the head's scores, or "loss".
         predict: Function that takes examples and returns their predictions.
         inputs: The converter of the inputs of fit.
-        data: The validation data, in any form that fit accepts.
+        data: The validation data, as `Inputs.read_evaluation` returns them.
         batch_size: Number of validation texts per batch.
         epochs: Number of epochs.
 
@@ -37,10 +36,7 @@ def select_best_model(
         raise UserError(f"metric_for_best_model is {metric!r}; expected one of {', '.join(valid)}")
     if data is None or are_ids(data[0] if isinstance(data, tuple) else data):
         raise UserError("metric_for_best_model needs validation texts; pass validation_data or validation_split")
-    if isinstance(data, tf.data.Dataset):
-        examples = inputs.examples_in(data, batch_size)
-    else:
-        examples = (data if isinstance(data, Examples) else inputs.examples(*data)).items
+    examples = data.items if isinstance(data, Examples) else inputs.examples_in(data, batch_size)
 
     def compute_score() -> float:
         return inputs.head.scores(predict(examples, batch_size, verbose=0), examples)[metric]

@@ -13,71 +13,34 @@ import keras
 import tensorflow as tf
 
 from official_bert.errors import UserError
-from official_bert.keras_models import compiling, data_errors, steps
+from official_bert.keras_models import compiling, data_errors
 from official_bert.keras_models.best_model import select_best_model
 from official_bert.keras_models.compiling import BertOptimizerSettings
-from official_bert.keras_models.fit_arguments import check_count, check_split, count_steps
+from official_bert.keras_models.fit_arguments import NO_EXAMPLES, check_count, check_split, count_steps
 from official_bert.keras_models.inputs import EpochCounter, Examples, Inputs
-from official_bert.keras_models.losses_and_metrics import check_labels, reads_one_hot
-from official_bert.keras_models.truncation import TruncationCounter
-from official_bert.kinds import scores
+from official_bert.keras_models.steps import StepModel
+from official_bert.kinds import class_labels, scores
 from official_bert.kinds.input_adapters import are_ids
-from official_bert.kinds.spec import KindSpec
 from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
-from official_bert.tokenization.fast import FastTokenizer
+from official_bert.tokenization.casing import restore_casing
 
 _OPTIMIZER_OF_FIT = "bert_optimizer_of_fit"  # name of BERT's optimizer in a saved model's configuration
 _OPTIMIZER_SETTINGS = "bert_optimizer"  # key of its settings there
 
 
-class FittingModel(keras.Model):
+class FittingModel(StepModel):
     """A Keras model whose fit and evaluate accept text.
-
-    Its subclass TextModel has the constructor and describes the attributes.
 
     fit uses the same training step as the finetune command (see finetuning.training_step). Under a distribution
     strategy, a step has the same result as on one device with the same batch.
     """
 
-    head: KindSpec
-    # Read-only attributes and properties of TextModel.
-    bert_config: Any
-    max_seq_length: Any
-    seed: Any
-    rematerialize: Any
-    train_function: Any
-    test_function: Any
-    _policy_name: str
-    _micro_batches: int
-    _tokenizer: FastTokenizer
-    _predictor: Any = None
     _compile_again: Callable[[], None] | None = None  # the last call of compile
     # Arguments of compile, if BERT's optimizer was saved.
     _saved_arguments: Mapping[str, Any] = types.MappingProxyType({})
     _bert_optimizer: BertOptimizerSettings | None = None  # None if a user's own optimizer is compiled
     _fit_optimizer: compiling.FitOptimizer | None = None  # BERT's optimizer of the fits since `compile`
-    _steps: steps.KerasSteps
-
-    def _predictions(self, examples: Sequence[Any], batch_size: int | None, verbose: Any = "auto") -> Any:
-        """Returns the predictions for examples, decoded by the head. TextModel implements it."""
-        raise NotImplementedError
-
-    def _learn_labels(self, x: Any, y: Any, verbose: Any) -> None:
-        """If the model was created without labels, sets its labels to the distinct values in `y`."""
-
-    @property
-    def _has_unknown_labels(self) -> bool:
-        return False
-
-    def _require_labels(self) -> None:
-        """Raises a UserError if the model was created without labels and has not been trained."""
-
-    # Compiling.
-
-    def _learner(self) -> keras.Model:
-        """Returns the model that fit trains. It shares the weights of this model, and is usually this model."""
-        return self
 
     def compile(
         self,
@@ -124,9 +87,10 @@ class FittingModel(keras.Model):
         strategy = self.distribute_strategy
         if distribution.is_multi_worker(strategy):
             raise UserError("fit and evaluate do not support several machines; use official-bert finetune")
-        pads_rows = steps.pads_rows(strategy, self._micro_batches)
         with strategy.scope():  # Metrics then sum over all replicas.
-            arguments = compiling.keras_arguments(self.head, loss, metrics, settings, pads_rows, bool(self.losses))
+            arguments = compiling.keras_arguments(
+                self.head, loss, metrics, settings, self._pads_rows, bool(self.losses)
+            )
         self._fit_optimizer = None
         if optimizer is None:
             optimizer = BertAdamW(float(learning_rate))  # for evaluate: Keras evaluates only compiled models
@@ -134,10 +98,7 @@ class FittingModel(keras.Model):
         else:
             self._bert_optimizer = None
         super().compile(compiling.prepare_optimizer(optimizer, self._policy_name, strategy), **arguments)
-        self._steps = steps.KerasSteps(
-            self, self._learner(), seed=self.seed, micro_batches=self._micro_batches,
-            rematerialize=self.rematerialize, weighs_metrics=bool(settings.get("weighted_metrics")),
-        )  # fmt: skip
+        self._weighs_metrics = bool(settings.get("weighted_metrics"))
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
@@ -191,56 +152,45 @@ class FittingModel(keras.Model):
                 self.train_function = None
             self._fit_optimizer.restart(num_steps)
 
-    # The steps that Keras calls.
-
-    def make_train_function(self, force: bool = False) -> None:
-        if self.train_function is not None and not force:
-            return
-        self._steps.build_training_step()
-        if steps.uses_own_loop(self.distribute_strategy):
-            self.train_function = self._steps.run_on_replicas(self.train_step)
-        else:
-            super().make_train_function(force=True)
-
-    def make_test_function(self, force: bool = False) -> None:
-        if not steps.uses_own_loop(self.distribute_strategy):
-            super().make_test_function(force)
-        elif self.test_function is None or force:
-            self.test_function = self._steps.run_on_replicas(self.test_step)
-
-    def train_step(self, data: Any) -> dict[str, Any]:
-        return self._steps.train(data)
-
-    def test_step(self, data: Any) -> dict[str, Any]:
-        return self._steps.test(data)
-
-    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, *arguments: Any, **settings: Any) -> Any:
-        check_labels(self.loss, self.head, y, y_pred)
-        return super().compute_loss(x, y, y_pred, *arguments, **settings)
-
-    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
-        check_labels(self.loss, self.head, y, y_pred)
-        metrics: dict[str, Any] = super().compute_metrics(x, y, y_pred, sample_weight)
-        return metrics
-
-    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        if iterator is not None and steps.uses_own_loop(self.distribute_strategy):
-            data_batch, iterator = steps.first_batch_of_replica(self.distribute_strategy, iterator), None
-        super()._maybe_symbolic_build(iterator, data_batch)
-
     # Training and evaluation.
 
     def _create_inputs(self, verbose: Any = "auto") -> Inputs:
-        return Inputs(
-            head=self.head,
-            tokenizer=self._tokenizer,
-            max_seq_length=self.max_seq_length,
-            seed=self.seed,
-            strategy=self.distribute_strategy,
-            is_compiled=bool(self.jit_compile),
-            has_one_hot=reads_one_hot(self.loss, self.head),
-            prints_notes=bool(verbose),
-        )
+        return Inputs(self, prints_notes=bool(verbose))
+
+    def _learn_labels(self, x: Any, y: Any, verbose: Any) -> None:
+        """If the model was created without labels, rebuilds it with the labels in `y`. The encoder keeps its weights.
+
+        Args:
+            x: Argument of fit.
+            y: Argument of fit.
+            verbose: Whether to print the labels.
+
+        Raises:
+            UserError: If the labels are not names or numbers in a list, or too few.
+        """
+        if not self._has_unknown_labels:
+            return
+        if y is None or are_ids(x):
+            raise UserError(
+                "fit can only learn the labels from lists of texts and labels; create the model with labels=[...]"
+            )
+        labels = class_labels.learn_label_names(y)
+        class_labels.check_label_names(labels, 2 if self.head.is_single_label else 1, {})
+        arguments = restore_casing(self.get_config() | {"labels": labels})
+        weights, strategy = self._weights(), self.distribute_strategy
+        # Start again with the attributes that Keras gives a new object, but keep the following attributes of this one.
+        kept = ("build", "quantize", "_compile_again", "_saved_arguments")
+        attributes = {name: self.__dict__[name] for name in kept if name in self.__dict__}
+        self.__dict__.clear()
+        self.__dict__.update(vars(type(self).__new__(type(self))) | attributes)
+        with strategy.scope():
+            type(self).__init__(self, **arguments)
+        encoder = {variable.path for variable in self.backbone.variables}
+        self._assign_weights({path: value for path, value in weights.items() if path in encoder})
+        if self._compile_again:
+            self._compile_again()
+        if verbose:
+            print(f"note: learned the labels {', '.join(labels)} from y")
 
     def fit(
         self,
@@ -311,16 +261,14 @@ class FittingModel(keras.Model):
         self._compile_if_needed()
         if self._bert_optimizer:
             compiling.check_callbacks(_to_list(callbacks))
-        inputs, counter = self._create_inputs(verbose), EpochCounter()
-        truncation, validation_truncation = TruncationCounter(), TruncationCounter()
+        inputs, validation_inputs = self._create_inputs(verbose), self._create_inputs(verbose)
         arguments, held_out = inputs.prepare_fit(
             x, y, sample_weight, class_weight, batch_size=batch_size, validation_split=validation_split,
-            shuffle=shuffle, group_by_length=group_by_length, counter=counter, truncation=truncation,
+            shuffle=shuffle, group_by_length=group_by_length,
         )  # fmt: skip
         num_steps = steps_per_epoch or count_steps(arguments["x"], batch_size, validation_split)
         self._start_optimizer(epochs * num_steps, initial_epoch > 0)
-        if held_out is not None:
-            validation_data = held_out
+        validation_data = validation_inputs.read_evaluation(validation_data if held_out is None else held_out)
         best_model = select_best_model(
             metric_for_best_model, self._predictions, inputs, validation_data, held_out_batch_size, epochs
         )
@@ -329,8 +277,8 @@ class FittingModel(keras.Model):
                 **arguments,
                 epochs=epochs,
                 verbose=verbose,
-                callbacks=[counter, *best_model, *_to_list(callbacks)],
-                validation_data=inputs.prepare_evaluation(validation_data, held_out_batch_size, validation_truncation),
+                callbacks=[EpochCounter(inputs), *best_model, *_to_list(callbacks)],
+                validation_data=validation_inputs.prepare_evaluation(validation_data, held_out_batch_size),
                 initial_epoch=initial_epoch,
                 steps_per_epoch=steps_per_epoch,
                 validation_steps=validation_steps,
@@ -338,9 +286,8 @@ class FittingModel(keras.Model):
                 validation_freq=validation_freq,
             )
         num_epochs = f"in {len(history.epoch)} epochs" if len(history.epoch) > 1 else ""
-        if verbose:
-            truncation.print_note(self.head, self.max_seq_length, steps_per_epoch, num_epochs)
-            validation_truncation.print_note(self.head, self.max_seq_length, validation_steps, "validation", num_epochs)
+        inputs.print_data_set_truncation(steps_per_epoch, num_epochs)
+        validation_inputs.print_data_set_truncation(validation_steps, "validation", num_epochs)
         return history
 
     def evaluate(
@@ -394,17 +341,11 @@ class FittingModel(keras.Model):
             with data_errors.raise_one_line_errors():
                 return super().evaluate(x, y, **common)
         data = x if isinstance(x, tf.data.Dataset) else inputs.examples(x, y, sample_weight)
-        truncation = TruncationCounter()
         with data_errors.raise_one_line_errors():
-            figures = super().evaluate(
-                inputs.prepare_evaluation(data, batch_size, truncation),
-                callbacks=callbacks,
-                **common,
-            )
-        if verbose:
-            truncation.print_note(self.head, self.max_seq_length, steps)
+            figures = super().evaluate(inputs.prepare_evaluation(data, batch_size), callbacks=callbacks, **common)
+        inputs.print_data_set_truncation(steps)
         if isinstance(figures, list | dict) and not figures:
-            raise UserError("x contains no examples")
+            raise UserError(NO_EXAMPLES)
         added = {}
         if confusion_matrix or (self.head.has_own_scores and steps is None):
             examples = data.items if isinstance(data, Examples) else inputs.examples_in(data, batch_size)

@@ -1,13 +1,11 @@
-"""Creates Keras models from checkpoints, and collects the weights of Keras models."""
+"""Creates Keras models from checkpoints."""
 
 import dataclasses
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from official_bert.checkpoints.checkpoint import POOLER, Array, LoadedModel, LoadOverrides
+from official_bert.checkpoints.checkpoint import POOLER, LoadedModel, LoadOverrides
 from official_bert.checkpoints.loading import assign_weights
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.finetuning.initial_model import (
@@ -55,19 +53,6 @@ def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any
     encoder = f"{pluralize(initial.config.num_hidden_layers, 'layer')} of {initial.config.hidden_size}"
     print(f"{model.name}: {encoder}, {model.count_params():,} parameters; {model._head_note(has_head)}")
     return model
-
-
-def collect_weights(model: Any) -> dict[str, Array]:
-    """Returns the weights of a Keras model as float32 arrays by variable path.
-
-    LoRA updates are merged into their matrices.
-    """
-    weights = {variable.path: np.asarray(variable, np.float32) for variable in model.variables}
-    for layer in model.layers:
-        if getattr(layer, "lora_enabled", False):
-            weights = {path: value for path, value in weights.items() if not path.startswith(f"{layer.name}/lora_")}
-            weights[f"{layer.name}/kernel"] = np.asarray(layer.kernel, np.float32)
-    return weights
 
 
 def to_loaded_model(model: Any, path: str, overrides: LoadOverrides) -> LoadedModel:

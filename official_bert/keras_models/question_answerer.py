@@ -56,8 +56,7 @@ class QuestionAnswerer(TextModel):
 
     @classmethod
     def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        names = ("null_score_diff_threshold", "doc_stride", "max_query_length", "max_answer_length", "n_best_size")
-        return {"no_answer": spec["version_2"], **{name: spec[name] for name in names}}
+        return {"no_answer": spec["version_2"], **super()._get_settings(spec)}
 
     def answer(self, question: str, context: str) -> TextAnswer:
         """Returns the answer to one question."""

@@ -76,11 +76,6 @@ class TextEncoder(TextModel):
         super().__init__(head, config, vocab, **settings)
         self._vector_model = create_model(head).answering_model(self)
 
-    @classmethod
-    def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        names = VectorSpec().settings
-        return {name: value for name, value in spec.items() if name in names}
-
     def _head_note(self, has_head: bool) -> str:
         return "it has no head"
 

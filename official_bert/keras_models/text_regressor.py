@@ -43,7 +43,3 @@ class TextRegressor(TextModel):
         **settings: Any,
     ) -> None:
         super().__init__(RegressionSpec(pair=pair, doc_stride=doc_stride), config, vocab, **settings)
-
-    @classmethod
-    def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        return {"pair": spec["pair"], "doc_stride": spec.get("doc_stride")}

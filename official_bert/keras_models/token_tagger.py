@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from official_bert.keras_models.data_sets import read_texts
 from official_bert.keras_models.text_model import TextModel
 from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.tagging.spec import Sentence, Span, TaggingSpec, join_words, split_text
@@ -48,10 +49,6 @@ class TokenTagger(TextModel):
         super().__init__(TaggingSpec(labels=names, doc_stride=doc_stride), config, vocab, **settings)
 
     @classmethod
-    def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        return {"labels": spec["labels"], "doc_stride": spec.get("doc_stride")}
-
-    @classmethod
     def _get_classifier_settings(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
         return {"labels": labels} if labels else {}
 
@@ -68,7 +65,7 @@ class TokenTagger(TextModel):
         Raises:
             UserError: If texts have the wrong form, or x is empty.
         """
-        rows = input_adapters.to_list(self._create_inputs().texts_in(x))
+        rows = input_adapters.to_list(read_texts(x, self.head))
         sentences = [self._sentence(row, number) for number, row in enumerate(rows, start=1)]
         return self.head.spans(self._predictions(sentences, batch_size), sentences)
 

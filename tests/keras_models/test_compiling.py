@@ -89,8 +89,8 @@ def test_a_second_fit_trains_as_a_new_model_does_without_tracing_the_step_again(
     model, other, traces = build(dtype=dtype), build(dtype=dtype), []
     weights = model.get_weights()
     model.compile(learning_rate=0.01)
-    train = model._steps.train
-    monkeypatch.setattr(model._steps, "train", lambda data: traces.append(None) or train(data))
+    train = model.train_step
+    monkeypatch.setattr(model, "train_step", lambda data: traces.append(None) or train(data))
     model.fit(TEXTS, LABELS, batch_size=4, verbose=0)
     first = len(traces)
     model.set_weights(weights)

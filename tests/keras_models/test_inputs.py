@@ -6,15 +6,10 @@ import pytest
 import tensorflow as tf
 
 import official_bert
-from official_bert.data.dynamic_masking import DynamicMasking
-from official_bert.keras_models.inputs import EpochCounter, Inputs
-from official_bert.keras_models.masked_lm import MaskedLMHead
-from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.keras_models.inputs import EpochCounter
 from official_bert.kinds.features import NO_LABEL
-from official_bert.kinds.spec import KindSpec
-from official_bert.tokenization.fast import FastTokenizer
 from tests.conftest import WORDS
-from tests.make import VOCAB, assert_refused, build_text_model, refusal, tiny_config
+from tests.make import assert_refused, build_text_model, refusal, tiny_config
 
 TEXTS = ["the cat sat", "a dog ran in the sun", "walking", "unaffable mat , and the sun ."] * 2
 LABELS, NUMBERS = ["good", "bad", "good", "bad"] * 2, np.array([1, 0, 1, 0] * 2)
@@ -56,7 +51,7 @@ def test_a_data_set_of_ids_trains_as_well():
 ])  # fmt: skip
 def test_weights_by_text_and_by_class_name_count(columns, class_weight, expected, classifier):
     data = slices((TEXTS, LABELS, *columns))
-    (batch,) = classifier._create_inputs().convert_data_set(data, 8, EpochCounter(), class_weight)
+    (batch,) = classifier._create_inputs().convert_data_set(data, 8, class_weight)
     np.testing.assert_array_equal(batch[2], expected)
 
 
@@ -195,42 +190,35 @@ def test_a_data_set_with_the_key_text_is_read(doc_stride: int | None):
     np.testing.assert_allclose(model.predict(data), model.predict(TEXTS), atol=1e-6)
 
 
-# Text batches for fit, without a model.
-TOKENIZER = FastTokenizer.from_vocab(VOCAB, True)
-MASKED_LM = MaskedLMHead(masking=DynamicMasking(TOKENIZER.vocab, 2, masked_lm_prob=0.3, do_whole_word_mask=False))
-
-
-def inputs_for(head: KindSpec) -> Inputs:
-    return Inputs(
-        head=head, tokenizer=TOKENIZER, max_seq_length=6, seed=3, strategy=tf.distribute.get_strategy(),
-        is_compiled=False, has_one_hot=None,
-    )  # fmt: skip
+@pytest.fixture
+def masked_lm() -> official_bert.MaskedLM:
+    settings = {"max_predictions_per_seq": 2, "masked_lm_prob": 0.3, "max_seq_length": 6, "seed": 3}
+    return build_text_model("MaskedLM", **settings)
 
 
 def test_each_window_weighs_as_its_text_does():
-    data = inputs_for(ClassificationSpec(labels=("0", "1"), doc_stride=2))
+    data = build(labels=["0", "1"], doc_stride=2, max_seq_length=6)._create_inputs()
     texts = ["the cat sat and a dog ran in the sun", "the cat sat in the sun", "a dog ran"]
     examples = data.examples(texts, [0, 1, 0], sample_weight=[2.0, 3.0, 5.0], class_weight={1: 10.0})
-    ((_, labels, weights),) = data.training(examples, 32, False, EpochCounter()).as_numpy_iterator()
+    ((_, labels, weights),) = data.training(examples, 32, False).as_numpy_iterator()
     counts = [(weights == weight).sum() for weight in (2.0, 30.0, 5.0)]
     assert weights.tolist() == np.repeat([2.0, 30.0, 5.0], counts).tolist()
     assert counts[0] > counts[1] > 1 == counts[2]
     np.testing.assert_array_equal(labels, weights == 30.0)
 
 
-def test_an_unused_prediction_of_a_masked_lm_has_no_label():
-    data = inputs_for(MASKED_LM)
-    ((_, targets),) = data.training(data.examples(["cat"], None), 1, False, EpochCounter()).as_numpy_iterator()
+def test_an_unused_prediction_of_a_masked_lm_has_no_label(masked_lm):
+    data = masked_lm._create_inputs()
+    ((_, targets),) = data.training(data.examples(["cat"], None), 1, False).as_numpy_iterator()
     assert targets.tolist() == [[WORDS.index("cat"), NO_LABEL]]
 
 
-def test_a_masked_lm_hides_other_tokens_in_each_epoch_and_text():
-    data, counter, texts = inputs_for(MASKED_LM), EpochCounter(), ["the cat sat in the sun"] * 16
-    of_lists = data.training(data.examples(texts, None), 8, False, counter)
-    of_data_set = data.convert_data_set(slices(texts), 8, counter)
+def test_a_masked_lm_hides_other_tokens_in_each_epoch_and_text(masked_lm):
+    data, texts = masked_lm._create_inputs(), ["the cat sat in the sun"] * 16
+    of_lists, of_data_set = data.training(data.examples(texts, None), 8, False), data.convert_data_set(slices(texts), 8)
 
     def positions(batches: tf.data.Dataset, epoch: int) -> list[list[list[int]]]:
-        counter.on_epoch_begin(epoch)
+        EpochCounter(data).on_epoch_begin(epoch)
         return [inputs["masked_lm_positions"].tolist() for inputs, _ in batches.as_numpy_iterator()]
 
     first, second = positions(of_lists, 0), positions(of_lists, 1)

@@ -1,6 +1,5 @@
 """Keras' fit, evaluate and callbacks on strings give the metrics and weights of manually built batches."""
 
-import dataclasses
 import gc
 import weakref
 
@@ -12,8 +11,6 @@ import tensorflow as tf
 import official_bert
 from official_bert.finetuning import batches
 from official_bert.keras_models import best_model
-from official_bert.keras_models.inputs import EpochCounter
-from official_bert.kinds.regression.spec import RegressionSpec
 from official_bert.modeling.dropout import Dropout
 from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
@@ -136,9 +133,9 @@ def test_balanced_classes_weigh_as_in_the_command(unchanged):
     inputs = unchanged._create_inputs()
     for settings, factor in (({}, 1.0), ({"sample_weight": [2.0] * 6}, 2.0)):
         examples = inputs.examples(TEXTS[:6], [0, 0, 0, 0, 1, 1], class_weight="balanced", **settings)
-        ((_, labels, weights),) = inputs.training(examples, 6, False, EpochCounter())
+        ((_, labels, weights),) = inputs.training(examples, 6, False)
         np.testing.assert_allclose(weights, factor * np.where(labels == 1, 1.5, 0.75))
-    regression = dataclasses.replace(inputs, head=RegressionSpec())
+    regression = build_text_model("TextRegressor")._create_inputs()
     assert_refused("has no classes", regression.examples, TEXTS[:1], [1.0], None, "balanced")
 
 
