@@ -17,6 +17,7 @@ from official_bert.finetuning.model_card import Evaluation, write_model_card
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training import OPTIONS_FILE
 from official_bert.inference.keras_model import KerasRunner
+from official_bert.kinds.all_kinds import create_spec
 from official_bert.kinds.constant_answers import describe_constant_answers
 from official_bert.kinds.model import create_model
 from official_bert.kinds.spec import Decisions, KindSpec
@@ -57,7 +58,9 @@ def evaluate_and_predict(
         shown = "; ".join(f"{key} is {task_spec.get(key)}, expected {expected[key]}" for key in differing)
         raise UserError(f"the model in {folder} does not fit the task {task.name}: {shown}")
 
-    task.head = _restore_decisions(task.head, task_spec)
+    trained = create_spec(task_spec)
+    decided: dict[str, Any] = {name: getattr(trained, name) for name in DECISIONS if name in task_spec}
+    task.head = dataclasses.replace(task.head, **decided)
     # `predict` returns uncalibrated predictions, so that calibrating a model again gives the same temperature.
     head = task.head.uncalibrated()
 
@@ -161,14 +164,6 @@ def _card_settings(options: Options) -> dict[str, Any]:
         names = {"init", *(field.name for field in fields if field.metadata.get("group") == TRAINING)}
         settings |= {name: value for name, value in files.read_json_object(path).items() if name in names}
     return settings
-
-
-def _restore_decisions(head: KindSpec, task_spec: Mapping[str, Any]) -> KindSpec:
-    """Returns `head` with the temperature, thresholds and minimum confidence from a fine-tuned model's task.json."""
-    decisions: dict[str, Any] = {name: task_spec[name] for name in DECISIONS if name in task_spec}
-    if "thresholds" in decisions:
-        decisions["thresholds"] = tuple(decisions["thresholds"])
-    return dataclasses.replace(head, **decisions)
 
 
 def get_wanted_decisions(options: Options) -> Decisions:

@@ -26,35 +26,21 @@ from official_bert.utils.counting import pluralize
 NO_POOLER = "the checkpoint has no pooler; its weights are random"
 
 
-def read_initial_model(
-    source: str | BertConfig,
-    vocab_file: str | None = None,
-    do_lower_case: bool | None = None,
-    strip_accents: bool | None = None,
-    bert_config_file: str | None = None,
-) -> LoadedModel:
+def read_initial_model(source: str | BertConfig, overrides: LoadOverrides | None = None) -> LoadedModel:
     """Returns the model that fine-tuning starts from. It always has a vocabulary, but may have no weights.
 
     Args:
         source: A path or name for `open_model`. For random weights, a BertConfig or the path of a bert_config.json.
-        vocab_file: Path of the vocabulary, for a source without one.
-        do_lower_case: Whether the vocabulary is uncased, for a source that does not state it.
-        strip_accents: Whether accents are deleted in lower-cased texts, for a source that does not state it.
-        bert_config_file: Path of the configuration, for a source without one.
+        overrides: The user's vocabulary, casing and configuration, for a source without them.
 
     Raises:
         UserError: If a file is missing or damaged, or files or arguments contradict each other.
     """
-    overrides = LoadOverrides(
-        bert_config_file=bert_config_file,
-        vocab_file=vocab_file,
-        do_lower_case=do_lower_case,
-        strip_accents=strip_accents,
-    )
+    overrides = overrides or LoadOverrides()
     if isinstance(source, BertConfig) or source.endswith(".json"):
         config = source if isinstance(source, BertConfig) else BertConfig.from_json_file(source)
         where = "a BertConfig" if isinstance(source, BertConfig) else source
-        if vocab_file is None:
+        if overrides.vocab_file is None:
             raise UserError(f"{where} contains no vocabulary; pass --vocab_file")
         untrained = resolve_tokenizer(FoundTokenizer(where, {}, None, ""), overrides, config)
         return untrained.add_notes("the weights are random")

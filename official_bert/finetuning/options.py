@@ -3,12 +3,12 @@
 import dataclasses
 import functools
 import os
-from typing import Any, Self
+from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.kinds.names import MEASURES, parse_measure
 from official_bert.optimization.choices import AdamOptions, DeviceOptions
-from official_bert.tasks.options import Defaults, TaskOptions, get_options_class
+from official_bert.tasks.options import TaskOptions, get_options_class
 from official_bert.tokenization.casing import STRIP_ACCENTS
 from official_bert.utils import files
 from official_bert.utils.bad_rows import POLICIES, STOP
@@ -25,8 +25,8 @@ _hardware = functools.partial(option, group=HARDWARE)
 class Options(ValidatedOptions, AdamOptions, DeviceOptions):
     """The options of a fine-tuning run.
 
-    Options that are None take the task's default (see `resolved`). `task_options` contains the options of the task, an
-    instance of its class in tasks.options.TASK_OPTIONS.
+    The defaults of some options depend on the task (see tasks.options.Defaults). `task_options` contains the options of
+    the task, an instance of its class in tasks.options.TASK_OPTIONS.
     """
 
     task: str = _data(dataclasses.MISSING, "The task to fine-tune on.")
@@ -51,12 +51,12 @@ class Options(ValidatedOptions, AdamOptions, DeviceOptions):
     vocab_file: str | None = _model(None, "Vocabulary file, if --init does not include one.", resumable=True)
     do_lower_case: bool | None = _model(None, "Whether the vocabulary is uncased, if --init does not state it.")
     strip_accents: bool | None = _model(None, STRIP_ACCENTS)
-    max_seq_length: int | None = _model(None, "Maximum sequence length in tokens.", min=1)
+    max_seq_length: int = _model(None, "Maximum sequence length in tokens.", min=1)
 
     do_train: bool = _training(False, "Whether to run training.", resumable=True)
-    train_batch_size: int | None = _training(None, "Number of rows per step, over all devices.", min=1)
-    learning_rate: float | None = _training(None, "Maximum learning rate.", above=0)
-    num_train_epochs: float | None = _training(None, "Number of epochs.", above=0)
+    train_batch_size: int = _training(None, "Number of rows per step, over all devices.", min=1)
+    learning_rate: float = _training(None, "Maximum learning rate.", above=0)
+    num_train_epochs: float = _training(None, "Number of epochs.", above=0)
     warmup_proportion: float = _training(
         0.1, "Proportion of steps in which the learning rate rises from 0.", min=0, max=1
     )
@@ -168,7 +168,9 @@ class Options(ValidatedOptions, AdamOptions, DeviceOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        get_options_class(self.task)
+        for name, default in vars(get_options_class(self.task).defaults).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
         if not (self.do_train or self.do_eval or self.do_predict):
             raise UserError("nothing to do: pass --do_train, --do_eval or --do_predict")
         if self.makes_decisions and not self.do_eval:
@@ -187,16 +189,6 @@ class Options(ValidatedOptions, AdamOptions, DeviceOptions):
     def makes_decisions(self) -> bool:
         """Whether a temperature, thresholds or a minimum confidence are to be chosen on the evaluation data."""
         return self.calibrate or self.thresholds is not None or self.min_confidence is not None
-
-    def settings(self) -> Defaults:
-        """Returns the settings that have task-specific defaults, with these defaults in place of None."""
-        defaults = get_options_class(self.task).defaults
-        values = {name: getattr(self, name) for name in vars(defaults)}
-        return dataclasses.replace(defaults, **{name: value for name, value in values.items() if value is not None})
-
-    def resolved(self) -> Self:
-        """Returns the options with the task's defaults in place of None."""
-        return dataclasses.replace(self, **vars(self.settings()))
 
     def as_dict(self) -> dict[str, Any]:
         """Returns one flat dict of all options by name, including those of the task."""

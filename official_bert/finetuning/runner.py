@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_bert.checkpoints.checkpoint import LoadedModel
+from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import finetuned
 from official_bert.errors import UserError
 from official_bert.finetuning.data import RunData
@@ -58,12 +58,12 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
         raise UserError(f"--init is missing; pass a checkpoint, a fine-tuned model or a bert_config.json{here}")
     if not options.do_train and (spec := spec or finetuned.read_task(init)):
         options = _restore_settings(options, spec)
-    options = options.resolved()
     task = make_run_task(options)
     _check_splits(options, task)
-    initial_model = read_initial_model(
-        init, options.vocab_file, options.do_lower_case, options.strip_accents, bert_config_file
+    overrides = LoadOverrides(
+        bert_config_file, options.vocab_file, do_lower_case=options.do_lower_case, strip_accents=options.strip_accents
     )
+    initial_model = read_initial_model(init, overrides)
     options = _resolve_dtype(options, initial_model, strategy)
     weights = select_head_weights(initial_model, task.head)
     has_head = weights is not None
@@ -102,8 +102,7 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
 def _resolve_dtype(options: Options, initial_model: LoadedModel, strategy: tf.distribute.Strategy) -> Options:
     """Returns the options with --dtype=auto replaced by the precision to use. A resumed run keeps its precision."""
     earlier = run_file.read_run_file(os.path.join(options.output_dir, OPTIONS_FILE)).get("dtype")
-    settings = options.settings()
-    tokens = settings.train_batch_size * settings.max_seq_length // strategy.num_replicas_in_sync
+    tokens = options.train_batch_size * options.max_seq_length // strategy.num_replicas_in_sync
     dtype = resolve_dtype(options.dtype, earlier, strategy, initial_model.config, tokens)
     return dataclasses.replace(options, dtype=dtype)
 
@@ -139,7 +138,7 @@ def make_run_task(options: Options) -> Task:
 
 def _restore_settings(options: Options, spec: dict[str, Any]) -> Options:
     """Returns the options with settings from a fine-tuned model's task.json in place of the task's defaults."""
-    if options.max_seq_length in (None, options.task_options.defaults.max_seq_length):
+    if options.max_seq_length == options.task_options.defaults.max_seq_length:
         options = dataclasses.replace(options, max_seq_length=spec["max_seq_length"])
     return dataclasses.replace(options, task_options=options.task_options.merge_trained(spec))
 
@@ -164,7 +163,7 @@ def _check_splits(options: Options, task: Task) -> None:
 
 
 def _get_max_seq_length(options: Options, initial_model: LoadedModel) -> int:
-    length, most = options.settings().max_seq_length, initial_model.config.max_position_embeddings
+    length, most = options.max_seq_length, initial_model.config.max_position_embeddings
     if length > most:
         raise UserError(f"--max_seq_length is {length}; the model accepts at most {most} tokens")
     return length

@@ -6,7 +6,7 @@ B batch, R rows
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,9 +37,8 @@ def count_steps(options: Options, num_rows: int) -> tuple[int, int, int]:
         options: Options of the run.
         num_rows: Number of training rows.
     """
-    settings = options.settings()
-    per_epoch = -(-num_rows // settings.train_batch_size)
-    return max(1, int(per_epoch * settings.num_train_epochs)), per_epoch, options.eval_steps or per_epoch
+    per_epoch = -(-num_rows // options.train_batch_size)
+    return max(1, int(per_epoch * options.num_train_epochs)), per_epoch, options.eval_steps or per_epoch
 
 
 class Trainer:
@@ -77,7 +76,7 @@ class Trainer:
         strategy: tf.distribute.Strategy | None = None,
         is_compiled: bool | None = None,
     ) -> None:
-        self._options, self._settings = options, options.settings()
+        self._options = options
         self.num_steps, self.steps_per_epoch, self.eval_steps = count_steps(options, num_rows)
         self._strategy = strategy or tf.distribute.get_strategy()
         if is_compiled is None:
@@ -93,7 +92,7 @@ class Trainer:
             learner = create_model(head).answering_model(self.model)
             self.optimizer, self.schedule = create_bert_optimizer(
                 learner, initial_model.config.num_hidden_layers, num_steps=self.num_steps,
-                learning_rate=self._settings.learning_rate, warmup_proportion=options.warmup_proportion,
+                learning_rate=options.learning_rate, warmup_proportion=options.warmup_proportion,
                 layer_decay=options.layer_decay, scales_loss=dtype == "mixed_float16", **options.optimizer_settings,
             )  # fmt: skip
             loss_share = make_loss_share(loss or create_model(head).loss(), loss_weights=head.loss_weights())
@@ -102,8 +101,8 @@ class Trainer:
                 seed=seed, micro_batches=options.gradient_accumulation_steps, rematerialize=options.rematerialize,
                 is_compiled=is_compiled,
             )  # fmt: skip
-        self.buckets = make_length_buckets(self._settings.max_seq_length) if is_compiled else ()
-        self._predictor = KerasRunner(learner, self._strategy, self._settings.max_seq_length)
+        self.buckets = make_length_buckets(options.max_seq_length) if is_compiled else ()
+        self._predictor = KerasRunner(learner, self._strategy, options.max_seq_length)
         self._step: Any = None
         self.tokens, self.seconds, self.processor_seconds = 0, 0.0, 0.0
 
@@ -134,7 +133,7 @@ class Trainer:
         epochs = [
             batches.draw_batches(
                 lengths,
-                self._settings.train_batch_size,
+                options.train_batch_size,
                 options.random_seed,
                 epoch,
                 classes,
@@ -147,18 +146,10 @@ class Trainer:
         indices = np.concatenate(epochs)[begin : begin + last - first]
         indices = batches.pad_batches(indices, self._strategy.num_replicas_in_sync)
         padded = (
-            batches.pad_batch(features, rows, self._settings.max_seq_length, row_weights, buckets=self.buckets)
+            batches.pad_batch(features, rows, options.max_seq_length, row_weights, buckets=self.buckets)
             for rows in indices
         )
-        return self.take_steps(padded, first, on_step)
 
-    def take_steps(
-        self, padded: Iterable[tuple[Any, ...]], first: int, on_step: Callable[[int, float], bool]
-    ) -> tuple[int, float]:
-        """Runs a training step on each batch. See `train` for the result and the other arguments.
-
-        `padded` contains batches as `batches.pad_batch` returns them.
-        """
         done, total = first, 0.0
         for batch in padded:
             self._step = self._step or self._trace_step(batch)

@@ -90,11 +90,10 @@ def train(
     if is_chief:
         state.remove_unfinished()
     distribution.check_same_step(strategy, step, options.output_dir)
-    settings = options.settings()
     print(
         f"fine-tuning {task.name}: {pluralize(len(examples), 'example')}, {pluralize(trainer.num_steps, 'step')} of "
-        f"{pluralize(min(settings.train_batch_size, len(features)), 'row')} of up to {settings.max_seq_length} tokens, "
-        f"learning rate {settings.learning_rate:g}, seed {options.random_seed}, "
+        f"{pluralize(min(options.train_batch_size, len(features)), 'row')} of up to {options.max_seq_length} tokens, "
+        f"learning rate {options.learning_rate:g}, seed {options.random_seed}, "
         f"on {pluralize(strategy.num_replicas_in_sync, 'replica')}"
     )
     if trainer.buckets:
@@ -214,7 +213,7 @@ class _Run:
                         f"The loss is not finite at step {step:,}",
                         os.path.join(options.output_dir, _STATE_FOLDER),
                         step,
-                        f"lower --learning_rate (now {options.settings().learning_rate:g}) or lengthen the warm-up",
+                        f"lower --learning_rate (now {options.learning_rate:g}) or lengthen the warm-up",
                     )
                 if step == last:
                     self._log_loss(first, step, loss)
@@ -282,7 +281,7 @@ class _Run:
             line += "".join(f", {name} {value:.4f}" for name, value in scores.items())
         if not self._scores or self._scores[-1] > max(self._scores[:-1], default=-np.inf):
             if self._is_chief:
-                spec, initial = task.task_spec(self._options.settings().max_seq_length), self._initial_model
+                spec, initial = task.task_spec(self._options.max_seq_length), self._initial_model
                 vocab = initial.require_vocab()
                 finetuned.save(self._options.output_dir, trainer.model, spec, initial.config, vocab, initial.casing)
             self.best_predictions = predictions

@@ -145,10 +145,10 @@ class BaseTextModel(keras.Model):
 
     @classmethod
     def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the constructor arguments of this class that a fine-tuned model stores in task.json.
+        """Returns the constructor arguments of this class that a checkpoint contains.
 
         Args:
-            spec: Contents of task.json.
+            spec: Contents of task.json. For other checkpoints, only the labels and the kind of their head, if any.
         """
         return {name: spec[name] for name in list_arguments(cls) if name in spec}
 

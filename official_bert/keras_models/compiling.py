@@ -17,7 +17,6 @@ from official_bert.kinds.losses import TaggingLoss
 from official_bert.kinds.model import create_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
-from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
 from official_bert.optimization.loss_scale import DynamicLossScale
 
 
@@ -40,37 +39,6 @@ class BertOptimizerSettings:
         _check_number("learning_rate", self.learning_rate, is_rate, lambda x: 0 < x < 1e38, "a positive number")
         _check_number("warmup_proportion", self.warmup_proportion, True, lambda x: 0 <= x <= 1, "a number from 0 to 1")
         _check_number("layer_decay", self.layer_decay, True, lambda x: 0 < x <= 1, "a number above 0, at most 1")
-
-
-class FitOptimizer:
-    """BERT's optimizer (AdamW with warmup and linear decay) for `fit`. It is reused by later calls of `fit`.
-
-    Each call restarts the schedule and the moments, so that the training step need not be traced again. Create it in
-    the scope of the distribution strategy.
-
-    Args:
-        settings: Settings of the optimizer.
-        learner: The model to train.
-        num_layers: Number of encoder blocks.
-        scales_loss: Whether to scale the loss, as float16 requires.
-    """
-
-    def __init__(
-        self, settings: BertOptimizerSettings, learner: keras.Model, num_layers: int, scales_loss: bool
-    ) -> None:
-        self._warmup_proportion, self._variables = settings.warmup_proportion, learner.trainable_variables
-        self.optimizer, self._schedule = create_bert_optimizer(
-            learner, num_layers, num_steps=1, scales_loss=scales_loss, **dataclasses.asdict(settings)
-        )
-
-    def can_train(self, learner: keras.Model) -> bool:
-        """Returns whether the optimizer was created for exactly the trainable variables of `learner`."""
-        return list(map(id, self._variables)) == list(map(id, learner.trainable_variables))
-
-    def restart(self, num_steps: int) -> None:
-        """Resets the moments, and starts the learning-rate schedule for a training of `num_steps` steps."""
-        self.optimizer.restart()
-        self._schedule.restart(num_steps, int(num_steps * self._warmup_proportion))
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> None:

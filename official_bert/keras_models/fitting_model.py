@@ -22,7 +22,9 @@ from official_bert.keras_models.steps import StepModel
 from official_bert.kinds import class_labels, scores
 from official_bert.kinds.input_adapters import are_ids
 from official_bert.optimization import distribution
+from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
 from official_bert.optimization.optimizers import BertAdamW
+from official_bert.optimization.schedules import WarmupPolynomialDecay
 from official_bert.tokenization.casing import restore_casing
 
 _OPTIMIZER_OF_FIT = "bert_optimizer_of_fit"  # name of BERT's optimizer in a saved model's configuration
@@ -40,7 +42,7 @@ class FittingModel(StepModel):
     # Arguments of compile, if BERT's optimizer was saved.
     _saved_arguments: Mapping[str, Any] = types.MappingProxyType({})
     _bert_optimizer: BertOptimizerSettings | None = None  # None if a user's own optimizer is compiled
-    _fit_optimizer: compiling.FitOptimizer | None = None  # BERT's optimizer of the fits since `compile`
+    _schedule: WarmupPolynomialDecay | None = None  # schedule of BERT's optimizer in the fits since `compile`
 
     def compile(
         self,
@@ -91,7 +93,7 @@ class FittingModel(StepModel):
             arguments = compiling.keras_arguments(
                 self.head, loss, metrics, settings, self._pads_rows, bool(self.losses)
             )
-        self._fit_optimizer = None
+        self._schedule = None
         if optimizer is None:
             optimizer = BertAdamW(float(learning_rate))  # for evaluate: Keras evaluates only compiled models
             self._bert_optimizer = bert_settings
@@ -132,25 +134,29 @@ class FittingModel(StepModel):
             self.compile(**self._saved_arguments)
 
     def _start_optimizer(self, num_steps: int, is_continued: bool) -> None:
-        """Restarts BERT's optimizer for `num_steps` steps. Does nothing if the user compiled another optimizer.
+        """Restarts BERT's optimizer and its schedule. Does nothing if the user compiled another optimizer.
 
         Args:
             num_steps: Number of steps of the training.
             is_continued: Whether an earlier training continues (initial_epoch > 0), so that the optimizer keeps its
                 state.
         """
-        if self._bert_optimizer is None or (is_continued and int(self.optimizer.iterations.numpy())):
+        settings, learner = self._bert_optimizer, self._learner()
+        if settings is None or (is_continued and int(self.optimizer.iterations.numpy())):
             return
         with self.distribute_strategy.scope():
-            if self._fit_optimizer is None or not self._fit_optimizer.can_train(self._learner()):
-                scales_loss = self._policy_name == "mixed_float16"
-                self._fit_optimizer = compiling.FitOptimizer(
-                    self._bert_optimizer, self._learner(), self.bert_config.num_hidden_layers, scales_loss
-                )
+            # The optimizer is reused for the same variables, so that the training step need not be traced again.
+            variables = self.optimizer._trainable_variables
+            if self._schedule is None or list(map(id, variables)) != list(map(id, learner.trainable_variables)):
+                optimizer, self._schedule = create_bert_optimizer(
+                    learner, self.bert_config.num_hidden_layers, num_steps=1,
+                    scales_loss=self._policy_name == "mixed_float16", **dataclasses.asdict(settings),
+                )  # fmt: skip
                 # Bypasses Keras' tracking of attributes, as keras.Model.compile does.
-                self.__dict__["optimizer"] = self._fit_optimizer.optimizer
+                self.__dict__["optimizer"] = optimizer
                 self.train_function = None
-            self._fit_optimizer.restart(num_steps)
+            self.optimizer.restart()
+            self._schedule.restart(num_steps, int(num_steps * settings.warmup_proportion))
 
     # Training and evaluation.
 

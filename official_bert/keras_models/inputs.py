@@ -178,12 +178,12 @@ class Inputs:
             return y  # The data set contains the labels.
         if y is None and self.head.needs_labels:
             raise UserError(_NO_LABELS)
-        if isinstance(y, list) or (isinstance(y, np.ndarray) and y.dtype.kind in "OSU"):
-            if not isinstance(self.head, TextSpec):
-                return y
-            y = self._parse_targets(y)
-        elif self._has_class_labels and isinstance(y, np.ndarray) and y.ndim == 2:
-            y = self._parse_targets(y)
+        are_names = isinstance(y, list) or (isinstance(y, np.ndarray) and y.dtype.kind in "OSU")
+        are_class_rows = self._has_class_labels and isinstance(y, np.ndarray) and y.ndim == 2
+        if isinstance(self.head, TextSpec) and (are_names or are_class_rows):
+            # Labels with a number for each class (such as one-hot) keep this form.
+            rows, labels = self.head.parse_rows(y), self.head.parse_labels(y)
+            y = self.head.targets(labels) if rows is None else rows
         if isinstance(y, np.ndarray):
             y = self._convert_label_form(y)
             input_adapters.check_same_length(len(x["input_ids"]), y, "y")
@@ -197,15 +197,6 @@ class Inputs:
     @property
     def _has_class_labels(self) -> bool:
         return isinstance(self.head, LabelSpec) and self.head.is_single_label
-
-    def _parse_targets(self, y: Any) -> Array:
-        """Converts labels to targets of the loss.
-
-        Labels with a number for each class (such as one-hot) keep this form.
-        """
-        assert isinstance(self.head, TextSpec)
-        rows, labels = self.head.parse_rows(y), self.head.parse_labels(y)
-        return self.head.targets(labels) if rows is None else rows
 
     def _convert_label_form(self, targets: Array) -> Array:
         if not self._has_class_labels:

@@ -123,11 +123,6 @@ class MaskedLM(TextModel):
         )
         super().__init__(MaskedLMHead(masking=masking), config, vocab, **settings)
         self.bert_config.require_masked_lm()
-        self._masking_settings = {
-            "masked_lm_prob": masked_lm_prob,
-            "max_predictions_per_seq": max_predictions_per_seq,
-            "do_whole_word_mask": do_whole_word_mask,
-        }
 
     def _build_core(self, dtype: str, seed: int) -> keras.Model:
         whole = build_pretraining_model(self.bert_config, seed=seed, dtype=dtype)
@@ -157,7 +152,8 @@ class MaskedLM(TextModel):
         self._kept = {path: stored.get(path, value) for path, value in self._kept.items()}
 
     def _get_own_config(self) -> dict[str, Any]:
-        return dict(self._masking_settings)
+        names = ("masked_lm_prob", "max_predictions_per_seq", "do_whole_word_mask")
+        return {name: getattr(self.head.masking, name) for name in names}
 
     def _head_note(self, has_head: bool) -> str:
         return "the masked-LM head is the checkpoint's" if has_head else "the masked-LM head is new: train it"

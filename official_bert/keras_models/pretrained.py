@@ -1,7 +1,6 @@
 """Creates Keras models from checkpoints."""
 
 import dataclasses
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,10 +28,9 @@ def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any
     explicit = settings
     if spec is not None:
         settings = {"max_seq_length": spec["max_seq_length"], **model_class._get_settings(spec), **settings}
-    elif initial.task is None and (initial.labels or initial.kind):
-        settings = {**model_class._get_classifier_settings(initial.labels, initial.kind), **settings}
-    if "labels" in inspect.signature(model_class.__init__).parameters:
-        settings.setdefault("labels", None)  # The constructor's error then describes valid labels.
+    elif initial.task is None:
+        labels = {"labels": initial.labels} if initial.labels else {}
+        settings = {**model_class._get_settings({"kind": initial.kind, **labels}), **settings}
     model = model_class(initial.config, initial.require_vocab(), do_lower_case=initial.casing, **settings)
     weights = select_head_weights(initial, model.head)
     notes = (*initial.notes, *list_origin_notes(initial, has_head=weights is not None))

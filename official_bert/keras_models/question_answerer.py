@@ -56,7 +56,7 @@ class QuestionAnswerer(TextModel):
 
     @classmethod
     def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        return {"no_answer": spec["version_2"], **super()._get_settings(spec)}
+        return {"no_answer": spec.get("version_2", False), **super()._get_settings(spec)}
 
     def answer(self, question: str, context: str) -> TextAnswer:
         """Returns the answer to one question."""

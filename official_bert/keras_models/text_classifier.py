@@ -17,7 +17,7 @@ from official_bert.kinds import class_labels, input_adapters
 from official_bert.kinds.classification.spec import NO_ANSWER, ClassificationSpec
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.names import MEASURES, parse_measure
-from official_bert.kinds.text_spec import DECISIONS, LabelSpec, TextExample, TextSpec
+from official_bert.kinds.text_spec import DECISIONS, LabelSpec, TextExample
 from official_bert.modeling.config import BertConfig
 
 
@@ -49,7 +49,7 @@ class TextClassifier(TextModel):
         UserError: If the labels are not names, or another argument is out of range.
     """
 
-    head: TextSpec
+    head: LabelSpec
     default_name = "text_classifier"
     kinds = (ClassificationSpec.kind, MultiLabelSpec.kind)
 
@@ -85,20 +85,20 @@ class TextClassifier(TextModel):
     @property
     def temperature(self) -> float:
         """Divisor of the logits before the softmax or sigmoid."""
-        return self._label_head.temperature
+        return self.head.temperature
 
     @temperature.setter
     def temperature(self, value: float) -> None:
-        self.head = _replace_setting(self._label_head, "temperature", value)
+        self.head = _replace_setting(self.head, "temperature", value)
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
         """For each class, the probability above which `classify` returns it. None means 0.5."""
-        return self._label_head.thresholds or None
+        return self.head.thresholds or None
 
     @thresholds.setter
     def thresholds(self, value: Sequence[float] | None) -> None:
-        self.head = _replace_setting(self._label_head, "thresholds", value)
+        self.head = _replace_setting(self.head, "thresholds", value)
 
     @property
     def min_confidence(self) -> float:
@@ -107,27 +107,17 @@ class TextClassifier(TextModel):
 
     @min_confidence.setter
     def min_confidence(self, value: float) -> None:
-        self.head = _replace_setting(self._label_head, "min_confidence", value)
+        self.head = _replace_setting(self.head, "min_confidence", value)
 
     def _get_own_config(self) -> dict[str, Any]:
-        head = self.head
-        return {
-            "pair": head.pair,
-            "doc_stride": head.doc_stride,
-            "labels": self._get_labels_config(),
-            "multi_label": not head.is_single_label,
-            "positive_weights": list(getattr(head, "positive_weights", ())) or None,
-            **{name: value for name, value in head.settings.items() if name in DECISIONS},
-        }
+        decisions = {name: value for name, value in self.head.settings.items() if name in DECISIONS}
+        positive_weights = list(getattr(self.head, "positive_weights", ())) or None
+        return super()._get_own_config() | {"positive_weights": positive_weights, **decisions}
 
     @classmethod
     def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
-        settings = {name: spec[name] for name in ("labels", "pair", "doc_stride") if name in spec}
+        settings = {name: value for name, value in super()._get_settings(spec).items() if name not in DECISIONS}
         return settings | {"multi_label": spec["kind"] == MultiLabelSpec.kind}
-
-    @classmethod
-    def _get_classifier_settings(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
-        return {"multi_label": kind == MultiLabelSpec.kind} | ({"labels": labels} if labels else {})
 
     def _take_decisions(self, spec: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
         decisions = {name: spec[name] for name in DECISIONS if name in spec and name not in explicit}
@@ -157,9 +147,9 @@ class TextClassifier(TextModel):
             y: Their labels, as in `fit`.
             batch_size: Number of texts per batch. Defaults to 32.
         """
-        self.head = dataclasses.replace(self._label_head, temperature=1.0)
-        self.head = self._label_head.fit_temperature(*self._predictions_and_examples(x, y, batch_size))
-        return self._label_head.temperature
+        self.head = dataclasses.replace(self.head, temperature=1.0)
+        self.head = self.head.fit_temperature(*self._predictions_and_examples(x, y, batch_size))
+        return self.head.temperature
 
     def choose_thresholds(
         self, x: Any, y: Any, measure: str = MEASURES[0], batch_size: int | None = None
@@ -180,14 +170,9 @@ class TextClassifier(TextModel):
                 measure is unknown, or no threshold reaches the precision.
         """
         parse_measure(measure)
-        head = self._label_head.choose_thresholds(*self._predictions_and_examples(x, y, batch_size), measure)
+        head = self.head.choose_thresholds(*self._predictions_and_examples(x, y, batch_size), measure)
         self.head = head
         return dict(zip(head.labels, head.thresholds, strict=True))
-
-    @property
-    def _label_head(self) -> LabelSpec:
-        assert isinstance(self.head, LabelSpec)
-        return self.head
 
     def _predictions_and_examples(self, x: Any, y: Any, batch_size: int | None) -> tuple[Any, list[TextExample]]:
         return self.predict(x, batch_size), self.head.examples(x, y)

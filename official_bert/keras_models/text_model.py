@@ -84,24 +84,14 @@ class TextModel(FittingModel):
             UserError: If a file is missing or damaged, or an argument contradicts the checkpoint.
         """
         source = source if isinstance(source, BertConfig) else os.fspath(source)
+        overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
         if isinstance(source, str) and source.endswith(".keras"):
-            overrides = LoadOverrides(vocab_file=vocab_file, do_lower_case=do_lower_case, strip_accents=strip_accents)
             saved = saving.load(source, TextModel, "a model that takes text, as TextClassifier")
             initial = pretrained.to_loaded_model(saved, source, overrides)
         else:
-            initial = read_initial_model(source, vocab_file, do_lower_case, strip_accents)
+            initial = read_initial_model(source, overrides)
         model: Self = pretrained.create_model(cls, initial, settings)
         return model
-
-    @classmethod
-    def _get_classifier_settings(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
-        """Returns the constructor arguments of this class that follow from the classification head of a checkpoint.
-
-        Args:
-            labels: Names of the checkpoint's classes, or None.
-            kind: Kind of the checkpoint's head, such as "multi_label", or None.
-        """
-        return {}
 
     def _take_decisions(self, spec: Mapping[str, Any], explicit: Mapping[str, Any]) -> None:
         """Copies settings that were chosen after training, such as thresholds, from a fine-tuned model.

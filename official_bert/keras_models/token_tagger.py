@@ -48,10 +48,6 @@ class TokenTagger(TextModel):
         names = class_labels.check_label_names(labels, least=1, settings=settings)
         super().__init__(TaggingSpec(labels=names, doc_stride=doc_stride), config, vocab, **settings)
 
-    @classmethod
-    def _get_classifier_settings(cls, labels: tuple[str, ...] | None, kind: str | None) -> dict[str, Any]:
-        return {"labels": labels} if labels else {}
-
     def tag(self, x: Any, batch_size: int | None = None) -> list[list[Span]]:
         """Returns the entities of each text in order, with text, label, start, end and probability.
 

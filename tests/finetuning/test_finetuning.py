@@ -8,6 +8,7 @@ import signal
 import numpy as np
 import pytest
 
+from official_bert.checkpoints.checkpoint import LoadOverrides
 from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.finetuning import evaluation, runner, trainer
@@ -164,7 +165,7 @@ def test_a_run_stops_early_and_weighs_decays_and_freezes(options, capsys):
     changes = {"class_weights": ["balanced"], "freeze": [".*embeddings"], "layer_decay": 0.5, "dtype": "bfloat16"}
     runner.run(change(options, **early, **changes))
     assert "stopped early" in capsys.readouterr().out
-    initial = read_initial_model(options.init, options.vocab_file)
+    initial = read_initial_model(options.init, LoadOverrides(vocab_file=options.vocab_file))
     weights = open_model(options.output_dir).weights
     start = {each.path: each for each in build_initial_encoder(initial, options.random_seed, "float32").variables}
     np.testing.assert_array_equal(weights["word_embeddings/embeddings"], start["word_embeddings/embeddings"])

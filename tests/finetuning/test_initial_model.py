@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from official_bert import TextClassifier, TextRegressor, TokenTagger
-from official_bert.checkpoints.checkpoint import PRETRAINING, SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER
+from official_bert.checkpoints.checkpoint import PRETRAINING, SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, LoadOverrides
 from official_bert.checkpoints.conversion import convert
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.options import ConversionOptions
@@ -59,33 +59,37 @@ def test_another_vocabulary_than_the_checkpoint_s_is_refused(pretrained: str, fi
         (pretrained, WORDS[:-2], f"it has {len(WORDS) - 2} tokens instead of {len(WORDS)}.*remove --vocab"),
         (fine_tuned, _SWAPPED, "is not the vocabulary of"),
     ):
-        assert re.search(message, refusal(read_initial_model, folder, write_vocab(tmp_path / "own.txt", words)))
-    assert read_initial_model(pretrained, write_vocab(tmp_path / "own.txt")).vocab.split() == WORDS
+        overrides = LoadOverrides(vocab_file=write_vocab(tmp_path / "own.txt", words))
+        assert re.search(message, refusal(read_initial_model, folder, overrides))
+    assert (
+        read_initial_model(pretrained, LoadOverrides(vocab_file=write_vocab(tmp_path / "own.txt"))).vocab.split()
+        == WORDS
+    )
 
 
 def test_unused_tokens_may_be_others(tmp_path: pathlib.Path):
     tf1.write(dataclasses.replace(sample(CONFIG), vocab="\n".join([*WORDS[:-1], "[unused7]"])), str(tmp_path))
     own = write_vocab(tmp_path / "own.txt", [*WORDS[:-1], "zebra"])
-    assert "zebra" in read_initial_model(str(tmp_path), own).vocab
+    assert "zebra" in read_initial_model(str(tmp_path), LoadOverrides(vocab_file=own)).vocab
 
 
 def test_another_casing_than_the_checkpoint_s_is_refused(pretrained: str, fine_tuned: str, tmp_path: pathlib.Path):
     assert read_initial_model(pretrained).casing.do_lower_case
-    told = refusal(read_initial_model, pretrained, do_lower_case=False)
+    told = refusal(read_initial_model, pretrained, LoadOverrides(do_lower_case=False))
     assert re.search(r"vocab.txt .*--do_lower_case=true.*tokenizer_config.json", told)
     write_text(pathlib.Path(pretrained, "tokenizer_config.json"), '{"do_lower_case": false}')
-    assert not read_initial_model(pretrained, do_lower_case=False).casing.do_lower_case
-    told = refusal(read_initial_model, pretrained, do_lower_case=True)
+    assert not read_initial_model(pretrained, LoadOverrides(do_lower_case=False)).casing.do_lower_case
+    told = refusal(read_initial_model, pretrained, LoadOverrides(do_lower_case=True))
     assert re.search("--do_lower_case contradicts .*tokenizer_config.json.* convert --do_lower_case$", told)
     convert(ConversionOptions(from_=pretrained, to=str(tmp_path / "corrected"), do_lower_case=True))
     assert read_initial_model(str(tmp_path / "corrected")).casing.do_lower_case
-    assert "contradicts" in refusal(read_initial_model, fine_tuned, do_lower_case=False)
+    assert "contradicts" in refusal(read_initial_model, fine_tuned, LoadOverrides(do_lower_case=False))
 
 
 def test_random_weights_take_the_casing_that_the_vocabulary_has(tmp_path: pathlib.Path):
     vocab_file = write_vocab(tmp_path / "cased.txt", [*WORDS[:-3], "Angela", "Merkel", "X"])
     for source in (CONFIG, write_text(tmp_path / "config.json", CONFIG.to_json())):
-        assert not read_initial_model(source, vocab_file).casing.do_lower_case
+        assert not read_initial_model(source, LoadOverrides(vocab_file=vocab_file)).casing.do_lower_case
 
 
 @pytest.mark.parametrize("part", [SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, "fine-tuned"])

@@ -88,8 +88,8 @@ class FineTuningStepOptions(_StepOptions):
             "help": "A bert_config.json, or a folder that has one.",
         }
     )
-    max_seq_length: int | None = _copy_flag(FineTuningOptions, "max_seq_length")
-    train_batch_size: int | None = _copy_flag(FineTuningOptions, "train_batch_size")
+    max_seq_length: int = _copy_flag(FineTuningOptions, "max_seq_length")
+    train_batch_size: int = _copy_flag(FineTuningOptions, "train_batch_size")
     eval_batch_size: int = _copy_flag(FineTuningOptions, "eval_batch_size")
     dtype: str = _copy_flag(FineTuningOptions, "dtype")
     gradient_accumulation_steps: int = _copy_flag(FineTuningOptions, "gradient_accumulation_steps")

@@ -47,11 +47,12 @@ def _expect_acceptance(folder: str, is_consistent: bool, **options: Any) -> None
     Raises:
         NotHeldError: If it does not.
     """
+    from official_bert.checkpoints.checkpoint import LoadOverrides
     from official_bert.errors import UserError
     from official_bert.finetuning.initial_model import read_initial_model
 
     try:
-        read_initial_model(folder, **options)
+        read_initial_model(folder, LoadOverrides(**options))
     except UserError as error:
         if is_consistent:
             raise NotHeldError(f"consistent options are refused: {error}") from error
