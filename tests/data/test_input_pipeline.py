@@ -11,7 +11,7 @@ import tensorflow as tf
 from data_gen.inspection.batches import read_batches
 from data_gen.pipelines import writer
 from official_bert.data import input_pipeline, record_codec, record_damage, record_reader, record_schema
-from official_bert.data.dynamic_masking import DynamicMasking
+from official_bert.data.dynamic_masking import DynamicMasking, make_record_keys
 from official_bert.data.input_pipeline import RecordSource
 from official_bert.pretraining import record_files
 from official_bert.pretraining.options import Options
@@ -86,6 +86,41 @@ def test_starting_anywhere_gives_the_rest_of_the_same_sequence(tmp_path, monkeyp
     np.testing.assert_array_equal([ids[location] for location in locations], whole[skipped : skipped + 16])
 
 
+def test_four_files_at_a_time_contribute_one_record_each_in_turn(tmp_path, monkeypatch):
+    assert input_pipeline._WINDOW == 10_000  # a run that is resumed with another value would not continue exactly
+    monkeypatch.setattr(input_pipeline, "_WINDOW", 1)  # nothing is shuffled but the files
+    counts = [3, 1, 5, 4, 2, 3]
+    paths = write_records(tmp_path, counts)
+    locations = RecordSource(paths, UNMASKED).locate_records(3, 0, sum(counts))
+    files_in_order = list(dict.fromkeys(path for path, _ in locations))
+    expected = []
+    for group in (files_in_order[:4], files_in_order[4:]):
+        rounds = itertools.product(range(max(counts)), group)
+        expected += [(path, number) for number, path in rounds if number < counts[paths.index(path)]]
+    assert locations == expected
+
+
+def test_damaged_records_are_left_out_wherever_reading_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(input_pipeline, "_WINDOW", 4)
+    paths = write_records(tmp_path, [9, 4, 6])
+    readable = [[(0, 2), (3, 1), (5, 4)], [], [(1, 5)]]
+    source = RecordSource(paths, UNMASKED, readable=readable)
+    left = [
+        (path, number)
+        for path, ranges in zip(paths, readable, strict=True)
+        for first, count in ranges
+        for number in range(first, first + count)
+    ]
+    whole = source.locate_records(3, 0, 24)
+    assert sorted(whole[:12]) == sorted(whole[12:]) == left
+    for skipped in (5, 10, 15):
+        assert source.locate_records(3, skipped, 24 - skipped) == whole[skipped:]
+    (batch,) = source.evaluation_batches(12).as_numpy_iterator()
+    stored = {path: list(record_reader.read_file(path)) for path in paths}
+    expected = record_codec.parse(tf.constant([stored[path][number] for path, number in left]), UNMASKED)
+    np.testing.assert_array_equal(batch["input_ids"], expected["input_ids"])
+
+
 def test_every_epoch_and_every_seed_has_an_order_of_its_own(tmp_path):
     paths = write_records(tmp_path, [12])
     orders = [*np.split(read_rows(paths, 36), 3), read_rows(paths, 12, seed=4)]
@@ -143,6 +178,15 @@ def test_dynamic_masks_change_with_the_epoch_and_with_nothing_else(tmp_path):
     assert sum(masks[0] != masks[1] for masks in by_eight.values()) > 28
     later = epochs(8, skipped=64)
     assert all(masks[-1] == later[key][0] for key, masks in by_eight.items())
+
+
+def test_masks_are_the_same_in_every_release_and_differ_by_seed_epoch_and_record():
+    keys = {
+        int(make_record_keys(seed, tf.constant([epoch], tf.int64), tf.constant([number], tf.int64))[0])
+        for seed, epoch, number in itertools.product((0, 1, 12345), (0, 1, 2), (0, 1, 1 << 40))
+    }
+    assert len(keys) == 27
+    assert 4129026562748442328 in keys  # of seed 12345, epoch 2 and record 2 ** 40
 
 
 def test_evaluation_has_each_record_once_and_hides_the_same_tokens_each_time(tmp_path):

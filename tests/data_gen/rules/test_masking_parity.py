@@ -108,8 +108,10 @@ def test_the_rates_are_kept_by_all_three(rates):
     wanted = MaskingRates.parse(rates)
     # The default is tested with enough rows to distinguish 80 % from 81 %.
     ids, length = (values[: ROWS if wanted == BERT_RATES else 1500] for values in rows())
+    counts = [masking.number_to_predict(each, PROBABILITY, LIMIT) for each in length.tolist()]
     for name, implementation in IMPLEMENTATIONS.items():
         masked, chosen = implementation(ids, length, False, wanted)
+        np.testing.assert_array_equal(chosen.sum(axis=1), counts, name)
         np.testing.assert_array_equal(masked[~chosen], ids[~chosen])
         is_mask, is_same = masked[chosen] == MASK, masked[chosen] == ids[chosen]
         became = np.array([is_mask.sum(), is_same.sum(), (~is_mask & ~is_same).sum()])

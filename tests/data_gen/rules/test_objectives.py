@@ -70,8 +70,10 @@ def test_fast_full_sentences_equal_those_of_the_reference(tmp_path):
             assert (before == SEP) == (after in begins)
 
 
-def test_full_sentences_are_shortened_alike(tmp_path):
-    documents = make_documents(3000, 40, most_sentences=4)  # many sentences are longer than a record
+# Many sentences are longer than a record, or several fit into each.
+@pytest.mark.parametrize(("longest_sentence", "most_sentences"), [(40, 4), (4, 20)])
+def test_full_sentences_are_shortened_alike(longest_sentence, most_sentences, tmp_path):
+    documents = make_documents(3000, longest_sentence, most_sentences)
     config = make_config(short_seq_prob=0.5)
     store = make_store(documents, tmp_path)
     fast = vectorized_instances.make_instances(store, 0, len(documents), config, Random("short"))
@@ -85,6 +87,11 @@ def test_full_sentences_are_shortened_alike(tmp_path):
     assert lengths[0].max() == lengths[1].max() == LENGTH
     assert_alike(histogram(lengths[0], LENGTH), histogram(lengths[1], LENGTH), "length")
     assert_alike(cuts[0], cuts[1], "tokens cut in front")
+
+
+def test_a_last_sentence_of_one_token_is_an_instance():
+    (instance,) = full_sentences([[[7]]], make_config(), random.Random(0))
+    assert (instance.input_ids, instance.special) == ([CLS, 7, SEP], 2)
 
 
 @pytest.mark.parametrize("algorithm", ["fast", "reference"])

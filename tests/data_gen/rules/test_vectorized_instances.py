@@ -69,3 +69,12 @@ def test_chunks_are_split_and_paired_like_the_reference(tmp_path):
         lengths.append(instances.length[whole])
     assert_alike(np.bincount(lengths[0] - 3, minlength=5)[2:], np.full(3, 100_000), "targets")
     assert abs(np.mean(lengths[1] < 7) - 0.6) < 5 * 0.49 / math.sqrt(len(lengths[1])) < 0.05
+
+
+def test_instances_have_one_prediction_if_that_is_the_limit(tmp_path):
+    vocabulary = MaskingVocabulary(list(range(100)), frozenset(), frozenset((2, 3)), 4)
+    config = make_instance_config(max_predictions_per_seq=1, masked_lm_prob=0.9, vocabulary=vocabulary)
+    store = make_store([[[10, 11, 12], [13, 14]]] * 3, tmp_path)
+    instances = vectorized_instances.make_instances(store, 0, 3, config, Random("one"))
+    assert (instances.predictions == 1).all()
+    assert instances.labels.shape == (len(instances.length), 1)

@@ -6,9 +6,10 @@ import sys
 import numpy as np
 import pytest
 
+from data_gen.rules.masking import MaskingVocabulary
 from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries, get_continuation_mark, load
 from official_bert.tokenization.casing import UNCASED, Casing
-from official_bert.tokenization.exact import SPECIAL_TOKENS
+from official_bert.tokenization.exact import SPECIAL_TOKENS, parse_vocab
 from official_bert.tokenization.fast import FastTokenizer
 from tests.make import assert_refused, write_text
 from tests.tokenization.test_exact import CASINGS
@@ -71,6 +72,11 @@ def test_ids_equal_the_tokenizers_and_both_ways_to_find_words_agree(monkeypatch)
         assert np.array_equal(slow, ids)
     assert [len(part) for part in tokenizer(WORDS).encode([])] == [0, 1]
     assert tokenizer(WORDS).encode(["", " "])[1].tolist() == [0, 0, 0]
+
+
+def test_the_mark_exceeds_all_ids_of_a_vocabulary_with_equal_lines():
+    vocab = parse_vocab("\n".join([*SPECIAL_TOKENS, "a", "a", "b"]))
+    assert get_continuation_mark(vocab) == MaskingVocabulary.of(vocab).mark == len(vocab) + 1 == 8
 
 
 def test_the_segmenter_finds_words(monkeypatch):
