@@ -5,9 +5,10 @@ import math
 import random
 
 import numpy as np
+import pytest
 
 from data_gen.rules import vectorized_instances
-from data_gen.rules.masking import MaskingVocabulary
+from data_gen.rules.masking import MaskingVocabulary, number_to_predict
 from data_gen.rules.random_numbers import Random
 from official_bert.tokenization import truncation
 from tests.data_gen.distributions import assert_alike
@@ -71,10 +72,12 @@ def test_chunks_are_split_and_paired_like_the_reference(tmp_path):
     assert abs(np.mean(lengths[1] < 7) - 0.6) < 5 * 0.49 / math.sqrt(len(lengths[1])) < 0.05
 
 
-def test_instances_have_one_prediction_if_that_is_the_limit(tmp_path):
+@pytest.mark.parametrize("limit", [1, 30])  # of records of 16 positions
+def test_numbers_of_predictions_keep_any_limit(limit, tmp_path):
     vocabulary = MaskingVocabulary(list(range(100)), frozenset(), frozenset((2, 3)), 4)
-    config = make_instance_config(max_predictions_per_seq=1, masked_lm_prob=0.9, vocabulary=vocabulary)
-    store = make_store([[[10, 11, 12], [13, 14]]] * 3, tmp_path)
-    instances = vectorized_instances.make_instances(store, 0, 3, config, Random("one"))
-    assert (instances.predictions == 1).all()
-    assert instances.labels.shape == (len(instances.length), 1)
+    config = make_instance_config(max_predictions_per_seq=limit, masked_lm_prob=0.5, vocabulary=vocabulary)
+    store = make_store([[[10, 11, 12, 15], [13, 14, 16]]] * 3, tmp_path)
+    instances = vectorized_instances.make_instances(store, 0, 3, config, Random("limit"))
+    expected = [number_to_predict(length, 0.5, limit) for length in instances.length.tolist()]
+    assert instances.predictions.tolist() == expected
+    assert instances.labels.shape == (len(expected), limit)
