@@ -53,6 +53,10 @@ def test_released_vocabularies_show_their_casing(test_data, name, is_uncased, pi
         (["საქართველო", "##ი", "."], None),  # Georgian
         (["中", "国", "人", "a"], None),
         (["中", "国", "人", "a", "A"], False),
+        (["ab"] * 49 + ["Ab"], None),  # exactly one in fifty
+        (["ab"] * 48 + ["Ab"] + ["."] * 50, False),
+        (["ab", "."], None),  # exactly half of them
+        (["ab", "cd", "."], True),
         ([f"{letter}{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"] * 4 + ["COVID"], None),  # a name was added
         ([], None),
     ],

@@ -55,6 +55,15 @@ def test_windows_follow_the_stride_and_end_with_the_text():
     assert find_spans(0, 6, 2) == [(0, 0)]
 
 
+def test_each_of_several_texts_has_the_windows_of_its_own_room():
+    lengths, rooms = [10, 0, 6, 5], [6, 4, 3, 1]
+    windows = truncation.build_windows(np.array(lengths), np.array(rooms), 2)
+    spans: list[list[tuple[int, int]]] = [[] for _ in lengths]
+    for text, start, length in zip(*windows, strict=True):
+        spans[text].append((start, start + length))
+    assert spans == [find_spans(length, room, 2) for length, room in zip(lengths, rooms, strict=True)]
+
+
 def test_word_windows_contain_whole_words():
     # Words of 2, 1, 3 and 2 tokens.
     assert truncation.build_word_windows([0, 2, 3, 6, 8], 5, 3) == [(0, 2), (2, 4)]

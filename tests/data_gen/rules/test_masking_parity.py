@@ -20,7 +20,7 @@ WORDS, CONTINUATIONS = 700, 300
 VOCAB = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
 VOCAB |= {f"w{number}": len(VOCAB) + number for number in range(WORDS)}
 VOCAB |= {f"##{number}": len(VOCAB) + number for number in range(CONTINUATIONS)}
-CLS, SEP, MASK = (VOCAB[token] for token in ("[CLS]", "[SEP]", "[MASK]"))
+UNK, CLS, SEP, MASK = (VOCAB[token] for token in ("[UNK]", "[CLS]", "[SEP]", "[MASK]"))
 ROWS, LENGTH, LIMIT, PROBABILITY = 6000, 64, 24, 0.3
 
 # Each returns the masked ids, [N, L], and the chosen positions, [N, L] bool.
@@ -33,6 +33,7 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     length = rng.integers(LENGTH // 2, LENGTH + 1, ROWS)
     ids = rng.integers(len(SPECIAL_TOKENS), len(VOCAB), (ROWS, LENGTH))
+    ids[rng.random(ids.shape) < 0.05] = UNK  # may be predicted too
     position = np.arange(LENGTH)[None, :]
     ids[position >= length[:, None]] = 0
     ids[:, 0] = CLS
@@ -94,6 +95,7 @@ def test_three_implementations_have_the_same_distribution(whole_words):
             "predictions": histogram(chosen.sum(axis=1), LIMIT),
             "positions": histogram(np.nonzero(chosen)[1], LENGTH),
             "pieces within words": histogram(continues.sum(axis=1), LIMIT),
+            "predicted tokens": histogram(ids[chosen], len(VOCAB)),
             "random tokens": histogram(masked[is_random], len(VOCAB)),
         })  # fmt: skip
     for other in histograms[1:]:

@@ -6,6 +6,7 @@ import random
 import numpy as np
 
 from data_gen.text import token_store
+from data_gen.text.documents import read_corpus
 
 
 def test_blocks_cover_every_document_once(tmp_path):
@@ -30,3 +31,11 @@ def test_blocks_cover_every_document_once(tmp_path):
         assert blocks[0][0] == 0
         assert blocks[-1][1] == 200
         assert all(one[1] == two[0] for one, two in itertools.pairwise(blocks))
+
+
+def test_lines_and_documents_without_tokens_are_left_out_of_a_corpus_in_memory():
+    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        (sentence,) = sentences
+        return np.array([7] * int(sentence)), np.array([0, int(sentence)])
+
+    assert read_corpus(iter([["1", "0", "2"], ["0"], ["3"]]), encode) == [[[7], [7, 7]], [[7, 7, 7]]]
