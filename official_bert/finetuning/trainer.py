@@ -145,13 +145,9 @@ class Trainer:
         begin = first % per_epoch
         indices = np.concatenate(epochs)[begin : begin + last - first]
         indices = batches.pad_batches(indices, self._strategy.num_replicas_in_sync)
-        padded = (
-            batches.pad_batch(features, rows, options.max_seq_length, row_weights, buckets=self.buckets)
-            for rows in indices
-        )
-
         done, total = first, 0.0
-        for batch in padded:
+        for rows in indices:
+            batch = batches.pad_batch(features, rows, options.max_seq_length, row_weights, buckets=self.buckets)
             self._step = self._step or self._trace_step(batch)
             since, used = time.monotonic(), time.process_time()
             total += float(self._step(*tf.nest.map_structure(tf.constant, batch)))

@@ -96,9 +96,7 @@ class BaseTextModel(keras.Model):
         gradient_accumulation_steps: int = 1,
         rematerialize: bool = False,
     ) -> None:
-        if not isinstance(gradient_accumulation_steps, int | np.integer) or gradient_accumulation_steps < 1:
-            received = format_value(gradient_accumulation_steps)
-            raise UserError(f"gradient_accumulation_steps is {received}; expected a whole number, 1 or more")
+        gradient_accumulation_steps = check_count(gradient_accumulation_steps, "gradient_accumulation_steps")
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
         if max_seq_length is None:
             max_seq_length = min(head.default_max_seq_length, config.max_position_embeddings)
@@ -141,7 +139,7 @@ class BaseTextModel(keras.Model):
     def _get_own_config(self) -> dict[str, Any]:
         """Returns the constructor arguments that the subclass adds, for get_config."""
         spec = self.head.task_spec(None, self.max_seq_length)
-        return self._get_settings(spec | {"labels": self._get_labels_config()})
+        return self._get_settings(spec | {"labels": None if self.labels is None else list(self.labels)})
 
     @classmethod
     def _get_settings(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,9 +181,6 @@ class BaseTextModel(keras.Model):
     @property
     def _has_unknown_labels(self) -> bool:
         return self.head.labels == class_labels.UNKNOWN_LABELS
-
-    def _get_labels_config(self) -> list[str] | None:
-        return None if self.labels is None else list(self.labels)
 
     def _require_labels(self) -> None:
         if self._has_unknown_labels:

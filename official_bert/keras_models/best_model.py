@@ -14,9 +14,9 @@ _LOSS = "loss"
 
 
 def select_best_model(
-    metric: str | None, predict: Callable[..., Any], inputs: Inputs, data: Any, batch_size: int, epochs: int
-) -> list[keras.callbacks.Callback]:
-    """Returns the callback for `metric_for_best_model` of fit, in a list that is empty if `metric` is None.
+    metric: str, predict: Callable[..., Any], inputs: Inputs, data: Any, batch_size: int, epochs: int
+) -> keras.callbacks.Callback:
+    """Returns the callback for `metric_for_best_model` of fit.
 
     Args:
         metric: Name of one of the head's scores, or "loss".
@@ -29,8 +29,6 @@ def select_best_model(
     Raises:
         UserError: If the head has no score of this name, or the data contain no texts.
     """
-    if metric is None:
-        return []
     valid = (_LOSS, *inputs.head.score_names)
     if metric not in valid:
         raise UserError(f"metric_for_best_model is {metric!r}; expected one of {', '.join(valid)}")
@@ -41,7 +39,7 @@ def select_best_model(
     def compute_score() -> float:
         return inputs.head.scores(predict(examples, batch_size, verbose=0), examples)[metric]
 
-    return [_BestModel(metric, compute_score, epochs)]
+    return _BestModel(metric, compute_score, epochs)
 
 
 class _BestModel(keras.callbacks.EarlyStopping):

@@ -5,7 +5,6 @@ B batch size
 
 import dataclasses
 import functools
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from official_bert.errors import UserError
 from official_bert.keras_models import compiling, data_errors
 from official_bert.keras_models.best_model import select_best_model
 from official_bert.keras_models.compiling import BertOptimizerSettings
-from official_bert.keras_models.fit_arguments import NO_EXAMPLES, check_count, check_split, count_steps
+from official_bert.keras_models.fit_arguments import check_count, check_split, count_steps
 from official_bert.keras_models.inputs import EpochCounter, Examples, Inputs
 from official_bert.keras_models.steps import StepModel
 from official_bert.kinds import class_labels, scores
@@ -38,9 +37,7 @@ class FittingModel(StepModel):
     strategy, a step has the same result as on one device with the same batch.
     """
 
-    _compile_again: Callable[[], None] | None = None  # the last call of compile
-    # Arguments of compile, if BERT's optimizer was saved.
-    _saved_arguments: Mapping[str, Any] = types.MappingProxyType({})
+    _compile_again: Callable[[], None] | None = None  # repeats the last call of compile, or that of a saved model
     _bert_optimizer: BertOptimizerSettings | None = None  # None if a user's own optimizer is compiled
     _schedule: WarmupPolynomialDecay | None = None  # schedule of BERT's optimizer in the fits since `compile`
 
@@ -93,12 +90,9 @@ class FittingModel(StepModel):
             arguments = compiling.keras_arguments(
                 self.head, loss, metrics, settings, self._pads_rows, bool(self.losses)
             )
-        self._schedule = None
+        self._bert_optimizer, self._schedule = (bert_settings if optimizer is None else None), None
         if optimizer is None:
             optimizer = BertAdamW(float(learning_rate))  # for evaluate: Keras evaluates only compiled models
-            self._bert_optimizer = bert_settings
-        else:
-            self._bert_optimizer = None
         super().compile(compiling.prepare_optimizer(optimizer, self._policy_name, strategy), **arguments)
         self._weighs_metrics = bool(settings.get("weighted_metrics"))
 
@@ -119,7 +113,7 @@ class FittingModel(StepModel):
         arguments["metrics"] = arguments["metrics"] or []  # None if they became weighted metrics
         settings = arguments.pop(_OPTIMIZER_SETTINGS, {})
         if config["optimizer"]["config"]["name"] == _OPTIMIZER_OF_FIT:
-            self._saved_arguments = {**arguments, "optimizer": None, **settings}
+            self._compile_again = functools.partial(self.compile, **{**arguments, "optimizer": None, **settings})
             return
         try:
             self.compile(**arguments)
@@ -131,7 +125,7 @@ class FittingModel(StepModel):
 
     def _compile_if_needed(self) -> None:
         if not self.compiled or self.loss is None:  # Keras sets `compiled` for every file with a compile configuration.
-            self.compile(**self._saved_arguments)
+            (self._compile_again or self.compile)()
 
     def _start_optimizer(self, num_steps: int, is_continued: bool) -> None:
         """Restarts BERT's optimizer and its schedule. Does nothing if the user compiled another optimizer.
@@ -166,6 +160,8 @@ class FittingModel(StepModel):
     def _learn_labels(self, x: Any, y: Any, verbose: Any) -> None:
         """If the model was created without labels, rebuilds it with the labels in `y`. The encoder keeps its weights.
 
+        The rebuilt model is not compiled.
+
         Args:
             x: Argument of fit.
             y: Argument of fit.
@@ -185,7 +181,7 @@ class FittingModel(StepModel):
         arguments = restore_casing(self.get_config() | {"labels": labels})
         weights, strategy = self._weights(), self.distribute_strategy
         # Start again with the attributes that Keras gives a new object, but keep the following attributes of this one.
-        kept = ("build", "quantize", "_compile_again", "_saved_arguments")
+        kept = ("build", "quantize", "_compile_again")
         attributes = {name: self.__dict__[name] for name in kept if name in self.__dict__}
         self.__dict__.clear()
         self.__dict__.update(vars(type(self).__new__(type(self))) | attributes)
@@ -193,8 +189,6 @@ class FittingModel(StepModel):
             type(self).__init__(self, **arguments)
         encoder = {variable.path for variable in self.backbone.variables}
         self._assign_weights({path: value for path, value in weights.items() if path in encoder})
-        if self._compile_again:
-            self._compile_again()
         if verbose:
             print(f"note: learned the labels {', '.join(labels)} from y")
 
@@ -275,15 +269,18 @@ class FittingModel(StepModel):
         num_steps = steps_per_epoch or count_steps(arguments["x"], batch_size, validation_split)
         self._start_optimizer(epochs * num_steps, initial_epoch > 0)
         validation_data = validation_inputs.read_evaluation(validation_data if held_out is None else held_out)
-        best_model = select_best_model(
-            metric_for_best_model, self._predictions, inputs, validation_data, held_out_batch_size, epochs
-        )
+        own_callbacks: list[keras.callbacks.Callback] = [EpochCounter(inputs)]
+        if metric_for_best_model is not None:
+            best_model = select_best_model(
+                metric_for_best_model, self._predictions, inputs, validation_data, held_out_batch_size, epochs
+            )
+            own_callbacks.append(best_model)
         with data_errors.raise_one_line_errors():
             history = super().fit(
                 **arguments,
                 epochs=epochs,
                 verbose=verbose,
-                callbacks=[EpochCounter(inputs), *best_model, *_to_list(callbacks)],
+                callbacks=[*own_callbacks, *_to_list(callbacks)],
                 validation_data=validation_inputs.prepare_evaluation(validation_data, held_out_batch_size),
                 initial_epoch=initial_epoch,
                 steps_per_epoch=steps_per_epoch,
@@ -350,8 +347,6 @@ class FittingModel(StepModel):
         with data_errors.raise_one_line_errors():
             figures = super().evaluate(inputs.prepare_evaluation(data, batch_size), callbacks=callbacks, **common)
         inputs.print_data_set_truncation(steps)
-        if isinstance(figures, list | dict) and not figures:
-            raise UserError(NO_EXAMPLES)
         added = {}
         if confusion_matrix or (self.head.has_own_scores and steps is None):
             examples = data.items if isinstance(data, Examples) else inputs.examples_in(data, batch_size)

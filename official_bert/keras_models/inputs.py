@@ -354,8 +354,6 @@ class Inputs:
             class_weight: Weights by class name or index.
         """
         data_sets.check_texts(data, self.head)
-        if not int(data.cardinality()):
-            raise UserError("x is an empty data set")
         if class_labels.is_balanced(class_weight):
             raise UserError(_NOT_COUNTED)
         data = data_sets.make_batches(data, batch_size)

@@ -96,7 +96,7 @@ def test_fit_on_strings_is_fit_on_the_same_batches_made_by_hand():
     ({"validation_split": 0.9}, "validation_split=0.9"), ({"validation_data": [TEXTS]}, "validation_data has .* parts"),
     ({"validation_split": 0.25, "validation_data": (TEXTS, LABELS)}, "validation_split and validation_data"),
     ({"validation_batch_size": -1}, "validation_batch_size is -1; .* at least 1"),
-    ({"x": slices((TEXTS, LABELS)).take(0), "y": None}, "x is an empty data set"),
+    ({"x": slices((TEXTS, LABELS)).take(0), "y": None}, "the data set is empty"),
     ({"x": slices((TEXTS, LABELS)).filter(lambda x, y: False), "y": None}, "the data set is empty"),
     ({"x": slices((TEXTS, LABELS)), "y": None, "class_weight": "balanced"}, "class_weight='balanced'"),
     *[({"epochs": value}, f"epochs is {value!r}; .* at least 1") for value in (0, -1, 1.5, "2")],
@@ -117,7 +117,7 @@ def test_evaluate_and_predict_refuse_what_fit_does(unchanged):
         assert_refused("batch_size is 0", method, TEXTS[:2], batch_size=0)
         assert_refused("x is (None|missing)", method, None)
     data, ids = slices((TEXTS, LABELS)), unchanged.preprocessor(TEXTS[:2])
-    assert_refused("empty data set", unchanged.evaluate, data.take(0))
+    assert_refused("data set is empty", unchanged.evaluate, data.take(0))
     assert_refused("data set is empty", unchanged.evaluate, data.filter(lambda x, y: False))
     assert_refused("^steps is -1; .* at least 1", unchanged.evaluate, TEXTS, LABELS, steps=-1)
     assert_refused("no examples", unchanged.predict, [])
