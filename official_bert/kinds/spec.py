@@ -93,15 +93,10 @@ class KindSpec(abc.ABC):
         return f"official_bert.kinds.{cls.kind}.model"
 
     @property
-    def best_metric(self) -> str:
-        """The name of the score that selects the best model by default. Higher is better."""
-        return self.score_names[0]
-
-    @property
     def score_names(self) -> tuple[str, ...]:
-        """The names of the scores that can be used to select the best model. The first one is the default.
+        """The names of the scores that can be used to select the best model.
 
-        Higher is better, except for LOWER_IS_BETTER.
+        The first one is the default. Higher is better, except for LOWER_IS_BETTER.
         """
         return ()
 

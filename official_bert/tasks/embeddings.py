@@ -12,12 +12,10 @@ from official_bert.kinds.input_adapters import to_number
 from official_bert.kinds.names import COSINE, RANKING, TRIPLET
 from official_bert.kinds.vectors.spec import VectorExample, VectorSpec
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
-from official_bert.tasks.table import get_path, parse_rows, read_rows
+from official_bert.tasks.table import get_path, read_examples, read_rows
 from official_bert.tasks.task import DEV, TEST, TRAIN, Task, write_table
 from official_bert.utils import files
 from official_bert.utils.bad_rows import SKIP, BadRowError, BadRows
-
-_OPTIONAL_COLUMNS = "--negative_column or --score_column"
 
 
 class EmbeddingsTask(Task):
@@ -69,7 +67,7 @@ class EmbeddingsTask(Task):
         return {**super().task_spec(max_seq_length), "table": remembered}
 
     def read(self, split: str, bad_rows: BadRows) -> list[VectorExample]:
-        options, path, column = self._options, get_path(self._options, split), self._options.score_column
+        options, column = self._options, self._options.score_column
         has_score = self.head.needs_labels if split == TRAIN else split == DEV and self.head.is_value
 
         def make_example(name: str, texts: list[str], values: dict[str, Any]) -> VectorExample:
@@ -78,11 +76,10 @@ class EmbeddingsTask(Task):
             score = self.head.scale_score(to_number(values[column]), column) if has_score else None
             return VectorExample(name, tuple(texts), score)
 
-        examples = parse_rows(
-            read_rows(options, path, bad_rows), options, path, bad_rows, self._get_text_columns(split),
-            column if has_score else None, make_example, has_ids=split != TRAIN, label_flags=_OPTIONAL_COLUMNS,
-        )  # fmt: skip
+        texts = self._get_text_columns(split)
+        examples = read_examples(options, split, bad_rows, texts, column if has_score else None, make_example)
         if split == TRAIN and self.head.objective == RANKING and len({each.texts for each in examples}) < 2:
+            path = get_path(options, split)
             raise UserError(f"{path} has the same texts in every row; expected at least two different rows")
         return examples
 

@@ -18,15 +18,11 @@ from official_bert.tasks.options import (
     TABLE,
     TAGGING,
     XNLI,
-    EmbeddingsOptions,
     GlueOptions,
     MultipleChoiceOptions,
-    SquadOptions,
-    SquadV2Options,
-    TableOptions,
     TaggingOptions,
-    TaskOptions,
     XnliOptions,
+    get_options_class,
 )
 from official_bert.tasks.task import DEV, Task
 from official_bert.tasks.xnli import XnliTask
@@ -60,16 +56,17 @@ def read_evaluation_file(task_spec: Mapping[str, Any], path: str) -> tuple[Task,
     glue_task = GlueTask(name, GlueOptions(doc_stride=task_spec.get("doc_stride"))) if name in GLUE else None
     if glue_task and header and "text" not in header:
         return glue_task, read_file(SPECS[name], path, DEV, bad_rows)
+    settings = {"eval_file": path}
     if kind == QUESTION_ANSWERING:
-        options: TaskOptions = (SquadV2Options if task_spec["version_2"] else SquadOptions)(eval_file=path)
         task_name = SQUAD_V2 if task_spec["version_2"] else SQUAD
     elif kind == VECTORS:
-        options, task_name = EmbeddingsOptions(eval_file=path), EMBEDDINGS
+        task_name = EMBEDDINGS
     else:
-        # Without a table of its own, a pair is in the columns text and text_pair.
-        pair_column = "text_pair" if task_spec["pair"] and "table" not in task_spec else None
-        options, task_name = TableOptions(eval_file=path, text_pair_column=pair_column), TABLE
-    task = make_task(task_name, options.merge_trained(task_spec), task_spec["labels"])
+        task_name = TABLE
+        if task_spec["pair"] and "table" not in task_spec:
+            settings["text_pair_column"] = "text_pair"  # A pair is in the columns text and text_pair.
+    options = get_options_class(task_name)(**settings).merge_trained(task_spec)  # type: ignore[arg-type]
+    task = make_task(task_name, options, task_spec["labels"])
     return glue_task or task, task.read(DEV, bad_rows)
 
 

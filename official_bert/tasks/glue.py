@@ -36,8 +36,8 @@ class GlueSpec:
     """The scores and the file format of a GLUE task.
 
     Attributes:
-        compute: Function from predicted and expected labels to scores by name.
-        best_metric: Score that selects the best checkpoint.
+        compute: Function from predicted and expected labels to scores by name. The first score selects the best
+            checkpoint.
         submission: Name of the file to submit to the leaderboard, by test split.
         text_a: Column of the first text.
         text_b: Column of the second text, or None.
@@ -50,7 +50,6 @@ class GlueSpec:
     """
 
     compute: Metrics
-    best_metric: str
     submission: dict[str, str]
     text_a: str
     text_b: str | None = None
@@ -137,28 +136,26 @@ _MNLI_SPLITS = [TRAIN, *(name.format(split) for split in (DEV, TEST) for name in
 
 SPECS = {
     "cola": GlueSpec(
-        compute=_matthews, best_metric="matthews_correlation", submission={TEST: "CoLA"},
-        text_a="sentence", labels=_BINARY,
+        compute=_matthews, submission={TEST: "CoLA"}, text_a="sentence", labels=_BINARY,
         without_header=dict.fromkeys((TRAIN, DEV), ("source", "label", "star", "sentence")),
     ),
     "sst-2": GlueSpec(
-        compute=_accuracy, best_metric="accuracy", submission={TEST: "SST-2"},
-        text_a="sentence", labels=_BINARY,
+        compute=_accuracy, submission={TEST: "SST-2"}, text_a="sentence", labels=_BINARY,
     ),
     "mrpc": GlueSpec(
-        compute=_accuracy_and_f1, best_metric="accuracy", submission={TEST: "MRPC"},
+        compute=_accuracy_and_f1, submission={TEST: "MRPC"},
         text_a="#1 String", text_b="#2 String", label="Quality", labels=_BINARY,
     ),
     "sts-b": GlueSpec(
-        compute=_correlations, best_metric="pearson", submission={TEST: "STS-B"},
+        compute=_correlations, submission={TEST: "STS-B"},
         text_a="sentence1", text_b="sentence2", label="score", labels=None,
     ),
     "qqp": GlueSpec(
-        compute=_accuracy_and_f1, best_metric="accuracy", submission={TEST: "QQP"},
+        compute=_accuracy_and_f1, submission={TEST: "QQP"},
         text_a="question1", text_b="question2", label="is_duplicate", labels=_BINARY,
     ),
     "mnli": GlueSpec(
-        compute=_accuracy, best_metric="accuracy",
+        compute=_accuracy,
         submission={_MATCHED.format(TEST): "MNLI-m", _MISMATCHED.format(TEST): "MNLI-mm"},
         text_a="sentence1", text_b="sentence2", label="gold_label", labels=_RELATIONS,
         splits={split: (split,) for split in _MNLI_SPLITS},
@@ -166,21 +163,17 @@ SPECS = {
         test_splits=(_MATCHED.format(TEST), _MISMATCHED.format(TEST)),
     ),
     "qnli": GlueSpec(
-        compute=_accuracy, best_metric="accuracy", submission={TEST: "QNLI"},
-        text_a="question", text_b="sentence", labels=_ENTAILS,
+        compute=_accuracy, submission={TEST: "QNLI"}, text_a="question", text_b="sentence", labels=_ENTAILS,
     ),
     "rte": GlueSpec(
-        compute=_accuracy, best_metric="accuracy", submission={TEST: "RTE"},
-        text_a="sentence1", text_b="sentence2", labels=_ENTAILS,
+        compute=_accuracy, submission={TEST: "RTE"}, text_a="sentence1", text_b="sentence2", labels=_ENTAILS,
     ),
     "wnli": GlueSpec(
-        compute=_accuracy, best_metric="accuracy", submission={TEST: "WNLI"},
-        text_a="sentence1", text_b="sentence2", labels=_BINARY,
+        compute=_accuracy, submission={TEST: "WNLI"}, text_a="sentence1", text_b="sentence2", labels=_BINARY,
     ),
     # The diagnostic set has no training data. It tests models of mnli.
     "ax": GlueSpec(
-        compute=_matthews, best_metric="matthews_correlation", submission={TEST: "AX"},
-        text_a="sentence1", text_b="sentence2", labels=_RELATIONS,
+        compute=_matthews, submission={TEST: "AX"}, text_a="sentence1", text_b="sentence2", labels=_RELATIONS,
         splits={TEST: ("AX", "diagnostic")}, eval_splits=(),
     ),
 }  # fmt: skip
@@ -198,7 +191,6 @@ class GlueTask(TextTask):
         self._options, self._spec = options, SPECS[name]
         kind = RegressionSpec if self._spec.labels is None else ClassificationSpec
         super().__init__(name, options.make_spec(kind, labels=self._spec.labels, pair=self._spec.text_b is not None))
-        self.best_metric = self._spec.best_metric
         self.eval_splits, self.test_splits = self._spec.eval_splits, self._spec.test_splits
 
     def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:

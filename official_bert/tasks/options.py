@@ -146,7 +146,13 @@ class TaggingOptions(TaskOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsOptions(TaskOptions):
-    """Options of tasks whose examples are rows of the user's own files."""
+    """Options of tasks whose examples are rows of the user's own files.
+
+    Attributes:
+        label_flags: The flags that name the columns of labels, for messages.
+    """
+
+    label_flags: ClassVar[str] = "--label_column"
 
     train_file: str | None = option(
         None,
@@ -188,6 +194,7 @@ class EmbeddingsOptions(RowsOptions):
     """Options of the embeddings task, which learns sentence vectors from pairs or triplets of texts."""
 
     defaults: ClassVar[Defaults] = Defaults(train_batch_size=64)
+    label_flags: ClassVar[str] = "--negative_column or --score_column"
 
     text_pair_column: str = option("text_pair", "Column of the text that is related to the first one.")
     negative_column: str = option("negative", "Optional column of a text that is not related to the first one.")

@@ -37,12 +37,7 @@ def read_rows(options: RowsOptions, path: str, bad_rows: BadRows) -> Iterator[tu
 
 
 def check_columns(
-    options: RowsOptions,
-    part: str,
-    wanted: Sequence[str],
-    columns: Sequence[str],
-    bad_rows: BadRows,
-    label_flags: str = "--label_column",
+    options: RowsOptions, part: str, wanted: Sequence[str], columns: Sequence[str], bad_rows: BadRows
 ) -> None:
     """Raises a UserError if a table lacks a required column.
 
@@ -52,55 +47,50 @@ def check_columns(
         wanted: The required columns.
         columns: The columns that the table has.
         bad_rows: Tells whether the command has flags that the message can suggest.
-        label_flags: The flags that name the label columns, for the message.
     """
     advice = (
-        f"pass your columns' names as --text_column, --text_pair_column and {label_flags}, and the columns of a file "
-        "without a header as --columns"
+        f"pass your columns' names as --text_column, --text_pair_column and {options.label_flags}, and the columns of "
+        "a file without a header as --columns"
     )
     if not bad_rows.has_flags:
         advice = tables.RENAMING_ADVICE
     tables.check_columns(part, wanted, columns, advice, has_header=not options.columns)
 
 
-def parse_rows(
-    rows: Iterable[tuple[int | str, dict[str, Any]]],
+def read_examples(
     options: RowsOptions,
-    path: str,
+    split: str,
     bad_rows: BadRows,
     texts: Sequence[str],
     label: str | None,
     make_example: Callable[[str, list[str], dict[str, Any]], Example],
-    has_ids: bool = True,
-    label_flags: str = "--label_column",
+    rows: Iterable[tuple[int | str, dict[str, Any]]] | None = None,
 ) -> list[Example]:
-    """Returns the examples in the rows of a table.
+    """Returns the examples of a split, from the rows of its table.
 
     Args:
-        rows: Position and values of each row.
         options: The options of the task.
-        path: Path of the table.
+        split: The split.
         bad_rows: Handles invalid rows.
         texts: For each text, the name of its column or several names separated by commas, whose texts are joined.
         label: The column of the label if it is required, or else None.
         make_example: Creates an example from its identifier, its texts and the values of the row, by column. It raises
             a BadRowError if the row is invalid.
-        has_ids: Whether a column "id" identifies the examples. Otherwise, the line does.
-        label_flags: The flags that name the label columns, for messages.
+        rows: Position and values of each row. Defaults to the rows of the file.
 
     Raises:
         UserError: If a column is missing, or the table has no valid row.
     """
-    examples, has_rows = [], False
-    for line, values in rows:
+    examples, has_rows, path = [], False, get_path(options, split)
+    for line, values in rows or read_rows(options, path, bad_rows):
         has_rows = True
         columns = [[name] if name in values else name.split(",") for name in texts]
         wanted = [*itertools.chain(*columns), *([label] if label else [])]
-        check_columns(options, path, wanted, list(values), bad_rows, label_flags)
+        check_columns(options, path, wanted, list(values), bad_rows)
         with bad_rows.handle_error(path, line):
             joined = [_join_texts(values, each) for each in columns]
             # Answers are written with the user's id, if there is one. Errors about training rows need the line.
-            name = values.get("id", line) if has_ids and "id" not in wanted else line
+            name = values.get("id", line) if split != TRAIN and "id" not in wanted else line
             examples.append(make_example(str(name).removeprefix("row "), joined, values))
     if not examples:
         reason = bad_rows.first_reason(path)
@@ -238,10 +228,8 @@ class TableTask(TextTask):
         return {**super().task_spec(max_seq_length), "table": {**remembered, "label_values": list(self._label_values)}}
 
     def read(self, split: str, bad_rows: BadRows) -> list[TextExample]:
-        options = self._options
-        path, column = get_path(options, split), options.label_column
+        options, column, rows = self._options, self._options.label_column, None
         labelled = split == DEV or (split == TRAIN and self._needs_labels)
-        rows = read_rows(options, path, bad_rows)
         if split == TRAIN and self._training_rows:
             rows, self._training_rows = self._training_rows.replay(bad_rows), None
 
@@ -253,9 +241,7 @@ class TableTask(TextTask):
             return TextExample(name, texts[0], texts[1] if len(texts) > 1 else None, label)
 
         texts = [name for name in (options.text_column, options.text_pair_column) if name is not None]
-        examples = parse_rows(
-            rows, options, path, bad_rows, texts, column if labelled else None, make_example, has_ids=split != TRAIN
-        )
+        examples = read_examples(options, split, bad_rows, texts, column if labelled else None, make_example, rows)
         if not labelled and any(example.label is None for example in examples):
             examples = [TextExample(each.id, each.text_a, each.text_b) for each in examples]
         return examples

@@ -35,7 +35,8 @@ class Task(abc.ABC):
     test_splits: tuple[str, ...] = (TEST,)
 
     def __init__(self, name: str, head: KindSpec, options: RowsOptions | SquadOptions | None = None) -> None:
-        self.name, self.head, self.best_metric = name, head, head.best_metric
+        self.name, self.head = name, head
+        self.best_metric = self.score_names[0]
         if options:
             self.eval_splits = (DEV,) if options.eval_file else ()
             self.test_splits = (TEST,) if options.predict_file else ()

@@ -5,7 +5,15 @@ import pytest
 
 from official_bert.tasks.evaluation_files import read_evaluation_file
 from official_bert.tasks.glue import GlueTask
-from official_bert.tasks.options import GlueOptions, TableOptions, TaggingOptions, XnliOptions
+from official_bert.tasks.options import (
+    GlueOptions,
+    SquadOptions,
+    SquadV2Options,
+    TableOptions,
+    TaggingOptions,
+    XnliOptions,
+)
+from official_bert.tasks.squad import SquadTask
 from official_bert.tasks.table import TableTask
 from official_bert.tasks.tagging import TaggingTask
 from official_bert.tasks.task import Task
@@ -40,11 +48,23 @@ _XNLI = "language\tgold_label\tsentence1\tsentence2\nzh\tneutral\ta\tb\nde\tenta
     (GlueTask("sst-2", GlueOptions()), "dev.tsv", "sentence\tlabel\na film\t1\n", None),
     (GlueTask("sst-2", GlueOptions()), "a.tsv", "text\tlabel\na film\t1\n", None),
     (GlueTask("sst-2", GlueOptions()), "dev.csv", "text,label\na film,1\n", None),
+    (GlueTask("rte", GlueOptions()), "dev.csv", "text,text_pair,label\na film,d,not_entailment\n", "d"),
     (XnliTask(XnliOptions(language="de")), "xnli.dev.tsv", _XNLI, "d"),
 ])  # fmt: skip
 def test_files_of_glue_xnli_and_tables_are_read_for_their_tasks(task, name, content, second, tmp_path: pathlib.Path):
     found, (example,) = read(task, write_text(tmp_path / name, content))
     assert (found.name, example.text_a, example.text_b, example.label) == (task.name, "a film", second, 1)
+
+
+@pytest.mark.parametrize("options", [SquadOptions(n_best_size=3), SquadV2Options(null_score_diff_threshold=0.5)])
+def test_questions_are_read_for_the_version_of_squad(options: SquadOptions, tmp_path: pathlib.Path):
+    answers = [{"text": "b", "answer_start": 2}]
+    paragraph = {"context": "a b", "qas": [{"id": "1", "question": "what ?", "answers": answers}]}
+    path = write_text(tmp_path / "dev.json", json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    trained = SquadTask(options)
+    found, (question,) = read(trained, path)
+    assert (found.name, found.head) == (trained.name, trained.head)
+    assert question.text == "what ?"
 
 
 def test_errors_name_no_flags_of_other_commands(tmp_path: pathlib.Path):

@@ -35,6 +35,12 @@ def test_labels_have_the_order_of_the_original():
     assert tuple(glue.SPECS) == GLUE
 
 
+def test_the_best_checkpoint_has_the_best_first_score():
+    correlated = {"cola": "matthews_correlation", "ax": "matthews_correlation", "sts-b": "pearson"}
+    for name in GLUE:
+        assert glue.GlueTask(name, GlueOptions()).best_metric == correlated.get(name, "accuracy")
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_all_examples_of_the_release_are_read(name, test_data):
     folder, *counts = ROWS[name]

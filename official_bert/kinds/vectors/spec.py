@@ -113,12 +113,10 @@ class VectorSpec(KindSpec):
         return (value - least) / (greatest - least)
 
     @property
-    def best_metric(self) -> str:
-        return "spearman" if self.is_value else "mrr"
-
-    @property
     def score_names(self) -> tuple[str, ...]:
-        return ("spearman", "pearson") if self.is_value else tuple(retrieval.score_ranks([np.ones(1)]))
+        if self.is_value:
+            return ("spearman", "pearson")
+        return tuple(reversed(retrieval.score_ranks([np.ones(1)])))  # the main score, mrr, is the last
 
     @property
     def is_value(self) -> bool:
