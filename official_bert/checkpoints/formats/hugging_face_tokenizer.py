@@ -1,31 +1,32 @@
-"""Reads and writes the tokenizer of a Hugging Face folder: vocab.txt or tokenizer.json, and tokenizer_config.json."""
+"""Reads and writes the tokenizer of a Hugging Face folder: vocab.txt or tokenizer.json, and tokenizer_config.json.
+
+Added tokens, which the tokenizer never splits, such as [E1], are read in the layouts of all versions of transformers.
+tokenizer_config.json lists them as added_tokens_decoder, and tokenizer.json as added_tokens. Before version 4.34,
+added_tokens.json contained their ids, and special_tokens_map.json listed the special ones. Their ids may lie beyond the
+last line of vocab.txt. In memory and in our other formats, the vocabulary has a line for each of them.
+"""
 
 import dataclasses
 import json
 import os
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from official_bert.checkpoints.checkpoint import VOCAB_FILE, LoadedModel, LoadOverrides
-from official_bert.checkpoints.formats.hugging_face_added_tokens import (
-    ADDED_TOKENS_FILE,
-    SPECIAL_TOKENS_FILE,
-    append_added_tokens,
-    format_added_tokens,
-    list_added_tokens,
-    read_json_if_exists,
-)
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer, split_vocab
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization import exact
-from official_bert.tokenization.added_tokens import AddedToken
+from official_bert.tokenization.added_tokens import AddedToken, parse_added_token
 from official_bert.tokenization.casing import Casing, make_casing
 from official_bert.tokenization.exact import FullTokenizer
 from official_bert.utils import files
 
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
+_ADDED_TOKENS_FILE = "added_tokens.json"
+_SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 
 # Values that make Hugging Face's tokenizers follow BERT's rules, by key of tokenizer_config.json or place in
 # tokenizer.json. With other values they produce other tokens.
@@ -52,6 +53,9 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
 }
 # Tokenizer classes for BERT and for models that share its tokenizer.
 _BERT_CLASSES = re.compile(r"(Bert|DistilBert|Electra|MobileBert|ConvBert|SqueezeBert)Tokenizer(Fast|Legacy)?")
+
+# The id of each added token, or None if a special token has no id.
+_AddedIds = dict[AddedToken, int | None]
 
 
 def read_tokenizer(
@@ -84,14 +88,15 @@ def read_tokenizer(
             if not overrides.vocab_file:
                 raise
             notes = (f"{error}: --vocab_file replaces it with BERT's rules",)
-    more = read_json_if_exists(settings_file)
+    more = _read_json_if_exists(settings_file)
     _check_accents(settings, more, tokenizer_file, settings_file)
-    settings |= read_json_if_exists(os.path.join(folder, SPECIAL_TOKENS_FILE)) | more
-    added_ids = read_json_if_exists(os.path.join(folder, ADDED_TOKENS_FILE))
-    added, problems = list_added_tokens(settings, added_ids, folder)
+    settings |= _read_json_if_exists(os.path.join(folder, _SPECIAL_TOKENS_FILE)) | more
+    added_ids = _read_json_if_exists(os.path.join(folder, _ADDED_TOKENS_FILE))
+    added, problems = _list_added_tokens(settings, added_ids, folder)
     if not overrides.vocab_file:
         vocabularies = {
-            path: append_added_tokens(vocab, added, config.vocab_size, problems) for path, vocab in vocabularies.items()
+            path: _append_added_tokens(vocab, added, config.vocab_size, problems)
+            for path, vocab in vocabularies.items()
         }
     accents = settings.get("strip_accents")
     for key, value in (("do_lower_case", settings.get("do_lower_case")), ("strip_accents", accents)):
@@ -112,6 +117,84 @@ def read_tokenizer(
     if not overrides.vocab_file:
         raise UserError(f"{text}; give --vocab_file to take the vocabulary with BERT's rules")
     return model.add_notes(f"{text}: --vocab_file replaces them with BERT's rules")
+
+
+def _read_json_if_exists(path: str) -> dict[str, Any]:
+    """Returns the object in a JSON file, or an empty object if the file does not exist."""
+    return files.read_json_object(path) if files.exists(path) else {}
+
+
+def _list_added_tokens(settings: Mapping[str, Any], ids: Mapping[str, Any], folder: str) -> tuple[_AddedIds, list[str]]:
+    """Returns the added tokens in a folder's JSON files, without [PAD], [UNK], [CLS], [SEP] and [MASK].
+
+    Args:
+        settings: The merged contents of tokenizer.json, special_tokens_map.json and tokenizer_config.json.
+        ids: The contents of added_tokens.json: the id of each token.
+        folder: The folder, for error messages.
+
+    Returns:
+        The id of each added token (None if the files do not state it), and descriptions of tokens that are not
+        supported.
+
+    Raises:
+        UserError: If a value has a type that transformers does not write.
+    """
+    added: dict[str, tuple[AddedToken, int | None]] = {}
+    problems = []
+    try:
+        for value, index in _list_values(settings, ids):
+            content = value["content"] if isinstance(value, dict) else value
+            if content in exact.SPECIAL_TOKENS or content in added:
+                continue
+            try:
+                added[content] = parse_added_token(value), None if index is None else int(index)
+            except UserError as error:
+                problems.append(str(error))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"the added tokens of the tokenizer in {folder} are damaged: {error!r}") from error
+    return dict(added.values()), problems
+
+
+def _list_values(settings: Mapping[str, Any], ids: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Returns all entries for added tokens in the files as pairs of description and id.
+
+    A description is a string or a dict with "content". If a token occurs several times, the first entry counts. The
+    arguments are the same as for `_list_added_tokens`.
+    """
+    extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+    special = [value for key, value in settings.items() if key.endswith("_token") and isinstance(value, str | dict)]
+    special += extra.values() if isinstance(extra, dict) else extra
+    special_contents = [each["content"] if isinstance(each, dict) else each for each in special]
+    return [
+        *((value, index) for index, value in (settings.get("added_tokens_decoder") or {}).items()),
+        *((value, value.get("id")) for value in settings.get("added_tokens") or []),
+        *(({"content": token, "special": token in special_contents}, index) for token, index in ids.items()),
+        *(({**each, "special": True} if isinstance(each, dict) else each, None) for each in special),
+    ]
+
+
+def _append_added_tokens(vocab: str, added: _AddedIds, vocab_size: int, problems: list[str]) -> str:
+    """Returns the text of a vocab.txt with a line appended for each added token that it lacks.
+
+    A token without an id gets the next free one. If the word embeddings have no row left for it, it is not added, and
+    the tokenizer treats it as ordinary text.
+
+    Args:
+        vocab: The text of a vocab.txt.
+        added: The id of each added token, or None.
+        vocab_size: Number of rows of the word embeddings.
+        problems: List to which descriptions of tokens with impossible ids are appended.
+    """
+    ids, count = exact.parse_vocab(vocab), len(split_vocab(vocab))
+    vocab = vocab.removesuffix("\n") + "\n" if added else vocab
+    for token, index in sorted(added.items(), key=lambda each: vocab_size if each[1] is None else each[1]):
+        expected = ids.get(token.content, count)
+        if index not in (None, expected):
+            problems.append(f"added token {token.content!r} with id {index} in place of {expected}")
+        elif token.content not in ids and (index is not None or count < vocab_size):
+            vocab += f"{token.content}\n"
+            ids[token.content], count = count, count + 1
+    return vocab
 
 
 def _find_other_rules(settings: dict[str, Any], model: LoadedModel) -> list[str]:
@@ -207,7 +290,7 @@ def tokenizer_files(checkpoint: LoadedModel) -> dict[str, str]:
     ids = exact.parse_vocab(checkpoint.vocab)
     num_pieces = 1 + max(exact.select_word_pieces(ids, added, VOCAB_FILE).values())
     vocab = checkpoint.vocab if num_pieces == len(tokens) else "".join(f"{token}\n" for token in tokens[:num_pieces])
-    contents = {VOCAB_FILE: vocab, SETTINGS_FILE: _settings_json(checkpoint, format_added_tokens(ids, added))}
+    contents = {VOCAB_FILE: vocab, SETTINGS_FILE: _settings_json(checkpoint, _format_added_tokens(ids, added))}
     if len(set(tokens)) == len(tokens):  # it cannot contain duplicates; without it, transformers reads vocab.txt
         contents[TOKENIZER_FILE] = format_tokenizer_json(tokens, checkpoint.casing)
     return contents
@@ -266,7 +349,7 @@ def format_tokenizer_json(tokens: list[str], casing: Casing) -> str:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": format_added_tokens(numbers, (*special, *casing.added_tokens)),
+        "added_tokens": _format_added_tokens(numbers, (*special, *casing.added_tokens)),
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
@@ -286,3 +369,16 @@ def format_tokenizer_json(tokens: list[str], casing: Casing) -> str:
         },
     }
     return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+
+
+def _format_added_tokens(ids: Mapping[str, int], added_tokens: Iterable[AddedToken]) -> list[dict[str, Any]]:
+    """Returns the added tokens as a tokenizer.json lists them, ordered by id.
+
+    Args:
+        ids: The id of each token, by content.
+        added_tokens: The added tokens.
+    """
+    return [
+        {"id": ids[token.content], "content": token.content, "single_word": False} | token._asdict()
+        for token in sorted(added_tokens, key=lambda token: ids[token.content])
+    ]
