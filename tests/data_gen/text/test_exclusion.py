@@ -33,6 +33,8 @@ def test_short_texts_are_counted_and_ignored():
     assert (excluded.texts, excluded.too_short) == (["b" * 20], 2)
     assert not excluded.is_in(["a" * 100])
     assert excluded.is_in(["a" + "b" * 20])
+    same_start = ExcludedTexts([f"{'a' * 20}b", f"{'a' * 20}c"])
+    assert [same_start.is_in([f"{'a' * 20}{end}"]) for end in "bcd"] == [True, True, False]
 
 
 @given(
@@ -54,6 +56,7 @@ def test_excluded_documents_are_counted():
     assert (kept.left_out, kept.counts) == (2, {"excluded": 2})
     assert list(DocumentFilter(None)([[TEXT]])) == [[TEXT]]
     assert DocumentFilter(None).counts == {}
+    assert DocumentFilter(ExcludedTexts([TEXT])).counts == {"excluded": 0}
 
 
 LONG = "twenty characters and more"

@@ -179,6 +179,11 @@ def test_errors_name_file_and_line(format, text, message, compression, written):
     assert_refused(message, list, read_documents(written(COMPRESSIONS[compression](content)), format))
 
 
+@pytest.mark.parametrize(("other_line", "format"), [("Fifteen letters", "sentences"), ("Only fourteen.", "paragraphs")])
+def test_text_is_paragraphs_if_more_than_half_of_it_is_on_lines_of_several_sentences(other_line, format, written):
+    assert detect_format(written(f"One is. Two is.\n{other_line}\n")) == format
+
+
 @pytest.mark.parametrize("language", ["German", "", "EN"])
 def test_an_unknown_language_is_an_error(language):
     for call in (lambda: list(read_documents("x", language=language)), lambda: detect_format("x", language)):

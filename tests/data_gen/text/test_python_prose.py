@@ -23,6 +23,29 @@ def test_prose_is_kept_and_code_is_not():
     ]
 
 
+@pytest.mark.parametrize(("text", "is_prose"), [
+    ("Return the number of items.", True),
+    ("Return the only item.", False),  # too short
+    ("return the number of items.", False),
+    ("Return the number of items:", True),
+    ("Return the number of items,", False),
+    ("Return the x1 of items.", True),  # four of five words
+    ("Return the x1 of x2.", False),
+    ("Return the number\n    of items.", True),  # two levels of indentation
+    ("Return the\n  number\n    of items.", False),
+])  # fmt: skip
+def test_prose_has_capitals_words_and_an_end(text, is_prose):
+    assert bool(list(python_prose.sentences(text))) == is_prose
+
+
+def test_documents_of_two_new_sentences_are_kept(monkeypatch):
+    one, two, three = (f"This is the sentence called {name}." for name in ("one", "two", "three"))
+    documents = [("a", f"{one} {two}"), ("b", f"{one} {three}"), ("c", f"{three}")]
+    monkeypatch.setattr(python_prose, "reference_documents", lambda: documents)
+    monkeypatch.setattr(python_prose, "docstring_documents", list)
+    assert [document for part in python_prose.gather() for document in part] == [[one, two]]
+
+
 def test_docstrings_of_nested_definitions_are_found(tmp_path, monkeypatch):
     (tmp_path / "module.py").write_text(
         "'Module.'\n"

@@ -31,6 +31,11 @@ def test_sentence_boundaries_depend_on_the_language(written):
     assert [len(document) for document in read_documents(path, "paragraphs", "en")] == [3]
 
 
+def test_languages_may_have_three_letters_or_a_script(written):
+    for language in ("yue", "zh-hans"):
+        assert list(read_documents(written("一。"), "paragraphs", language)) == [["一。"]]
+
+
 @pytest.mark.parametrize("format", ["paragraphs", "jsonl", "auto"])
 def test_long_line_is_split_like_short_ones(format, written):
     sentences = [f"This is sentence {number}, which someone wrote." for number in range(100_000)]

@@ -105,3 +105,4 @@ def test_identity_depends_on_the_list(tmp_path):
     assert WordBoundaries(None, "机器\n").identity != WordBoundaries(None, "机器学习\n").identity
     path = write_text(tmp_path / "words.txt", "\ufeff机器\n\n")
     assert list(load(path).find_spans("用机器")) == [(0, 1, False), (1, 3, True)]
+    assert list(load(path).find_spans("机器机器用")) == [(0, 2, True), (2, 4, True), (4, 5, False)]
