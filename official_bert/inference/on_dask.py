@@ -186,15 +186,13 @@ def _check_same_run(path: str, run: dict[str, Any]) -> None:
     Raises:
         UserError: If the existing file describes another run.
     """
-    if not files.exists(path):
-        write_run_file(path, run)
-        return
-    before = read_run_file(path)
+    before = read_run_file(path) or run
     changes = find_changes(before, {**dict.fromkeys(before), **run})
     descriptions = {name: f"{name} differs" for name in changes}
     refuse_changes(
         path, changes, "Remove it and its shards to start over, or pass another --output_file.", descriptions
     )
+    write_run_file(path, run)
 
 
 def _count_rows(computation: Computation, path: str) -> dict[str, Any]:
