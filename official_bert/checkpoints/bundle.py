@@ -8,9 +8,8 @@ A checkpoint is identified by its prefix: the path without .index, such as model
 import contextlib
 import os
 import re
-import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -149,23 +148,6 @@ def find_damage(prefix: str) -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def plain_path(prefix: str) -> Iterator[str]:
-    """Yields a path under which TensorFlow can read the checkpoint `prefix` within this context.
-
-    TensorFlow treats [, * and ? in a path as a pattern. A local folder with such a name is read through a symbolic
-    link.
-    """
-    if files.is_remote(prefix) or not re.search(r"[*?\[\\]", prefix):
-        yield prefix
-        return
-    folder, name = os.path.split(os.path.abspath(prefix))
-    with tempfile.TemporaryDirectory() as temporary:
-        link = os.path.join(temporary, "checkpoints")
-        os.symlink(folder, link)
-        yield os.path.join(link, name)
-
-
 def open_bundle(prefix: str) -> Source:
     """Opens the checkpoint `prefix` (its path without .index) for reading tensor by tensor.
 
@@ -176,7 +158,7 @@ def open_bundle(prefix: str) -> Source:
         files.check_regular(path)
     opened = contextlib.ExitStack()  # Stays open as long as the reader, which opens its files late.
     try:
-        reader = tf.train.load_checkpoint(opened.enter_context(plain_path(prefix)))
+        reader = tf.train.load_checkpoint(opened.enter_context(files.link_to_plain_path(prefix)))
         shapes = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
     except _READ_ERRORS as error:
         opened.close()

@@ -128,7 +128,7 @@ class RunCheckpoints:
         """
         wanted = {owner: held for owner, held in self._named.items() if owner not in leave}
         try:
-            with bundle.plain_path(path) as readable:
+            with files.link_to_plain_path(path) as readable:
                 status = tf.train.Checkpoint(**wanted).restore(readable)
                 status.expect_partial().assert_existing_objects_matched()
         except AssertionError as error:  # TensorFlow's message shows Python objects, not names

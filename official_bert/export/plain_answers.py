@@ -24,9 +24,9 @@ def answer_without_package(folder: str, rows: list[dict[str, Any]]) -> tuple[Ans
     Raises:
         UserError: If the process fails. The message contains the end of its output.
     """
-    from official_bert.inference import exports  # Imported here: the process that runs this file cannot.
+    from official_bert.utils import files  # Imported here: the process that runs this file cannot.
 
-    with exports.link_to_loadable_path(folder) as path:
+    with files.link_to_plain_path(files.local_copy(folder)) as path:
         return run_process(path, rows)
 
 

@@ -7,13 +7,11 @@ SavedModel, the warm-up requests of TensorFlow Serving.
 B texts, W words, masks or word pieces of a text
 """
 
-import contextlib
 import glob
 import itertools
 import os
 import re
-import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,23 +107,6 @@ def explain_missing_export(folder: str) -> UserError:
     return UserError(
         f"{folder} holds no export (folders named by a number, with a {GRAPH_FILE} or {ONNX_FILE}). {advice}"
     )
-
-
-@contextlib.contextmanager
-def link_to_loadable_path(folder: str) -> Iterator[str]:
-    """Yields a path through which TensorFlow can load a folder.
-
-    TensorFlow takes a path such as run[1] for a glob pattern. In this case, yields the path of a temporary symbolic
-    link.
-    """
-    folder = files.local_copy(folder)
-    if files.is_remote(folder) or not re.search(r"[*?[\\]", folder):
-        yield folder
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        link = os.path.join(temporary, "model")
-        os.symlink(os.path.abspath(folder), link)
-        yield link
 
 
 def list_model_files(folder: str) -> list[str]:

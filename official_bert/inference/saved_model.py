@@ -131,7 +131,7 @@ def load_saved_model(folder: str) -> Any:
     Raises:
         UserError: If the fingerprint file is damaged or incomplete.
     """
-    with exports.link_to_loadable_path(folder) as path:
+    with files.link_to_plain_path(files.local_copy(folder)) as path:
         fingerprint = os.path.join(folder, _FINGERPRINT_FILE)
         if files.exists(fingerprint):
             # TensorFlow would load the model all the same, and log a traceback.

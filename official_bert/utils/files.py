@@ -298,6 +298,26 @@ def local_copy(path: str) -> str:
     return file_system(path).local_copy(path)
 
 
+@contextlib.contextmanager
+def link_to_plain_path(path: str) -> Iterator[str]:
+    """Yields a path under which TensorFlow can read a folder or a checkpoint within this context.
+
+    TensorFlow treats [, * and ? in a path as a pattern. A local path with such characters is read through a symbolic
+    link.
+
+    Args:
+        path: A folder, or the path of a checkpoint without .index.
+    """
+    if is_remote(path) or not re.search(r"[*?\[\\]", path):
+        yield path
+        return
+    folder, name = (path, "") if os.path.isdir(path) else os.path.split(path)
+    with tempfile.TemporaryDirectory() as temporary:
+        link = os.path.join(temporary, "link")
+        os.symlink(os.path.abspath(folder), link)
+        yield os.path.join(link, name) if name else link
+
+
 def check_holds_runs(path: str) -> None:
     """Raises a UserError if TensorFlow cannot write checkpoints and logs on the file system of a folder."""
     if is_remote(path) and not isinstance(file_system(path), TensorFlowFiles):

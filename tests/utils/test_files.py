@@ -166,3 +166,17 @@ def test_a_temporary_folder_that_is_removed_before_it_is_locked_is_made_again(tm
         assert os.path.isdir(temporary)
     assert len(made) == 2
     assert os.listdir(tmp_path) == []
+
+
+def test_tensorflow_reads_paths_with_special_characters_through_a_link(tmp_path: pathlib.Path):
+    folder = tmp_path / "run [1]"
+    folder.mkdir()
+    (folder / "ckpt-1.index").write_text("x")
+    with files.link_to_plain_path(str(folder)) as linked:
+        assert "[" not in linked
+        assert os.listdir(linked) == ["ckpt-1.index"]
+    with files.link_to_plain_path(str(folder / "ckpt-1")) as linked:
+        assert "[" not in linked
+        assert os.path.exists(f"{linked}.index")
+    with files.link_to_plain_path(str(tmp_path)) as linked:
+        assert linked == str(tmp_path)
