@@ -244,6 +244,16 @@ def test_of_many_empty_files_the_first_are_named(tmp_path, capsys):
 DYNAMIC = {"masking": "dynamic", "masked_lm_prob": 0.15, "do_whole_word_mask": False}
 
 
+def test_records_are_skipped_by_the_counts_in_the_manifest(tmp_path, monkeypatch, vocab_file):
+    paths = write_records(tmp_path, [7, 5])
+    write_manifest(tmp_path / "out", dict(zip(paths, (7, 5), strict=True)), vocab_file, **DYNAMIC)
+    records = find_records(tmp_path / "*.tfrecord", vocab_file)
+    monkeypatch.setattr(record_reader, "count_records", lambda path: pytest.fail(f"{path} is counted"))
+    *_, fourth = records.training_batches(6, seed=1).take(4).as_numpy_iterator()
+    (found,) = records.training_batches(6, seed=1, skipped_records=18).take(1).as_numpy_iterator()
+    np.testing.assert_array_equal(found["input_ids"], fourth["input_ids"])
+
+
 def test_many_files_with_a_manifest_are_asked_for_their_length_alone(tmp_path, monkeypatch, vocab_file):
     content = pathlib.Path(write_records(tmp_path, [3])[0]).read_bytes()
     paths = [write_text(tmp_path / f"{number}.tfrecord", content) for number in range(40)]

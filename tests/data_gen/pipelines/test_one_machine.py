@@ -26,7 +26,8 @@ def test_records_obey_the_rules(algorithm, whole_words, corpus, tmp_path):
     found = verify(VerificationOptions(manifest=str(tmp_path / "out.manifest.json"), vocab_file=corpus[1]))
     assert (found.problems, found.records) == ([], summary["instances"])
     batch = parse_records(tmp_path)
-    assert int(batch["input_mask"].sum()) == summary["tokens"]
+    assert int(batch["input_mask"].sum()) == summary["tokens"] == summary["maskable"] + 3 * summary["instances"]
+    assert batch["input_mask"].size == summary["positions"]
     assert int(batch["masked_lm_weights"].sum()) == summary["predictions"]
     assert int(batch["next_sentence_labels"].sum()) == summary["random_next"]
     count = batch["masked_lm_weights"].sum(axis=1)
