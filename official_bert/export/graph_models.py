@@ -7,13 +7,13 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import tensorflow as tf
 
+from official_bert.export.source import Source
 from official_bert.kinds.graph_inputs import Rows
 from official_bert.kinds.graph_model import GraphModel, TextGraph
 from official_bert.kinds.names import ENCODER, FILL_MASK
-from official_bert.tokenization.exact import MASK, FullTokenizer
+from official_bert.tokenization.exact import MASK
 
 TOP_K = 5  # Number of candidates for each mask.
 
@@ -63,16 +63,8 @@ def choose_candidates(logits: Any, counts: Any, vocab: dict[str, int], top_k: in
 _GRAPHS: dict[str, type[GraphModel]] = {ENCODER: EncoderGraph, FILL_MASK: FillMaskGraph}
 
 
-def build_graph_model(
-    model: keras.Model, tokenizer: FullTokenizer, kind: str, task_spec: Mapping[str, Any]
-) -> GraphModel:
-    """Builds the TensorFlow functions of a model.
-
-    Args:
-        model: The model. See GraphModel for this and the next argument.
-        tokenizer: The model's tokenizer.
-        kind: The kind of task of a fine-tuned model (its `Graph` is in kinds/<kind>/graph.py), or ENCODER or FILL_MASK.
-        task_spec: The contents of task.json.
-    """
+def build_graph_model(source: Source) -> GraphModel:
+    """Builds the TensorFlow functions of a model. The `Graph` of a fine-tuned model is in kinds/<kind>/graph.py."""
+    kind = source.kind
     graph = _GRAPHS.get(kind) or importlib.import_module(f"official_bert.kinds.{kind}.graph").Graph
-    return graph(model, tokenizer, task_spec)
+    return graph(source.model, source.tokenizer, source.task_spec["max_seq_length"], source.spec)

@@ -29,7 +29,7 @@ def write(source: Source, folder: str, options: ExportOptions) -> None:
         UserError: If its answers differ from the answers of predict, or it uses an operation that the requested release
             of TensorFlow Serving lacks.
     """
-    functions = build_graph_model(source.model, source.tokenizer, source.kind, source.task_spec)
+    functions = build_graph_model(source)
     module = tf.Module()
     # Variables without their Keras objects, so that loading the export does not require Keras.
     module.model_variables = [variable.value for variable in source.model.variables]

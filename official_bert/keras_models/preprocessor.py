@@ -53,7 +53,7 @@ class Preprocessor(keras.layers.Layer):
         self._settings |= casing.settings
         tokenizer = FullTokenizer.from_vocab(tokens, **casing._asdict())
         with tf.init_scope():  # Inside `dataset.map`, the tables would belong to the graph of that map.
-            self._graph = TextGraph(keras.Model(), tokenizer, {"max_seq_length": max_seq_length})
+            self._graph = TextGraph(keras.Model(), tokenizer, max_seq_length)
 
     def call(self, inputs: Any) -> dict[str, Any]:
         names = ("text", "text_pair")

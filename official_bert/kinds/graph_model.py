@@ -14,7 +14,10 @@ import tensorflow as tf
 
 from official_bert.kinds import graph_inputs
 from official_bert.kinds.graph_inputs import Rows, TokenSpans, span_texts
+from official_bert.kinds.model import create_model
 from official_bert.kinds.names import DEFAULT_SIGNATURE, IDS_SIGNATURE, IS_TRUNCATED, TOKENIZE_SIGNATURE
+from official_bert.kinds.spec import KindSpec
+from official_bert.kinds.text_spec import TextSpec
 from official_bert.modeling import layer_names
 from official_bert.modeling.fast.flat_blocks import flatten_blocks
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
@@ -30,20 +33,24 @@ class GraphModel(abc.ABC):
     Args:
         model: A functional model with a dict of inputs: an encoder with or without a head, or a masked LM.
         tokenizer: The model's tokenizer.
-        task_spec: The contents of task.json (see `KindSpec.task_spec`). Only max_seq_length and the settings of the
-            kind are used.
+        max_seq_length: Maximum number of tokens of a sequence.
+        spec: The kind of task of a fine-tuned model, with its settings.
     """
 
-    def __init__(self, model: keras.Model, tokenizer: FullTokenizer, task_spec: Mapping[str, Any]) -> None:
-        self.call_model, self._variables = flatten_blocks(model), model.variables
-        self.vocab, self.task_spec = tokenizer.vocab, dict(task_spec)
-        self.tokenizer = GraphTokenizer(tokenizer)
-        self.max_seq_length = int(task_spec["max_seq_length"])
+    spec: Any  # subclasses for a kind state its KindSpec; None if the model was not fine-tuned
+
+    def __init__(
+        self, model: keras.Model, tokenizer: FullTokenizer, max_seq_length: int, spec: KindSpec | None = None
+    ) -> None:
+        self.spec, self.max_seq_length, self._variables = spec, max_seq_length, model.variables
+        self.call_model = flatten_blocks(create_model(spec).answering_model(model) if spec else model)
+        self.vocab, self.tokenizer = tokenizer.vocab, GraphTokenizer(tokenizer)
 
     @property
-    @abc.abstractmethod
     def inputs(self) -> dict[str, tf.TensorSpec]:
         """The TensorSpec of each text input by name: string [B], or [B, N] for the endings of multiple choice."""
+        names = self.spec.text_inputs if self.spec else ("text",)
+        return dict.fromkeys(names, tf.TensorSpec([None], tf.string))
 
     @abc.abstractmethod
     def read_texts(self, texts: Mapping[str, Any]) -> Rows:
@@ -159,11 +166,6 @@ class TextGraph(GraphModel):
 
     reads_special_tokens = False  # whether the text "[MASK]" becomes the special token
 
-    @property
-    def inputs(self) -> dict[str, tf.TensorSpec]:
-        text = tf.TensorSpec([None], tf.string)
-        return {"text": text, "text_pair": text} if self.task_spec.get("pair") else {"text": text}
-
     def span_tokens(self, texts: Mapping[str, Any]) -> tuple[TokenSpans, TokenSpans | None]:
         """Tokenizes texts.
 
@@ -181,10 +183,11 @@ class TextGraph(GraphModel):
 class LabelGraph(TextGraph):
     """Base class for models with one answer per text, such as a class or a number.
 
-    If task.json has a doc_stride, long texts are split into windows and the logits of the windows are averaged.
+    If the spec has a doc_stride, long texts are split into windows and the logits of the windows are averaged.
     `answer_ids` does not average: it returns an answer for each row of token ids.
     """
 
+    spec: TextSpec
     row_shape: ClassVar[list[int | None]] = [None]  # the shape of a row's logits
 
     @abc.abstractmethod
@@ -201,14 +204,10 @@ class LabelGraph(TextGraph):
         means = tf.cast(tf.math.segment_mean(logits, rows.windows.texts), tf.float32)
         return _drop_logits(self.answer_logits(means))
 
-    def scale_logits(self, logits: Any) -> Any:
-        """Divides logits by the temperature that was fitted for calibration (1 without calibration)."""
-        return logits / float(self.task_spec.get("temperature", 1.0))
-
     def read_texts(self, texts: Mapping[str, Any]) -> Rows:
-        if not self.task_spec.get("doc_stride"):
+        if not self.spec.doc_stride:
             return super().read_texts(texts)
-        stride, (first, second) = int(self.task_spec["doc_stride"]), self.span_tokens(texts)
+        stride, (first, second) = self.spec.doc_stride, self.span_tokens(texts)
         if second is None:
             room = tf.fill(tf.shape(first.lengths), self.max_seq_length - 2)
             windows = graph_inputs.build_windows(first.lengths, room, stride)

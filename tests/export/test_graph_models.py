@@ -43,8 +43,7 @@ TEXT_PAIRS = {"text": [*TEXTS, "the cat ||| sat ||| on the mat", "a ||| ", " |||
 
 def exported(kind: str, **changes: Any) -> GraphModel:
     """Returns the functions that the model exports for a kind."""
-    source = make_source(kind, **changes)
-    return build_graph_model(source.model, source.tokenizer, kind, source.task_spec)
+    return build_graph_model(make_source(kind, **changes))
 
 
 def run(function: Any, texts: Mapping[str, Any]) -> dict[str, Any]:

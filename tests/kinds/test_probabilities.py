@@ -154,7 +154,7 @@ def test_an_answer_that_is_not_sure_enough_is_none():
     head = ClassificationSpec(labels=("a", "b"), min_confidence=0.7)
     predictions, examples = np.array([[0.9, 0.1], [0.4, 0.6], [0.25, 0.75]]), labelled(0, 0, 0)
     assert head.named_answers(predictions, examples)["label"] == ["a", "", "b"]
-    graph: Any = types.SimpleNamespace(task_spec=head.task_spec("t", 16), scale_logits=lambda logits: logits)
+    graph: Any = types.SimpleNamespace(spec=head)
     in_graph = Graph.answer_logits(graph, tf.math.log(tf.constant(predictions, tf.float32)))
     assert in_graph["label"].numpy().tolist() == [b"a", b"", b"b"]
     scores = head.scores(predictions, examples)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from official_bert.kinds.graph_inputs import Rows, Windows, build_windows, has_most_context, span_texts
 from official_bert.kinds.graph_model import GraphModel
+from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
 from official_bert.tokenization.in_graph import Tokens, characters_between, row_positions, true_positions
 
 
@@ -31,20 +32,18 @@ class _Candidates(NamedTuple):
 class Graph(GraphModel):
     """The TensorFlow functions of a question-answering model, from questions and contexts to answers."""
 
-    @property
-    def inputs(self) -> dict[str, tf.TensorSpec]:
-        return dict.fromkeys(("question", "context"), tf.TensorSpec([None], tf.string))
+    spec: QuestionAnsweringSpec
 
     def read_texts(self, texts: Mapping[str, Any]) -> Rows:
         questions = span_texts(self.tokenizer.tokenize(texts["question"]).ids)
         # At least one token of context fits after the question.
-        max_length = min(int(self.task_spec["max_query_length"]), self.max_seq_length - 4)
+        max_length = min(self.spec.max_query_length, self.max_seq_length - 4)
         is_truncated = questions.lengths > max_length
         questions = questions._replace(lengths=tf.minimum(questions.lengths, max_length))
         tokens = self.tokenizer.tokenize(texts["context"])
         contexts = span_texts(tokens.ids)
         room = self.max_seq_length - 3 - questions.lengths
-        windows = build_windows(contexts.lengths, room, int(self.task_spec["doc_stride"]))
+        windows = build_windows(contexts.lengths, room, self.spec.doc_stride)
         first = questions.gather_rows(windows.texts)
         features = self.pack(first, contexts.gather_windows(windows))
         return Rows(features, is_truncated, windows, _Contexts(first.lengths + 2, tokens))
@@ -60,7 +59,7 @@ class Graph(GraphModel):
         The answer is context[start:end], in characters. If a question has no answer, it is "", and start and end are 0.
         """
         assert rows.windows is not None
-        version_2 = bool(self.task_spec["version_2"])
+        version_2 = self.spec.version_2
         logits = self.compute_window_logits(rows.features, [None, 2])
         candidates = self._find_candidates(logits, rows.windows, rows.details, texts["context"])
         # The score of "no answer" is the lowest one of all windows.
@@ -78,7 +77,7 @@ class Graph(GraphModel):
         difference = null - best
         is_answered = has_candidate
         if version_2:
-            is_answered &= difference <= float(self.task_spec["null_score_diff_threshold"])
+            is_answered &= difference <= self.spec.null_score_diff_threshold
 
         # A softmax over the text's candidates. "No answer" is one of them in version 2, or if it is the only one.
         top = tf.maximum(best, null) if version_2 else best
@@ -107,7 +106,7 @@ class Graph(GraphModel):
             contexts: The tokens of the contexts.
             texts: The contexts, string [B].
         """
-        n_best = int(self.task_spec["n_best_size"])
+        n_best = self.spec.n_best_size
         start_logits, end_logits = logits[..., 0], logits[..., 1]
         splits = tf.cast(contexts.tokens.ids.row_splits, tf.int32)
         rows, positions = row_positions(windows.lengths)
@@ -123,7 +122,7 @@ class Graph(GraphModel):
         first = tf.math.top_k(tf.where(can_start, start_logits, start_logits.dtype.min), width)  # [R, n_best]
         last = tf.math.top_k(tf.where(can_end, end_logits, end_logits.dtype.min), width)
         lengths = last.indices[:, None, :] - first.indices[:, :, None] + 1  # [R, n_best, n_best]
-        is_valid = (lengths >= 1) & (lengths <= int(self.task_spec["max_answer_length"]))
+        is_valid = (lengths >= 1) & (lengths <= self.spec.max_answer_length)
         is_valid &= tf.gather(can_start, first.indices, batch_dims=1)[:, :, None]
         is_valid &= tf.gather(can_end, last.indices, batch_dims=1)[:, None, :]
         pairs = tf.where(is_valid)  # [A, 3]: window, number of the start, number of the end

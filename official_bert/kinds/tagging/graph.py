@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from official_bert.kinds.graph_inputs import Rows, TokenSpans, Windows, build_word_windows, has_most_context
 from official_bert.kinds.graph_model import GraphModel
+from official_bert.kinds.tagging.spec import TaggingSpec
 from official_bert.tokenization.in_graph import Tokens, characters_between, row_positions, true_positions
 
 
@@ -27,9 +28,7 @@ class _Words(NamedTuple):
 class Graph(GraphModel):
     """The TensorFlow functions of a tagging model, from strings to words and their tags."""
 
-    @property
-    def inputs(self) -> dict[str, tf.TensorSpec]:
-        return {"text": tf.TensorSpec([None], tf.string)}
+    spec: TaggingSpec
 
     def read_texts(self, texts: Mapping[str, Any]) -> Rows:
         room = self.max_seq_length - 2
@@ -43,7 +42,7 @@ class Graph(GraphModel):
         lengths = tf.math.bincount(word_of_token[is_kept], minlength=tf.size(first_tokens))
         word_starts = tf.concat([[0], tf.cumsum(lengths)], 0)  # [W + 1]
         splits = tf.searchsorted(first_tokens, tf.cast(tokens.ids.row_splits, tf.int32))  # [B + 1]
-        stride = int(self.task_spec.get("doc_stride") or max(room // 2, 1))
+        stride = self.spec.doc_stride or max(room // 2, 1)
         windows, first, end = build_word_windows(word_starts, splits, room, stride)
         starts = tf.gather(word_starts, tf.minimum(first, tf.size(word_starts) - 1))
         features = self.pack(TokenSpans(ids, starts, windows.lengths), None)
@@ -53,7 +52,7 @@ class Graph(GraphModel):
     def answer_rows(self, rows: Rows, texts: Mapping[str, Any]) -> dict[str, Any]:
         words: _Words = rows.details
         assert rows.windows is not None
-        labels = self.task_spec["labels"]
+        labels = self.spec.labels
         logits = self.compute_window_logits(rows.features, [None, len(labels)])
         probabilities = _word_probabilities(logits, rows.windows, words)
         num_tokens = tf.size(words.tokens.ids.values)

@@ -4,13 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from official_bert.kinds.graph_inputs import TokenSpans
 from official_bert.kinds.graph_model import TextGraph
-from official_bert.modeling.pooling import build_vector_model
-from official_bert.tokenization.exact import FullTokenizer
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
 
 _PAIR = rf"(?s)(.*){re.escape(PAIR_SEPARATOR)}(.*)"
@@ -21,11 +18,6 @@ class Graph(TextGraph):
 
     A string may be a text pair, written as two texts with " ||| " between them.
     """
-
-    def __init__(self, model: keras.Model, tokenizer: FullTokenizer, task_spec: Mapping[str, Any]) -> None:
-        normalize = bool(task_spec.get("normalize"))
-        pooled = build_vector_model(model, task_spec["pooling"], task_spec["layers"], normalize)
-        super().__init__(pooled, tokenizer, task_spec)
 
     def answer_ids(self, **features: Any) -> dict[str, Any]:
         return {"vector": self.compute_logits(features)}
