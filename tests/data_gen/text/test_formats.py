@@ -101,9 +101,9 @@ def test_another_field_of_json_objects_can_hold_the_text(written):
 def test_wikiextractor_escapes_are_undone_once(title, written):
     """The title is left out of the text, whether or not the attribute is escaped."""
     path = written(
-        f'<doc id="1" title="{title}">\nA&amp;B\nAT&amp;T is &lt;b&gt; but &amp;lt; and &copy stay.\n</doc>\n'
+        f'<doc id="1" title="{title}">\nA&amp;B\nAT&amp;T is &lt;b&gt; but &amp;lt; &amp;gt; and &copy stay.\n</doc>\n'
     )
-    assert list(read_documents(path)) == [["AT&T is <b> but &lt; and &copy stay."]]
+    assert list(read_documents(path)) == [["AT&T is <b> but &lt; &gt; and &copy stay."]]
 
 
 @pytest.mark.parametrize("format", TEXTS)

@@ -26,8 +26,13 @@ def test_blocks_cover_every_document_once(tmp_path):
     np.testing.assert_array_equal(store.documents, range(0, 401, 2))
     expected = np.cumsum([0] + [part for size in sizes for part in (size, 1)])
     np.testing.assert_array_equal(store.sentences, expected)
-    for limit in (1, 60, 500, 10**6):
+    lengths = np.diff(store.sentences[store.documents])
+    exact = int(lengths[:5].sum())
+    assert store.blocks(exact)[0] == (0, 5)
+    for limit in (1, 60, exact, 500, 10**6):
         blocks = store.blocks(limit)
+        assert all(lengths[first : last - 1].sum() < limit for first, last in blocks)
+        assert all(lengths[first:last].sum() >= limit for first, last in blocks[:-1])
         assert blocks[0][0] == 0
         assert blocks[-1][1] == 200
         assert all(one[1] == two[0] for one, two in itertools.pairwise(blocks))
