@@ -110,3 +110,17 @@ def test_shapes_are_those_that_compute_the_fewest_rows():
     varied = packing.choose_packing([90, 110] * 10, 512, 1, 1)
     assert 210 < varied.rows < 250
     assert varied.parts == 3
+    assert varied == packing.choose_packing([90, 110] * 10, 512, 1, 1)  # in a resumed run
+    assert packing.choose_packing([20, 60] * 5, 32, 1, 1).rows <= 32  # at most a record in each
+
+
+def test_groups_are_equal_and_rows_have_room_for_a_record():
+    assert list(map(packing.get_group_size, (1, 40, 256, 257, 512, 513))) == [1, 40, 256, 129, 256, 171]
+    assert [packing._get_max_records(length) for length in (4, 8, 128)] == [1, 1, 16]
+
+
+def test_a_row_of_padding_is_no_record():
+    batch = {"input_mask": tf.constant([[1, 1, 0], [0, 0, 0]]), "next_sentence_labels": tf.constant([[1], [0]])}
+    spread = packing.spread_over_rows(batch)
+    assert spread["next_sentence_weights"].numpy().tolist() == [[1.0], [0.0]]
+    assert spread["position_ids"].numpy().tolist() == [[0, 1, 2]] * 2

@@ -15,6 +15,7 @@ SCHEMA = record_schema.pretraining_schema(LENGTH, PREDICTIONS, vocab_size=100, t
     ({"input_ids": [100] * 10}, "input_ids contains 100; expected 0 to 99"),
     ({"masked_lm_ids": [-1, 0, 0]}, "masked_lm_ids contains -1; expected 0 to 99"),
     ({"segment_ids": [2] * 10}, "segment_ids contains 2; expected 0 to 1"),
+    ({"next_sentence_labels": [2]}, "next_sentence_labels contains 2; expected 0 to 1"),
     ({"masked_lm_positions": [10, 0, 0]}, "masked_lm_positions contains 10; expected 0 to 9"),
     ({}, None),
 ])  # fmt: skip

@@ -11,7 +11,7 @@ from official_bert.modeling.bilstm import extend_encoder
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import FEATURES, HEADS, HeadInput
-from tests.make import build_task_model
+from tests.make import assert_refused, build_task_model, list_weights
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 
 UNITS = 3
@@ -86,3 +86,14 @@ def test_head_and_units_are_stored_unless_the_head_reads_the_encoder():
     given = HeadInput("bilstm", UNITS)
     assert HeadInput.from_dict(given.to_dict()) == given
     assert HeadInput().to_dict() == {}
+    assert (HeadInput().lstm_units, HeadInput(lstm_units=1).lstm_units) == (768, 1)
+    for units in (0, 100_001):
+        assert_refused(f"lstm_units is {units}; expected a whole number from 1 to 100,000", HeadInput, "bilstm", units)
+
+
+def test_a_seed_gives_each_direction_of_each_layer_weights_of_its_own(tiny_config: BertConfig):
+    config = dataclasses.replace(tiny_config, num_hidden_layers=1)
+    weights = [list_weights(extend_encoder(build_encoder(config, seed=0), "bilstm", UNITS, 1)) for _ in range(2)]
+    first, second = ([value for path, value in each.items() if path.endswith("recurrent_kernel")] for each in weights)
+    assert len({kernel.tobytes() for kernel in first}) == len(first) == 4
+    np.testing.assert_equal(first, second)

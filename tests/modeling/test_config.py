@@ -91,6 +91,7 @@ def test_released_vocabularies_and_configurations_are_read(test_data: pathlib.Pa
     ({"hidden_act": "swish"}, "hidden_act is 'swish'; expected one of gelu"),
     ({"hidden_act": 0}, "hidden_act is '0'; expected one of gelu"),
     ({"layer_norm_eps": 0.0}, "layer_norm_eps is 0.0"),
+    ({"layer_norm_eps": 1.0}, "layer_norm_eps is 1.0"),
     ({"causal_attention": "yes"}, "causal_attention is 'yes'"),
     ({"hiden_size": 8}, "unknown key 'hiden_size'.*'hidden_size'"),
     ({"num_hidden_layers": 1_000_000}, "num_hidden_layers is 1,000,000; expected at most"),
@@ -99,6 +100,11 @@ def test_released_vocabularies_and_configurations_are_read(test_data: pathlib.Pa
 def test_impossible_values_are_rejected(values: dict[str, object], message: str, tmp_path: pathlib.Path):
     path = write_text(tmp_path / "bert_config.json", json.dumps({"vocab_size": 10, **values}))
     assert_refused(f"{path}.*{message}", BertConfig.from_json_file, path)
+
+
+def test_defaults_are_the_base_model_and_the_greatest_sizes_are_accepted():
+    assert BertConfig(vocab_size=30_522) == MODELS["uncased_L-12_H-768_A-12"]
+    assert BertConfig(vocab_size=10_000_000).vocab_size == 10_000_000
 
 
 def test_files_without_a_configuration_are_rejected(tmp_path: pathlib.Path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from official_bert.modeling.config import BertConfig
-from official_bert.modeling.dropout import Dropout, dropout_seed
+from official_bert.modeling.dropout import Dropout, current_seed, dropout_seed
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from tests.modeling.small_models import random_batch
 
@@ -55,6 +55,15 @@ def test_dropout_is_a_function_of_seed_and_place_and_off_outside_training():
     np.testing.assert_array_equal(layer(ONES), ONES)
     assert not np.array_equal(layer(ONES, training=True), layer(ONES, training=True))  # without a seed, as in fit
     assert not layer.variables
+
+
+def test_the_innermost_seed_counts_and_the_outer_one_comes_back():
+    seen = [current_seed()]
+    with dropout_seed([1, 2]):
+        with dropout_seed([3, 4]):
+            seen.append(current_seed())
+        seen.append(current_seed())
+    assert [*seen, current_seed()] == [None, [3, 4], [1, 2], None]
 
 
 def test_dropout_changes_training_outputs_only(tiny_config: BertConfig):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import official_bert
+from official_bert.modeling import layer_names
 from official_bert.modeling.config import ACTIVATIONS, BertConfig
 from official_bert.modeling.dropout import Dropout
 from official_bert.modeling.embeddings import TokenTypeEmbedding
@@ -21,7 +22,7 @@ from official_bert.modeling.initialization import activation
 from official_bert.modeling.pooling import build_vector_model
 from official_bert.modeling.pretraining_model import build_pretraining_model, get_encoder
 from tests.conftest import ROOT, slow_after
-from tests.make import list_weights
+from tests.make import assert_refused, list_weights
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 from tests.reference import Reference
 
@@ -113,6 +114,19 @@ def test_vectors_are_pooled_over_the_tokens_of_the_chosen_blocks(pooling: str, l
     np.testing.assert_allclose(unit, vectors / np.maximum(lengths, 1e-12), atol=1e-5)
 
 
+def test_blocks_that_do_not_exist_are_not_pooled(tiny_config: BertConfig):
+    encoder = build_encoder(tiny_config)
+    for layers in ([], [0], [3], [-3], [1, 3]):
+        assert_refused("expected numbers from 1 to 2, or from -1", build_vector_model, encoder, "mean", layers)
+    assert_refused("pooling is 'sum'", build_vector_model, encoder, "sum")
+
+
+def test_blocks_are_found_by_the_names_of_their_layers():
+    names = ("layer_0_output", "layer_11_attention_query", "pooler", "masked_lm_layer_norm", "embeddings_layer_norm")
+    assert [layer_names.find_block_index(name) for name in names] == [0, 11, None, None, None]
+    assert [layer_names.is_in_encoder(name) for name in names] == [True, True, True, False, True]
+
+
 def test_too_long_a_sequence_is_refused(tiny_config: BertConfig):
     encoder = build_encoder(tiny_config)
     most = np.zeros((1, 32), "int32")
@@ -198,12 +212,12 @@ def test_bfloat16_keeps_float32_weights_and_logits(tiny_config: BertConfig):
 
 
 def test_vectors_are_those_of_the_first_position_the_last_token_and_the_positions_to_predict():
-    sequence = np.arange(2 * 4 * 3, dtype="float32").reshape(2, 4, 3)
-    input_mask = np.array([[1, 1, 1, 0], [1, 0, 0, 0]], "int32")
-    positions = np.array([[2, 0], [3, 3]], "int32")
+    sequence = np.arange(3 * 4 * 3, dtype="float32").reshape(3, 4, 3)
+    input_mask = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], "int32")
+    positions = np.array([[2, 0], [3, 3], [1, 2]], "int32")
     np.testing.assert_array_equal(FirstPosition()(sequence), sequence[:, 0])
-    np.testing.assert_array_equal(LastToken()([sequence, input_mask]), [sequence[0, 2], sequence[1, 0]])
-    np.testing.assert_array_equal(GatherPositions()([sequence, positions]), [sequence[0, [2, 0]], sequence[1, [3, 3]]])
+    np.testing.assert_array_equal(LastToken()([sequence, input_mask]), sequence[[0, 1, 2], [2, 0, 0]])
+    np.testing.assert_array_equal(GatherPositions()([sequence, positions]), sequence[[[0], [1], [2]], positions])
 
 
 def test_word_embeddings_are_tied_to_the_masked_lm_output(tiny_config: BertConfig):

@@ -75,6 +75,8 @@ def test_metrics_are_means_over_predictions_and_records():
     assert compute_pretraining_metrics({**sums, **dict.fromkeys(pairs, 0.0)}) == pytest.approx(expected)
     expected |= {"loss": 1.8, "next_sentence_loss": 0.3, "next_sentence_accuracy": 0.4}
     assert compute_pretraining_metrics({**sums, **pairs}) == pytest.approx(expected)
+    nothing = compute_pretraining_metrics(dict.fromkeys([*sums, *pairs], 0.0))
+    assert nothing == dict.fromkeys(["loss", "masked_lm_loss", "masked_lm_accuracy"], 0.0)
 
 
 def test_the_masked_lm_loss_has_the_epsilon_of_the_original():

@@ -40,11 +40,29 @@ def test_without_next_sentences_only_the_pooler_and_its_head_are_frozen(record_f
     assert {variable.path for variable in pretrainer.model.trainable_variables} == before.keys() - kept
 
 
-def test_a_step_in_micro_batches_has_the_sums_and_gradients_of_the_whole_step(record_files):
+def test_layers_are_frozen_in_addition_to_the_next_sentence_head():
+    model = runs.pretrainer_for(ONE_BLOCK, next_sentence=False, frozen=["word_embeddings"]).model
+    frozen = {layer.name for layer in model.layers if layer.weights and not layer.trainable}
+    assert frozen == {"word_embeddings", "pooler", "next_sentence"}
+
+
+def test_a_step_in_micro_batches_has_the_sums_and_gradients_of_the_whole_step(record_files, monkeypatch):
     config = runs.disable_dropout(ONE_BLOCK)
     whole, in_parts = (runs.pretrainer_for(config, micro_batches=count) for count in (1, 4))
     batch = next(runs.batches_for(whole, record_files))
+    seeds = []
+    monkeypatch.setattr(in_parts, "_dropout_seed", lambda *places: seeds.append(list(map(int, places))) or (0, 0))
     runs.assert_same_first_step((in_parts, batch), (whole, batch))
+    assert seeds == [[0, number] for number in range(4)]  # of the only replica
+
+
+def test_the_loss_is_scaled_in_float16_and_gradients_are_not(record_files):
+    plain, scaled = (
+        runs.pretrainer_for(runs.disable_dropout(ONE_BLOCK), dtype=dtype) for dtype in ("float32", "mixed_float16")
+    )
+    batch = next(runs.batches_for(plain, record_files))
+    norms = [each.strategy.run(each.replica_step, args=(batch,))["gradient_norm"] for each in (plain, scaled)]
+    assert float(norms[1]) == pytest.approx(float(norms[0]), rel=0.05)
 
 
 def test_measurements_are_sums_over_finite_steps_and_the_first_bad_loss_is_reported():
@@ -108,6 +126,8 @@ def test_dropout_seeds_differ_and_are_those_of_the_runs_before():
     pretrainer = runs.pretrainer_for(ONE_BLOCK, micro_batches=2)
     seeds = {tuple(pretrainer._dropout_seed(replica, part).numpy()) for replica in range(8) for part in range(8)}
     assert len(seeds) == 64
+    pretrainer.optimizer.iterations.assign(7)
+    assert int(pretrainer._dropout_seed(0, 0)[1]) == 7
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official_bert.tokenization.added_tokens import AddedToken, parse_added_token
 from official_bert.tokenization.casing import Casing, make_casing
-from official_bert.tokenization.exact import FullTokenizer, Piece
+from official_bert.tokenization.exact import FullTokenizer, Piece, select_word_pieces
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.tokenization.in_graph import GraphTokenizer
 from tests.golden import make_added_tokens as golden
@@ -69,6 +69,7 @@ def test_an_added_token_at_the_end_of_the_vocabulary_is_no_piece_of_a_word():
         ({"content": "[E1]", "single_word": True}, r"added token '\[E1\]' with single_word"),
         ({"content": "##x"}, "added token '##x' .*##"),
         ({"content": " x"}, "begin or end with white space"),
+        ({"content": "x "}, "begin or end with white space"),
         ({"content": "a\nb"}, "contain control characters"),
         ({"content": ""}, "which has no content"),
         (7, "added token 7, which has no content"),
@@ -76,6 +77,24 @@ def test_an_added_token_at_the_end_of_the_vocabulary_is_no_piece_of_a_word():
 )
 def test_tokens_that_cannot_be_found_are_rejected(value, message):
     assert_refused(message, parse_added_token, value)
+
+
+@pytest.mark.parametrize(("value", "expected"), [
+    ("x", AddedToken("x", normalized=False, special=True)),
+    ({"content": "x"}, AddedToken("x")),
+    ({"content": "x", "special": True}, AddedToken("x", normalized=False, special=True)),
+    ({"content": "x", "special": True, "normalized": True}, AddedToken("x", special=True)),
+    ({"content": "x", "normalized": False, "lstrip": True}, AddedToken("x", lstrip=True, normalized=False)),
+    ({"content": "x", "rstrip": True, "single_word": False}, AddedToken("x", rstrip=True)),
+])  # fmt: skip
+def test_only_special_tokens_are_searched_in_the_original_text_by_default(value, expected):
+    assert parse_added_token(value) == expected
+
+
+def test_words_are_split_into_all_tokens_but_the_added_ones_at_the_end():
+    vocab = {token: number for number, token in enumerate(["a", "[E1]", "b", "[E2]", "[E3]"])}
+    added = [AddedToken(f"[E{number}]") for number in (1, 2, 3)]
+    assert select_word_pieces(vocab, added, "x") == {"a": 0, "[E1]": 1, "b": 2}
 
 
 def test_an_added_token_that_the_vocabulary_lacks_is_named():

@@ -225,3 +225,5 @@ def test_vocabulary_may_be_text_or_a_mapping(vocab_file):
 def test_vocabulary_lines_are_stripped_and_the_last_of_equal_ones_counts(tmp_path):
     vocab = load_vocab(write_text(tmp_path / "vocab.txt", "a \n b\r\na\nc"))
     assert list(vocab.items()) == [("a", 2), ("b", 1), ("c", 3)]
+    assert parse_vocab("a\n\n") == {"a": 0, "": 1}
+    assert parse_vocab("a\u2028b\n") == {"a\u2028b": 0}

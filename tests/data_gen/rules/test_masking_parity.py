@@ -126,10 +126,15 @@ def test_the_rates_are_kept_by_all_three(rates):
             assert set(masked[chosen].tolist()) == set(VOCAB.values()), f"{name} draws every token"
 
 
+@pytest.mark.parametrize("limit", [4, 20])  # below and above the length of the record
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_the_shortest_record_has_one_prediction_while_training(whole_words):
+def test_the_shortest_record_has_one_prediction_while_training(whole_words, limit):
     ids = tf.constant([[CLS, VOCAB["w1"], SEP, VOCAB["w2"], SEP, 0, 0, 0]])
     features = {"input_ids": ids, "input_mask": tf.cast(ids > 0, tf.int32)}
     keys = make_record_keys(3, tf.zeros([1], tf.int64), tf.zeros([1], tf.int64))
-    batch = DynamicMasking(VOCAB, 4, 0.05, whole_words).mask(features, keys)
-    assert batch["masked_lm_weights"].numpy().sum() == masking.number_to_predict(5, 0.05, 4) == 1
+    whole_word_pieces = {token: number for token, number in VOCAB.items() if not token.startswith("##")}
+    for vocab in (VOCAB, whole_word_pieces):
+        batch = DynamicMasking(vocab, limit, 0.05, whole_words).mask(features, keys)
+        assert batch["masked_lm_weights"].shape == batch["masked_lm_positions"].shape == (1, limit)
+        assert batch["masked_lm_weights"].numpy().sum() == masking.number_to_predict(5, 0.05, limit) == 1
+        assert int(batch["masked_lm_ids"][0, 0]) in (VOCAB["w1"], VOCAB["w2"])

@@ -8,7 +8,7 @@ from official_bert.tokenization.casing import UNCASED
 
 
 def test_words_are_counted_exactly_below_the_limit():
-    counts = WordCounts(UNCASED, max_words=100)
+    counts = WordCounts(UNCASED, max_words=7)  # exactly as many as there are
     for document in (["Été, été!", "ΟΔΟΣ"], ["a\u302e"], ["x" * 200, "y" * 300]):
         counts.add(document)
     words = ["ete", "ete", ",", "!", "οδος", "a\u302e", "x" * 200, "y" * 201]
