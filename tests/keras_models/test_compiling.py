@@ -83,6 +83,16 @@ def test_training_that_goes_on_keeps_the_optimizer():
         assert int(model.optimizer.iterations) == steps
 
 
+def test_a_fit_of_other_variables_has_a_new_optimizer():
+    model, optimizers = build(), []
+    model.compile(run_eagerly=True)
+    for layer in ("position_embeddings", "position_embeddings", "word_embeddings"):
+        model.freeze(layer)
+        model.fit(TEXTS[:2], LABELS[:2], verbose=0)
+        optimizers.append(model.optimizer)
+    assert optimizers[0] is optimizers[1] is not optimizers[2]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [None, "mixed_float16", "mixed_bfloat16"])
 def test_a_second_fit_trains_as_a_new_model_does_without_tracing_the_step_again(dtype, monkeypatch):
