@@ -65,8 +65,7 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
     )
     initial_model = read_initial_model(init, overrides)
     options = _resolve_dtype(options, initial_model, strategy)
-    weights = select_head_weights(initial_model, task.head)
-    has_head = weights is not None
+    has_head = select_head_weights(initial_model, task.head) is not None
     print(describe_initial_model(initial_model, init, has_head))
     for note in (*initial_model.notes, *list_origin_notes(initial_model, has_head), *task.notes()):
         print(f"note: {note}")
@@ -80,7 +79,7 @@ def _run(options: Options, strategy: tf.distribute.Strategy, bert_config_file: s
     if options.do_train and options.do_predict:  # report a missing test file before training
         for split in task.test_splits:
             data.read(split)
-    predictions = train(options, data, initial_model, weights, strategy) if options.do_train else {}
+    predictions = train(options, data, initial_model, strategy) if options.do_train else {}
     scores: Scores = {}
     if options.do_eval or options.do_predict:
         folder = next((each for each in (options.output_dir, init) if finetuned.read_task(each)), None)

@@ -6,7 +6,7 @@ B batch, R rows
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import tensorflow as tf
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.checkpoints.loading import assign_weights
 from official_bert.finetuning import batches
-from official_bert.finetuning.initial_model import build_initial_encoder
+from official_bert.finetuning.initial_model import build_initial_encoder, select_head_weights
 from official_bert.finetuning.loss_share import make_loss_share
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.training_step import TrainingStep
@@ -46,10 +46,9 @@ class Trainer:
 
     Args:
         head: The kind of task, with its labels and settings.
-        initial_model: The model whose encoder training starts from.
+        initial_model: The model that training starts from. Its head is used, too, if the task can use it.
         options: Options of the run. --dtype must not be auto.
         num_rows: Number of training rows, which determines the number of steps.
-        weights: Initial weights of encoder and head, by variable path. If None, the head is new.
         loss: A Keras loss to use in place of the loss of the kind of task.
         strategy: The distribution strategy. Defaults to TensorFlow's current one.
         is_compiled: Whether XLA compiles the step, once per length. Defaults to True on a TPU and False elsewhere.
@@ -71,7 +70,6 @@ class Trainer:
         initial_model: LoadedModel,
         options: Options,
         num_rows: int,
-        weights: Mapping[str, Array] | None = None,
         loss: Any = None,
         strategy: tf.distribute.Strategy | None = None,
         is_compiled: bool | None = None,
@@ -87,7 +85,7 @@ class Trainer:
             if options.freeze:
                 freeze(encoder, options.freeze)
             self.model = create_model(head).build(encoder, seed)
-            if weights is not None:
+            if (weights := select_head_weights(initial_model, head)) is not None:
                 assign_weights(self.model, weights)
             learner = create_model(head).answering_model(self.model)
             self.optimizer, self.schedule = create_bert_optimizer(

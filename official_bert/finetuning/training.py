@@ -1,7 +1,7 @@
 """The fine-tuning loop: trains from one evaluation to the next, logs, saves the best model, and can resume."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,6 @@ def train(
     options: Options,
     data: RunData,
     initial_model: LoadedModel,
-    weights: Mapping[str, Array] | None,
     strategy: tf.distribute.Strategy,
 ) -> dict[str, Any]:
     """Starts or resumes training, until the last step or until the scores stop improving.
@@ -46,8 +45,7 @@ def train(
     Args:
         options: Options of the run.
         data: Training and evaluation data.
-        initial_model: The model whose encoder training starts from.
-        weights: Initial weights of encoder and head, by variable path. If None, the head is new.
+        initial_model: The model that training starts from.
         strategy: The distribution strategy. The chief worker writes files, and all workers read them.
 
     Returns:
@@ -73,7 +71,7 @@ def train(
     if not features.targets:
         raise UserError(f"the training examples of {task.name} have no labels")
     evaluation_digests = [data.digest(split) for split in task.eval_splits]
-    trainer = Trainer(task.head, initial_model, options, len(features), weights, loss_function, strategy)
+    trainer = Trainer(task.head, initial_model, options, len(features), loss_function, strategy)
     variables = {"model": trainer.model.variables, "optimizer": trainer.optimizer.variables}
     state = run_checkpoints.RunCheckpoints(os.path.join(options.output_dir, _STATE_FOLDER), variables, keep=1)
     is_chief = strategy.extended.should_checkpoint
