@@ -3,15 +3,14 @@
 import dataclasses
 import os
 import sys
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from data_gen.options import RecordOptions
 from data_gen.pipelines import outputs
 from data_gen.rules import masking
 from data_gen.rules.instances import InstanceConfig
-from data_gen.text import exclusion, token_store, word_boundaries
-from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
+from data_gen.text import exclusion, word_boundaries
+from data_gen.text.exclusion import ExcludedTexts
 from data_gen.text.word_boundaries import MarkingTokenizer, WordBoundaries
 from official_bert.errors import UserError
 from official_bert.tokenization import exact
@@ -65,27 +64,6 @@ def check_options(options: RecordOptions) -> Prepared:
 def make_encoder(tokenizer: FastTokenizer, boundaries: WordBoundaries | None) -> FastTokenizer | MarkingTokenizer:
     """Returns the tokenizer, wrapped in a MarkingTokenizer if there are word boundaries."""
     return MarkingTokenizer(tokenizer, boundaries) if boundaries else tokenizer
-
-
-def write_part(
-    folder: str,
-    documents: Iterable[list[str]],
-    tokenizer: FastTokenizer | MarkingTokenizer,
-    excluded: ExcludedTexts | None,
-) -> None:
-    """Tokenizes documents into a part of the corpus (see token_store.write_part).
-
-    Args:
-        folder: Folder of the part.
-        documents: Documents, each a list of sentences.
-        tokenizer: The tokenizer.
-        excluded: Texts whose documents are left out, or None.
-    """
-    kept = DocumentFilter(excluded)
-    vocab, marked = tokenizer.vocab, isinstance(tokenizer, MarkingTokenizer)
-    unknown = [vocab[exact.UNK] + mark for mark in (0, word_boundaries.get_continuation_mark(vocab))]
-    dtype = token_store.choose_id_dtype(vocab, marked)
-    token_store.write_part(folder, kept(documents), tokenizer.encode, dtype, unknown, lambda: kept.counts)
 
 
 def make_instance_config(options: RecordOptions, vocab: dict[str, int]) -> InstanceConfig:

@@ -23,6 +23,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from data_gen.options import RecordOptions
 from data_gen.pipelines import preparation, shuffle, writer
 from data_gen.pipelines.run_plan import RunPlan
@@ -30,11 +32,12 @@ from data_gen.rules import vectorized_instances
 from data_gen.rules.instances import InstanceConfig
 from data_gen.rules.random_numbers import Random
 from data_gen.text import exclusion, formats, token_store, word_boundaries
-from data_gen.text.exclusion import ExcludedTexts
+from data_gen.text.exclusion import DocumentFilter, ExcludedTexts
 from data_gen.text.token_store import TokenStore
 from data_gen.text.word_boundaries import MarkingTokenizer
 from official_bert.data import record_codec
 from official_bert.errors import UserError
+from official_bert.tokenization import exact
 from official_bert.tokenization.exact import load_vocab
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils import files
@@ -102,14 +105,17 @@ class Worker:
         return preparation.make_instance_config(self._options, self._vocab)
 
     @functools.cached_property
+    def _ids(self) -> np.dtype:
+        return token_store.choose_id_dtype(self._vocab, self._options.word_boundaries is not None)
+
+    @functools.cached_property
     def _layout(self) -> shuffle.Layout:
-        ids = token_store.choose_id_dtype(self._vocab, self._options.word_boundaries is not None)
         buckets = self._plan.buckets_per_shard * len(self._plan.outputs)
-        return shuffle.Layout(self._config.max_seq_length, self._config.max_predictions_per_seq, ids, buckets)
+        return shuffle.Layout(self._config.max_seq_length, self._config.max_predictions_per_seq, self._ids, buckets)
 
     @functools.cached_property
     def _store(self) -> TokenStore:
-        return TokenStore(os.path.join(self._folder, CORPUS), self._layout.ids)
+        return TokenStore(os.path.join(self._folder, CORPUS), self._ids)
 
     def _describe_file(self, number: int) -> dict[str, Any]:
         """Returns the format of an input file and the byte ranges of the parts that it is split into.
@@ -137,9 +143,12 @@ class Worker:
             return formats.read_with_options(path, file["format"], options, start, end)
 
         folder = get_part_folder(self._folder, number, part)
+        kept = DocumentFilter(self._excluded)
+        unknown = [self._vocab[exact.UNK] + mark for mark in (0, word_boundaries.get_continuation_mark(self._vocab))]
         with _convert_text_errors():
             try:
-                preparation.write_part(folder, read(start), self._tokenizer, self._excluded)
+                encode = self._tokenizer.encode
+                token_store.write_part(folder, kept(read(start)), encode, self._ids, unknown, lambda: kept.counts)
             except UserError:
                 # Reading from the start of the file raises the same error with the right line number.
                 if start:
