@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 _GIB = 2**30
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": _GIB, "T": 2**40}
@@ -100,12 +100,6 @@ def format_cells(answer: Compiled | Refused | str, batch: int) -> tuple[str, str
     exchanged = ", ".join(f"{number} {kind}: {size / 1e6:,.0f} MB" for kind, number, size in answer.collectives)
     memory = f"{answer.peak_bytes / 2**30:.2f}"
     return f"{batch:,}", f"{answer.flops / 1e12:.2f}", memory, exchanged or "nothing", "yes"
-
-
-def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Formats a Markdown table. The first row is its header."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 def find_largest_batch(fits: Callable[[int], bool], start: int) -> int:

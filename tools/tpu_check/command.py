@@ -7,9 +7,9 @@ import time
 
 from official_bert.errors import UserError
 from official_bert.tasks.options import get_options_class
-from official_bert.utils import progress
+from official_bert.utils import markdown, progress
 from tools.tpu_check import compiler, steps
-from tools.tpu_check.answers import Compiled, Refused, find_largest_batch, format_cells, format_table
+from tools.tpu_check.answers import Compiled, Refused, find_largest_batch, format_cells
 from tools.tpu_check.options import FineTuningStepOptions, Options, PretrainingStepOptions, TaskStepOptions
 from tools.tpu_check.steps import ReplicaStep
 
@@ -163,7 +163,7 @@ def _check_finetuning(options: Options, step_options: FineTuningStepOptions, tas
                 answers.append(OUT_OF_TIME)
             print(f"{step.name}, {batch:,} rows of a replica: {answers[-1]}", flush=True)
             table.append((str(length), kind, *format_cells(answers[-1], batch)))
-    print(format_table(table), flush=True)
+    print(markdown.table(table), flush=True)
     fits = [isinstance(answer, Compiled) for answer in answers]
     if options.find_largest_batch and answers[0] != OUT_OF_TIME:
         # The longest batches need the most memory: all lengths have the same number of rows.

@@ -12,10 +12,10 @@ from typing import Any
 
 from official_bert.errors import UserError
 from official_bert.pretraining.options import Options as PretrainingOptions
-from official_bert.utils import files, progress
+from official_bert.utils import files, markdown, progress
 from official_bert.utils.flags import ValidatedOptions, option
 from tools.tpu_check import compiler, steps
-from tools.tpu_check.answers import Compiled, Refused, format_cells, format_table
+from tools.tpu_check.answers import Compiled, Refused, format_cells
 from tools.tpu_check.command import OUT_OF_TIME, StepCompiler, get_replica_batch_size
 from tools.tpu_check.options import REFUSED, PretrainingStepOptions
 
@@ -101,8 +101,8 @@ def run(options: Options) -> int:
             failures += not fits
             took = progress.format_duration(time.monotonic() - since)
             rows.append((os.path.basename(recipe), topology, str(phase.max_seq_length), *cells, took))
-            print(format_table([head, rows[-1]]), flush=True)
-    print("\n" + format_table([head, *rows]))
+            print(markdown.table([head, rows[-1]]), flush=True)
+    print("\n" + markdown.table([head, *rows]))
     return failures
 
 
