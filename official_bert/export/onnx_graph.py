@@ -17,9 +17,10 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from official_bert.errors import UserError
+from official_bert.export.onnx_nodes import FUSED, Graph
 from official_bert.inference.onnx_model import disable_telemetry
 from official_bert.kinds.multiple_choice.model import FoldChoices, UnfoldChoices
 from official_bert.kinds.question_answering.model import SpanLogits
@@ -37,7 +38,6 @@ from official_bert.version import __version__
 
 Array = npt.NDArray[Any]
 
-_FUSED = "com.microsoft"  # The domain of ONNX Runtime's own operations.
 _OPSET = 18
 _FLOAT = TensorProto.FLOAT
 _NO_SPAN = -1e9  # The logit that SpanLogits gives to padding.
@@ -60,7 +60,7 @@ def onnx_model(
     Raises:
         UserError: If the model has a layer that cannot be converted.
     """
-    graph = _Graph()
+    graph = Graph()
     values = {}
     inputs = []
     for name, tensor in model.input.items():
@@ -86,7 +86,7 @@ def onnx_model(
         for name, shape in shapes.items()
     ]
     proto = helper.make_graph(graph.nodes, model.name, inputs, infos, graph.initializers)
-    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_FUSED, 1)]
+    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(FUSED, 1)]
     return helper.make_model(
         proto, opset_imports=opsets, ir_version=10, producer_name="official-bert", producer_version=__version__
     )
@@ -126,61 +126,10 @@ def _hide_advice() -> Iterator[None]:
         logging.disable(before)
 
 
-class _Graph:
-    """Collects the nodes and constants of an ONNX graph. Methods that add one return the name of its output."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
-        self._constants: dict[str, str] = {}
-        self._names: set[str] = set()
-
-    def constant(self, name: str, value: Any, dtype: Any = np.float32) -> str:
-        """Adds a constant, unless a constant of this name exists. Returns the name."""
-        if name not in self._names:
-            self._names.add(name)
-            array = keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value
-            self.initializers.append(numpy_helper.from_array(np.asarray(array, dtype), name))
-        return name
-
-    def numbers(self, *values: int) -> str:
-        """Adds an int64 vector, such as a shape or axes, and returns its name."""
-        return self.constant(f"numbers/{','.join(map(str, values))}", values, np.int64)
-
-    def node(
-        self, operation: str, inputs: Sequence[str], name: str, domain: str = "", output: str = "", **attributes: Any
-    ) -> str:
-        """Adds a node and returns the name of its output.
-
-        Args:
-            operation: The ONNX operation.
-            inputs: Names of the inputs.
-            name: Name of the node. A number is appended if it is taken.
-            domain: Domain of the operation. "" is ONNX's own.
-            output: Name of the output. Defaults to a name derived from the node's.
-            **attributes: Attributes of the node.
-        """
-        name = self._free(name)
-        output = output or f"{name}:0"
-        self.nodes.append(helper.make_node(operation, inputs, [output], name=name, domain=domain, **attributes))
-        return output
-
-    def fused(self, operation: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        """Adds a node with an operation of ONNX Runtime's own domain, and returns the name of its output."""
-        return self.node(operation, inputs, name, _FUSED, **attributes)
-
-    def _free(self, name: str) -> str:
-        number, free = 1, name
-        while free in self._names:
-            number, free = number + 1, f"{name}_{number}"
-        self._names.add(free)
-        return free
-
-
 class _ModelWriter:
     """Converts a functional Keras model. It starts at the outputs and converts the layers that they depend on."""
 
-    def __init__(self, graph: _Graph, model: keras.Model, values: dict[int, str]) -> None:
+    def __init__(self, graph: Graph, model: keras.Model, values: dict[int, str]) -> None:
         self._graph, self._model = graph, model
         self._values = values  # Names of converted symbolic tensors, by id().
         layers = {layer.name: layer for layer in model.layers}
@@ -260,7 +209,7 @@ class _ModelWriter:
         name = "embeddings"
         graph.nodes.append(helper.make_node(
             "EmbedLayerNormalization", [*ids, *tables, *self._scale_and_shift(norm)], [f"{name}:0", f"{name}:1"],
-            name=name, domain=_FUSED, epsilon=norm.epsilon,
+            name=name, domain=FUSED, epsilon=norm.epsilon,
         ))  # fmt: skip
         return f"{name}:0"
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from official_bert.kinds import probabilities
 from official_bert.kinds.classification.graph import Graph
 from official_bert.kinds.classification.spec import ClassificationSpec
+from official_bert.kinds.multi_label.graph import Graph as MultiLabelGraph
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.names import parse_measure
 from official_bert.kinds.spec import Decisions
@@ -162,6 +163,14 @@ def test_an_answer_that_is_not_sure_enough_is_none():
     assert scores["accuracy"] == pytest.approx(1 / 3)  # of the most likely class, answered or not
     surest = dataclasses.replace(head, min_confidence=0.99)
     assert surest.scores(predictions, examples)["accuracy_of_answered"] == 0.0
+
+
+def test_probabilities_in_the_graph_are_calibrated():
+    logits = np.array([[1.0, -2.0, 0.5]], np.float32)
+    for kind, graph in ((ClassificationSpec, Graph), (MultiLabelSpec, MultiLabelGraph)):
+        spec = kind(labels=("a", "b", "c"), temperature=2.0)
+        found: Any = graph.answer_logits(types.SimpleNamespace(spec=spec), tf.constant(logits))
+        np.testing.assert_allclose(found["probabilities"], spec.apply_activation(logits), rtol=1e-6)
 
 
 def test_coverage_is_what_each_limit_costs_and_gains():
