@@ -52,8 +52,9 @@ class TaggingTask(Task):
             return
         self.test_splits = ()
         with contextlib.suppress(UserError):
-            data_files.find(options.data_dir, TEST, _PATTERNS[TEST])
-            self.test_splits = (TEST,)
+            dev, test = (data_files.find(options.data_dir, split, _PATTERNS[split]) for split in (DEV, TEST))
+            # Without a *.testb, the pattern *test* matches the *.testa of CoNLL-2003.
+            self.test_splits = (TEST,) if test != dev else ()
         self.eval_splits = (DEV, *self.test_splits)
 
     def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:

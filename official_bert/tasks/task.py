@@ -81,7 +81,7 @@ class Task(abc.ABC):
 
 def write_table(folder: str, split: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Writes predictions_<split>.tsv and returns [path]. White space in a cell becomes a single space."""
-    lines = ["\t".join(header), *("\t".join(" ".join(cell.split()) for cell in row) for row in rows)]
+    lines = ["\t".join(" ".join(cell.split()) for cell in row) for row in (header, *rows)]
     path = os.path.join(folder, f"predictions_{split}.tsv")
     files.write_text(path, "\n".join(lines) + "\n")
     return [path]

@@ -38,7 +38,9 @@ QUESTIONS = {
 LONG = [*TEXTS, MANY_WORDS, MANY_WORDS[:60]]
 PAIRS = {"text": LONG, "text_pair": ["a", MANY_WORDS, "", "the cat", TEXTS[3], MANY_WORDS[300:], "\u200b"]}
 SENTENCES = {"text": [*TEXTS, "playing unaffable " * 9, "a" * 12 + " b " + "c" * 190 + " d"]}
-TEXT_PAIRS = {"text": [*TEXTS, "the cat ||| sat ||| on the mat", "a ||| ", " ||| a", "a\n ||| the cat " * 9]}
+TEXT_PAIRS = {
+    "text": [*TEXTS, "the cat ||| sat ||| on the mat", "a ||| ", " ||| a", "a\n ||| the cat " * 9, "[MASK] ||| a [SEP]"]
+}
 
 
 def exported(kind: str, **changes: Any) -> GraphModel:

@@ -1,17 +1,23 @@
 import dataclasses
+import functools
 import pathlib
 import re
+import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from official_bert.finetuning import runner
+from official_bert.checkpoints.formats import finetuned
+from official_bert.finetuning import distillation, runner
 from official_bert.finetuning.distillation import DistillationLoss
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.regression.spec import RegressionSpec
+from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks.options import GlueOptions
+from official_bert.tokenization.exact import FullTokenizer
 from tests.finetuning.conftest import change
-from tests.make import refusal, write_text
+from tests.make import VOCAB, refusal, write_text
 
 
 def softmax(x):
@@ -30,6 +36,43 @@ def test_the_loss_of_distillation_is_the_mix_of_both_cross_entropies():
     values = np.array([[1.0, 2.0], [0.0, -1.0]], np.float32)  # label, teacher
     found = float(DistillationLoss(RegressionSpec(), 1.0, 0.5)(values, np.array([2.0, 0.0], np.float32)))
     assert found == pytest.approx((0.5 * 0 + 0.5 * 1 + 0.5 * 1 + 0.5 * 0) / 2)
+
+
+def test_a_teacher_answers_windows_of_its_own_length(options, monkeypatch: pytest.MonkeyPatch):
+    """Each row of the student's gets its text's labels, and the mean logits of the windows that the teacher reads."""
+    head = ClassificationSpec(labels=("a", "b", "c"), doc_stride=2)
+    task = types.SimpleNamespace(head=head, name="t", task_spec=lambda length: head.task_spec("t", length))
+    tokenizer = FullTokenizer.from_vocab(VOCAB)
+    examples = [TextExample("0", "a b c d e f", None, 2), TextExample("1", "a", None, 0)]
+    teacher = types.SimpleNamespace(task=head.task_spec("t", 6), tokenizer=tokenizer)
+    logits = [np.float32([1, 2, 3]), np.float32([3, 2, 1]), np.float32([0, 5, 0])]  # two windows, and one
+
+    class Runner:
+        def __init__(self, model, strategy, max_seq_length):
+            assert max_seq_length == 6
+
+        def compute_outputs(self, features, batch_size):
+            assert features.details["example"].tolist() == [0, 0, 1]
+            return logits
+
+    monkeypatch.setattr(distillation, "open_model", lambda folder: teacher)
+    monkeypatch.setattr(finetuned, "build_model", lambda loaded: None)
+    monkeypatch.setattr(distillation, "KerasRunner", Runner)
+    features = head.featurize(examples, tokenizer, 4)  # the student's windows have two tokens
+    options = dataclasses.replace(options, teacher="folder", teacher_weight=0.5)
+    prepare = functools.partial(
+        distillation.prepare_distillation, task, examples, options=options, strategy=tf.distribute.get_strategy()
+    )
+    found, _ = prepare(features)
+    assert found.targets["labels"].tolist() == [[0, 0, 1, 2, 2, 2]] * 3 + [[1, 0, 0, 0, 5, 0]]
+    unlabelled = dataclasses.replace(features, targets={})
+    assert "pass --teacher_weight=1" in refusal(prepare, unlabelled)
+    options = dataclasses.replace(options, teacher_weight=1.0)
+    assert prepare(unlabelled, options=options)[0].targets["labels"].tolist() == [[0, 0, 0, 2, 2, 2]] * 3 + [
+        [0, 0, 0, 0, 5, 0]
+    ]
+    teacher.task["labels"] = ["b", "a", "c"]
+    assert "has labels" in refusal(prepare, features)
 
 
 @pytest.mark.slow

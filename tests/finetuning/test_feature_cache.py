@@ -11,6 +11,8 @@ from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
 from official_bert.tokenization.fast import FastTokenizer
 from official_bert.utils.bad_rows import BadRows
+from tests.conftest import WORDS
+from tests.make import write_vocab
 
 EXAMPLES = [TextExample("0", "the cat", "a dog", 1), TextExample("1", "sun", "mat", 0)]
 
@@ -32,7 +34,7 @@ def to_lists(features: Features) -> list[Any]:
     return [each.tolist() for each in (*arrays, features.details["example"])]
 
 
-def test_features_are_kept_and_made_anew_when_anything_changes(data, vocab_file, monkeypatch):
+def test_features_are_kept_and_made_anew_when_anything_changes(data, vocab_file, tmp_path, monkeypatch):
     made, featurize = [], ClassificationSpec.featurize
     monkeypatch.setattr(ClassificationSpec, "featurize", lambda *each: made.append(each) or featurize(*each))
     assert to_lists(load(data)) == to_lists(load(data))
@@ -41,7 +43,13 @@ def test_features_are_kept_and_made_anew_when_anything_changes(data, vocab_file,
     load(data, max_seq_length=11)
     load(data, tokenizer=FastTokenizer(vocab_file, do_lower_case=False))
     load(data, tokenizer=FastTokenizer(vocab_file, strip_accents=False))
-    assert len(made) == 5
+    load(data, tokenizer=FastTokenizer(write_vocab(tmp_path / "other.txt", [*WORDS[:-2], WORDS[-1], WORDS[-2]])))
+    load(data, task=GlueTask("rte", GlueOptions(doc_stride=2)))
+    assert len(made) == 7
+    decided, decisions = GlueTask("rte", GlueOptions()), {"temperature": 2.0, "thresholds": (0.1, 0.9)}
+    decided.head = dataclasses.replace(decided.head, **decisions)
+    load(data, task=decided)  # decisions do not change the features
+    assert len(made) == 7
 
 
 def test_damaged_features_are_made_anew(data, tmp_path):

@@ -1,10 +1,13 @@
 import pathlib
+import re
+import types
 from typing import Any
 
 import pytest
 
 from official_bert.finetuning import model_card
 from official_bert.finetuning.model_card import Evaluation
+from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.spec import Outcome
 from official_bert.tasks.glue import GlueTask
 from official_bert.tasks.options import GlueOptions
@@ -61,6 +64,28 @@ Classes: 0, 1.
     path = model_card.write_model_card(str(tmp_path), TASK, settings, {})
     assert path == str(tmp_path / "MODEL_CARD.md")
     assert "| --learning_rate | 5e-05 |" in pathlib.Path(path).read_text().splitlines()  # without an evaluation
+
+
+def test_a_card_shows_ten_errors_and_two_hundred_characters_of_a_text():
+    surest = Outcome("b" * 201, "1", "0", False, 0.999)
+    errors = [*OUTCOMES, *[Outcome("a" * 200, "1", "0", False, 0.9 - number / 100) for number in range(10)], surest]
+    evaluation = {"dev": Evaluation(scores={}, outcomes=errors)}
+    card = model_card.format_model_card(TASK, {}, evaluation)
+    assert "## Errors, dev: 13 of 17" in card
+    certainties = re.findall(r" (0\.\d{3}) \|$", card[card.index("## Errors") :], re.MULTILINE)
+    assert certainties == ["0.999", "0.990", *(f"{0.9 - number / 100:.3f}" for number in range(8))]
+    assert f"| {'b' * 200} ... |" in card
+    assert f"| {'a' * 200} |" in card
+
+
+@pytest.mark.parametrize(("count", "is_shown"), [(30, True), (31, False)])
+def test_a_matrix_of_many_classes_is_left_out(count: int, is_shown: bool):
+    labels = tuple(f"class {number}" for number in range(count))
+    task = types.SimpleNamespace(head=ClassificationSpec(labels=labels), title="t")
+    outcomes = [Outcome("a text", label, labels[0], label == labels[0], None) for label in labels]
+    card = model_card.format_model_card(task, {}, {"dev": Evaluation(scores={}, outcomes=outcomes)})
+    assert ("## Confusion matrix, dev" in card) == is_shown
+    assert f"| accuracy of always answering class 0 | {1 / count:.4f} |" in card  # the first of equally frequent ones
 
 
 def test_a_card_has_the_calibration_error_and_what_each_limit_costs():

@@ -31,6 +31,16 @@ def test_a_sweep_makes_one_table_of_means_and_deviations(options, done, tmp_path
     assert (done[4].do_predict, done[4].do_train, done[4].random_seed) == (True, False, 3)
 
 
+def test_a_score_that_a_run_lacks_has_no_mean_and_one_seed_has_no_deviation():
+    setting, seeds = {"train_batch_size": 16, "num_train_epochs": 2.5}, [1, 2]
+    both = {"setting": setting, "seeds": seeds, "scores": {"dev/f1": [0.5, 0.75], "dev/X_f1": [0.25]}}
+    lines = sweep._format_table([both, {"setting": {}, "seeds": [1], "scores": {"dev/f1": [0.125]}}]).splitlines()
+    assert [line.strip("| ").split(" | ") for line in lines if "---" not in line] == [
+        ["setting", "seeds", "dev/f1", "dev/X_f1"], ["batch 16 epochs 2.5", "2", "0.6250 ± 0.1768", "-"],
+        ["defaults", "1", "0.1250", "-"],
+    ]  # fmt: skip
+
+
 @pytest.mark.usefixtures("done")
 def test_a_sweep_over_errors_prefers_the_smallest_one(options, capsys):
     options = change(

@@ -1,15 +1,16 @@
 """Exact values of a fine-tuning step: learning rates, seeds, losses and weights."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from official_bert.checkpoints.checkpoint import LoadedModel
-from official_bert.finetuning import training_step
+from official_bert.finetuning import batches, training_step
 from official_bert.finetuning.options import Options
-from official_bert.finetuning.trainer import Trainer
+from official_bert.finetuning.trainer import Trainer, count_steps
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.vectors.spec import VectorSpec
@@ -42,6 +43,38 @@ def test_the_rate_rises_in_the_warm_up_and_falls_to_zero():
     schedule = make_trainer().schedule
     rates = [float(schedule(step)) for step in range(11)]
     np.testing.assert_allclose(rates, [0.0, 0.005, 0.008, 0.007, 0.006, 0.005, 0.004, 0.003, 0.002, 0.001, 0.0], 1e-5)
+
+
+def test_the_logged_rate_is_that_of_the_last_step():
+    trainer = make_trainer()
+    rates = []
+    for steps in (0, 1, 2, 3):
+        trainer.optimizer.iterations.assign(steps)
+        rates.append(trainer.learning_rate())
+    np.testing.assert_allclose(rates, [0.0, 0.0, 0.005, 0.008], 1e-5)
+
+
+def test_a_resumed_run_goes_on_in_the_middle_of_an_epoch(monkeypatch: pytest.MonkeyPatch):
+    """Three batches of an epoch of ten rows. The last batch has two."""
+    features, trainer = random_features("classification", 10, 9), make_trainer()
+    seen: list[list[int]] = []
+    monkeypatch.setattr(trainer, "_step", lambda inputs: 0.0)
+
+    def pad_rows(features: Any, rows: Any, *_: Any, **__: Any) -> Any:
+        seen.append(rows.tolist())
+        return ({"input_mask": rows},)
+
+    monkeypatch.setattr(batches, "pad_batch", pad_rows)
+
+    def take(first: int, last: int) -> list[list[int]]:
+        seen.clear()
+        trainer.train(features, first, last, lambda done, loss: False)
+        return seen.copy()
+
+    whole = take(0, 7)
+    expected = [batches.draw_batches(batches.row_lengths(features), 4, 7, epoch).tolist() for epoch in range(3)]
+    assert whole == [*expected[0], *expected[1], expected[2][0]]
+    assert take(0, 2) + take(2, 3) + take(3, 5) + take(5, 7) == whole
 
 
 def test_the_optimizer_has_the_settings_of_its_flags():
@@ -97,3 +130,11 @@ def test_dropout_s_seed_is_of_the_run_the_step_and_the_replica(replica: int, see
     with pytest.raises(RuntimeError) as caught:
         trainer.replica_step({"input_mask": tf.ones((1, 2), tf.int32)}, tf.zeros(1, tf.int32))
     assert caught.value.args == (seed, 5, replica, 0)
+
+
+@pytest.mark.parametrize(("num_rows", "changes", "expected"), [
+    (12, {}, (10, 3, 3)), (10, {"num_train_epochs": 1.5}, (4, 3, 3)), (3, {"num_train_epochs": 2.0}, (2, 1, 1)),
+    (10, {"num_train_epochs": 0.1}, (1, 3, 3)), (10, {"eval_steps": 2}, (10, 3, 2)),
+])  # fmt: skip
+def test_a_last_batch_that_is_not_full_is_a_step(num_rows: int, changes: dict, expected: tuple[int, int, int]):
+    assert count_steps(dataclasses.replace(OPTIONS, **changes), num_rows) == expected

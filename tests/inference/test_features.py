@@ -14,6 +14,7 @@ import official_bert
 from official_bert.checkpoints.loading import Loaded
 from official_bert.commands import FEATURES
 from official_bert.inference import feature_extraction, feature_files
+from official_bert.inference import features as features_module
 from official_bert.inference.features import FeatureExtractor, TextFeatures
 from official_bert.inference.options import FeatureOptions
 from official_bert.kinds.names import ENCODER
@@ -77,6 +78,19 @@ def test_pooling_takes_all_tokens_but_no_padding(pooling: str, pool: Any):
     for pooled, tokens in zip(extract(pooling), extract(), strict=True):
         expected = tokens.values[0] if pooling == "cls" else pool(tokens.values, axis=0)
         np.testing.assert_allclose(pooled.values, expected, atol=1e-5)
+
+
+def test_the_vectors_of_a_text_are_normalized_together():
+    extractor = FeatureExtractor(LOADED(), [-1, 1], "mean", normalize=True, max_seq_length=32)
+    for features, plain in zip(extractor.extract(TEXTS), extract("mean"), strict=True):
+        np.testing.assert_allclose(features.values, plain.values / np.linalg.norm(plain.values), atol=1e-5)
+
+
+@pytest.mark.parametrize(("texts", "expected"), [(5, 5), (1, 2), (1000, 128)])  # at least a batch, at most 64 batches
+def test_as_many_texts_are_read_together_as_memory_holds(texts: int, expected: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(features_module, "_BYTES_AT_A_TIME", texts * 32 * 2 * 8 * 4)
+    monkeypatch.setattr(features_module, "_compile_encoder", lambda loaded, layers: None)
+    assert FeatureExtractor(LOADED(), [-1, 1], max_seq_length=32, batch_size=2).texts_at_a_time == expected
 
 
 def test_words_get_the_mean_of_their_pieces():
@@ -172,7 +186,8 @@ def test_npy_file_holds_all_tokens_and_jsonl_file_lists_them(tmp_path: pathlib.P
 
 
 @pytest.mark.parametrize("pooling", ["none", "max"])
-def test_parquet_and_json_lines_hold_the_same(pooling: str, tmp_path: pathlib.Path):
+def test_parquet_and_json_lines_hold_the_same(pooling: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(feature_files, "_ROWS_AT_A_TIME", 2)  # three groups
     write(tmp_path / "a.parquet", "parquet", pooling)
     table = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
     lines = write(tmp_path / "a.jsonl", "jsonl", pooling)

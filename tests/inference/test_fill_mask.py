@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import itertools
 import json
 import pathlib
 
@@ -8,7 +9,8 @@ import pytest
 
 from official_bert.checkpoints import loading
 from official_bert.checkpoints.loading import Loaded
-from official_bert.inference.fill_mask import fill_mask, fill_masks, print_candidates
+from official_bert.inference import exports
+from official_bert.inference.fill_mask import fill_mask, fill_masks, make_predictor, print_candidates
 from official_bert.inference.options import FillMaskOptions
 from official_bert.kinds.names import FILL_MASK
 from official_bert.modeling.pretraining_model import build_pretraining_model
@@ -54,7 +56,7 @@ def test_vocabulary_may_have_equal_lines(tmp_path: pathlib.Path):
 @pytest.mark.parametrize(("text", "top_k", "message"), [
     ("the cat sat", 5, "has no [MASK]"),
     ("[MASK]" + " cat" * 40, 5, "has 43 tokens; the model takes at most 32"),
-    ("the [MASK]", 0, "top_k is 0"),
+    ("the [MASK]", 0, "top_k is 0"), ("the [MASK]", len(WORDS) + 1, "top_k is"),
 ])  # fmt: skip
 def test_invalid_text_or_top_k_is_rejected(text: str, top_k: int, message: str):
     assert message in refusal(fill_mask, load_model(), text, top_k)
@@ -88,6 +90,14 @@ def test_a_text_gets_the_same_candidates_alone_and_with_others(monkeypatch: pyte
         for mask, alone in zip(masks, fill_mask(load_model(), text, 3), strict=True):
             assert [each.token for each in mask] == [each.token for each in alone]
             assert [each.probability for each in mask] == pytest.approx([each.probability for each in alone])
+
+
+def test_the_margin_of_a_text_is_its_closest_decision():
+    texts = ["the [MASK] ran .", "[MASK] sat on the [MASK]"]
+    _, margins = make_predictor(load_model(), 2).answer(exports.to_columns({"text": texts}))
+    for margin, masks in zip(margins, fill_masks(load_model(), texts, 3), strict=True):
+        pairs = [pair for mask in masks for pair in itertools.pairwise(mask)]  # the third candidate may become second
+        assert margin == pytest.approx(min(one.probability - other.probability for one, other in pairs))
 
 
 def test_damaged_or_incomplete_folder_is_rejected(model_dir: str):

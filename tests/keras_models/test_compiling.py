@@ -119,6 +119,20 @@ def test_a_second_fit_trains_as_a_new_model_does_without_tracing_the_step_again(
     np.testing.assert_array_equal(model.get_layer("word_embeddings").get_weights(), before)
 
 
+def test_each_fit_warms_up_for_its_share_of_the_steps():
+    model = build()
+    model.compile(learning_rate=1.0, warmup_proportion=0.25)
+    for num_steps, warmup in ((20, 5), (7, 1), (3, 0)):
+        model._start_optimizer(num_steps, is_continued=False)
+        assert int(model.optimizer.iterations) == 0
+        model.optimizer.iterations.assign(3)
+        rates = [float(model._schedule(step)) for step in range(num_steps + 1)]
+        expected = [step / warmup if step < warmup else 1 - step / num_steps for step in range(num_steps + 1)]
+        assert rates == pytest.approx(expected, abs=1e-6)
+    for limits in ({"warmup_proportion": 0, "layer_decay": 1}, {"warmup_proportion": 1.0, "layer_decay": 1e-9}):
+        model.compile(**limits)
+
+
 @pytest.mark.parametrize("callback", [
     keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2), keras.callbacks.ReduceLROnPlateau("loss"),
 ])  # fmt: skip

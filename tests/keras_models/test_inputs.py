@@ -207,6 +207,16 @@ def test_each_window_weighs_as_its_text_does():
     np.testing.assert_array_equal(labels, weights == 30.0)
 
 
+@pytest.mark.parametrize(("is_compiled", "lengths"), [(False, {4, 6}), (True, {8})])
+def test_lengths_are_rounded_up_further_where_each_is_compiled(is_compiled: bool, lengths: set[int]):
+    model = build_text_model(config=CONFIG, labels=["0", "1"], max_seq_length=32)
+    model.compile("sgd", jit_compile=is_compiled)
+    data = model._create_inputs()
+    examples = data.examples(["a", "the cat sat"], [0, 1])
+    batches = data.training(examples, 1, False).as_numpy_iterator()
+    assert {inputs["input_ids"].shape[1] for inputs, _ in batches} == lengths
+
+
 def test_an_unused_prediction_of_a_masked_lm_has_no_label(masked_lm):
     data = masked_lm._create_inputs()
     ((_, targets),) = data.training(data.examples(["cat"], None), 1, False).as_numpy_iterator()

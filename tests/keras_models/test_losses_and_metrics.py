@@ -233,7 +233,8 @@ def test_losses_and_metrics_of_logits_are_unchanged():
     assert check_losses({"value": "poisson"}, RegressionSpec()) == {"value": "poisson"}
     assert check_losses(tagging, TAGS) is tagging
     precision, accuracy = keras.metrics.Precision(thresholds=0), keras.metrics.BinaryAccuracy(threshold=0.0)
-    for metric in ("mae", keras.metrics.AUC(from_logits=True), precision, accuracy):
+    listed = keras.metrics.Precision(thresholds=[0])
+    for metric in ("mae", keras.metrics.AUC(from_logits=True), precision, listed, accuracy):
         assert check_metrics(metric, SEVERAL) is metric
     for metric in ("accuracy", keras.metrics.MeanMetricWrapper(lambda y, logits: logits)):
         assert check_metrics(metric, ONE_CLASS) is metric
@@ -269,3 +270,18 @@ def test_a_wrapped_metric_is_saved_with_its_settings():
     again = MetricOfClasses.from_config(metric.get_config())
     assert again.name == "f2"
     assert again.metric.get_config() == metric.metric.get_config()
+
+
+@pytest.mark.parametrize(("metric", "is_two_class"), [
+    (lambda: keras.metrics.AUC(multi_label=True, num_labels=2), False), (keras.metrics.AUC, True),
+    (keras.metrics.CategoricalCrossentropy, False),
+])  # fmt: skip
+def test_a_wrapped_metric_weighs_examples_and_starts_again(metric, is_two_class: bool):
+    z, labels, weights = np.float32([[0, 1], [2, 0], [0, 3], [1, 0]]), np.array([0, 1, 1, 0]), np.float32([1, 2, 3, 4])
+    wrapped, alone = MetricOfClasses(metric(), True), metric()
+    wrapped.update_state(1 - labels, z)
+    wrapped.reset_state()
+    wrapped.update_state(labels, z, sample_weight=weights)
+    y, outputs = np.eye(2)[labels], softmax(z)
+    alone.update_state(y[:, 1:] if is_two_class else y, outputs[:, 1:] if is_two_class else outputs, weights)
+    assert float(wrapped.result()) == pytest.approx(float(alone.result()), rel=1e-5)

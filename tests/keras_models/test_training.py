@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import official_bert
 from official_bert.finetuning import batches
-from official_bert.keras_models import best_model
+from official_bert.keras_models import best_model, fit_arguments
 from official_bert.modeling.dropout import Dropout
 from official_bert.optimization import distribution
 from official_bert.optimization.optimizers import BertAdamW
@@ -137,6 +137,15 @@ def test_balanced_classes_weigh_as_in_the_command(unchanged):
         np.testing.assert_allclose(weights, factor * np.where(labels == 1, 1.5, 0.75))
     regression = build_text_model("TextRegressor")._create_inputs()
     assert_refused("has no classes", regression.examples, TEXTS[:1], [1.0], None, "balanced")
+
+
+def test_steps_are_counted_without_what_is_held_out():
+    ids = {"input_ids": np.zeros((10, 3))}
+    assert [fit_arguments.count_steps(ids, 4, split) for split in (0.0, 0.25, 0.6)] == [3, 2, 1]
+    assert fit_arguments.count_kept(10, 0.25) == 7  # rounded down
+    assert fit_arguments.count_steps(slices(np.arange(10)).batch(4).filter(lambda x: True), 1, 0.0) == 3
+    for split in (0.95, 0.0):
+        assert_refused("leaves none", fit_arguments.count_kept, 10, split)
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -20,6 +20,7 @@ def test_classes_weigh_alike_when_balanced():
     weigh, rows = ClassificationSpec(labels=("0", "1")).weigh_classes, features([0, 1, 1, 1, 1, 1])
     np.testing.assert_allclose(weigh(["balanced"], rows)[1], [3.0, 0.6, 0.6, 0.6, 0.6, 0.6])
     np.testing.assert_allclose(weigh(["2", "0.5"], rows)[1], [2, 0.5, 0.5, 0.5, 0.5, 0.5])
+    np.testing.assert_allclose(weigh(["0", "1e18"], rows)[1], [0, *[1e18] * 5])
     assert weigh([], rows)[1] is None
     for wrong in ("2", "2,nan", "2,inf", "2,-1", "2,1e39"):
         assert_refused(f"--class_weights is {wrong};.* 2 numbers, .* 0, 1", weigh, wrong.split(","), rows)

@@ -34,6 +34,8 @@ def test_the_columns_of_a_frame_are_known_by_their_names():
     assert head.parse_labels(y) == [2, 1]
     assert several.parse_labels(y) == [(2,), (1,)]
     assert several.parse_labels(pd.DataFrame(y.to_numpy())) == [(1,), (0,)]
+    assert several.parse_labels([np.array([0.5, 0.6, 0.4])]) == [(1,)]
+    assert several.parse_rows([["3", "no", "yes"], ["no"]]) is None  # as many names as classes are no numbers
     for either in (head, several):
         assert_refused("y has the columns yes, 3; .* no, yes, 3", either.parse_labels, y[["yes", "3"]])
     assert several.parse_labels(pd.DataFrame({"no": [1, True], "yes": [0, False], "3": [0, 0]})) == [(0,), (0,)]

@@ -54,6 +54,29 @@ def test_the_temperature_that_made_a_model_too_sure_is_found():
     assert again.temperature == pytest.approx(calibrated.temperature, rel=0.01)
 
 
+def test_a_report_compares_the_error_with_and_without_the_temperature():
+    raw, examples = np.array([[0.9, 0.1]]), labelled(1)
+    head = ClassificationSpec(labels=("a", "b"), temperature=2.0)
+    figures = head.calibration_report(head.calibrate(raw), examples)  # odds of 9 and 3
+    assert (figures["temperature"], figures["before"], figures["after"]) == pytest.approx((2.0, 0.9, 0.75))
+    several = MultiLabelSpec(labels=("a", "b"), temperature=0.5)
+    assert several.settings == {"temperature": 0.5}
+    figures = several.calibration_report(several.calibrate(raw), labelled((0,)))
+    assert (figures["before"], figures["after"]) == pytest.approx((0.1, 1 / 82))
+    assert figures["coverage"] == []  # such a model cannot abstain
+
+
+def test_thresholds_are_chosen_on_calibrated_probabilities():
+    head, examples = ClassificationSpec(labels=("a", "b")), labelled(0, 0, 1, 1, 0, 1)
+    predictions = softmax(3 * np.array([[1.0, 0], [0.5, 0], [0.3, 0], [0, 1.0], [0, 0.2], [0, 0.6]]))
+    calibrated = head.fit_temperature(predictions, examples)
+    assert calibrated.temperature > 1.1
+    chosen = head.decide(predictions, examples, Decisions(calibrate=True, thresholds="f1", min_confidence=0.1))
+    expected = calibrated.choose_thresholds(calibrated.calibrate(predictions), examples, "f1")
+    assert chosen == dataclasses.replace(expected, min_confidence=0.1)
+    assert chosen.thresholds != head.choose_thresholds(predictions, examples, "f1").thresholds
+
+
 def test_labels_by_themselves_are_calibrated_too():
     rng = np.random.default_rng(1)
     logits = rng.normal(0, 2, (10_000, 2))

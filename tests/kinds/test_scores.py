@@ -42,6 +42,16 @@ def test_two_classes_are_scored_by_the_rarer_one():
     assert [scores.find_rare_class(np.array(labels)) for labels in ([0, 1], [0, 0, 1], [0, 1, 1])] == [1, 1, 0]
 
 
+def test_every_class_counts_alike_in_a_macro_score_and_errors_have_no_sign():
+    found = ClassificationSpec(labels=("a", "b", "c")).scores(np.eye(3)[[0, 0, 1, 2]], [
+        TextExample("", "", None, label) for label in (0, 1, 1, 1)
+    ])  # fmt: skip
+    assert found["accuracy"] == 0.5
+    assert found["f1_macro"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    errors = RegressionSpec().scores(np.array([1.0, 3.5]), [TextExample("", "", None, 2.0)] * 2)
+    assert errors["mean_absolute_error"] == pytest.approx(1.25)
+
+
 EXAMPLES = [TextExample("", "", None, label) for label in (0, 1)]
 PAIRS = [VectorExample("", ("a", "b")), VectorExample("", ("c", "d"))]
 

@@ -1,3 +1,4 @@
+import dataclasses
 import random
 
 import numpy as np
@@ -42,6 +43,8 @@ def test_features_are_those_of_one_example_at_a_time(pair: bool, vocab_file: str
         assert tokenizer.convert_ids_to_tokens(features.input_ids[row].tolist()) == tokens
         assert features.segment_ids[row].tolist() == segment_ids
     assert features.targets["labels"].tolist() == [i % 3 for i in range(40)]
+    unlabelled = [examples[0], dataclasses.replace(examples[1], label=None)]
+    assert ClassificationSpec(labels=LABELS).featurize(unlabelled, tokenizer, 12).targets == {}
 
 
 @pytest.mark.parametrize(("doc_stride", "last"), [(None, "the cat sat on mat"), (2, "the cat")])
@@ -50,6 +53,21 @@ def test_a_second_text_without_tokens_is_none(doc_stride: int | None, last: str,
     features, rows = read_rows(FastTokenizer(vocab_file), texts, 7, doc_stride)
     assert rows == ["[CLS] the cat [SEP] sat [SEP]", "[CLS] the cat [SEP]", f"[CLS] {last} [SEP]"]
     assert features.segment_ids.sum() == 2
+
+
+def test_a_pair_needs_room_for_a_token_of_each_text(vocab_file: str):
+    _, rows = read_rows(FastTokenizer(vocab_file), [("a b", "c d"), ("a", "")], 5)
+    assert rows == ["[CLS] a [SEP] c [SEP]", "[CLS] a [SEP]"]
+    assert_refused("max_seq_length is 3; expected at least 4", read_rows, FastTokenizer(vocab_file), [("a", "b")], 3)
+
+
+def test_both_texts_of_a_pair_are_shown():
+    pairs = [TextExample("0", "the cat", "a dog", 1), TextExample("1", "sun", "", 0), TextExample("2", "a", None, 2)]
+    spec = ClassificationSpec(labels=LABELS, pair=True)
+    assert spec.collect_texts(pairs) == {"text": ["the cat", "sun", "a"], "text_pair": ["a dog", "", ""]}
+    outcomes = spec.outcomes(np.eye(3)[[1, 2, 2]], pairs)
+    shown = [(each.text, each.expected, each.predicted, each.correct) for each in outcomes]
+    assert shown == [("the cat ||| a dog", "b", "b", True), ("sun ||| ", "a", "c", False), ("a", "c", "c", True)]
 
 
 def test_windows_cover_a_long_text_and_are_pooled(vocab_file: str):

@@ -15,11 +15,15 @@ import pytest
 from official_bert.inference import exports, predictor
 from official_bert.inference.exports import Columns
 from official_bert.inference.saved_model import SavedModelPredictor
+from official_bert.kinds.features import Features
+from official_bert.kinds.multiple_choice.spec import MultipleChoiceSpec
 from official_bert.serving import batching
 from official_bert.serving.batching import Batcher
 from official_bert.serving.json_api import RequestError
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.options import Options
+from official_bert.tokenization.exact import FullTokenizer
+from tests.make import VOCAB
 
 FOR_EVER = 3600e3  # milliseconds; far longer than a test
 
@@ -265,6 +269,29 @@ def test_windows_of_long_texts_count_as_their_tokens(exports: pathlib.Path):
     assert [each.tokens for each in model.prepare("serving_default", texts)] == [[3000 * 8], [16]]  # by `tokenize`
     short = {"text": np.array(["a b", "a b c d"], object)}
     assert [each.tokens for each in model.prepare("serving_default", short)] == [[3], [7]]  # not by `tokenize`
+
+
+class Lengths(predictor.SpecPredictor):
+    """The logit of an ending is the number of tokens of its sequence."""
+
+    quick_bytes = 0
+
+    def compute_outputs(self, features: Features, batch_size: int | None = None) -> Any:
+        return list((features.splits[1:] - features.splits[:-1]).reshape(-1, features.choices).astype(np.float32))
+
+
+def test_rows_that_are_prepared_apart_are_answered_as_together():
+    model = Lengths(MultipleChoiceSpec(num_choices=2), FullTokenizer.from_vocab(VOCAB), 16)
+    texts = {"prompt": ["the cat", "a"], "endings": [["sat", "ran in the sun"], ["dog", ""]]}
+    requests = [exports.to_columns({name: column[n : n + 1] for name, column in texts.items()}) for n in (0, 1)]
+    prepared = [each for columns in requests for each in model.prepare("serving_default", columns)]
+    assert [each.tokens for each in prepared] == [[2 * 9], [2 * 5]]  # the longest sequence, for each ending
+    outputs = model.compute([(each, 0) for each in reversed(prepared)])
+    answers = [model.finish(each, [output]) for each, output in zip(prepared, reversed(outputs), strict=True)]
+    expected = model.run(exports.to_columns(texts))
+    for name, values in exports.join_rows(answers).items():
+        np.testing.assert_array_equal(values, expected[name])
+    assert expected["choice"].tolist() == [1, 0]
 
 
 def test_every_choice_counts_as_a_text():

@@ -51,6 +51,25 @@ def test_a_text_of_as_many_bytes_as_are_taken_is_taken():
             parse_endings(request, dataclasses.replace(OPTIONS, max_text_bytes=9))
 
 
+@pytest.mark.parametrize(("dtype", "taken", "refused"), [
+    ("int32", [-(2**31), 2**31 - 1], [-(2**31) - 1, 2**31]), ("uint8", [0, 255], [-1, 256]),
+    ("int64", [-(2**63), 2**63 - 1], [2**63]), ("float32", [1, 0.5, -2], [True, "1"]), ("bool", [True, False], [1]),
+])  # fmt: skip
+def test_numbers_are_taken_up_to_the_limits_of_their_type(dtype: str, taken: list, refused: list):
+    signatures = {"serving_default": Signature({"x": Tensor(dtype, (None,))}, {})}
+    read = parse(json.dumps({"inputs": taken}).encode(), signatures, OPTIONS, {})
+    assert (read.inputs["x"].dtype, read.inputs["x"].tolist()) == (dtype, taken)
+    for value in refused:
+        for others in (taken, []):
+            with pytest.raises(RequestError, match=rf"inputs.x\[{len(others)}\] is"):
+                parse(json.dumps({"inputs": [*others, value]}).encode(), signatures, OPTIONS, {})
+
+
+def test_numbers_that_json_writers_do_not_know_are_rendered():
+    outputs = {"x": np.array([0.5, 2], np.float16), "y": np.array([[1], [2]], np.uint8)[:, ::-1]}
+    assert json.loads(render(outputs, ROWS)) == {"predictions": [{"x": 0.5, "y": [1]}, {"x": 2.0, "y": [2]}]}
+
+
 def read_pair(request: dict, table: dict) -> tuple[list[str], list[str]]:
     metadata = {"kind": "classification", "table": table}
     read = parse(json.dumps(request).encode(), {"serving_default": PAIR}, OPTIONS, metadata)

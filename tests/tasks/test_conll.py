@@ -49,6 +49,7 @@ def test_other_columns_are_chosen_by_number(tmp_path: pathlib.Path):
         expected = Sentence(("cat", "sat"), ("NN", "VBD"), 1)
         assert read(path, tag_column=tag_column, word_column=1) == ([expected], [])
     assert read(path, tag_column="none") == ([Sentence(("0", "1"), None, 1)], [])
+    assert read(path, tag_column="-4", word_column=1)[0][0].tags == ("0", "1")
     # If the number of columns depends on the number of predicates in a sentence, columns are selected by number.
     path = write_text(tmp_path / "b.txt", "0 a DT\n\n0 cat NN *\n1 sat VBD *\n")
     assert [each.tags for each in read(path, word_column=1, tag_column="2")[0]] == [("DT",), ("NN", "VBD")]
@@ -106,6 +107,7 @@ def test_only_tabs_and_blanks_separate_columns(tmp_path: pathlib.Path):
     assert read(path) == ([first, Sentence(("\u3000",), ("O",), 5)], [])
     path = write_text(tmp_path / "a.txt", ", O\n; O\n| O\n1,000 O\n")
     assert read(path)[0][0].words == (",", ";", "|", "1,000")
+    assert read(write_text(tmp_path / "a.txt", "1,000 O\ncat O\n"))[0][0].words == ("1,000", "cat")
 
 
 @pytest.mark.parametrize(("text", "line", "separator"), [

@@ -63,6 +63,9 @@ def test_all_examples_of_the_release_are_read(name, test_data):
      [TextExample("4", "A man.", "A cat.", 0)]),
     ("qqp", "train", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n9\t1\t2\tWho?\tWhat?\t1\n",
      [TextExample("0", "Who?", "What?", 1)]),
+    # Without a header, the first line is a row, and the third column is ignored.
+    ("cola", "train", "gj04\t1\t\tA cat sat.\nbc01\t0\t*\tSat a cat.\n",
+     [TextExample("0", "A cat sat.", None, 1), TextExample("1", "Sat a cat.", None, 0)]),
     ("ax", "test", "index\tsentence1\tsentence2\n0\tA.\tB.\n", [TextExample("0", "A.", "B.")]),
     # Empty rows to predict are predicted.
     ("sst-2", "test", "index\tsentence\n0\ta film\n1\t \n", [TextExample("0", "a film"), TextExample("1", " ")]),
@@ -94,6 +97,9 @@ MISFITS = [
     ("ax", "train", None, "a run on mnli as --init"),
     ("rte", "train", "index\ttext\n", "no column sentence1, sentence2 among index, text"),
     ("sst-2", "dev", "sentence\na film\n", "dev.tsv, line 1: no column label among sentence"),
+    ("mnli", "dev_mismatched", "sentence1\tsentence2\na\tb\n", "line 1: no column gold_label among"),
+    ("sst-2", "dev", "sentence\tlabel\n \t1\n", "an empty text in sentence"),
+    ("rte", "train", "sentence1\tsentence2\tlabel\na\t \tentailment\n", "an empty text in sentence1 or sentence2"),
     ("sts-b", "dev", "sentence1\tsentence2\tscore\na\tb\t5.5\n", "score '5.5'; expected a number from 0 to 5"),
 ]
 
@@ -136,3 +142,26 @@ def test_every_task_scores_a_perfect_prediction_best(name, tmp_path):
     assert {task.best_metric} <= {*task.score_names} <= {*found}
     assert found == pytest.approx(dict.fromkeys(found, 1.0))
     assert all(outcome.correct for outcome in task.head.outcomes(predictions, examples))
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("mrpc", {"accuracy": 3 / 5, "f1": 2 / 3}), ("cola", {"matthews_correlation": 1 / 6, "accuracy": 3 / 5}),
+])  # fmt: skip
+def test_answers_that_are_partly_right_are_scored_as_by_the_original(name: str, expected: dict, tmp_path):
+    examples = [TextExample("", "a", "b", label) for label in (1, 0, 0, 1, 1)]
+    found = make_task(name, tmp_path).metrics(np.eye(2)[[1, 1, 0, 0, 1]], examples)
+    assert {score: found[score] for score in expected} == pytest.approx(expected)
+
+
+def test_correlations_are_of_values_and_of_ranks(tmp_path):
+    values = [0.0, 1.0, 2.0, 5.0]
+    examples = [TextExample("", "a", "b", value) for value in values]
+    found = make_task("sts-b", tmp_path).metrics(np.array(values) ** 3, examples)
+    assert found == pytest.approx({"pearson": np.corrcoef(values, np.array(values) ** 3)[0, 1], "spearman": 1.0})
+
+
+def test_the_matched_split_decides(tmp_path):
+    task = make_task("mnli", tmp_path)
+    assert task.eval_splits == ("dev_matched", "dev_mismatched")
+    assert task.test_splits == ("test_matched", "test_mismatched")
+    assert make_task("ax", tmp_path).eval_splits == ()

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import itertools
 import json
@@ -104,7 +105,14 @@ def test_choices_keep_their_four_sequences_together(tokenizer: FastTokenizer, tm
     assert task.metrics(predictions, examples) == {"accuracy": 0.5}
     (path,) = task.write_predictions(str(tmp_path), DEV, predictions, examples)
     assert pathlib.Path(path).read_text() == "2\n1\n"
-    assert [each.correct for each in task.head.outcomes(predictions, examples)] == [True, False]
+    outcomes = task.head.outcomes(predictions, examples)
+    assert [(each.expected, each.predicted, each.correct) for each in outcomes] == [
+        ("on", "on", True), ("ran", "sat", False)
+    ]  # fmt: skip
+    unlabelled = [dataclasses.replace(examples[0], label=None), examples[1]]
+    assert task.head.featurize(unlabelled, tokenizer, 8).targets == {}
+    (outcome, _) = task.head.outcomes(np.eye(4)[[0, 0]], unlabelled)
+    assert not outcome.correct
     assert "max_seq_length is 3" in refusal(task.head.featurize, examples, tokenizer, 3)
 
 
@@ -123,6 +131,13 @@ def test_each_ending_is_packed_with_the_prompt(tokenizer: FastTokenizer):
         packed = tokenizer.convert_ids_to_tokens(features.input_ids[start:end])
         assert " ".join(packed) == f"[CLS] {tokens} [SEP]"
         assert features.segment_ids[start:end].tolist() == [0] * segments + [1] * (7 - segments)
+
+
+def test_rows_and_columns_of_two_examples_are_told_apart():
+    spec, expected = MultipleChoiceSpec(num_choices=2), [Example("a", ("b", "c"), 1), Example("d", ("e", "f"), 0)]
+    rows = ("a", ["b", "c"]), ("d", ["e", "f"])
+    for x in (rows, list(rows), (["a", "d"], [["b", "c"], ["e", "f"]])):
+        assert spec.examples(x, [1, 0]) == expected
 
 
 @pytest.mark.parametrize(("x", "message"), [

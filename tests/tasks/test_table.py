@@ -52,6 +52,10 @@ def read(path, split="train", bad_rows=None, **options) -> list[TextExample]:
     ("a.csv", "text,label\na,1.5\nb,-2\n", REGRESSION, "", [("a", None, 1.5), ("b", None, -2.0)]),
     ("a.csv", '"3","Wall St.","Stocks"\n"1","War","Peace"\n', {**TITLES, "text_column": "title,body"}, "1 3",
      [("Wall St. Stocks", None, 1), ("War Peace", None, 0)]),
+    ("a.csv", '"a,b",label\nc,x\nd,y\n', {"text_column": "a,b"}, "x y", [("c", None, 0), ("d", None, 1)]),
+    ("a.csv", "text,label\na,y;x;y\nb,x\n", MULTI, "x y", [("a", None, (0, 1)), ("b", None, (0,))]),
+    # A label of the data is meant before a name that is given to another class.
+    ("a.csv", AB, {"label_names": ["y", "x"]}, "y x", [("a", None, 0), ("b", None, 1)]),
 ])  # fmt: skip
 def test_texts_and_labels_of_every_layout_are_read(name, content, options, labels, examples, tmp_path):
     task = make_task(write_text(tmp_path / name, content), **options)
@@ -115,6 +119,8 @@ _RECORDS = "orient='records', lines=True"
     ("a.csv", "1,a,b\n3,c,d\n", {**TITLES, "label_names": ["World"]}, "--label_names has 1 names.* 2 labels: 1, 3"),
     ("a.csv", "text,label\na,1.5\nb,inf\n", REGRESSION, r"line 3: label 'inf'; expected a number, at most 1e\+18"),
     ("a.csv", "text,label\na,1.5\nb,1e39\n", REGRESSION, r"line 3: label '1e39'; expected a number, at most 1e\+18"),
+    ("a.csv", "text,label\na,1.5\nb,-1e39\n", REGRESSION, r"line 3: label '-1e39'; expected a number, at most 1e\+18"),
+    ("a.jsonl", '{"text": "a", "label": true}\n', REGRESSION, "line 1: label True; expected a number"),
     ("a.csv", "text,label\nt,A|US\nt,A|UK\nt,\n", MULTI, r"a\.csv, line 2: .* 'A\|US' contains '\|'.*separator='\|'"),
     ("a.csv", 'text,label\nt,a;b\nt,"b,c"\nt,c\n', MULTI, r"a\.csv, line 3: .*'b,c' contains ','; expected ';'"),
     ("a.csv", "text,label\nt,a b\nt,b c\nt,c\n", MULTI, "a.csv, line 2: .*'a b'.*--label_kind=class"),
@@ -169,6 +175,7 @@ def test_rows_to_predict_need_no_label_and_may_have_an_id(tmp_path):
     for name, content, expected in (
         ("a.csv", "text\na\n", [TextExample("2", "a")]),
         ("b.csv", "id,text\nq7,a\nq9,b\n", [TextExample("q7", "a"), TextExample("q9", "b")]),
+        ("d.csv", "id,text\n,b\n", [TextExample("", "b")]),
         ("c.txt", 'one, two\n"three\n', [TextExample("1", "one, two"), TextExample("2", '"three')]),
     ):
         assert read(path, "test", predict_file=write_text(tmp_path / name, content)) == expected
@@ -234,6 +241,8 @@ def test_a_model_remembers_its_columns_and_what_the_data_call_its_classes(tmp_pa
     spec = json.loads(json.dumps(task.task_spec(16)))
     later = TableOptions(eval_file=path).merge_trained(spec)
     assert {name: getattr(later, name) for name in given} == given
+    explicit = TableOptions(text_column="other", label_names=["A", "B"]).merge_trained(spec)
+    assert (explicit.text_column, explicit.label_names, explicit.label_column) == ("other", ["A", "B"], "label")
     task = TableTask(later, spec["labels"])
     assert (task.head.labels, task.head.pair) == (("World", "Business"), True)
     assert [each.label for each in task.read("dev", BadRows())] == [0, 1]

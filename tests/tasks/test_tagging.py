@@ -170,3 +170,25 @@ def test_the_margin_of_a_sentence_is_the_least_of_all_its_windows(tokenizer: Fas
         outputs = [np.tile(np.float32([0.0, 0.1 if least == row else 5.0]), (6, 1)) for row in range(len(features))]
         margins = TaggingSpec(labels=("X", "Y")).margins(outputs, features, sentences)
         assert margins == pytest.approx([np.tanh(0.05)], rel=1e-4)
+
+
+@pytest.mark.parametrize(("tags", "expected"), [(("X", "O"), "a\tX\tO\nb\tO\tO\n"), (None, "a\tO\nb\tO\n")])
+def test_expected_tags_are_written_before_predicted_ones(tags, expected: str, tmp_path: pathlib.Path):
+    write_text(tmp_path / "train.txt", "a X\nb O\n")
+    sentences = [Sentence(("a", "b"), tags, 1), Sentence(("c",), ("X",) if tags else None, 4)]
+    predictions = [(["O", "O"], [1.0, 1.0]), (["X"], [1.0])]
+    (path,) = make_folder_task(tmp_path).write_predictions(str(tmp_path), TEST, predictions, sentences)
+    assert pathlib.Path(path).read_text() == f"{expected}\nc\tX{chr(9) + 'X' if tags else ''}\n\n"
+
+
+def test_a_folder_s_files_are_found_by_the_names_of_known_data_sets(tmp_path: pathlib.Path):
+    for name in ("eng.train", "eng.testa", "eng.testb"):
+        write_text(tmp_path / name, f"{name} X\nb O\n")
+    task = make_folder_task(tmp_path)
+    assert (task.eval_splits, task.test_splits) == ((DEV, TEST), (TEST,))
+    assert [task.read(split, BadRows())[0].words[0] for split in ("train", DEV, TEST)] == [
+        "eng.train", "eng.testa", "eng.testb"
+    ]  # fmt: skip
+    assert make_folder_task(tmp_path, tag_column="none", labels=["O", "X"]).eval_splits == ()
+    (tmp_path / "eng.testb").unlink()
+    assert make_folder_task(tmp_path).eval_splits == (DEV,)

@@ -39,6 +39,12 @@ def test_small_probabilities_are_not_rounded_to_nothing(tmp_path):
     assert row["probability of a"] == "1.234568e-09"
 
 
+def test_white_space_in_a_cell_becomes_a_space(tmp_path):
+    head, examples = ClassificationSpec(labels=("a\tb", "c\n d")), [TextExample("q\t 1", "a", label=1)]
+    (row,) = write(tmp_path, head, np.array([[0.75, 0.25]]), examples)
+    assert (row["id"], row["prediction"], row["expected"], row["probability of a b"]) == ("q 1", "a b", "c d", "0.75")
+
+
 @pytest.mark.parametrize(("min_confidence", "expected"), [(0.0, ["a", "b", "b"]), (0.9, ["a", "", "b"])])
 @pytest.mark.parametrize("label", [None, 0])  # a test part without labels, and a dev part
 def test_a_prediction_below_min_confidence_is_empty_as_in_exports(tmp_path, label, min_confidence, expected):

@@ -29,6 +29,8 @@ def test_the_translated_training_data_and_the_rows_of_the_language_are_read(tmp_
     assert read(tmp_path, "train") == [TextExample("0", "狗 跑", "猫", 0), TextExample("1", "日", "月", 2)]
     dev = [TextExample("1", "狗", "猫", 2), TextExample("2", '"日', "月", 0)]
     assert [read(tmp_path, split) for split in ("dev", "test")] == [dev, dev]
+    blank = read(tmp_path, "test", DEV.replace("狗", " "))  # every row of the test data is predicted
+    assert [each.text_a for each in blank] == [" ", '"日']
     assert read(tmp_path, "dev", language="ar") == [TextExample("0", "كلب", "قط", 2)]
 
 

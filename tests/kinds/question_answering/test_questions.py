@@ -55,7 +55,8 @@ def test_an_answer_outside_the_window_is_learnt_as_none(tokenizer: FullTokenizer
     assert first.start_logits > 0 == sum(window.start_logits for window in others)
     (no_answer,) = split([dataclasses.replace(question, answers=(), context="the cat")], tokenizer)
     assert (no_answer.start_logits, no_answer.end_logits) == (0, 0)
-    assert not head.featurize([dataclasses.replace(question, answers=None)], tokenizer, SMALL).targets
+    unknown = dataclasses.replace(question, answers=None)
+    assert not head.featurize([question, unknown], tokenizer, SMALL).targets
 
 
 def test_an_answer_within_words_is_found_to_the_piece(tokenizer: FullTokenizer):
@@ -102,7 +103,7 @@ def test_windows_come_back_from_features(tokenizer: FullTokenizer):
 
 @pytest.mark.parametrize(("answer", "message"), [
     (5, r"y\[0\] is 5"), (("cat",), r"y\[0\] is \('cat',\)"), (("cat", None), r"y\[0\] is \('cat', None\).*context"),
-    (None, r"y\[0\] is empty.*no_answer=True"),
+    (None, r"y\[0\] is empty.*no_answer=True"), (("cat", 4.5), r"y\[0\] is .*context"), (("cat", 3), "context"),
 ])  # fmt: skip
 def test_what_is_no_answer_is_named(answer, message: str):
     examples = QuestionAnsweringSpec().examples
@@ -167,6 +168,14 @@ def test_no_answer_ends_before_it_begins_is_too_long_or_lies_in_the_question(tok
     assert len(predict(" ".join(words), [window], [scores], n_best_size=4).candidates) == 4
     scores = [make_scores(window, window.offset + 2, window.offset)]  # the original crashes with these scores
     assert predict(" ".join(words), [window], scores, n_best_size=1).best.text == ""
+
+
+def test_the_first_of_equal_spans_is_the_answer(tokenizer: FullTokenizer):
+    (window,) = make_windows("cat sat on", tokenizer, LARGE)
+    scores = [make_scores(window, 0, 0)]  # 0 in the context
+    for n_best_size in (1, 2, 20):
+        prediction = predict("cat sat on", [window], scores, n_best_size=n_best_size)
+        assert (prediction.best.text, len(prediction.candidates)) == ("cat", min(n_best_size, 6))
 
 
 def test_no_answer_is_said_above_the_threshold_on_the_least_sure_window(tokenizer: FullTokenizer):

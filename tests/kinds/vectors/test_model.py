@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_bert.kinds.model import create_model
 from official_bert.kinds.vectors.model import CosineLoss, RankingLoss, TripletLoss
+from official_bert.kinds.vectors.spec import VectorSpec
 from tests.make import assert_refused
 
 RNG = np.random.default_rng(0)
@@ -51,6 +53,19 @@ def test_a_loss_is_that_of_its_definition(loss, definition, texts: int):
     # Losses of several sizes are added up.
     expected = sum(definition(unit(vectors[..., :size])) for size in (SIZE, 4, 2))
     assert float(loss(dimensions=(4, 2))(SCORES, vectors)) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize(("settings", "expected"), [
+    ({"scale": 3.0}, RankingLoss(3.0)), ({"scale": 3.0, "dimensions": (4,)}, RankingLoss(3.0, dimensions=(4,))),
+    ({"objective": "triplet", "margin": 0.5}, TripletLoss(0.5)),
+    ({"objective": "triplet", "dimensions": (2,)}, TripletLoss(dimensions=(2,))),
+    ({"objective": "cosine", "dimensions": (2,)}, CosineLoss(dimensions=(2,))),
+])  # fmt: skip
+def test_the_loss_has_the_settings_of_the_spec_and_keeps_them(settings, expected):
+    loss = create_model(VectorSpec(**settings)).loss()
+    for found in (loss, type(loss).from_config(loss.get_config())):
+        assert {**found.get_config(), "name": None} == {**expected.get_config(), "name": None}
+        assert float(found(SCORES, TRIPLETS)) == float(expected(SCORES, TRIPLETS))
 
 
 @CASES

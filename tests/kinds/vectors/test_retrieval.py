@@ -1,8 +1,12 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from official_bert.kinds.vectors import retrieval
 from official_bert.kinds.vectors.spec import VectorExample, VectorSpec
+from official_bert.utils.bad_rows import BadRowError
+from tests.make import assert_refused
 
 
 def angled(*degrees: float) -> np.ndarray:
@@ -46,6 +50,50 @@ def test_a_text_is_found_among_the_second_texts_and_negatives_of_all():
     assert scores["mrr_of_1"] == pytest.approx(1 / 4)  # with one dimension, all vectors have the same direction
     found = [(each.text, each.expected, each.predicted, each.correct) for each in head.outcomes(vectors, examples)]
     assert found == [("a", "b / d", "f", False), ("e", "b", "b", True)]
+
+
+def test_a_repeated_pair_counts_once():
+    pairs = [VectorExample("", texts) for texts in (("a", "b"), ("a", "b"), ("a", "d"), ("e", "d"))]
+    of_text = dict(zip("abde", angled(0, 20, 30, 90), strict=True))
+    vectors = np.stack([[of_text[text] for text in example.texts] for example in pairs])
+    scores = VectorSpec().scores(vectors, pairs)
+    assert scores == VectorSpec().scores(vectors[1:], pairs[1:])
+    assert scores["recall_at_1"] == pytest.approx((1 / 2 + 1) / 2)
+    assert VectorSpec().outcomes(vectors, pairs)[0].expected == "b / d"
+
+
+def test_many_queries_are_ranked_in_parts(monkeypatch: pytest.MonkeyPatch):
+    queries, candidates = angled(*range(0, 70, 10)), angled(*range(3, 80, 7))
+    answers = [np.array([number, 9 - number]) for number in range(7)]
+    ranks, nearest = retrieval.rank_answers(queries, candidates, answers)
+    monkeypatch.setattr(retrieval, "_AT_ONCE", 3)
+    ranks_in_parts, nearest_in_parts = retrieval.rank_answers(queries, candidates, answers)
+    assert [each.tolist() for each in ranks_in_parts] == [each.tolist() for each in ranks]
+    np.testing.assert_array_equal(nearest_in_parts, nearest)
+
+
+def test_equally_near_texts_are_not_in_the_right_order():
+    vectors = np.array([[[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]])
+    assert VectorSpec().scores(vectors, [VectorExample("", ("a", "b", "c"))])["triplet_accuracy"] == 0.0
+
+
+def test_shorter_vectors_are_the_first_numbers():
+    vectors = np.array([[[1.0, 0.0, 9.0], [1.0, 0.1, -9.0]], [[0.0, 1.0, -9.0], [0.1, 1.0, 9.0]]])
+    scores = VectorSpec(dimensions=(2, 3)).scores(
+        vectors, [VectorExample("", ("a", "b")), VectorExample("", ("c", "d"))]
+    )
+    assert (scores["mrr"], scores["mrr_of_2"], scores["mrr_of_3"]) == (0.5, 1.0, 0.5)
+
+
+def test_scores_are_scaled_from_their_range_and_limits_are_part_of_it():
+    spec = VectorSpec(score_range=(1.0, 5.0), dimensions=(1, 8))
+    assert [spec.scale_score(score, "score") for score in (1, 2.0, "5")] == [0.0, 0.25, 1.0]
+    for score in (0.99, 5.01, None):
+        with pytest.raises(BadRowError, match="expected 1 to 5"):
+            spec.scale_score(score, "score")
+    spec.check(8)
+    for wrong in ({"dimensions": (9,)}, {"dimensions": (0,)}, {"score_range": (1.0, 1.0)}, {"scale": float("inf")}):
+        assert_refused("expected", dataclasses.replace(spec, **wrong).check, 8)
 
 
 def test_pairs_with_scores_have_correlations():

@@ -1,0 +1,46 @@
+"""The fine-tuning loop: when it logs, what it logs, and when it stops."""
+
+import itertools
+
+import pytest
+
+from official_bert.finetuning import training
+from official_bert.finetuning.training import _Run
+
+
+@pytest.mark.parametrize(("scores", "patience", "has_stopped"), [
+    ([], 1, False), ([0.5], 1, False), ([0.6, 0.5], 1, True), ([0.6, 0.5, 0.5], 2, True), ([0.6, 0.5, 0.7], 2, False),
+    ([0.5, 0.6, 0.6], 1, True),  # an equal score is no improvement
+    ([0.5, 0.6, 0.6], 2, False), ([0.9, *[0.1] * 9], 0, False),
+])  # fmt: skip
+def test_training_stops_after_as_many_evaluations_without_a_better_score(scores, patience, has_stopped):
+    assert training.has_stopped_improving(scores, patience) == has_stopped
+
+
+@pytest.mark.parametrize(("log_steps", "eval_steps", "num_steps", "expected"), [
+    (4, 6, 12, [4, 8, 12]), (None, 6, 12, [*range(1, 13)]),
+    (None, 10, 80, [4, 7, 10, 14, 17, 20]),  # three lines in ten steps, the last one at the evaluation
+    (None, 120, 10_000, [40, 80, 120]),
+])  # fmt: skip
+def test_lines_are_evenly_spaced_between_evaluations(log_steps, eval_steps, num_steps, expected):
+    steps = range(1, max(expected) + 1)
+    assert [step for step in steps if training._is_logged(step, log_steps, eval_steps, num_steps)] == expected
+
+
+def test_each_line_has_the_mean_loss_since_the_line_before(monkeypatch: pytest.MonkeyPatch):
+    written: list[tuple[int, float]] = []
+
+    class Log:
+        def write(self, part, step, values):
+            written.append((step, values["loss"]))
+
+    monkeypatch.setattr(_Run, "_measure_steps", lambda self, steps: {})
+    run = _Run.__new__(_Run)
+    run._log, run._logged = Log(), (0, 0.0)
+    losses = [8.0, 4.0, 3.0, 1.0, 5.0, 7.0, 2.0]
+    for first, steps in ((0, (2, 3)), (3, (4, 5, 5, 7))):  # the steps of two calls of Trainer.train; one twice
+        for done in steps:
+            run._log_loss(first, done, sum(losses[first:done]) / (done - first))
+    ends = [2, 3, 4, 5, 7]
+    expected = [sum(losses[start:end]) / (end - start) for start, end in itertools.pairwise([0, *ends])]
+    assert written == [(end, pytest.approx(loss)) for end, loss in zip(ends, expected, strict=True)]
