@@ -89,9 +89,8 @@ def test_the_base_scale_fine_tunes_as_the_paper_does(data_dir: pathlib.Path):
     for table in ("1", "2", "3", "4", "5", "6"):
         for run in list_runs(data_dir, table, "finetune", random_seeds=["1"]):
             options, task_options = parse(run)
-            values = options.settings()
-            found = (options.grid_learning_rates or values.learning_rate, values.train_batch_size)
-            found += (values.num_train_epochs, values.max_seq_length)
+            found = (options.grid_learning_rates or options.learning_rate, options.train_batch_size)
+            found += (options.num_train_epochs, options.max_seq_length)
             found += (task_options.doc_stride,) if options.task.startswith("squad") else ()
             assert settings.setdefault(options.task, found) == found
     del settings["tagging"]
