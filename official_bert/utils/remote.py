@@ -87,10 +87,17 @@ class FsspecFiles:
         store = self._store
         store.invalidate_cache()  # other processes may have written files
         read = functools.partial(_explained, "read")
-        self.exists, self.is_folder, self.size = read(store.exists), read(store.isdir), read(store.size)
+        self.exists, self.is_folder = read(store.exists), read(store.isdir)
         self.open, self.remove = read(store.open), _explained("remove", store.rm_file)
         protocols = store.protocol
         self._is_object_store = bool(_OBJECT_STORES & {*([protocols] if isinstance(protocols, str) else protocols)})
+
+    def size(self, path: str) -> int:
+        with _explain_errors("read", path):
+            size: int | None = self._store.size(path)
+        if size is None:  # an HTTP server may leave it out
+            raise UserError(f"{path} cannot be used: the server does not report its size. Download it first.")
+        return size
 
     def upload(self, local: str, path: str) -> None:
         with _explain_errors("write", path, is_read=False):

@@ -70,7 +70,7 @@ def exit_codes(extra: str | None = None) -> Iterator[None]:
     """Prints an expected error within the context as one line and exits with code 1, or 130 after Ctrl-C.
 
     Expected are UserErrors, missing packages, lack of memory and too many open files. If the reader of the output
-    closed the pipe, the exit code is 0.
+    closed it, the exit code is 0.
 
     Args:
         extra: The pip extra that the command needs, such as "serve". The message about a missing package names it.
@@ -122,10 +122,10 @@ def _is_out_of_descriptors(error: BaseException | None) -> bool:
 
 
 def _is_output_closed() -> bool:
-    """Returns whether the reader of standard output closed the pipe."""
+    """Returns whether the reader of standard output closed the pipe or the socket."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), select.POLLOUT)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def describe_out_of_memory(error: BaseException) -> str | None:

@@ -46,6 +46,11 @@ def test_files_are_written_read_listed_and_removed_on_every_file_system(remote: 
     assert_refused("there is no file .*/b", files.read_text, f"{remote}/b")
 
 
+def test_a_file_of_unknown_size_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fsspec.filesystem("memory"), "size", lambda path: None)
+    assert "memory://x" in refusal(files.size, "memory://x")
+
+
 def test_a_failed_write_leaves_no_file_and_keeps_the_old_one(remote: str):
     path = f"{remote}/answers"
     for before in (None, "whole"):
