@@ -8,7 +8,6 @@ import numpy as np
 
 from official_bert.errors import UserError
 from official_bert.kinds.features import Array
-from official_bert.kinds.input_adapters import to_number
 from official_bert.kinds.names import COSINE, RANKING, TRIPLET
 from official_bert.kinds.vectors.spec import VectorExample, VectorSpec
 from official_bert.tasks.options import EMBEDDINGS, EmbeddingsOptions
@@ -73,7 +72,7 @@ class EmbeddingsTask(Task):
         def make_example(name: str, texts: list[str], values: dict[str, Any]) -> VectorExample:
             if has_score and values.get(column) in (None, ""):
                 raise BadRowError(f"no score in {column}")
-            score = self.head.scale_score(to_number(values[column]), column) if has_score else None
+            score = self.head.scale_score(values[column], column) if has_score else None
             return VectorExample(name, tuple(texts), score)
 
         texts = self._get_text_columns(split)

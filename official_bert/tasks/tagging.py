@@ -50,11 +50,12 @@ class TaggingTask(Task):
         if options.tag_column == "none":
             self.eval_splits = ()
             return
-        self.test_splits = ()
-        with contextlib.suppress(UserError):
-            dev, test = (data_files.find(options.data_dir, split, _PATTERNS[split]) for split in (DEV, TEST))
-            # Without a *.testb, the pattern *test* matches the *.testa of CoNLL-2003.
-            self.test_splits = (TEST,) if test != dev else ()
+        paths = {}
+        for split in (DEV, TEST):
+            with contextlib.suppress(UserError):
+                paths[split] = data_files.find(options.data_dir, split, _PATTERNS[split])
+        # Without a *.testb, the pattern *test* matches the *.testa of CoNLL-2003.
+        self.test_splits = (TEST,) if TEST in paths and paths[TEST] != paths.get(DEV) else ()
         self.eval_splits = (DEV, *self.test_splits)
 
     def _read_part(self, split: str, bad_rows: BadRows, tags: Collection[str] | None) -> list[Sentence]:

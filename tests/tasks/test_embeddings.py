@@ -63,8 +63,8 @@ def test_other_names_of_columns_and_texts_to_predict(tmp_path):
 REFUSED = [
     ("text,text_pair\nthe cat,\n", {}, "line 2: an empty text in text_pair"),
     ("text,text_pair\n ,a cat\n", {}, "line 2: an empty text in text;"),
-    (GRADED, {}, "line 2: score 5.0; expected 0 to 1; set score_range for another scale"),
-    ("text,text_pair,score\na,b,x\n", {}, "line 2: score nan; expected 0 to 1"),
+    (GRADED, {}, "line 2: score '5'; expected 0 to 1; set score_range for another scale"),
+    ("text,text_pair,score\na,b,x\n", {}, "line 2: score 'x'; expected 0 to 1"),
     ("text,text_pair,score\na,b,\n", {}, "line 2: no score in score"),
     (PAIRS, {"objective": "triplet"}, "no column negative among text, text_pair; "),
     (PAIRS, {"objective": "cosine"}, "no column score among text, text_pair; "),

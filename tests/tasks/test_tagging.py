@@ -191,4 +191,11 @@ def test_a_folder_s_files_are_found_by_the_names_of_known_data_sets(tmp_path: pa
     ]  # fmt: skip
     assert make_folder_task(tmp_path, tag_column="none", labels=["O", "X"]).eval_splits == ()
     (tmp_path / "eng.testb").unlink()
-    assert make_folder_task(tmp_path).eval_splits == (DEV,)
+    task = make_folder_task(tmp_path)
+    assert (task.eval_splits, task.test_splits) == ((DEV,), ())
+
+
+def test_a_test_file_is_predicted_without_a_dev_file(tmp_path: pathlib.Path):
+    write_text(tmp_path / "test.txt", "a X\nb O\n")
+    task = make_folder_task(tmp_path, labels=["O", "X"])
+    assert (task.eval_splits, task.test_splits) == ((DEV, TEST), (TEST,))
