@@ -155,7 +155,7 @@ def ask(run: Run, rows: Sequence[dict[str, Any]]) -> tuple[Answers, Answers]:
     def answer(some_rows: Sequence[dict[str, Any]]) -> Answers:
         return exports.to_rows(run(exports.to_columns({name: [row[name] for row in some_rows] for name in rows[0]})))
 
-    return [answers for row in rows for answers in answer([row])], answer(rows[:TOGETHER])
+    return [answers for row in rows for answers in answer([row])], answer(rows[:TOGETHER]) if rows else []
 
 
 def check(folder: str, inputs: Collection[str], run: Run) -> None:

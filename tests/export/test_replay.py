@@ -81,6 +81,9 @@ def test_a_replay_is_read_as_it_was_written_without_answers_that_are_too_long(tm
     long = dataclasses.replace(REPLAY, answers={**REPLAY.answers, "starts": [[0.5] * 30_000, []]})
     long.write(str(tmp_path))
     assert replays.read(str(tmp_path)).texts == {"text": ["b"]}
+    dataclasses.replace(long, answers={"starts": [[0.5] * 30_000] * 2}).write(str(tmp_path))
+    assert replays.read(str(tmp_path)).texts == {"text": []}
+    replays.check(str(tmp_path), ["text"], lambda columns: pytest.fail("no text is left to be answered"))
 
 
 def test_invalid_replay_file_is_rejected(tmp_path: pathlib.Path):
