@@ -38,6 +38,7 @@ class FittingModel(StepModel):
     """
 
     _compile_again: Callable[[], None] | None = None  # repeats the last call of compile, or that of a saved model
+    _saved_compile_config: dict[str, Any] | None = None  # configuration in the file that the model was loaded from
     _bert_optimizer: BertOptimizerSettings | None = None  # None if a user's own optimizer is compiled
     _schedule: WarmupPolynomialDecay | None = None  # schedule of BERT's optimizer in the fits since `compile`
 
@@ -81,8 +82,6 @@ class FittingModel(StepModel):
             layer_decay=layer_decay,
             adam_bias_correction=bool(adam_bias_correction),
         )
-        own_settings = dataclasses.asdict(bert_settings)
-        self._compile_again = functools.partial(self.compile, optimizer, loss, metrics, **own_settings, **settings)
         strategy = self.distribute_strategy
         if distribution.is_multi_worker(strategy):
             raise UserError("fit and evaluate do not support several machines; use official-bert finetune")
@@ -90,13 +89,18 @@ class FittingModel(StepModel):
             arguments = compiling.keras_arguments(
                 self.head, loss, metrics, settings, self._pads_rows, bool(self.losses)
             )
+        # For evaluate, because Keras evaluates only compiled models. fit creates the optimizer with the schedule.
+        keras_optimizer = BertAdamW(float(learning_rate)) if optimizer is None else optimizer
+        super().compile(compiling.prepare_optimizer(keras_optimizer, self._policy_name, strategy), **arguments)
         self._bert_optimizer, self._schedule = (bert_settings if optimizer is None else None), None
-        if optimizer is None:
-            optimizer = BertAdamW(float(learning_rate))  # for evaluate: Keras evaluates only compiled models
-        super().compile(compiling.prepare_optimizer(optimizer, self._policy_name, strategy), **arguments)
         self._weighs_metrics = bool(settings.get("weighted_metrics"))
+        # Only now, so that fit does not repeat arguments that were refused.
+        own_settings = dataclasses.asdict(bert_settings)
+        self._compile_again = functools.partial(self.compile, optimizer, loss, metrics, **own_settings, **settings)
 
     def get_compile_config(self) -> dict[str, Any]:
+        if self.loss is None and self._saved_compile_config:  # Loaded from a file, and not compiled since.
+            return dict(self._saved_compile_config)
         config = super().get_compile_config()
         if config and "optimizer" not in config:  # Keras removes it when it writes its older format, .h5
             config["optimizer"] = keras.saving.serialize_keras_object(self.optimizer)
@@ -109,6 +113,7 @@ class FittingModel(StepModel):
         """Restores the arguments of compile from a saved model. BERT's optimizer starts with a new schedule."""
         if not config:
             return
+        self.__dict__["_saved_compile_config"] = config  # Keras' tracking of attributes would change the dict.
         arguments = keras.saving.deserialize_keras_object(config)
         arguments["metrics"] = arguments["metrics"] or []  # None if they became weighted metrics
         settings = arguments.pop(_OPTIMIZER_SETTINGS, {})

@@ -33,6 +33,33 @@ def test_a_loaded_model_has_the_optimizer_that_a_user_compiled(optimizer, expect
     assert float(loaded.optimizer.learning_rate) == pytest.approx(1e-2 if optimizer else 1e-3)
 
 
+def test_a_loaded_model_that_is_saved_again_keeps_what_a_user_compiled(tmp_path):
+    model = build()
+    model.compile(metrics=[], learning_rate=1e-3)
+    for name in ("first.keras", "second.keras"):
+        model.save(tmp_path / name)
+        model = official_bert.TextClassifier.load(str(tmp_path / name))
+    assert model.evaluate(TEXTS, LABELS, verbose=0, return_dict=True).keys() == {"loss"}
+    assert float(model.optimizer.learning_rate) == pytest.approx(1e-3)
+
+
+def test_arguments_that_compile_refused_are_not_used_again(capsys):
+    model, loss = build(), keras.losses.BinaryCrossentropy()
+    assert_refused("expects probabilities", model.compile, loss=loss)
+    model._compile_if_needed()
+    assert not isinstance(model.loss, keras.losses.BinaryCrossentropy)
+    model.compile("sgd")
+    for optimizer in (None, "adam"):
+        assert_refused("expects probabilities", model.compile, optimizer, loss=loss)
+        assert model._bert_optimizer is None  # the earlier optimizer is still used
+    config = model.get_compile_config() | {"loss": keras.saving.serialize_keras_object(loss)}
+    loaded = build()
+    loaded.compile_from_config(config)
+    assert "loaded the model without its compile settings" in capsys.readouterr().out
+    loaded._compile_if_needed()
+    assert isinstance(loaded.optimizer, official_bert.BertAdamW)
+
+
 @pytest.mark.slow
 @pytest.mark.core
 def test_the_command_and_fit_take_the_same_steps():
