@@ -16,7 +16,6 @@ class Graph:
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
-        self._constants: dict[str, str] = {}
         self._names: set[str] = set()
 
     def constant(self, name: str, value: Any, dtype: Any = np.float32) -> str:
