@@ -145,9 +145,12 @@ def test_full_disk_is_reported_in_one_line(tmp_path: pathlib.Path):
     assert "\n" not in message
 
 
-def test_refused_row_is_reported_by_number(export_dir: str, tmp_path: pathlib.Path):
-    write_rows(tmp_path / "in.jsonl", ({"text": text} for text in ("a", "long " * 9, "refused", "b")))
-    assert "in.jsonl: the model cannot answer row 3 " in refusal(run, export_dir, tmp_path, "in.jsonl")
+@pytest.mark.parametrize("number", [3, 20])  # in the first and in the second group
+def test_refused_row_is_reported_by_number(number: int, export_dir: str, tmp_path: pathlib.Path):
+    texts = [*["a", "long " * 9] * 10][: number - 1]
+    write_rows(tmp_path / "in.jsonl", ({"text": text} for text in (*texts, "refused", "b")))
+    message = refusal(run, export_dir, tmp_path, "in.jsonl", batch_size=1)
+    assert f"in.jsonl: the model cannot answer row {number} " in message
 
 
 @pytest.mark.parametrize(("name", "output"), [

@@ -73,8 +73,9 @@ def test_shards_of_another_run_are_rejected_and_kept(export_dir: str, texts: pat
 
 @pytest.mark.usefixtures("one_process")
 def test_failures_are_reported_in_one_line(export_dir: str, texts: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    def predict() -> str:
-        message = refusal(on_dask.predict, make_options(export_dir, texts), 2, ADDRESS)
+    def predict(num_shards: int = 2) -> str:
+        options = make_options(export_dir, texts, output=f"out{num_shards}")
+        message = refusal(on_dask.predict, options, num_shards, ADDRESS)
         assert "\n" not in message
         return message
 
@@ -84,6 +85,7 @@ def test_failures_are_reported_in_one_line(export_dir: str, texts: pathlib.Path,
     assert not list(texts.glob("out*"))
     write_texts(texts, [*TEXTS[:11], "refused", *TEXTS])  # the first row of its file
     assert "part2.jsonl: the model cannot answer row 1 " in predict()
+    assert "part2.jsonl: the model cannot answer row 1 " in predict(num_shards=9)  # not in the first shard
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -102,3 +102,10 @@ def test_classes_by_themselves_are_those_above_a_half_and_as_certain_as_the_leas
     predictions = np.array([[0.5, 0.6, 0.1], [0.9, 0.2, 0.99]])
     assert head.predicted_labels(predictions) == [(1,), (0, 2)]
     assert [head.certainty(row) for row in predictions] == pytest.approx([0.5, 0.8])
+
+
+def test_the_order_of_the_classes_of_a_text_does_not_matter():
+    head = MultiLabelSpec(labels=LABELS)
+    examples = head.examples(["a", "b"], [["c", "a"], [2, 0]])
+    assert [each.label for each in examples] == [(0, 2), (0, 2)]
+    assert head.outcomes(np.array([[0.9, 0.1, 0.8]] * 2), examples)[0].expected == "a, c"

@@ -40,6 +40,13 @@ def test_the_columns_say_what_is_learned(text, options, objective, texts, tmp_pa
     assert [example.score for example in examples] == ([1.0, 0.3] if objective == "cosine" else [None, None])
 
 
+def test_options_become_settings_of_the_model(tmp_path):
+    settings = {"scale": 3.0, "margin": 2.0, "pooling": "max", "normalize": False}
+    head = create_task(tmp_path, PAIRS, dimensions=["4", "2"], score_range=["0", "5"], **settings).head
+    assert {name: getattr(head, name) for name in settings} == settings
+    assert (head.dimensions, head.score_range) == ((4, 2), (0.0, 5.0))
+
+
 def test_what_is_evaluated_is_graded_where_it_has_scores(tmp_path):
     graded = create_task(tmp_path, PAIRS, GRADED, **FIVE)
     assert (graded.best_metric, graded.head.objective) == ("spearman", "ranking")
@@ -86,5 +93,7 @@ def test_a_retrieval_file_without_answers(tmp_path):
     task = create_task(tmp_path, PAIRS, "text,text_pair\nthe cat,a cat\nthe dog,\n")
     assert "dev.csv, line 3: an empty text in text_pair" in refusal(task.read, DEV, BadRows())
     assert len(task.read(DEV, BadRows(SKIP, silent=True))) == 1
+    task = create_task(tmp_path, PAIRS, "text,text_pair\nthe dog,\n")
+    assert "dev.csv has no good rows; " in refusal(task.read, DEV, BadRows(SKIP, silent=True))
     task = create_task(tmp_path, PAIRS, eval_file=write_text(tmp_path / "dev.jsonl", '{"text": "the cat"}\n'))
     assert "dev.jsonl, line 1: no key text_pair" in refusal(task.read, DEV, BadRows())
