@@ -1,5 +1,6 @@
 import pathlib
 
+import fsspec
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,6 +8,7 @@ import tensorflow as tf
 from official_bert.export import plain_answers
 from official_bert.inference import exports
 from official_bert.inference.saved_model import SavedModelPredictor, load_saved_model
+from official_bert.utils import files
 from tests.inference.batch_models import export_batches
 from tests.make import refusal, run_python, write_text
 
@@ -25,9 +27,11 @@ def test_newest_version_has_the_greatest_number(tmp_path: pathlib.Path):
     assert f"{file} is a file" in refusal(exports.list_versions, file)
 
 
-@pytest.mark.parametrize("name", ["run[1]", "back\\slash"])
-def test_export_is_loaded_from_a_path_that_looks_like_a_pattern(name: str, tmp_path: pathlib.Path):
-    folder = export_batches(tmp_path / name)
+@pytest.mark.parametrize("name", ["run[1]", "back\\slash", "memory://run"])
+def test_export_is_loaded_from_a_path_that_tensorflow_does_not_open(name: str, tmp_path: pathlib.Path):
+    if files.is_remote(name):
+        fsspec.filesystem("memory").put(export_batches(tmp_path), name, recursive=True)
+    folder = name if files.is_remote(name) else export_batches(tmp_path / name)
     assert load_saved_model(folder).signatures
     alone, together = plain_answers.answer_without_package(folder, [{"text": "a"}, {"text": "bc"}])
     assert [row["text"] for row in (*alone, *together)] == ["a", "bc", "a", "bc"]
