@@ -16,6 +16,7 @@ from official_bert.export.options import ONNX, SAVED_MODEL
 from official_bert.inference import exports, loading
 from official_bert.inference.onnx_model import OnnxPredictor
 from official_bert.kinds.names import DEFAULT_SIGNATURE, MULTIPLE_CHOICE, TAGGING
+from official_bert.serving import batching
 from official_bert.serving.metrics import Metrics
 from official_bert.serving.models import Models
 from official_bert.serving.options import Options
@@ -204,6 +205,7 @@ def test_nobody_waits_for_a_long_text_and_it_is_given_up_with_its_client(tagger:
             return eventually(lambda: read_metric(client, "official_bert_waiting", "m") == count)
 
         monkeypatch.setattr(OnnxPredictor, "compute", wait)
+        monkeypatch.setattr(batching, "_SHORT_SECONDS", 0)  # the event loop does not compute, so it never waits
         with send_predict(client, "m", {"instances": [LONG * 4]}):
             assert eventually(lambda: len(computed) == 1)
             other = threads.submit(client.predict, "m", {"instances": ["a cat"]})
