@@ -110,8 +110,8 @@ def write(model: onnx.ModelProto, path: str, quantized: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, _hide_advice():
         smaller = os.path.join(folder, "model.onnx")
         types = {"DefaultTensorType": _FLOAT}  # The type of outputs of fused operations, which ONNX cannot infer.
-        # A scale per column reduces the error to a third. Weights of 7 bits, because processors without VNNI add two
-        # products of 8 bits in 16 bits, and the sum saturates.
+        # A scale per column reduces the error to a third. reduce_range stores 7-bit weights: processors without VNNI
+        # add two 8-bit products in 16 bits, and the sum would saturate.
         quantize_dynamic(
             model, smaller, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8, extra_options=types
         )

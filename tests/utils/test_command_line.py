@@ -249,11 +249,10 @@ def test_the_program_shows_help_and_errors_and_ends_quietly_if_the_reader_closes
     done = run_python("-m", "official_bert_cli", "pretrain", "--lerning_rate=1")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "error: unknown flag --lerning_rate; did you mean --learning_rate?\n"
-    read_end, write_end = os.pipe()
-    ours, theirs = socket.socketpair()
-    for reader, output in ((read_end, write_end), (ours.detach(), theirs.detach())):
+    command = [sys.executable, "-m", "official_bert_cli"]
+    sockets = [end.detach() for end in socket.socketpair()]
+    for reader, output in (os.pipe(), sockets):
         os.close(reader)
-        command = [sys.executable, "-m", "official_bert_cli"]
         done = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.PIPE, text=True, check=False)
         os.close(output)
         assert (done.stderr, done.returncode) == ("", 0)
