@@ -3,6 +3,7 @@ import functools
 import gzip
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -28,6 +29,20 @@ from tests.make import refusal, write_text
 CONFIG = make.tiny_config()
 LOADED = functools.cache(lambda: Loaded(build_encoder(CONFIG, seed=0), CONFIG, FullTokenizer.from_vocab(make.VOCAB)))
 TEXTS = ("the cat sat on the mat", "", "Unaffable cats, sunning .", "dog ||| the cat", "ran " * 40)
+
+
+COMPILE = features_module._compile_encoder
+compile_layers = functools.cache(lambda layers: COMPILE(LOADED(), layers))
+
+
+@pytest.fixture(autouse=True)
+def compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiles each choice of layers once. Compiling takes most of the time of a test."""
+
+    def compile_encoder(loaded: Loaded, layers: Sequence[int]) -> Any:
+        return compile_layers(tuple(layers)) if loaded is LOADED() else COMPILE(loaded, layers)
+
+    monkeypatch.setattr(features_module, "_compile_encoder", compile_encoder)
 
 
 @functools.cache
@@ -94,18 +109,19 @@ def test_as_many_texts_are_read_together_as_memory_holds(texts: int, expected: i
 
 
 def test_words_get_the_mean_of_their_pieces():
-    extractor = FeatureExtractor(LOADED(), [2], align="words", max_seq_length=32)
+    extractor = FeatureExtractor(LOADED(), [-1, 1], align="words", max_seq_length=32)
     empty, words = extractor.extract(["", "Unaffable  cat"])
     assert (words.tokens, words.starts, words.ends) == (["Unaffable", "cat"], [0, 11], [9, 14])
     last = compute_layers(["[CLS]", "un", "##aff", "##able", "cat", "[SEP]"])[-1]
     np.testing.assert_allclose(words.values[:, 0], [last[1:4].mean(axis=0), last[4]], atol=1e-5)
-    assert empty.values.shape == (0, 1, 8)
+    assert empty.values.shape == (0, 2, 8)
 
 
 @pytest.mark.parametrize(("max_seq_length", "spans"), [(32, [(1, 4), (4, 7), (7, 8), (8, 9)]), (7, [(1, 4), (4, 6)])])
 def test_given_words_get_one_vector_each(max_seq_length: int, spans: list[tuple[int, int]]):
     words = ["Unaffable", "cat-sat", "\u200b", "ran"]
-    extractor = FeatureExtractor(LOADED(), [2], align="words", max_seq_length=max_seq_length, is_split_into_words=True)
+    settings = {"align": "words", "max_seq_length": max_seq_length, "is_split_into_words": True}
+    extractor = FeatureExtractor(LOADED(), [-1, 1], **settings)
     (features,) = extractor.extract([words])
     tokens = "[CLS] un ##aff ##able cat [UNK] sat [UNK] ran".split()[: max_seq_length - 1]
     vectors = compute_layers([*tokens, "[SEP]"])[-1]
@@ -136,14 +152,16 @@ def test_layer_0_is_the_output_of_the_embeddings():
     np.testing.assert_allclose(features.values[:, 0], normalized, atol=1e-5)
 
 
-def test_default_length_is_what_the_model_can_take():
-    assert FeatureExtractor(LOADED(), [1]).max_seq_length == 32
-    config = make.tiny_config(max_position_embeddings=200)
-    assert FeatureExtractor(Loaded(build_encoder(config), config, LOADED().tokenizer), [1]).max_seq_length == 128
+def test_default_length_is_what_the_model_can_take(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(features_module, "_compile_encoder", lambda loaded, layers: None)
+    for positions, expected in ((32, 32), (200, 128)):
+        config = make.tiny_config(max_position_embeddings=positions)
+        loaded = Loaded(LOADED().model, config, LOADED().tokenizer)
+        assert FeatureExtractor(loaded, [1]).max_seq_length == expected
 
 
 def test_too_long_texts_and_pairs_are_truncated():
-    extractor = FeatureExtractor(LOADED(), [-1], max_seq_length=6)
+    extractor = FeatureExtractor(LOADED(), [-1, 1], max_seq_length=6)
     texts = ["the cat sat on the mat", "the cat ||| sat on the mat", ["the cat", "sat on the mat"], ["a ||| the"]]
     long, line, pair, alone = extractor.extract(texts)
     assert [each.is_truncated for each in (long, line, alone)] == [True, True, True]

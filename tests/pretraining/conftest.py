@@ -42,6 +42,12 @@ def make_options(record_files, config_file, tmp_path):
 
 
 @pytest.fixture
+def eager_steps(monkeypatch):
+    """Takes steps without a graph, which saves time if they are few."""
+    monkeypatch.setattr("tensorflow.function", lambda function, **_: function)
+
+
+@pytest.fixture
 def set_up_run(make_options):
     """Sets up a run, without a step, from the arguments of `make_options`."""
     return lambda **changes: set_up(make_options(**changes), get_strategy("one_device"))

@@ -42,6 +42,7 @@ def test_a_learning_rate_that_never_reaches_its_peak_is_reported(make_options, c
         assert re.fullmatch(expected, capsys.readouterr().out)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_init_checkpoint_gives_weights_and_starts_at_step_zero(make_options, shared_run, tmp_path, capsys):
     pretrain(make_options(init_checkpoint=str(shared_run), num_train_steps=1, learning_rate=1e-9))
     output = capsys.readouterr().out

@@ -72,6 +72,7 @@ def test_a_damaged_checkpoint_is_passed_over(make_options, shared_run, finished_
     assert_same_checkpoint(shared_run, finished_run, 20)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_a_run_whose_checkpoints_are_gone_or_damaged_is_not_begun_anew_unasked(make_options, finished_run, capsys):
     listed = tf.train.get_checkpoint_state(finished_run).all_model_checkpoint_paths
     assert list(listed) == [f"{finished_run}/ckpt-10", f"{finished_run}/ckpt-20"]

@@ -15,6 +15,7 @@ from official_bert.data import record_codec, record_reader
 from official_bert.pretraining import run
 from official_bert.pretraining.evaluation import HeldOutEvaluation
 from official_bert.pretraining.run import pretrain
+from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.training_log import format_line, read_log
 from tests.conftest import ROOT, slow_after
@@ -23,27 +24,28 @@ from tests.make import assert_refused, refusal
 from tests.pretraining.pretraining_runs import SCHEMA, log_values, pretrain_command
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_a_run_leaves_everything_behind_that_it_promises(make_options, vocab_file, tmp_path):
-    folder = tmp_path / "run"
-    assert pretrain(make_options(do_eval=True, vocab_file=vocab_file, keep_checkpoint_max=1)) == 0
+    folder, steps = tmp_path / "run", {"num_train_steps": 5, "save_checkpoints_steps": 3, "keep_checkpoint_max": 1}
+    assert pretrain(make_options(do_eval=True, eval_batch_size=40, vocab_file=vocab_file, **steps)) == 0
     assert {path.name for path in folder.iterdir()} == set(
-        "bert_config.json vocab.txt tokenizer_config.json checkpoint ckpt-20.index ckpt-20.data-00000-of-00001 "
+        "bert_config.json vocab.txt tokenizer_config.json checkpoint ckpt-5.index ckpt-5.data-00000-of-00001 "
         "train.jsonl eval.jsonl train eval eval_results.txt run.json MODEL_CARD.md checksums.json".split()
     )
     lines = read_log(str(folder), "train")
-    assert [line["step"] for line in lines] == list(range(1, 21))
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     assert set(lines[0]) == set(
         "step loss masked_lm_loss masked_lm_accuracy next_sentence_loss next_sentence_accuracy learning_rate "
         "gradient_norm steps_per_second examples_per_second tokens_per_second input_wait_share max_seq_length "
         "processor_seconds".split()
     )
     assert lines[0]["learning_rate"] == 0.0
-    assert lines[4]["learning_rate"] == pytest.approx(1e-2 * (1 - 4 / 20))
+    assert lines[4]["learning_rate"] == pytest.approx(1e-2 * (1 - 4 / 5))
     results = dict(line.split(" = ") for line in (folder / "eval_results.txt").read_text().splitlines())
     assert list(results) == (
         "global_step loss masked_lm_accuracy masked_lm_loss next_sentence_accuracy next_sentence_loss".split()
     )
-    assert results["global_step"] == "20"
+    assert results["global_step"] == "5"
     assert set(read_scalars(folder / "train")) == set(lines[0]) - {"step"}
     assert set(read_scalars(folder / "eval")) == set(results) - {"global_step"} | {"predictions"}
 
@@ -108,7 +110,8 @@ def test_a_run_needs_no_tensorboard_but_a_disk_with_room_for_its_log(make_option
     assert_refused("cannot write the log in .* No space left on device", pretrain, make_options("other"))
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_its_records_are_named(make_options, set_up_run, record_files):
+@pytest.mark.usefixtures("eager_steps")
+def test_a_loss_that_is_not_finite_stops_the_run_and_its_records_are_named(make_options, tiny_config, record_files):
     # The first step uses random weights and is finite. At this learning rate it makes the weights useless.
     options = make_options(learning_rate=1e30, num_warmup_steps=0)
     message = refusal(pretrain, options)
@@ -119,7 +122,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_its_records_are_named(make_
         for number in numbers.split(", ")
     }
     # The second batch read by training, located in the files by its content.
-    records = set_up_run(folder="other").records.training(options.phases[0])
+    records = RunRecords(options, tiny_config, replicas=1).training(options.phases[0])
     batch = list(records.training_batches(8, options.random_seed, 0).take(2))[1]
     encoded = record_codec.encode({name: np.asarray(value) for name, value in batch.items()}, SCHEMA)
     stored = {

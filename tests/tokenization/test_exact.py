@@ -1,3 +1,4 @@
+import functools
 import sys
 import unicodedata
 
@@ -39,20 +40,26 @@ with_code_points = pytest.mark.parametrize(
 )
 
 
+BLOCKS = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF 2F800-2FA1F"
+IDEOGRAPHS = [tuple(int(end, 16) for end in block.split("-")) for block in BLOCKS.split()]
+make_tokenizer = functools.cache(BasicTokenizer)
+
+
+@functools.lru_cache(maxsize=1000)
+def clean(character: str) -> str:
+    category = unicodedata.category(character)
+    if character in "\t\n\r" or category == "Zs":
+        return " "
+    if character in "\0\ufffd" or category in ("Cc", "Cf"):
+        return ""
+    is_ideograph = any(first <= ord(character) <= last for first, last in IDEOGRAPHS)
+    return f" {character} " if is_ideograph else character
+
+
 def step_by_step(text: str, casing: Casing) -> list[str]:
     """Applies the documented rules one after the other, character by character, using only their definitions."""
-    blocks = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B820-2CEAF F900-FAFF 2F800-2FA1F"
-    ranges = [tuple(int(end, 16) for end in block.split("-")) for block in blocks.split()]
-    spaced = ""
-    for character in text:
-        category = unicodedata.category(character)
-        if character in "\t\n\r" or category == "Zs":
-            spaced += " "
-        elif character not in "\0\ufffd" and category not in ("Cc", "Cf"):
-            ideograph = any(first <= ord(character) <= last for first, last in ranges)
-            spaced += f" {character} " if ideograph else character
     words = []
-    for word in spaced.split():
+    for word in "".join(map(clean, text)).split():
         if casing.do_lower_case:
             word = word.lower()
         if casing.strip_accents:
@@ -70,7 +77,7 @@ def step_by_step(text: str, casing: Casing) -> list[str]:
 
 
 def assert_exact(text: str, casing: Casing) -> None:
-    tokenizer = BasicTokenizer(*casing[:2])
+    tokenizer = make_tokenizer(*casing[:2])
     words = tokenizer.tokenize(text)
     assert words == step_by_step(text, casing), ascii(text)
     traced = tokenizer.tokenize_with_origins(text)

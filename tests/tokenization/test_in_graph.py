@@ -30,7 +30,7 @@ from tests.tokenization.test_fast import (
 def make_pair(exact: FullTokenizer) -> types.SimpleNamespace:
     """Returns the exact tokenizer and the graph tokenizer as functions that are traced once."""
     graph = GraphTokenizer(exact)
-    traced = functools.partial(tf.function, input_signature=[tf.TensorSpec([None], tf.string)])
+    traced = functools.partial(tf.function, autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
     special = traced(lambda texts: graph.tokenize(texts, special_tokens=True).ids)
     return types.SimpleNamespace(exact=exact, tokenize=traced(graph.tokenize), tokenize_special=special)
 
