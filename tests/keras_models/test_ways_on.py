@@ -1,6 +1,5 @@
 """Starting from another model: folders written by save_checkpoint, and .keras files."""
 
-import functools
 import os
 
 import keras
@@ -110,21 +109,21 @@ def test_thresholds_go_with_their_classes_and_not_with_a_new_head(tmp_path, caps
     settings = {"multi_label": True, "thresholds": [0.1, 0.5, 0.9], "temperature": 2.0}
     model = build(labels=["a", "b", "c"], **settings)
     expected = model.predict(TEXTS)[:, [2, 0, 1]]
-    model.save_checkpoint(str(tmp_path / "model"))
-    model.save(tmp_path / "model.keras")
-    for source in (tmp_path / "model", tmp_path / "model.keras"):
-        read = functools.partial(take, source)
-        turned = read(labels=["c", "a", "b"])
+    folder, file = tmp_path / "model", tmp_path / "model.keras"
+    model.save_checkpoint(str(folder))
+    model.save(file)
+    for source in (folder, file):
+        turned = take(source, labels=["c", "a", "b"])
         assert turned.head.settings == {"thresholds": [0.9, 0.1, 0.5], "temperature": 2.0}
         np.testing.assert_allclose(turned.predict(TEXTS), expected, rtol=1e-6)
-        given = read(labels=["b", "a", "c"], thresholds=[0.3, 0.2, 0.1])
-        assert given.head.settings["thresholds"] == [0.3, 0.2, 0.1]
-        assert "the head is new" not in capsys.readouterr().out
-        for other in ({"labels": ["x", "y", "z"]}, {"multi_label": False}):
-            assert not {"thresholds", "temperature"} & read(**other).head.settings.keys()
-            assert "the head is new" in capsys.readouterr().out
-    build(thresholds=[0.25, 0.75]).save(tmp_path / "two.keras")
-    assert take(tmp_path / "two.keras", labels=["b", "a"]).thresholds == (0.75, 0.25)
+    given = take(folder, labels=["b", "a", "c"], thresholds=[0.3, 0.2, 0.1])
+    assert given.head.settings["thresholds"] == [0.3, 0.2, 0.1]
+    assert "the head is new" not in capsys.readouterr().out
+    for other in ({"labels": ["x", "y", "z"]}, {"multi_label": False}):
+        assert not {"thresholds", "temperature"} & take(folder, **other).head.settings.keys()
+        assert "the head is new" in capsys.readouterr().out
+    build(thresholds=[0.25, 0.75]).save_checkpoint(str(tmp_path / "two"))
+    assert take(tmp_path / "two", labels=["b", "a"]).thresholds == (0.75, 0.25)
 
 
 def test_a_model_without_a_pooler_says_that_the_next_one_s_is_random(tmp_path, capsys):
