@@ -47,5 +47,5 @@ def test_flat_blocks_are_fewer_operations_than_the_layers_make_and_transpose_not
 def trace_operations(function: Any, model: keras.Model) -> list[str]:
     """Returns the operations in the graph of a function of the model's inputs."""
     features = dict.fromkeys(model.input, tf.TensorSpec([None, None], tf.int32))
-    graph = tf.function(lambda features: function(features)).get_concrete_function(features).graph
+    graph = tf.function(lambda features: function(features), autograph=False).get_concrete_function(features).graph
     return [operation.type for operation in graph.get_operations() if operation.type != "Const"]
