@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 
 from official_bert.checkpoints.formats import finetuned
 from official_bert.export import formats, proof
@@ -16,6 +17,7 @@ from official_bert.export.options import SAVED_MODEL, ExportOptions
 from official_bert.export.source import Source
 from official_bert.inference import exports
 from official_bert.inference.exports import Columns
+from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds import names
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -25,6 +27,7 @@ from official_bert.tokenization.casing import UNCASED, Casing
 from official_bert.tokenization.fast import FastTokenizer
 from tests.make import VOCAB, build_task_model, tiny_config, write_rows, write_run, write_text, write_vocab
 
+share_runner = functools.cache(KerasRunner)  # tracing a model takes most of the time of its answers
 BILSTM = HeadInput("sum_all", 3)
 CHOICES = 4
 LABELS = ["no", "perhaps", "yes"]
@@ -148,7 +151,9 @@ def make_source(
 def answer_in_python(source: Source, texts: Mapping[str, Sequence[Any]]) -> Columns:
     """Returns the answers of the Keras model, tokenized and decoded in Python, by output."""
     if source.kind != names.ENCODER:
-        return proof._make_predictor(source).run(exports.to_columns(texts))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(proof, "KerasRunner", share_runner)
+            return proof._make_predictor(source).run(exports.to_columns(texts))
     answers, _ = proof._encode(texts["text"], source)
     answers["input_mask"] = [[1] * len(vectors) for vectors in answers["sequence_output"]]
     rows = [dict(zip(answers, row, strict=True)) for row in zip(*answers.values(), strict=True)]
@@ -192,9 +197,12 @@ def save_kind(folder: pathlib.Path, kind: str) -> str:
 
 def export(model: Any, export_dir: Any, format_name: str = SAVED_MODEL, **flags: Any) -> str:
     """Exports a Source, or the model in a folder, in one format and returns the export's folder."""
-    if not isinstance(model, Source):
-        return formats.export(ExportOptions(str(model), str(export_dir), [format_name], **flags))[format_name]
-    return formats.write(model, ExportOptions("a model", str(export_dir), [format_name], **flags))[format_name]
+    options = ExportOptions(
+        "a model" if isinstance(model, Source) else str(model), str(export_dir), [format_name], **flags
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proof, "KerasRunner", share_runner)
+        return (formats.write(model, options) if isinstance(model, Source) else formats.export(options))[format_name]
 
 
 def write_examples(folder: pathlib.Path, kind: str) -> str:
