@@ -50,6 +50,11 @@ def write_records(folder: pathlib.Path, counts: list[int], compress: bool = Fals
     return paths
 
 
+def parse_records(*paths: str) -> dict[str, tf.Tensor]:
+    """Returns the features of all records, in order."""
+    return record_codec.parse(tf.constant([each for path in paths for each in record_reader.read_file(path)]), UNMASKED)
+
+
 def masking(whole_words: bool = False) -> DynamicMasking:
     return DynamicMasking(VOCAB, LIMIT, 0.3, whole_words)
 
@@ -133,8 +138,7 @@ def test_every_epoch_and_every_seed_has_an_order_of_its_own(tmp_path):
 def test_dynamic_masks_are_those_of_masked_records(tmp_path, whole_words):
     """Compares no distributions: tests/data_gen/rules/test_masking_parity.py does."""
     paths = write_records(tmp_path, [400])
-    plain = record_codec.parse(tf.constant(list(record_reader.read_file(paths[0]))), UNMASKED)
-    plain = {name: value.numpy() for name, value in plain.items()}
+    plain = {name: value.numpy() for name, value in parse_records(*paths).items()}
     batch = next(RecordSource(paths, UNMASKED, masking(whole_words)).evaluation_batches(400).as_numpy_iterator())
     ids, positions = plain["input_ids"], batch["masked_lm_positions"]
     is_text = ~np.isin(ids, [VOCAB["[PAD]"], VOCAB["[CLS]"], VOCAB["[SEP]"]])
@@ -197,9 +201,7 @@ def test_evaluation_has_each_record_once_and_hides_the_same_tokens_each_time(tmp
     )
     assert len(masked) == len(plain) == 3
     ids = np.concatenate([batch["input_ids"] for batch in plain])
-    records = record_codec.parse(
-        tf.constant([record for path in paths for record in record_reader.read_file(path)]), UNMASKED
-    )
+    records = parse_records(*paths)
     np.testing.assert_array_equal(ids[:10], records["input_ids"])
     assert not ids[10:].any()  # padding of the last batch
     # The masks are those of seed 0 and epoch 0, also in later releases.

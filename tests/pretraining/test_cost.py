@@ -28,7 +28,7 @@ def measure_activations(config, dtype, rematerialize):
     specs = feature_specs(BATCH, LENGTH, PREDICTIONS)
     forward = set()
 
-    @tf.function
+    @tf.function(autograph=False)
     def gradients(features):
         with tf.GradientTape() as tape, dropout_seed(tf.constant([1, 2])):
             outputs = call({name: features[name] for name in model.input}, training=True)

@@ -44,6 +44,7 @@ def test_masked_lm_losses_hits_and_gradients_are_those_of_their_definitions(form
     assert np.isnan(compute(labels)[0][1].numpy()).tolist() == [True, True, False]
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_losses_are_those_of_the_reference_and_records_of_zeros_count_for_nothing(tiny_config, record_files):
     pretrainer = pretrainer_for(tiny_config)
     batch = next(batches_for(pretrainer, record_files))

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gzip
 import json
 import math
 import os
@@ -170,14 +171,13 @@ def test_system_errors_are_explained(number, verb):
 
 
 def test_gzip_and_shard_size_change_the_files_and_not_the_records(corpus, tmp_path):
-    settings = {"plain": {}, "zipped": {"gzip": True}, "sized": {"shard_size_mb": 1}}
+    settings = {"plain": {}, "zipped": {"gzip": True, "shard_size_mb": 1}}
     for name, changes in settings.items():
         make_records(corpus, tmp_path / name, num_shards=1, dupe_factor=3, **changes)
-    plain, zipped, sized = (parse_records(tmp_path / name) for name in settings)
+    plain, zipped = (parse_records(tmp_path / name) for name in settings)
     for name, values in plain.items():
         np.testing.assert_array_equal(zipped[name], values)
-        np.testing.assert_array_equal(sized[name], values)
-    sizes = [path.stat().st_size for path in (tmp_path / "sized").glob("*.tfrecord")]
+    sizes = [len(gzip.decompress(path.read_bytes())) for path in (tmp_path / "zipped").glob("*.tfrecord")]
     assert len(sizes) > 1
     assert all(0.5e6 < size < 2e6 for size in sizes)
 

@@ -154,11 +154,11 @@ def test_loops_calls_and_choices_on_variables_become_functions_of_their_values()
     graph = stateful.get_concrete_function(tf.TensorSpec([])).graph
     names = [variable.handle.ref() for variable in (first, second)]
     order = [names.index(handle.ref()) for handle, _ in graph.captures]
+    pure = tf.function(lambda *tensors: replay_without_variables(graph, tensors[:1], tensors[1:]), autograph=False)
     for x in (1.0, 0.01):
         first.assign(2.0)
         second.assign([1.0, 2.0])
         values = [first.read_value(), second.read_value()]
-        pure = tf.function(lambda *tensors: replay_without_variables(graph, tensors[:1], tensors[1:]))
         result, *after = pure(tf.constant(x), *(values[place] for place in order))
         np.testing.assert_allclose(result, stateful(tf.constant(x)))
         for place, value in zip(order, after, strict=True):
