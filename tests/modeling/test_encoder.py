@@ -90,15 +90,21 @@ def test_segments_of_more_than_two_types_have_vectors_of_their_own():
     np.testing.assert_allclose(layer(ids), np.asarray(layer.embeddings)[ids])
 
 
-@pytest.mark.parametrize(("pooling", "layers"), [
-    ("mean", [-1]), ("mean", [1, -2]), ("max", [-1]), ("max", [3, -3]), ("cls", [2, 1]), ("pooled", [-1]),
-])  # fmt: skip
-def test_vectors_are_pooled_over_the_tokens_of_the_chosen_blocks(pooling: str, layers: list[int], tiny_config):
+@pytest.fixture(scope="module")
+def three_blocks(tiny_config: BertConfig):
+    """An encoder, a batch whose last row is padding, and the outputs."""
     config = dataclasses.replace(tiny_config, num_hidden_layers=3)
     encoder = randomize_weights(build_encoder(config, return_all_layers=True), 0)
     batch = inputs_of_encoder(random_batch(config, 0))
-    batch["input_mask"][2] = 0  # a row of padding
-    outputs = {name: keras.tree.map_structure(np.asarray, each) for name, each in encoder(batch).items()}
+    batch["input_mask"][2] = 0
+    return encoder, batch, keras.tree.map_structure(np.asarray, encoder(batch))
+
+
+@pytest.mark.parametrize(("pooling", "layers"), [
+    ("mean", [-1]), ("mean", [1, -2]), ("max", [-1]), ("max", [3, -3]), ("cls", [2, 1]), ("pooled", [-1]),
+])  # fmt: skip
+def test_vectors_are_pooled_over_the_tokens_of_the_chosen_blocks(pooling: str, layers: list[int], three_blocks):
+    encoder, batch, outputs = three_blocks
     values = np.concatenate([outputs["encoder_outputs"][number - (number > 0)] for number in layers], axis=-1)
     expected = {
         "mean": [row[mask > 0].mean(axis=0) for row, mask in zip(values[:2], batch["input_mask"], strict=False)],

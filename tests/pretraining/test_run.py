@@ -55,6 +55,7 @@ def test_init_checkpoint_gives_weights_and_starts_at_step_zero(make_options, sha
     assert runs.log_values(tmp_path / "run", "step") == [1]
 
 
+@pytest.mark.usefixtures("without_model")
 def test_init_checkpoint_has_the_vocabulary_of_the_records(set_up_run, record_files, vocab_file, shared_run, tmp_path):
     initial = shutil.copytree(shared_run, tmp_path / "initial")
     changes = {"init_checkpoint": str(initial)}
@@ -71,6 +72,7 @@ def test_init_checkpoint_has_the_vocabulary_of_the_records(set_up_run, record_fi
     assert_refused(casing, set_up_run, do_lower_case=True, **changes)
 
 
+@pytest.mark.usefixtures("without_model")
 def test_init_checkpoint_of_another_library_fits_the_run(set_up_run, vocab_file, tiny_config, tmp_path, capsys):
     exact = dataclasses.replace(tiny_config, hidden_act="gelu_exact")
     hugging_face.write(sample(exact), str(tmp_path / "theirs"))
@@ -92,6 +94,7 @@ def test_weights_of_another_size_are_refused_by_name(make_options, shared_run):
     assert re.search("layer_2_attention_query.* is missing", message)
 
 
+@pytest.mark.usefixtures("without_model")
 def test_a_vocabulary_that_is_missing_or_small_is_reported_or_decides_the_size(set_up_run, vocab_file, capsys):
     def warnings(**changes):
         parts = set_up_run(config=tiny_config(vocab_size=100), **changes)
@@ -210,6 +213,7 @@ def test_damaged_records_and_bad_values_are_named(make_options, record_files, tm
         assert_refused(damage, pretrain, make_options(**changes))
 
 
+@pytest.mark.usefixtures("without_model")
 def test_empty_files_are_left_out(set_up_run, record_files, tmp_path, capsys):
     empty = write_text(tmp_path / "empty.tfrecord", "")
     set_up_run(input_file=[*record_files, empty])
@@ -218,7 +222,7 @@ def test_empty_files_are_left_out(set_up_run, record_files, tmp_path, capsys):
 
 
 @pytest.fixture
-def casing(set_up_run, vocab_file):
+def casing(without_model, set_up_run, vocab_file):
     """Sets up a run with a vocabulary, and returns the settings of its tokenizer, which run.json has too."""
 
     def get_casing(**changes):

@@ -23,9 +23,9 @@ def test_twenty_steps_reproduce_the_stored_losses_and_change_every_variable(tiny
     pretrainer = runs.pretrainer_for(tiny_config)
     batches = runs.batches_for(pretrainer, record_files)
     trace, weights = [], []
-    for _ in range(20):
+    for step in range(20):
         trace.append(compute_pretraining_metrics(pretrainer.train(batches, 1))["loss"])
-        weights.append(list_weights(pretrainer.model))
+        weights += [list_weights(pretrainer.model)] if step < 2 else []
     assert trace == pytest.approx(json.loads(GOLDEN_TRACE.read_text()), rel=1e-3)
     assert trace[-1] < trace[0]
     assert not [path for path, value in weights[1].items() if np.array_equal(value, weights[0][path])]

@@ -79,7 +79,7 @@ def test_every_assigned_code_point_is_cut_exactly(casing, codes):
 @with_code_points
 @pytest.mark.parametrize("casing", [UNCASED, pytest.param(ACCENTED, marks=pytest.mark.slow)])
 def test_capital_sigma_is_lowered_by_its_neighbours_beside_every_code_point(casing, codes):
-    assert_exact(alphabet(casing), [CONTEXTS_OF_SIGMA.format(chr(code)) for code in codes])
+    assert_exact(alphabet(casing), format_contexts(codes, CONTEXTS_OF_SIGMA))
 
 
 @with_code_points
