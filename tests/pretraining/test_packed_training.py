@@ -4,8 +4,9 @@ import random
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from official_bert.data import record_schema
+from official_bert.data import record_codec, record_reader, record_schema
 from official_bert.data.packing import Packing
 from official_bert.optimization.distribution import get_strategy
 from official_bert.pretraining.run import pretrain
@@ -40,12 +41,15 @@ def after_ten_steps(config, record_files, packing=None, device="one_device", **s
     return runs.steps_and_weights(pretrainer, record_files, BATCH, schema=SCHEMA, packing=packing)
 
 
-def test_packed_rows_have_the_losses_and_gradients_of_their_records(record_files):
+def test_packed_rows_have_the_losses_and_gradients_of_their_records(tmp_path):
     config = runs.disable_dropout(ONE_BLOCK)
     unpacked, packed = (runs.pretrainer_for(config, packed=flag) for flag in (False, True))
     for variable in (*unpacked.model.variables, *packed.model.variables):
         variable.assign(5.0 * variable)  # so that the losses depend on the attention
-    batch = next(runs.batches_for(unpacked, record_files, BATCH, SCHEMA))
+    rng = random.Random(0)
+    records = [runs.random_record(rng, LENGTH, PREDICTIONS) for _ in range(BATCH)]
+    record_files = [runs.write_records(tmp_path / "batch.tfrecord", records, SCHEMA)]
+    batch = record_codec.parse(tf.constant(list(record_reader.read_file(record_files[0]))), SCHEMA)
     expected, evaluated = (each._sums(batch, training=False) for each in (unpacked, packed))
     for name, value in expected.items():
         np.testing.assert_allclose(evaluated[name], value, rtol=1e-5, err_msg=name)

@@ -91,7 +91,7 @@ def test_keras_constructors_reject_a_casing_that_contradicts_the_vocabulary(word
 
 def test_keras_models_accept_a_contradicting_casing_that_a_file_states(tmp_path):
     vocab = "\n".join([*SPECIAL_TOKENS, "The", "And"]) + "\n"
-    model = official_bert.TextEncoder(tiny_config(vocab_size=7), vocab, do_lower_case=UNCASED)
+    model = official_bert.TextEncoder(tiny_config(vocab_size=7, num_hidden_layers=1), vocab, do_lower_case=UNCASED)
     assert Preprocessor.from_config(model.preprocessor.get_config()).get_config()["do_lower_case"] is True
     model.save(str(tmp_path / "model.keras"))
     model.save_checkpoint(str(tmp_path / "model"))
