@@ -3,7 +3,6 @@ import functools
 import gzip
 import json
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -31,18 +30,15 @@ LOADED = functools.cache(lambda: Loaded(build_encoder(CONFIG, seed=0), CONFIG, F
 TEXTS = ("the cat sat on the mat", "", "Unaffable cats, sunning .", "dog ||| the cat", "ran " * 40)
 
 
-COMPILE = features_module._compile_encoder
-compile_layers = functools.cache(lambda layers: COMPILE(LOADED(), layers))
+compile_encoder = functools.cache(features_module._compile_encoder)
 
 
 @pytest.fixture(autouse=True)
 def compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiles each choice of layers once. Compiling takes most of the time of a test."""
-
-    def compile_encoder(loaded: Loaded, layers: Sequence[int]) -> Any:
-        return compile_layers(tuple(layers)) if loaded is LOADED() else COMPILE(loaded, layers)
-
-    monkeypatch.setattr(features_module, "_compile_encoder", compile_encoder)
+    monkeypatch.setattr(
+        features_module, "_compile_encoder", lambda loaded, layers: compile_encoder(loaded, tuple(layers))
+    )
 
 
 @functools.cache

@@ -3,12 +3,10 @@
 import pathlib
 import random
 import shutil
-from unittest import mock
 
 import pytest
 
 from official_bert.optimization.distribution import get_strategy
-from official_bert.pretraining import run
 from official_bert.pretraining.run import pretrain, set_up
 from tests.make import tiny_config, write_text
 from tests.pretraining.pretraining_runs import options_for, random_record, write_records
@@ -47,12 +45,6 @@ def make_options(record_files, config_file, tmp_path):
 def eager_steps(monkeypatch):
     """Takes steps without a graph, which saves time if they are few."""
     monkeypatch.setattr("tensorflow.function", lambda function, **_: function)
-
-
-@pytest.fixture
-def without_model(monkeypatch):
-    """Sets up runs without their model, which takes most of the time."""
-    monkeypatch.setattr(run, "Pretrainer", mock.MagicMock())
 
 
 @pytest.fixture

@@ -46,8 +46,7 @@ def test_packed_rows_have_the_losses_and_gradients_of_their_records(tmp_path):
     unpacked, packed = (runs.pretrainer_for(config, packed=flag) for flag in (False, True))
     for variable in (*unpacked.model.variables, *packed.model.variables):
         variable.assign(5.0 * variable)  # so that the losses depend on the attention
-    rng = random.Random(0)
-    records = [runs.random_record(rng, LENGTH, PREDICTIONS) for _ in range(BATCH)]
+    records = [runs.random_record(random.Random(seed), LENGTH, PREDICTIONS) for seed in range(BATCH)]
     record_files = [runs.write_records(tmp_path / "batch.tfrecord", records, SCHEMA)]
     batch = record_codec.parse(tf.constant(list(record_reader.read_file(record_files[0]))), SCHEMA)
     expected, evaluated = (each._sums(batch, training=False) for each in (unpacked, packed))

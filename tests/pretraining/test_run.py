@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,6 +31,13 @@ CASED = [*WORDS[:-2], "Anna", "Berlin"]
 SECOND = {"phase2_num_train_steps": 3, "phase2_input_file": ["x"]}
 
 
+@pytest.fixture
+def set_up_run(set_up_run, monkeypatch):
+    """Sets up runs without their model, which takes most of the time."""
+    monkeypatch.setattr(run, "Pretrainer", mock.MagicMock())
+    return set_up_run
+
+
 def test_a_learning_rate_that_never_reaches_its_peak_is_reported(make_options, capsys):
     second = {**SECOND, "phase2_learning_rate": 0.1, "phase2_num_warmup_steps": 4}
     for changes, expected in (
@@ -42,8 +50,7 @@ def test_a_learning_rate_that_never_reaches_its_peak_is_reported(make_options, c
         assert re.fullmatch(expected, capsys.readouterr().out)
 
 
-@pytest.mark.usefixtures("eager_steps")
-def test_init_checkpoint_gives_weights_and_starts_at_step_zero(make_options, shared_run, tmp_path, capsys):
+def test_init_checkpoint_gives_weights_and_starts_at_step_zero(make_options, shared_run, tmp_path, capsys, eager_steps):
     pretrain(make_options(init_checkpoint=str(shared_run), num_train_steps=1, learning_rate=1e-9))
     output = capsys.readouterr().out
     assert "  loaded   layer_0_attention_query/kernel\n" in output
@@ -55,7 +62,6 @@ def test_init_checkpoint_gives_weights_and_starts_at_step_zero(make_options, sha
     assert runs.log_values(tmp_path / "run", "step") == [1]
 
 
-@pytest.mark.usefixtures("without_model")
 def test_init_checkpoint_has_the_vocabulary_of_the_records(set_up_run, record_files, vocab_file, shared_run, tmp_path):
     initial = shutil.copytree(shared_run, tmp_path / "initial")
     changes = {"init_checkpoint": str(initial)}
@@ -72,7 +78,6 @@ def test_init_checkpoint_has_the_vocabulary_of_the_records(set_up_run, record_fi
     assert_refused(casing, set_up_run, do_lower_case=True, **changes)
 
 
-@pytest.mark.usefixtures("without_model")
 def test_init_checkpoint_of_another_library_fits_the_run(set_up_run, vocab_file, tiny_config, tmp_path, capsys):
     exact = dataclasses.replace(tiny_config, hidden_act="gelu_exact")
     hugging_face.write(sample(exact), str(tmp_path / "theirs"))
@@ -94,7 +99,6 @@ def test_weights_of_another_size_are_refused_by_name(make_options, shared_run):
     assert re.search("layer_2_attention_query.* is missing", message)
 
 
-@pytest.mark.usefixtures("without_model")
 def test_a_vocabulary_that_is_missing_or_small_is_reported_or_decides_the_size(set_up_run, vocab_file, capsys):
     def warnings(**changes):
         parts = set_up_run(config=tiny_config(vocab_size=100), **changes)
@@ -213,7 +217,6 @@ def test_damaged_records_and_bad_values_are_named(make_options, record_files, tm
         assert_refused(damage, pretrain, make_options(**changes))
 
 
-@pytest.mark.usefixtures("without_model")
 def test_empty_files_are_left_out(set_up_run, record_files, tmp_path, capsys):
     empty = write_text(tmp_path / "empty.tfrecord", "")
     set_up_run(input_file=[*record_files, empty])
@@ -222,7 +225,7 @@ def test_empty_files_are_left_out(set_up_run, record_files, tmp_path, capsys):
 
 
 @pytest.fixture
-def casing(without_model, set_up_run, vocab_file):
+def casing(set_up_run, vocab_file):
     """Sets up a run with a vocabulary, and returns the settings of its tokenizer, which run.json has too."""
 
     def get_casing(**changes):
@@ -261,7 +264,8 @@ def test_the_manifest_or_else_the_vocabulary_decides_the_casing(casing, record_f
     assert "tokenizer_config.json is replaced, because it contradicts the records' manifest" in capsys.readouterr().out
 
 
-def test_the_optimizer_s_flags_reach_the_optimizer(set_up_run):
+def test_the_optimizer_s_flags_reach_the_optimizer(set_up_run, monkeypatch):
+    monkeypatch.setattr(run, "Pretrainer", Pretrainer)
     flags = {"weight_decay": 0.2, "adam_beta1": 0.8, "max_grad_norm": 0, "optimizer": "lamb"}
     parts = set_up_run(**flags)
     optimizer = parts.pretrainer.optimizer

@@ -31,8 +31,7 @@ def test_twenty_steps_reproduce_the_stored_losses_and_change_every_variable(tiny
     assert not [path for path, value in weights[1].items() if np.array_equal(value, weights[0][path])]
 
 
-@pytest.mark.usefixtures("eager_steps")
-def test_without_next_sentences_only_the_pooler_and_its_head_are_frozen(record_files):
+def test_without_next_sentences_only_the_pooler_and_its_head_are_frozen(record_files, eager_steps):
     pretrainer = runs.pretrainer_for(ONE_BLOCK, next_sentence=False, optimizer_settings={"weight_decay_rate": 0.5})
     before = list_weights(pretrainer.model)
     pretrainer.train(runs.batches_for(pretrainer, record_files), 2)  # the first has a learning rate of 0
@@ -162,8 +161,7 @@ def test_the_whole_step_compiles_in_half_precision(tiny_config, record_files):
     assert losses[1] == pytest.approx(losses[0], rel=1e-2)
 
 
-@pytest.mark.usefixtures("eager_steps")
-def test_steps_that_are_not_finite_are_skipped_if_asked(record_files):
+def test_steps_that_are_not_finite_are_skipped_if_asked(record_files, eager_steps):
     pretrainer = runs.pretrainer_for(ONE_BLOCK, skip_nonfinite=True)
     batches = runs.batches_for(pretrainer, record_files)
     pretrainer.train(batches, 2)

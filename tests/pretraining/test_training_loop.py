@@ -24,8 +24,7 @@ from tests.make import assert_refused, refusal
 from tests.pretraining.pretraining_runs import SCHEMA, log_values, pretrain_command
 
 
-@pytest.mark.usefixtures("eager_steps")
-def test_a_run_leaves_everything_behind_that_it_promises(make_options, vocab_file, tmp_path):
+def test_a_run_leaves_everything_behind_that_it_promises(make_options, vocab_file, tmp_path, eager_steps):
     folder, steps = tmp_path / "run", {"num_train_steps": 5, "save_checkpoints_steps": 3, "keep_checkpoint_max": 1}
     assert pretrain(make_options(do_eval=True, eval_batch_size=40, vocab_file=vocab_file, **steps)) == 0
     assert {path.name for path in folder.iterdir()} == set(

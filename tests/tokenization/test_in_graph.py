@@ -116,9 +116,7 @@ def test_any_texts_and_bytes_are_cut_exactly(texts, casing):
     assert_exact(alphabet(casing), texts)
 
 
-@functools.cache
-def odd_pair() -> types.SimpleNamespace:
-    return make_pair(odd_tokenizer(CASED))
+odd_pair = functools.cache(lambda: make_pair(odd_tokenizer(CASED)))
 
 
 @given(ODD_TEXTS)

@@ -21,7 +21,7 @@ BOTH = pytest.mark.parametrize("algorithm", ["fast", "reference"])
 @BOTH
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_records_obey_the_rules(algorithm, whole_words, corpus, tmp_path):
-    flags = {"algorithm": algorithm, "num_shards": 1, "do_whole_word_mask": whole_words}
+    flags = {"algorithm": algorithm, "num_shards": 1, "dupe_factor": 1, "do_whole_word_mask": whole_words}
     summary = make_records(corpus, tmp_path, **flags)
     found = verify(VerificationOptions(manifest=str(tmp_path / "out.manifest.json"), vocab_file=corpus[1]))
     assert (found.problems, found.records) == ([], summary["instances"])
