@@ -17,7 +17,9 @@ def pause_collection(monkeypatch: pytest.MonkeyPatch) -> None:
 def untraced_predictions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Computes the predictions of fast tests without a graph. Tracing it takes longer than a few predictions.
 
-    Fast tests elsewhere, such as tests/test_every_interface.py, trace models of every kind.
+    Fast tests elsewhere, such as tests/test_every_interface.py, trace models of every kind. Tests of quantize() check
+    that layers are traced again.
     """
-    if not any(map(request.node.get_closest_marker, ("slow", "two_devices"))):
+    is_traced = any(map(request.node.get_closest_marker, ("slow", "two_devices")))
+    if not is_traced and "pause_collection" not in request.fixturenames:
         monkeypatch.setattr(KerasRunner, "_traced_forward", KerasRunner._forward_on_all_replicas)

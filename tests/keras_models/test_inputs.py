@@ -160,7 +160,7 @@ def test_wrong_numbers_and_labels_of_a_data_set_are_named():
     assert_refused("class_weight is for models with one label", several.fit, data, class_weight={"a": 2.0})
 
 
-def test_labels_of_ids_are_checked(classifier):
+def test_labels_of_ids_are_checked(classifier, traced_classifier):
     ids = {name: values.numpy() for name, values in classifier.preprocessor(TEXTS[:4]).items()}
     for message, y in (
         ("a label is 7; expected a number from 0 to 1", np.array([0, 1, 7, 1])),
@@ -169,7 +169,9 @@ def test_labels_of_ids_are_checked(classifier):
     ):  # fmt: skip
         for learn in (classifier.fit, classifier.evaluate):
             assert_refused(f"^{message}", learn, ids, y)
-    assert_refused("^a label is 7; .* from 0 to 1$", classifier.fit, slices((ids, [0, 1, 7, 1])).batch(2))
+    assert_refused(
+        "^a label is 7; .* from 0 to 1$", traced_classifier.fit, slices((ids, [0, 1, 7, 1], [1.0] * 4)).batch(2)
+    )
     wrong = {**ids, "input_ids": ids["input_ids"] + len(WORDS)}
     assert_refused(f"^x contains the id .*; expected numbers from 0 to {len(WORDS) - 1}$", classifier.predict, wrong)
     figures = [classifier.evaluate(ids, y, verbose=0) for y in (["bad", "good"] * 2, np.array([0, 1, 0, 1]))]
