@@ -9,9 +9,9 @@ from tests.golden import make_answers_and_losses
 from tests.golden.comparison import assert_alike, golden
 from tests.golden.make_answers_and_losses import MODELS, RUNS
 
-# Models trained by the fast tests, each in one of the two ways. The slow tests train all of them in both ways.
-FIT_FAST = ("classifier", "encoder")
-COMMAND_FAST = ("squad_v2",)
+# Models trained by the fast tests. The slow tests train all of them.
+FIT_FAST = ("classifier", "answerer", "encoder")
+COMMAND_FAST = ("classification", "squad_v2")
 # Export outputs that `predict` also returns, by class.
 OUTPUTS = {"TextClassifier": "probabilities", "TextRegressor": "value", "MultipleChoice": "probabilities"}
 
