@@ -10,6 +10,8 @@ from official_bert.utils.command_line import Command
 from tests.conftest import slow_after
 from tests.make import refusal, tiny_config, write_text, write_vocab
 
+pytestmark = pytest.mark.usefixtures("without_training")
+
 
 def run(command: Command, folder: pathlib.Path, flags: str) -> pathlib.Path:
     """Runs a command with a new model in a folder, and returns its output folder."""
@@ -27,7 +29,6 @@ def write_mrpc(folder: pathlib.Path, *splits: str) -> None:
         write_text(folder / f"{split}.tsv", header + "1\t1\t2\tthe cat\ta dog\n0\t3\t4\tthe sun\ta mat\n")
 
 
-@pytest.mark.usefixtures("without_training")
 def test_run_classifier_writes_the_originals_files(tmp_path: pathlib.Path):
     write_mrpc(tmp_path, "train", "dev", "test")
     flags = f"--task_name=MRPC --data_dir={tmp_path} --do_train=true --do_eval=true --do_predict=true"
@@ -49,7 +50,6 @@ def test_a_missing_test_file_is_found_before_the_training(tmp_path: pathlib.Path
     assert not (tmp_path / "out" / "task.json").exists()
 
 
-@pytest.mark.usefixtures("without_training")
 @pytest.mark.parametrize("version_2", slow_after(1, [True, False]))
 def test_run_squad_writes_the_originals_files(tmp_path: pathlib.Path, version_2: bool):
     questions = [{"id": "a", "question": "who", "answers": [{"text": "the cat", "answer_start": 0}]}]

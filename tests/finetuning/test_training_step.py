@@ -1,7 +1,5 @@
 """The fine-tuning step with micro-batches, rematerialized blocks, loss scaling, any Keras optimizer, and vectors."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -160,10 +158,10 @@ def gradients_of_step(head: VectorSpec, micro_batches: int, dropout: float = 0.0
     share = make_loss_share(create_model(head).loss())
     step = TrainingStep(learner, keras.optimizers.SGD(1.0), share, seed=3, micro_batches=micro_batches)
     before = learner.get_weights()
-    run = functools.partial(tf.distribute.get_strategy().run, step)
+    run = tf.distribute.get_strategy().run
     if micro_batches > 1:  # otherwise tracing a graph takes longer than the step
         run = tf.function(run, autograph=False)
-    loss = float(run(make_batch(VECTORS, 2 if head.objective == "cosine" else 3))[0])
+    loss = float(run(step, make_batch(VECTORS, 2 if head.objective == "cosine" else 3))[0])
     gradients = [one - other for one, other in zip(before, learner.get_weights(), strict=True)]
     learner.set_weights(before)
     return loss, gradients, learner

@@ -20,6 +20,5 @@ def untraced_predictions(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     Fast tests elsewhere, such as tests/test_every_interface.py, trace models of every kind. Tests of quantize() check
     that layers are traced again.
     """
-    is_traced = any(map(request.node.get_closest_marker, ("slow", "two_devices")))
-    if not is_traced and "pause_collection" not in request.fixturenames:
+    if not {"slow", "two_devices", "pause_collection"} & {*request.node.keywords, *request.fixturenames}:
         monkeypatch.setattr(KerasRunner, "_traced_forward", KerasRunner._forward_on_all_replicas)

@@ -35,7 +35,6 @@ def test_a_data_set_of_ids_trains_as_well():
     for values in (next(iter(ids))[0], model.preprocessor(tf.constant(TEXTS))):
         found = tf.boolean_mask(values["input_ids"], values["input_mask"] > 0)
         np.testing.assert_array_equal(found, features.input_ids)
-    model.backbone.run_eagerly = True
     vectors = model.backbone.predict(ids.map(lambda inputs, label: inputs), verbose=0)["pooled_output"]
     np.testing.assert_allclose(vectors, model.backbone(model.preprocessor(TEXTS))["pooled_output"], atol=1e-6)
     weights = {"good": 3.0, 0: 0.0}
@@ -129,7 +128,7 @@ def test_a_data_set_that_does_not_fit_is_named(data, message: str, classifier):
 
 
 @pytest.fixture(scope="module")
-def traced_classifier() -> official_bert.TextClassifier:
+def traced() -> official_bert.TextClassifier:
     return build(run_eagerly=False)
 
 
@@ -140,10 +139,8 @@ def traced_classifier() -> official_bert.TextClassifier:
     ([0, 1, 1, 0], 1e39, r"sample_weight\[1\] is 1e\+39; .*, at most 1e\+18"),
     ([[1, 0], [1, 0], [1, 0], [1, 7]], 1.0, r"y\[1\] is"),
 ])  # fmt: skip
-def test_wrong_labels_and_weights_of_a_later_batch_are_named_in_one_line(
-    y, weight: float, message: str, traced_classifier, classifier
-):
-    for learn in (traced_classifier.fit, traced_classifier.evaluate, classifier.fit):
+def test_wrong_labels_and_weights_of_a_later_batch_are_named_in_one_line(y, weight, message, traced, classifier):
+    for learn in (traced.fit, traced.evaluate, classifier.fit):
         data = slices((TEXTS[:4], y, np.array([1.0, 1.0, 1.0, weight]))).batch(2)
         assert_refused(rf"\Ain batch 1 of the data set, {message}.*\Z", learn, data, verbose=0)
 
@@ -160,7 +157,7 @@ def test_wrong_numbers_and_labels_of_a_data_set_are_named():
     assert_refused("class_weight is for models with one label", several.fit, data, class_weight={"a": 2.0})
 
 
-def test_labels_of_ids_are_checked(classifier, traced_classifier):
+def test_labels_of_ids_are_checked(classifier, traced):
     ids = {name: values.numpy() for name, values in classifier.preprocessor(TEXTS[:4]).items()}
     for message, y in (
         ("a label is 7; expected a number from 0 to 1", np.array([0, 1, 7, 1])),
@@ -169,9 +166,7 @@ def test_labels_of_ids_are_checked(classifier, traced_classifier):
     ):  # fmt: skip
         for learn in (classifier.fit, classifier.evaluate):
             assert_refused(f"^{message}", learn, ids, y)
-    assert_refused(
-        "^a label is 7; .* from 0 to 1$", traced_classifier.fit, slices((ids, [0, 1, 7, 1], [1.0] * 4)).batch(2)
-    )
+    assert_refused("^a label is 7; .* from 0 to 1$", traced.fit, slices((ids, [0, 1, 7, 1], [1.0] * 4)).batch(2))
     wrong = {**ids, "input_ids": ids["input_ids"] + len(WORDS)}
     assert_refused(f"^x contains the id .*; expected numbers from 0 to {len(WORDS) - 1}$", classifier.predict, wrong)
     figures = [classifier.evaluate(ids, y, verbose=0) for y in (["bad", "good"] * 2, np.array([0, 1, 0, 1]))]

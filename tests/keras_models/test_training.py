@@ -245,11 +245,6 @@ def test_the_best_epoch_has_the_highest_score_or_the_lowest_error(metric: str, k
     assert model.get_weights() == [[[kept]]]
 
 
-def test_the_best_epoch_is_also_selected_on_texts_that_are_split_off():
-    settings = {"validation_split": 0.5, "metric_for_best_model": "roc_auc", "verbose": 0}
-    assert "val_roc_auc" in build(run_eagerly=True).fit(TEXTS[:8], LABELS[:8], **settings).history
-
-
 def test_a_score_that_cannot_select_the_best_epoch_is_refused(unchanged):
     message = refusal(unchanged.fit, TEXTS, LABELS, validation_data=(TEXTS, LABELS), metric_for_best_model="f1")
     assert "'f1'" in message
@@ -354,4 +349,5 @@ def test_notes_on_the_texts_are_printed_unless_verbose_is_0(name: str, settings,
     assert f"{note}40 of 40 texts" in told
     assert "warning: all 40 answers" in told
     model.predict(["the dog"] * 9)
+    build_text_model("TextEncoder").predict(["the cat"] * 33)
     assert capfd.readouterr().out == ""
