@@ -74,7 +74,7 @@ class Options(ValidatedOptions, AdamOptions, DeviceOptions):
     balanced_sampling: bool = _training(
         False,
         "Whether each epoch has equally many examples of each class. Examples of rare classes occur several times. An "
-        "alternative to --class_weights.",
+        "alternative to --class_weights; the two cannot be combined.",
     )
     freeze: list[str] = _training(
         [],
@@ -176,6 +176,11 @@ class Options(ValidatedOptions, AdamOptions, DeviceOptions):
         if self.makes_decisions and not self.do_eval:
             raise UserError(
                 "--calibrate, --thresholds and --min_confidence need --do_eval, because they use the evaluation data"
+            )
+        if self.balanced_sampling and self.class_weights:
+            raise UserError(
+                f"--class_weights is {','.join(self.class_weights)}, and --balanced_sampling is set. Together they would "
+                "correct the imbalance of the classes twice; remove one of them."
             )
         if self.thresholds is not None:
             parse_measure(self.thresholds, "--thresholds")

@@ -227,6 +227,7 @@ def mark_one_row_with_both_labels(options):
     ({"freeze": ["nothing"]}, "'nothing' matches no whole layer name"),
     ({"min_confidence": 0.5, "label_kind": "multi_label"}, "--min_confidence requires a task with one label per text"),
     ({"calibrate": True, "eval_file": None}, "need evaluation data, and table has none; a table needs --eval_file"),
+    ({"balanced_sampling": True, "class_weights": ["1", "5"]}, "--class_weights is 1,5, and --balanced_sampling"),
     ({"balanced_sampling": True, "label_kind": "multi_label"}, "--balanced_sampling needs a classification task"),
 ])  # fmt: skip
 def test_what_cannot_be_is_said(options, changes, message):
