@@ -179,8 +179,8 @@ class Options(ValidatedOptions, AdamOptions, DeviceOptions):
             )
         if self.balanced_sampling and self.class_weights:
             raise UserError(
-                f"--class_weights is {','.join(self.class_weights)}, and --balanced_sampling is set. Together they would "
-                "correct the imbalance of the classes twice; remove one of them."
+                f"--class_weights is {','.join(self.class_weights)}, and --balanced_sampling is set. Together they "
+                "would correct the imbalance of the classes twice; remove one of them."
             )
         if self.thresholds is not None:
             parse_measure(self.thresholds, "--thresholds")
