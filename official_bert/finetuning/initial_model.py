@@ -17,6 +17,7 @@ from official_bert.checkpoints.checkpoint import (
 from official_bert.checkpoints.loading import assign_weights, open_model
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
+from official_bert.kinds.class_labels import UNKNOWN_LABELS
 from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -136,9 +137,12 @@ def select_checkpoint_weights(
     if bias is None:
         return weights, None
     number, labels = len(weights[bias]), head.labels
-    described = f"the checkpoint's classifier has {number} classes" + (f" ({', '.join(own)})" if own else "")
+    described = f"the checkpoint's classifier has {number} class{'' if number == 1 else 'es'}"
+    described += f" ({', '.join(own)})" if own else ""
     if initial.kind not in (None, head.kind):
         problem = f"it is for {str(initial.kind).replace('_', ' ')}"
+    elif labels == UNKNOWN_LABELS:
+        problem = "the model has no labels yet (pass labels=[...] in the order of these classes)"
     elif number != len(labels or "1") or (own and labels and sorted(own) != sorted(labels)):
         problem = f"the model has {', '.join(labels)}" if labels else "the model predicts one number"
     elif own and labels:

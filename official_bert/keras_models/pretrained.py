@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from official_bert.checkpoints.checkpoint import POOLER, LoadedModel, LoadOverrides
+from official_bert.checkpoints.checkpoint import POOLER, TASK_HEADS, LoadedModel, LoadOverrides
+from official_bert.checkpoints.formats.finetuned import get_head_kind
 from official_bert.checkpoints.loading import assign_weights
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.finetuning.initial_model import (
@@ -29,11 +30,14 @@ def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any
     if spec is not None:
         settings = {"max_seq_length": spec["max_seq_length"], **model_class._get_settings(spec), **settings}
     elif initial.task is None:
-        labels = {"labels": initial.labels} if initial.labels else {}
+        kinds = {get_head_kind(initial, part) for part in initial.parts if part in TASK_HEADS}
+        labels = {"labels": list(initial.labels)} if initial.labels and kinds & {*model_class.kinds} else {}
         settings = {**model_class._get_settings({"kind": initial.kind, **labels}), **settings}
     model = model_class(initial.config, initial.require_vocab(), do_lower_case=initial.casing, **settings)
     weights = select_head_weights(initial, model.head)
+    inherited = [name for name in ("labels", "multi_label") if name not in explicit and settings.get(name)]
     notes = (*initial.notes, *list_origin_notes(initial, has_head=weights is not None))
+    notes += tuple(f"{name}={settings[name]} is taken from the checkpoint" for name in inherited)
     if weights is not None:
         assign_weights(model, weights)
         model._take_decisions(initial.task or {}, explicit)

@@ -54,8 +54,8 @@ class TextModel(FittingModel):
             vocab_file: Path of a vocab.txt, if `source` does not include one.
             do_lower_case: Whether the vocabulary is uncased, if `source` does not specify it.
             strip_accents: Whether to remove accents, if `source` does not specify it. Defaults to do_lower_case.
-            settings: Other arguments of the class. A fine-tuned model of this kind supplies the defaults of labels and
-                of the settings of its head. Arguments of all classes:
+            settings: Other arguments of the class. A checkpoint with a head of this kind supplies the defaults of
+                labels, multi_label and of the settings of its head. Arguments of all classes:
 
                 - max_seq_length: Maximum number of tokens in a sequence. Longer texts are truncated or split into
                   windows. Defaults to the value of the fine-tuned model, otherwise to 128 (QuestionAnswerer: 384).

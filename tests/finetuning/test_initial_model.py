@@ -128,7 +128,9 @@ _USED, _UNUSED = "the head is the checkpoint's", "the head is new: train it befo
     ({"labels": ("neg", "pos")}, TextClassifier, {"labels": ["x", "y"]}, ["(neg, pos), but", "x, y", _UNUSED]),
     ({"labels": ("neg", "pos")}, TextClassifier, {"labels": [*"abc"]}, ["2 classes (neg, pos)", "a, b, c", _UNUSED]),
     ({}, TextClassifier, {"labels": ["bad", "good"]}, ["2 classes without names", "bad, good in this order", _USED]),
-    ({"labels": ("a", "b"), "kind": "multi_label"}, TextClassifier, {}, [_USED]),
+    ({"labels": ("a", "b"), "kind": "multi_label"}, TextClassifier, {},
+     [_USED, "note: labels=['a', 'b'] is", "note: multi_label=True is"]),
+    ({"kind": "multi_label"}, TextClassifier, {"labels": None}, ["2 classes, but", "labels=[...]", _UNUSED]),
     ({"labels": ("a", "b"), "kind": "multi_label"}, TextClassifier, {"multi_label": False},
      ["it is for multi label; the classifier is not used", _UNUSED]),
     ({"labels": ("stars",), "kind": "regression"}, TextRegressor, {}, [_USED]),
@@ -137,9 +139,19 @@ def test_a_classifier_is_taken_for_its_classes_and_kind(stored, model_class, set
     model = model_class.from_checkpoint(write_classifier(tmp_path / "hf", **stored), **settings)
     told = capsys.readouterr().out
     assert [each for each in fragments if each not in told] == []
-    assert model.output_shape[1:] == (() if model_class is TextRegressor else (len(model.labels),))
+    assert "unknown label" not in told
+    assert model.output_shape[1:] == (() if model_class is TextRegressor else (len(model.labels or "ab"),))
     if not settings:
         assert model.head.kind == stored["kind"]
+
+
+@pytest.mark.parametrize(("part", "model_class", "kind"), [
+    (TOKEN_CLASSIFIER, TextClassifier, None), (SEQUENCE_CLASSIFIER, TokenTagger, None),
+    (SEQUENCE_CLASSIFIER, TextClassifier, "regression"),
+])  # fmt: skip
+def test_labels_are_not_taken_from_a_head_of_another_kind(part: str, model_class: type, kind: str | None, tmp_path):
+    folder = write_classifier(tmp_path / "hf", part, labels=("B-PER", "O"), kind=kind)
+    assert model_class.from_checkpoint(folder).labels is None
 
 
 def test_an_unknown_kind_of_classifier_is_refused(tmp_path: pathlib.Path):

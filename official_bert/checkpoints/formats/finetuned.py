@@ -305,7 +305,7 @@ def add_task(checkpoint: LoadedModel) -> LoadedModel | None:
     heads = [part for part in checkpoint.parts if part not in (ENCODER, POOLER)]
     if len(heads) != 1 or heads[0] not in TASK_HEADS or checkpoint.vocab is None:
         return None
-    head, kind = heads[0], _get_kind(checkpoint, heads[0])
+    head, kind = heads[0], get_head_kind(checkpoint, heads[0])
     needs_labels = "labels" in SPECS[kind].required_settings
     if needs_labels and checkpoint.labels is None:
         return None
@@ -324,7 +324,7 @@ def add_task(checkpoint: LoadedModel) -> LoadedModel | None:
     return dataclasses.replace(checkpoint, task=task).add_notes(note)
 
 
-def _get_kind(checkpoint: LoadedModel, head: str) -> str:
+def get_head_kind(checkpoint: LoadedModel, head: str) -> str:
     """Returns the kind of task of a head. A sequence classifier of unknown kind with one output is a regression."""
     is_number = len(checkpoint.weights.get("sequence_classifier/bias", ())) == 1
     default = names.REGRESSION if is_number else names.CLASSIFICATION
