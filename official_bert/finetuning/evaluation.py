@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -100,7 +100,7 @@ def evaluate_and_predict(
         for split in task.eval_splits:
             examples, predictions = predict_calibrated(split)
             results[split] = task.metrics(predictions, examples)
-            print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items()))
+            _print_scores(split, results[split], task.head.undefined_scores(examples))
             if is_chief:
                 evaluations[split] = Evaluation(
                     scores=results[split],
@@ -110,7 +110,8 @@ def evaluate_and_predict(
                     calibration=task.head.calibration_report(predictions, examples),
                 )
                 task.write_predictions(options.output_dir, split, predictions, examples)
-                if len({outcome.expected for outcome in evaluations[split].outcomes}) > 1:
+                outcomes = evaluations[split].outcomes
+                if {each.expected for each in outcomes} != {each.predicted for each in outcomes}:
                     warnings += _warn_if_constant(split, task.head, predictions, examples)
         if is_chief:
             # With several labels, add the scores of each label.
@@ -132,6 +133,13 @@ def evaluate_and_predict(
     return results
 
 
+def _print_scores(split: str, scores: Mapping[str, float], undefined: Sequence[str]) -> None:
+    print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
+    if undefined:
+        names = ", ".join(undefined)
+        print(f"note: {split}: {names} are left out. They are undefined if all examples have the same class.")
+
+
 def _describe_decisions(head: KindSpec, decisions: Mapping[str, Any]) -> str:
     """Returns lines about the decisions (temperature, thresholds, ...) that were chosen on the evaluation data."""
     lines = [f"temperature of the probabilities: {decisions['temperature']:.4f}"] if "temperature" in decisions else []
@@ -146,7 +154,9 @@ def _describe_decisions(head: KindSpec, decisions: Mapping[str, Any]) -> str:
 
 def _warn_if_constant(split: str, head: KindSpec, predictions: Any, examples: list[Any]) -> list[str]:
     """Prints a warning if all predictions are (nearly) equal. Returns a list with the warning, or an empty list."""
-    if not (warning := describe_constant_answers(head.named_answers(predictions, examples))):
+    answers = head.named_answers(predictions, examples)
+    expected = [each.label for each in examples if each.label is not None] if "value" in answers else []
+    if not (warning := describe_constant_answers(answers, expected)):
         return []
     print(f"warning: {split}: {warning}", flush=True)
     return [f"{split}: {warning}"]

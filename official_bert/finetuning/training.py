@@ -52,11 +52,14 @@ def train(
         The best model's predictions, by evaluation split. Empty if they were made before the run was resumed.
 
     Raises:
-        UserError: If the folder contains another run, the data have no labels, or the loss is not finite.
+        UserError: If the folder contains another run, the data have no labels, the loss is not finite, or the score
+            that selects the best model is undefined.
         SystemExit: If SIGTERM or SIGINT stopped the training (after it saved its state). The exit code is 128 plus the
             number of the signal.
     """
     task = data.task
+    for split in task.eval_splits[:1]:
+        task.head.check_best_metric(task.best_metric, data.read(split))
     examples = data.read(task.train_split)
     features = data.features(task.train_split)
     task.head, weights_of_rows = task.head.weigh_classes(options.class_weights, features)

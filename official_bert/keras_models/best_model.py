@@ -27,7 +27,7 @@ def select_best_model(
         epochs: Number of epochs.
 
     Raises:
-        UserError: If the head has no score of this name, or the data contain no texts.
+        UserError: If the head has no score of this name, it is undefined for the data, or they contain no texts.
     """
     valid = (_LOSS, *inputs.head.score_names)
     if metric not in valid:
@@ -35,6 +35,7 @@ def select_best_model(
     if data is None or are_ids(data[0] if isinstance(data, tuple) else data):
         raise UserError("metric_for_best_model needs validation texts; pass validation_data or validation_split")
     examples = data.items if isinstance(data, Examples) else inputs.examples_in(data, batch_size)
+    inputs.head.check_best_metric(metric, examples)
 
     def compute_score() -> float:
         return inputs.head.scores(predict(examples, batch_size, verbose=0), examples)[metric]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _MIN_ANSWERS = 10  # fewer texts may well have the same class
-_MIN_SPREAD = 1e-3  # difference of numbers that counts, relative to the largest magnitude
+_MIN_SPREAD = 1e-3  # smallest spread of numbers that counts, relative to their largest magnitude or the labels' spread
 
 
 class ConstantAnswers:
@@ -13,9 +13,14 @@ class ConstantAnswers:
 
     Answers of a tagger count as equal if all words of all texts have the same tag. Answers to questions count as equal
     only if all are empty, because the same answer may be correct for many questions. Vectors are ignored.
+
+    Args:
+        expected: The labels of a regression, as far as they are known. Answers count as nearly equal if their spread is
+            tiny compared with the spread of the labels.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, expected: Sequence[float] = ()) -> None:
+        self._expected = (min(expected), max(expected)) if expected else (0.0, 0.0)
         self._count, self._names = 0, set[str]()
         self._least, self._most = math.inf, -math.inf
 
@@ -48,18 +53,22 @@ class ConstantAnswers:
         advice = "the model may have learned nothing; check the labels, or train with a lower learning rate"
         if len(self._names) == 1:
             return f"all {self._count:,} answers are {min(self._names)}: {advice}"
-        if not self._names and self._most - self._least <= _MIN_SPREAD * max(abs(self._least), abs(self._most)):
-            return f"all {self._count:,} answers are between {self._least:.7g} and {self._most:.7g}: {advice}"
+        least, most, (low, high) = self._least, self._most, self._expected
+        if not self._names and most - least <= _MIN_SPREAD * max(abs(least), abs(most), high - low):
+            labels = f", and the labels between {low:.7g} and {high:.7g}" if high > low else ""
+            scaling = "; scale the labels to about 0 to 1 if they are much larger" if high > low else ""
+            return f"all {self._count:,} answers are between {least:.7g} and {most:.7g}{labels}: {advice}{scaling}"
         return None
 
 
-def describe_constant_answers(answers: Mapping[str, Sequence[Any]]) -> str | None:
+def describe_constant_answers(answers: Mapping[str, Sequence[Any]], expected: Sequence[float] = ()) -> str | None:
     """Returns a warning if a model answered all texts with the same or nearly the same answer, else None.
 
     Args:
         answers: For each output of the model (see `KindSpec.named_answers`), a list with one value per text.
+        expected: See `ConstantAnswers`.
     """
-    constant = ConstantAnswers()
+    constant = ConstantAnswers(expected)
     for row in zip(*answers.values(), strict=True):
         constant.add(dict(zip(answers, row, strict=True)))
     return constant.warning()

@@ -1,4 +1,4 @@
-"""Scores computed with scikit-learn and SciPy. Where those libraries return NaN or warn, these functions return 0.
+"""Scores computed with scikit-learn and SciPy. Where those libraries return NaN or warn, most functions return 0.
 
 E examples
 """
@@ -84,7 +84,7 @@ def find_rare_class(expected: Array) -> int:
 def two_class_scores(probabilities: Array, predicted: Array, expected: Array) -> dict[str, float]:
     """Returns roc_auc, and the average_precision and F1 (f1_rare_class) of the class with fewer examples.
 
-    roc_auc and average_precision are 0 if all examples have the same class.
+    Empty if all examples have the same class, because these scores are then undefined.
 
     Args:
         probabilities: Probability of each class, [E, 2].
@@ -95,11 +95,10 @@ def two_class_scores(probabilities: Array, predicted: Array, expected: Array) ->
 
     rare = find_rare_class(expected)
     is_rare = expected == rare
-    has_both = 0 < is_rare.sum() < len(is_rare)
-    values = (roc_auc_score, average_precision_score)
-    roc_auc, average_precision = (
-        float(score(is_rare, probabilities[:, rare])) if has_both else 0.0 for score in values
-    )
+    if not 0 < is_rare.sum() < len(is_rare):
+        return {}
+    of_rare = probabilities[:, rare]
+    roc_auc, average_precision = (float(score(is_rare, of_rare)) for score in (roc_auc_score, average_precision_score))
     return dict(zip(TWO_CLASS_SCORES, (roc_auc, average_precision, f1(predicted == rare, is_rare)), strict=True))
 
 

@@ -355,6 +355,18 @@ class KindSpec(abc.ABC):
         """Returns the scores of predictions on labelled examples, by name."""
         raise NotImplementedError
 
+    def undefined_scores(self, examples: Sequence[Any]) -> Sequence[str]:
+        """Returns the names of the `score_names` that `scores` leaves out, because all examples have the same class."""
+        return ()
+
+    def check_best_metric(self, name: str, examples: Sequence[Any]) -> None:
+        """Raises a UserError if the score that selects the best model is undefined for the evaluation examples."""
+        if name in self.undefined_scores(examples):
+            raise UserError(
+                f"metric_for_best_model is {name}, which is undefined because all {len(examples):,} evaluation "
+                f"examples have the same class; add examples of the other class, or pass {self.score_names[0]}"
+            )
+
     def outcomes(self, predictions: Any, examples: Sequence[Any]) -> list[Outcome]:
         """Returns an Outcome for each labelled example."""
         raise NotImplementedError

@@ -288,6 +288,17 @@ def test_a_model_that_predicts_one_class_for_every_row_is_named(copied, tmp_path
     assert warning.startswith("dev: all 40 answers are bad: ")
     assert f"warning: {warning}" in (output := capsys.readouterr().out)
     assert "warning: test: all 10 answers are bad: " in output
+    header, *rows = pathlib.Path(copied.task_options.eval_file).read_text().splitlines()
+    for label, has_warning in (("good", True), ("bad", False)):
+        one_class = tmp_path / f"{label}.csv"
+        one_class.write_text("\n".join([header, *(row for row in rows if row.endswith(label))]) + "\n")
+        runner.run(change(copied, do_train=False, do_predict=False, eval_file=str(one_class)))
+        results = json.loads((tmp_path / "run" / "results.json").read_text())
+        assert ("warnings" in results) == has_warning
+        assert set(results["dev"]) == {"accuracy", "f1_macro", "matthews_correlation"}
+        assert "note: dev: roc_auc, average_precision, f1_rare_class " in capsys.readouterr().out
+    message = refusal(runner.run, change(copied, metric_for_best_model="roc_auc", eval_file=str(one_class)))
+    assert re.search(r"metric_for_best_model is roc_auc, .*accuracy", message)
 
 
 def test_decisions_are_printed_on_a_line_each():

@@ -250,6 +250,8 @@ def test_a_score_that_cannot_select_the_best_epoch_is_refused(unchanged):
     assert "'f1'" in message
     assert "f1_rare_class" in message
     assert_refused("validation_split", unchanged.fit, TEXTS, LABELS, metric_for_best_model="roc_auc")
+    one_class = {"validation_data": (TEXTS[:3], LABELS[:1] * 3), "metric_for_best_model": "roc_auc"}
+    assert_refused("metric_for_best_model is roc_auc", unchanged.fit, TEXTS, LABELS, **one_class)
 
 
 @pytest.mark.slow

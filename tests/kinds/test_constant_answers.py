@@ -1,5 +1,7 @@
 """Models that give every text the same answer are reported, and others are not."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,12 @@ CLASSES, SEVERAL = ClassificationSpec(labels=("a", "b")), MultiLabelSpec(labels=
 def test_answers_that_are_all_alike_are_named(head, predictions, expected: str | None):
     found = describe_constant_answers(head.named_answers(np.array(predictions), []))
     assert found is None if expected is None else expected in found
+
+
+def test_numbers_are_compared_with_the_spread_of_the_labels():
+    found = describe_constant_answers({"value": [0.366, 0.37] * 20}, [10_000.0, 15_000.0])
+    assert {"0.366", "0.37", "10000", "15000"} <= {*re.findall(r"[\d.]+\d", found or "")}
+    assert describe_constant_answers({"value": [0.366, 0.37] * 20}, [0.0, 1.0]) is None
 
 
 @pytest.mark.parametrize(("answers", "expected"), [

@@ -36,8 +36,7 @@ def test_two_classes_are_scored_by_the_rarer_one():
         probabilities = np.stack([1 - of_rare, of_rare][:: 1 if rare else -1], axis=-1)
         predicted, labels = np.argmax(probabilities, axis=-1), expected if rare else 1 - expected
         assert scores.two_class_scores(probabilities, predicted, labels) == pytest.approx(known)
-    nothing = scores.two_class_scores(probabilities, predicted, np.zeros(5, int))
-    assert nothing == dict.fromkeys(scores.TWO_CLASS_SCORES, 0.0)
+    assert scores.two_class_scores(probabilities, predicted, np.zeros(5, int)) == {}
     # The second class is the rare one of a tie.
     assert [scores.find_rare_class(np.array(labels)) for labels in ([0, 1], [0, 0, 1], [0, 1, 1])] == [1, 1, 0]
 

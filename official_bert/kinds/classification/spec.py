@@ -178,5 +178,9 @@ class ClassificationSpec(LabelSpec):
         expected = np.array([example.label for example in examples])
         return scores.two_class_scores(predictions, np.array(self.predicted_labels(predictions)), expected)
 
+    def undefined_scores(self, examples: Sequence[TextExample]) -> Sequence[str]:
+        has_both = len({example.label for example in examples}) > 1
+        return scores.TWO_CLASS_SCORES if len(self.labels) == 2 and not has_both else ()
+
     def soft_targets(self, targets: Array) -> Array:
         return targets if targets.ndim == 2 else np.asarray(np.eye(len(self.labels))[targets])
