@@ -194,7 +194,7 @@ def _table_rows(
     wanted: Sequence[str],
     has_longer_rows: bool,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, values in _csv_values(path, bad_rows) if extension == ".csv" else _tsv_values(path):
+    for line, values in _csv_values(path, bad_rows) if extension == ".csv" else _tsv_values(path, bad_rows):
         if columns is None:
             columns = values
             duplicates = sorted(name for name, count in collections.Counter(columns).items() if count > 1)
@@ -218,10 +218,25 @@ def _table_rows(
         raise UserError(f"{path} is empty; expected a header with the column names")
 
 
-def _tsv_values(path: str) -> Iterator[tuple[int, list[str]]]:
+def _tsv_values(path: str, bad_rows: BadRows) -> Iterator[tuple[int, list[str]]]:
+    quoted: list[int] = []  # the lines of cells that are quoted like in CSV
     for number, line in enumerate(_read(path).split("\n"), 1):
         if line := line.removesuffix("\r"):
-            yield number, line.split("\t")
+            values = line.split("\t")
+            yield number, values
+            if '""' in line:
+                quoted += [number for value in values if _is_csv_quoted(value)]
+    if quoted and not bad_rows.silent:
+        print(
+            f"note: {path} has cells that seem to be quoted as in CSV (number: {len(quoted):,}, first in line "
+            f"{quoted[0]}). Quotes have no meaning in .tsv and stay in the text; to remove them, save the table as .csv"
+        )
+
+
+def _is_csv_quoted(value: str) -> bool:
+    """Returns whether a cell is enclosed in quotes, contains quotes, and all of these are doubled."""
+    inner = value[1:-1]
+    return value[:1] == value[-1:] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
 
 def _csv_values(path: str, bad_rows: BadRows) -> Iterator[tuple[int, list[str]]]:

@@ -279,6 +279,15 @@ def test_a_wide_table_is_read_in_linear_time(tmp_path):
     assert len(told) < 600
 
 
+def test_cells_of_a_tsv_file_that_are_quoted_as_in_csv_are_counted(tmp_path, capsys):
+    quoted = 'text\tlabel\na ""b""\tx\n"a ""b"""\tx\n"a" "b"\ty\n"a"\ty\n""""\t""\n"c"",""d"\tx\n'
+    path = write_text(tmp_path / "train.tsv", quoted)
+    assert [values["text"] for _, values in tables.read_rows(path, BadRows())][1:3] == ['"a ""b"""', '"a" "b"']
+    assert re.search(rf"note: {path} .*\(number: 3, first in line 3\)", capsys.readouterr().out)
+    assert list(tables.read_rows(path, BadRows(silent=True)))
+    assert not capsys.readouterr().out
+
+
 @pytest.mark.parametrize("header", ["text,label", " Text ,LABEL"])
 def test_a_header_that_columns_repeats_is_no_row(header, tmp_path, capsys):
     path = write_text(tmp_path / "train.csv", f"{header}\na,x\nb,y\n")
