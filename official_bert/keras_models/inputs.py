@@ -23,7 +23,10 @@ from official_bert.kinds.input_adapters import format_value
 from official_bert.kinds.text_spec import LabelSpec, TextSpec
 from official_bert.training.replicas import get_static_lengths
 
-_NO_LABELS = "the examples have no labels; pass them as y"
+_NO_LABELS = (
+    "the examples have no labels; pass texts and labels as x and y (lists, NumPy arrays or pandas columns), or a "
+    "tf.data.Dataset of (texts, labels)"
+)
 _NOT_COUNTED = (
     f"class_weight={class_labels.BALANCED!r} needs the counts of all labels; pass lists of texts and labels, or a dict "
     "of weights by class"
@@ -131,8 +134,16 @@ class Inputs:
         if validation_split:
             kept = count_kept(len(examples.items), validation_split)
             examples, held_out = examples[:kept], examples[kept:]
+            self._print_single_class(held_out)
         data = self.training(examples, batch_size, shuffle, group_by_length)
         return {"x": data, "shuffle": False}, held_out
+
+    def _print_single_class(self, held_out: Examples) -> None:
+        """Prints a note if all texts that validation_split holds out have the same class, as in sorted data."""
+        labels = {example.label for example in held_out.items} if self._has_class_labels else set()
+        if len(labels) == 1 < len(held_out.items) and self._prints_notes:
+            label = self.head.format_label(labels.pop())
+            print(f"note: validation_split: all {len(held_out.items)} texts have the label {label}; shuffle x and y")
 
     def read_evaluation(self, data: Any) -> Any:
         """Parses validation data to Examples. Returns None, token ids, data sets and Examples unchanged.

@@ -78,6 +78,12 @@ def to_texts(values: Any, name: str = "x") -> list[str]:
     Raises:
         UserError: If a value is missing (None or NaN), is not a text, or is not valid UTF-8.
     """
+    if is_frame(values) and len(values.columns) > 1:
+        column = "text" if "text" in values.columns else values.columns[0]
+        raise UserError(
+            f"{name} has the columns {', '.join(map(str, values.columns))}; pass the column that contains the texts, "
+            f"such as {name}[{column!r}], or for pairs of texts, create the model with pair=True"
+        )
     elements = to_list(values, name)
     missing = [number for number, value in enumerate(elements) if _is_missing(value)]
     if missing:

@@ -149,7 +149,7 @@ def test_a_classifier_is_taken_for_its_classes_and_kind(stored, model_class, set
     (TOKEN_CLASSIFIER, TextClassifier, None), (SEQUENCE_CLASSIFIER, TokenTagger, None),
     (SEQUENCE_CLASSIFIER, TextClassifier, "regression"),
 ])  # fmt: skip
-def test_labels_are_not_taken_from_a_head_of_another_kind(part: str, model_class: type, kind: str | None, tmp_path):
+def test_labels_are_not_taken_from_a_head_of_another_kind(part: str, model_class: Any, kind: str | None, tmp_path):
     folder = write_classifier(tmp_path / "hf", part, labels=("B-PER", "O"), kind=kind)
     assert model_class.from_checkpoint(folder).labels is None
 

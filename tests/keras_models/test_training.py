@@ -85,6 +85,7 @@ def test_fit_on_strings_is_fit_on_the_same_batches_made_by_hand():
 @pytest.mark.parametrize(("change", "message"), [
     ({"y": ["good", "fair"]}, r"y\[1\] is 'fair'; .* bad, good, or a number from 0 to 1"),
     ({"y": [0]}, "y has 1 values for 2"), ({"y": [0, NAN]}, r"y\[1\] is nan"), ({"y": None}, "have no labels"),
+    ({"x": [*zip(TEXTS, LABELS, strict=True)], "y": None}, "tf.data.Dataset"),
     ({"y": [0, None]}, r"y\[1\] is None; expected one of bad, good"), ({"x": None}, "x is missing"),
     ({"y": [[1, 0], [1, 1]]}, r"y\[1\] is \[1, 1\]; expected 2 prob"), ({"x": "a text"}, "x is a single text"),
     ({"x": ["a", 5]}, r"x\[1\] is 5"), ({"x": ["a", b"\xff"]}, r"x\[1\] is not UTF-8"),
@@ -127,6 +128,15 @@ def test_evaluate_and_predict_refuse_what_fit_does(unchanged):
     assert_refused("no examples", unchanged.fit, empty, np.empty(0))
     weights = np.array([1.0, NAN])
     assert_refused(r"sample_weight\[1\] is nan", unchanged.fit, ids, np.array([0, 1]), sample_weight=weights)
+
+
+@pytest.mark.parametrize(("labels", "is_noted"), [([0, 1, 1, 1], True), ([0, 1, 1, 0], False), ([0, 0, 0, 1], False)])
+def test_a_note_reports_held_out_texts_of_one_class(labels, is_noted: bool, unchanged, capsys):
+    for split, expected in ((0.5, is_noted), (0.25, False)):  # 0.25 holds out one text
+        unchanged._create_inputs().prepare_fit(
+            TEXTS[:4], labels, None, None, batch_size=2, validation_split=split, shuffle=True, group_by_length=False
+        )
+        assert ("validation_split: all 2 texts have the label good" in capsys.readouterr().out) == expected
 
 
 def test_balanced_classes_weigh_as_in_the_command(unchanged):

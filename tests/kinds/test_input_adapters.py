@@ -22,6 +22,7 @@ NAN = float("nan")
 def test_a_frame_is_its_rows_and_of_one_column_its_values():
     frame = pd.DataFrame({"text": ["a", "b"], "other": ["c", "d"]})
     assert input_adapters.to_texts(frame[["text"]]) == ["a", "b"]
+    assert_refused(r"x has the columns other, text; .*x\['text'\]", input_adapters.to_texts, frame[["other", "text"]])
     assert input_adapters.to_pairs(frame) == (["a", "b"], ["c", "d"])
     swapped = pd.DataFrame({"text_pair": ["c", "d"], "text": ["a", "b"]})
     assert input_adapters.to_pairs(swapped) == (["a", "b"], ["c", "d"])
@@ -63,7 +64,7 @@ def test_two_columns_are_a_pair_whatever_the_number_of_rows(number):
     pd.DataFrame({"one": ["a"], "two": ["b"]}), (pd.Series(["a"]), pd.Series(["b"])),
 ])  # fmt: skip
 def test_pairs_for_a_model_of_single_texts_are_named(x):
-    assert_refused(r"x\[0\] is .*; for pairs of texts, create the model with pair=True", CLASSES.examples, x, None)
+    assert_refused(r"x(\[0\] is|.*x\['one'\]).* for pairs of texts, .* pair=True", CLASSES.examples, x, None)
 
 
 @pytest.mark.parametrize("rows", [[["a", "b"]], [["a", "b"]] * 3, [np.array(["a", "b"])] * 4])
@@ -119,6 +120,17 @@ def test_a_number_is_refused_where_classes_are_called_by_others(labels, value):
 def test_a_label_that_cannot_be_is_named_in_one_line(head, right, message: str, wrong):
     for value in wrong:
         assert_refused(rf"\Ay\[1\] is .*{message}.*\Z", head.parse_labels, [right, value])
+
+
+@pytest.mark.parametrize(("labels", "wrong", "right", "expected"), [
+    ("ab", [[1, 0], [0, 1]], [[0, 1], [0], []], [(0, 1), (0,), ()]), ("a", [[0], [0]], [[0], []], [(0,), ()]),
+    ("01", [[False, 1.0]], [["0", "1"]], [(0, 1)]),
+])  # fmt: skip
+def test_lists_that_may_be_indices_or_indicators_are_refused(labels, wrong, right, expected):
+    head = MultiLabelSpec(labels=tuple(labels))
+    assert_refused(rf"y\[0\] is .*each of {', '.join(labels)}. .*np.array\(y\)", head.parse_labels, wrong)
+    assert head.parse_labels(right) == expected
+    assert head.parse_labels(np.array(wrong)) == [tuple(np.flatnonzero(row)) for row in wrong]
 
 
 @pytest.mark.parametrize(("values", "message"), [

@@ -87,6 +87,12 @@ class MultiLabelSpec(LabelSpec):
 
     def parse_labels(self, y: Any) -> list[tuple[int, ...]]:
         rows = input_adapters.to_list(class_labels.order_class_columns(y, self.labels), "y")
+        if rows and all(map(self._is_ambiguous, rows)):
+            raise UserError(
+                f"y[0] is {input_adapters.format_value(rows[0])}; a list of {len(self.labels)} numbers 0 and 1 may "
+                f"contain indices of classes, or 0 or 1 for each of {', '.join(self.labels)}. Pass lists of class "
+                "names, or np.array(y) if the numbers are 0 or 1 for each class"
+            )
         return [self._parse_label_set(row, f"y[{number}]") for number, row in enumerate(rows)]
 
     def _parse_label_set(self, row: Any, name: str) -> tuple[int, ...]:
@@ -113,6 +119,12 @@ class MultiLabelSpec(LabelSpec):
                 "classes, or a NumPy array with 0 or 1 for each class"
             )
         return tuple(sorted(numbers))
+
+    def _is_ambiguous(self, row: Any) -> bool:
+        """Returns whether a label is a list of 0 and 1 that has as many elements as there are classes."""
+        numbers = (bool, int, float, np.number, np.bool_)
+        is_list = isinstance(row, list | tuple) and len(row) == len(self.labels)
+        return is_list and all(isinstance(each, numbers) and each in (0, 1) for each in row)
 
     def is_label_row(self, value: Any) -> bool:
         return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"

@@ -105,7 +105,8 @@ class QuestionAnsweringSpec(KindSpec):
             text, place = input_adapters.to_text(answer[0], f"y[{number}]"), input_adapters.to_number(answer[1])
             start = int(place) if place.is_integer() else -1
         if start < 0 or context[start : start + len(text)] != text:
-            raise UserError(f"y[{number}] is {answer!r}, which is not in the context at this position")
+            position = " at this position" if is_pair else ""
+            raise UserError(f"y[{number}] is {answer!r}, which is not in the context{position}")
         return (Answer(text, start),)
 
     def synthetic_texts(self, texts: SyntheticTexts, max_seq_length: int) -> dict[str, list[Any]]:
