@@ -102,7 +102,7 @@ def test_a_file_of_another_kind_is_named(
     ("make-records --input_file={records} --vocab_file={vocab} --output_file={out}", "records", "is a TFRecord file"),
     ("inspect-records --input_file={records} --vocab_file={records}", "records", "is a TFRecord file; expected text"),
     ("finetune --task=table --train_file={text} --do_train --init={checkpoint} --output_dir={out}", "text",
-     "a .txt file has a text on each line, and no column label"),
+     "a .txt file has a text on each line, and no column 'label'"),
     ("finetune --task=table --train_file={table} --do_train --init={export} --output_dir={out}", "export",
      "is an export, for predict and serve"),
     ("predict --export_dir={checkpoint} --input_file={table} --output_file={out}", "checkpoint",

@@ -13,7 +13,7 @@ from typing import Any
 from official_bert.errors import UserError
 from official_bert.kinds.tagging.spec import Sentence
 from official_bert.utils import files, tables
-from official_bert.utils.bad_rows import SKIP, BadRows
+from official_bert.utils.bad_rows import SKIP, BadRows, format_position
 from official_bert.utils.counting import pluralize
 
 _CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
@@ -168,8 +168,8 @@ def read_rows(
         absent = [name for name in (word_column, tag_column) if name is not None and name not in row]
         if absent:
             raise UserError(
-                f"{path}, {f'line {line}' if isinstance(line, int) else line}: no column {', '.join(absent)} among "
-                f"{tables.format_names(list(row))}{'; see --text_column and --label_column' * bad_rows.has_flags}"
+                f"{format_position(path, line)}: no column {tables.quote_names(absent)} among "
+                f"{tables.quote_names(list(row))}{'; see --text_column and --label_column' * bad_rows.has_flags}"
             )
         words = _split_cell(row[word_column])
         tags = None if tag_column is None else _split_cell(row[tag_column])

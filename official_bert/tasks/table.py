@@ -9,7 +9,7 @@ from official_bert.errors import UserError
 from official_bert.kinds.class_labels import numbers_by_name
 from official_bert.kinds.text_spec import TextExample
 from official_bert.tasks.options import TABLE, RowsOptions, TableOptions
-from official_bert.tasks.table_labels import COLUMNS, LabelColumn, find_similar_classes, is_number
+from official_bert.tasks.table_labels import COLUMNS, LabelColumn, find_doubtful_classes, is_number
 from official_bert.tasks.task import DEV, TEST, TRAIN
 from official_bert.tasks.text_task import TextTask
 from official_bert.utils import tables
@@ -54,6 +54,12 @@ def check_columns(
     )
     if not bad_rows.has_flags:
         advice = tables.RENAMING_ADVICE
+    for name in wanted:
+        if name not in columns and "," in name and set(name.split(",")) <= set(columns):
+            advice = (
+                "columns of 0 and 1 are not read; put the labels of each row into one column, such as 'a;b' (see "
+                "--label_separator)"
+            )
     tables.check_columns(part, wanted, columns, advice, has_header=not options.columns)
 
 
@@ -195,9 +201,13 @@ class TableTask(TextTask):
             self._training_rows = _RecordedRows(options, options.train_file)
             counts = _count_labels(options, self._column, options.train_file, self._training_rows)
             values = tuple(counts)
-            self._class_notes = find_similar_classes(counts)
+            self._class_notes = find_doubtful_classes(counts)
             if once := [repr(name) for name, count in counts.items() if count == 1]:
-                self._class_notes.append(f"{len(once)} of the classes occur once each: {tables.format_names(once)}")
+                is_value = len(once) > 10 and all(map(is_number, counts))
+                hint = ". If the labels are quantities, pass --label_kind=regression" if is_value else ""
+                self._class_notes.append(
+                    f"{len(once)} of the classes occur once each: {tables.format_names(once)}{hint}"
+                )
             labels = tuple(options.label_names) or values
             if len(labels) != len(values):
                 raise UserError(
@@ -235,7 +245,7 @@ class TableTask(TextTask):
 
         def make_example(name: str, texts: list[str], values: dict[str, Any]) -> TextExample:
             if labelled and column not in values:
-                raise BadRowError(f"no key {column}")
+                raise BadRowError(f"no key {column!r}")
             has_label = labelled or values.get(column) not in (None, "")
             label = self._column.parse_label(values.get(column), self._label_numbers) if has_label else None
             return TextExample(name, texts[0], texts[1] if len(texts) > 1 else None, label)

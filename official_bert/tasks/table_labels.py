@@ -3,6 +3,7 @@
 import collections
 import json
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from official_bert.utils import tables
 from official_bert.utils.bad_rows import BadRowError, format_position
 
 _MAX_LISTED = 10
+_MISSING = {"none", "n/a", "na", "null"}  # "nan" is not a valid class
 _SEPARATORS = ",;|\t"  # Common separators of labels.
 
 
@@ -26,13 +28,25 @@ def is_number(text: str) -> bool:
     return math.isfinite(input_adapters.to_number(text))
 
 
-def find_similar_classes(labels: Iterable[str]) -> list[str]:
-    """Returns a list with a note for each group of class names that differ only in case or white space."""
+def find_doubtful_classes(labels: Iterable[str]) -> list[str]:
+    """Returns notes about class names that may be mistakes.
+
+    There is a note for each group of names that differ only by case, white space or Unicode normalization, and one for
+    names that often stand for a missing label.
+    """
     groups = collections.defaultdict(list)
     for label in labels:
-        groups["".join(label.split()).casefold()].append(repr(label))
+        composed = unicodedata.normalize("NFC", label)
+        shown = repr(label) if composed == label else ascii(label)
+        groups["".join(composed.split()).casefold()].append(shown)
     similar = [names for names in groups.values() if len(names) > 1]
-    return [f"classes differ only by case or blanks: {tables.format_names(names)}" for names in similar]
+    notes = [
+        f"classes differ only by case, blanks or Unicode normalization: {tables.format_names(names)}"
+        for names in similar
+    ]
+    if missing := [label for label in labels if label.casefold() in _MISSING]:
+        notes.append(f"classes may stand for missing labels: {tables.quote_names(missing)}")
+    return notes
 
 
 class LabelColumn:

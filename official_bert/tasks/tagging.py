@@ -80,12 +80,15 @@ class TaggingTask(Task):
         return task_spec | {name: value for name, value in changed.items() if value != getattr(default, name)}
 
     def notes(self) -> list[str]:
-        similar = table_labels.find_similar_classes(self.head.labels)
+        doubtful = table_labels.find_doubtful_classes(self.head.labels)
         if scheme := self.head.scheme:
-            return [f"the tags mark entities in the scheme {scheme.name}; they are scored like conlleval", *similar]
+            return [f"the tags mark entities in the scheme {scheme.name}; they are scored like conlleval", *doubtful]
         names = tables.format_names(list(self.head.labels))
         schemes = "IOB1, IOB2, BIOES, BILOU, BMES, BMEWO"
-        return [f"the tags ({names}) do not follow an entity scheme ({schemes}); they are scored by accuracy", *similar]
+        return [
+            f"the tags ({names}) do not follow an entity scheme ({schemes}); they are scored by accuracy",
+            *doubtful,
+        ]
 
     def read(self, split: str, bad_rows: BadRows) -> list[Sentence]:
         if split == TRAIN:

@@ -97,7 +97,7 @@ def check_columns(
     if not absent or extension in _JSON:
         return
     if extension == ".txt":
-        raise UserError(f"{path}: a .txt file has a text on each line, and no column {', '.join(absent)}")
+        raise UserError(f"{path}: a .txt file has a text on each line, and no column {quote_names(absent)}")
     where = f"{path}, line 1" if has_header and extension in _TABLES else path
     if len(columns) == 1 and (";" in columns[0] or "\t" in columns[0]):
         between = "semicolons" if ";" in columns[0] else "tabs"
@@ -105,7 +105,9 @@ def check_columns(
             f"{where}: there is only one column, {columns[0][:60]!r}. Are the columns separated by {between}? Expected "
             "commas in .csv and tabs in .tsv."
         )
-    raise UserError(f"{where}: no column {', '.join(absent)} among {format_names(columns)}; {advice}")
+    if similar := [name for name in columns if _fold_case([name])[0] in _fold_case(absent)]:
+        advice = f"{quote_names(similar)} differs only by blanks or case; {advice}"
+    raise UserError(f"{where}: no column {quote_names(absent)} among {quote_names(columns)}; {advice}")
 
 
 def find_text_problem(row: Mapping[str, Any], columns: Sequence[str]) -> str:
@@ -115,7 +117,7 @@ def find_text_problem(row: Mapping[str, Any], columns: Sequence[str]) -> str:
     """
     absent = [name for name in columns if name not in row]
     if absent:
-        return f"no key {', '.join(absent)}; the keys are {format_names(list(row)) or 'none'}"
+        return f"no key {quote_names(absent)}; the keys are {quote_names(list(row)) or 'none'}"
     has_text = any(isinstance(row[name], str) for name in columns)
     for name in columns:
         if not isinstance(row[name], str) and not (has_text and row[name] is None):
@@ -195,12 +197,16 @@ def _table_rows(
     has_longer_rows: bool,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     for line, values in _csv_values(path, bad_rows) if extension == ".csv" else _tsv_values(path, bad_rows):
+        if line == 1 and re.fullmatch("sep=.?", "".join(values)):
+            setting = ("," if extension == ".csv" else "\t").join(values)
+            raise UserError(f"{path}, line 1: {setting!r} is a setting for Excel, not column names; remove this line")
         if columns is None:
             columns = values
-            duplicates = sorted(name for name, count in collections.Counter(columns).items() if count > 1)
+            # Columns without a name, such as those of an index, cannot be read.
+            duplicates = sorted(name for name, count in collections.Counter(columns).items() if name and count > 1)
             if duplicates:
                 raise UserError(
-                    f"{path}, line 1: two columns are named {format_names(duplicates)}; use each name once. If the "
+                    f"{path}, line 1: two columns are named {quote_names(duplicates)}; use each name once. If the "
                     "file has no header, pass --columns to finetune."
                 )
             check_columns(path, wanted, columns)
@@ -259,6 +265,11 @@ def _fold_case(names: Sequence[str]) -> list[str]:
     return [name.strip().casefold() for name in names]
 
 
+def quote_names(names: Sequence[str]) -> str:
+    """Returns the names in quotes for a message, so that blanks are visible. See `format_names`."""
+    return format_names([repr(name) for name in names[: _MAX_NAMES + 1]])
+
+
 def format_names(names: Sequence[str]) -> str:
     """Returns the names of columns or classes for a message. Shortens long names and long lists."""
     shown = [name if len(name) <= _MAX_NAME_LENGTH else f"{name[:_MAX_NAME_LENGTH]}..." for name in names[:_MAX_NAMES]]
@@ -295,11 +306,22 @@ def _json_rows(path: str, text: str, bad_rows: BadRows) -> Iterator[tuple[int | 
             else:
                 bad_rows.add(path, f"row {number}", f"expected a JSON object, received {type(value).__name__}")
         return
+    first_line = text.strip().partition("\n")[0]
+    if first_line.startswith("{") and not _is_json(first_line) and _is_json(text):
+        raise UserError(f"{path} is a single JSON object; expected an array of objects, or an object on each line")
     for line, row in parse_json_lines(path, text.split("\n"), bad_rows):
         is_table = row.keys() in _JSON_LAYOUTS or {type(value) for value in row.values()} == {dict}
         if is_table and "\n" not in text.strip():
             raise UserError(f"{format_position(path, line)}: this is a whole table, not a row; {_JSON_ROWS}")
         yield line, row
+
+
+def _is_json(text: str) -> bool:
+    try:
+        files.parse_json(text)
+    except UserError:
+        return False
+    return True
 
 
 def _shorten(text: str) -> str:

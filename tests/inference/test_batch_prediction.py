@@ -222,17 +222,17 @@ def test_rows_are_read_as_for_fine_tuning(
 
 
 @pytest.mark.parametrize(("name", "content", "table", "message"), [
-    ("in.jsonl", '{"text": "a"}\n\n{"txt": "b"}\n', {}, "line 3: no key text; the keys are txt"),
+    ("in.jsonl", '{"text": "a"}\n\n{"txt": "b"}\n', {}, "line 3: no key 'text'; the keys are 'txt'"),
     ("in.jsonl", '{"text": 5}\n', {}, "line 1: text is 5; expected a text"),
     ("in.jsonl", '{"text": "a"\n', {}, "line 1: not valid JSON"),
     ("in.jsonl", '{"text": null}\n', {}, "line 1: text is null; expected a text"),
-    ("in.csv", "txt,Text\na,b\n", {}, "line 1: no column text among txt, Text; rename the columns$"),
+    ("in.csv", "txt,Text\na,b\n", {}, "line 1: no column 'text' among 'txt', 'Text'; 'Text' .*; rename the columns$"),
     ("in.csv", "text;id\na;1\n", {}, "line 1: there is only one column, 'text;id'"),
     ("in.csv", "text,id\na\n", {}, "line 2: 1 column; expected 2: text, id$"),
-    ("in.csv", "text,text\na,b\n", {}, "two columns are named text"),
+    ("in.csv", "text,text\na,b\n", {}, "two columns are named 'text'"),
     ("in.csv", 'text\n"a\n', {}, "line 2: .* quote"),
     ("in.jsonl", '{"text": "a\\ud800"}\n', {}, r"line 1: text contains the lone surrogate .ud800"),
-    ("in.jsonl", '{"title": "a"}\n', TRAINED, "line 1: no key body, label; the keys are title"),
+    ("in.jsonl", '{"title": "a"}\n', TRAINED, "line 1: no key 'body', 'label'; the keys are 'title'"),
     ("in.jsonl", '{"title": null, "body": null}\n', {"text_column": "title,body"}, "line 1: title is null"),
     ("in.csv", "headline,text\na,see appendix\n", titled("headline,body"),
      "line 2: the columns are headline, text; the model was trained on headline, body"),

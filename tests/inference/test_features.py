@@ -270,7 +270,7 @@ def test_a_table_is_read_as_predict_reads_it(tmp_path: pathlib.Path):
         assert texts(name, content, trained) == expected
     for store in stored_texts.STORED.values():
         assert list(feature_extraction.read_texts(store(tmp_path, ["the cat", "sat"]), {})) == [["the cat"], ["sat"]]
-    assert "a.csv, line 1: no column text among words;" in refusal(texts, "a.csv", "words\nthe cat\n")
+    assert "a.csv, line 1: no column 'text' among 'words';" in refusal(texts, "a.csv", "words\nthe cat\n")
     assert "a.txt, line 2: byte 0xe9 at column 1" in refusal(texts, "a.txt", b"a\n\xe9\n")
     rows = '{"text": "the cat"}\n{"text": "the dog", "text_pair": "ran"}\n'
     assert "a.jsonl, line 2: it has 'text_pair'" in refusal(texts, "a.jsonl", rows)

@@ -81,7 +81,7 @@ def test_failures_are_reported_in_one_line(export_dir: str, texts: pathlib.Path,
 
     with open(texts / "part1.jsonl", "a") as file:
         file.write('{"txt": "b"}\n')
-    assert "part1.jsonl, line 3: no key text" in predict()
+    assert "part1.jsonl, line 3: no key 'text'" in predict()
     assert not list(texts.glob("out*"))
     write_texts(texts, [*TEXTS[:11], "refused", *TEXTS])  # the first row of its file
     assert "part2.jsonl: the model cannot answer row 1 " in predict()

@@ -73,9 +73,9 @@ REFUSED = [
     (GRADED, {}, "line 2: score '5'; expected 0 to 1; set score_range for another scale"),
     ("text,text_pair,score\na,b,x\n", {}, "line 2: score 'x'; expected 0 to 1"),
     ("text,text_pair,score\na,b,\n", {}, "line 2: no score in score"),
-    (PAIRS, {"objective": "triplet"}, "no column negative among text, text_pair; "),
-    (PAIRS, {"objective": "cosine"}, "no column score among text, text_pair; "),
-    ("text\na\n", {}, "no column text_pair among text"),
+    (PAIRS, {"objective": "triplet"}, "no column 'negative' among 'text', 'text_pair'; "),
+    (PAIRS, {"objective": "cosine"}, "no column 'score' among 'text', 'text_pair'; "),
+    ("text\na\n", {}, "no column 'text_pair' among 'text'"),
     ("text,text_pair\na,b\na,b\n", {}, "the same texts in every row"),
     ("text,text_pair\n", {}, "has no rows; expected texts below the header"),
     (PAIRS, {"head": "bilstm"}, "--head=bilstm is only for tasks with labels"),
@@ -96,4 +96,4 @@ def test_a_retrieval_file_without_answers(tmp_path):
     task = create_task(tmp_path, PAIRS, "text,text_pair\nthe dog,\n")
     assert "dev.csv has no good rows; " in refusal(task.read, DEV, BadRows(SKIP, silent=True))
     task = create_task(tmp_path, PAIRS, eval_file=write_text(tmp_path / "dev.jsonl", '{"text": "the cat"}\n'))
-    assert "dev.jsonl, line 1: no key text_pair" in refusal(task.read, DEV, BadRows())
+    assert "dev.jsonl, line 1: no key 'text_pair'" in refusal(task.read, DEV, BadRows())

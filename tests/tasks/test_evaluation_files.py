@@ -72,10 +72,10 @@ def test_errors_name_no_flags_of_other_commands(tmp_path: pathlib.Path):
     task = TableTask(TableOptions(train_file=training, text_column="title"))
     tags = TaggingTask(TaggingOptions(data_dir=str(tmp_path)), ["DET"])
     for trained, name, content, message in (
-        (task, "a.csv", "text,label\na,x\n", "a.csv, line 1: no column title among text, label"),
+        (task, "a.csv", "text,label\na,x\n", "a.csv, line 1: no column 'title' among 'text', 'label'"),
         (task, "b.csv", "title,label\na,z\n", "b.csv, line 2: unknown label 'z'"),
         (task, "c.csv", "title;label\na;x\n", "c.csv, line 1: there is only one column, 'title;label'"),
-        (tags, "d.jsonl", '{"words": "a"}\n', "d.jsonl, line 1: no column text, label among words"),
+        (tags, "d.jsonl", '{"words": "a"}\n', "d.jsonl, line 1: no column 'text', 'label' among 'words'"),
         (tags, "e.txt", "cat\n", "e.txt, line 1: column 0 of 1 is both the word and the tag"),
     ):
         told = refusal(read, trained, write_text(tmp_path / name, content))

@@ -95,9 +95,9 @@ def test_a_bad_row_is_named_or_counted(row, problem, tmp_path, capsys):
 MISFITS = [
     ("rte", "train", None, "has no train split; expected a file named train.tsv"),
     ("ax", "train", None, "a run on mnli as --init"),
-    ("rte", "train", "index\ttext\n", "no column sentence1, sentence2 among index, text"),
-    ("sst-2", "dev", "sentence\na film\n", "dev.tsv, line 1: no column label among sentence"),
-    ("mnli", "dev_mismatched", "sentence1\tsentence2\na\tb\n", "line 1: no column gold_label among"),
+    ("rte", "train", "index\ttext\n", "no column 'sentence1', 'sentence2' among 'index', 'text'"),
+    ("sst-2", "dev", "sentence\na film\n", "dev.tsv, line 1: no column 'label' among 'sentence'"),
+    ("mnli", "dev_mismatched", "sentence1\tsentence2\na\tb\n", "line 1: no column 'gold_label' among"),
     ("sst-2", "dev", "sentence\tlabel\n \t1\n", "an empty text in sentence"),
     ("rte", "train", "sentence1\tsentence2\tlabel\na\t \tentailment\n", "an empty text in sentence1 or sentence2"),
     ("sts-b", "dev", "sentence1\tsentence2\tscore\na\tb\t5.5\n", "score '5.5'; expected a number from 0 to 5"),

@@ -79,7 +79,7 @@ def test_examples_without_labels_are_read_for_prediction(tmp_path: pathlib.Path)
 
 def test_files_of_another_layout_and_missing_folders_are_refused(tmp_path: pathlib.Path):
     for name, text, message in (
-        ("a.csv", "sent1,ending1,ending2,ending3,label\n", "line 1: no column sent2, ending0 among sent1, ending1"),
+        ("a.csv", "sent1,ending1,ending2,ending3,label\n", "line 1: no column 'sent2', 'ending0' among 'sent1'"),
         ("a.csv", HEADER, "has no examples"),
         ("a.txt", HEADER, "expected SWAG's"),
     ):

@@ -104,18 +104,24 @@ _RECORDS = "orient='records', lines=True"
 
 @pytest.mark.parametrize(("name", "content", "options", "message"), [
     ("a.csv", "text,label\na,x\n", {}, "only the label 'x'"),
-    ("a.csv", "text,class\na,x\n", {}, "line 1: no column label among text, class; .*--text_column"),
+    ("a.csv", "text,class\na,x\n", {}, "line 1: no column 'label' among 'text', 'class'; .*--text_column"),
+    ("a.csv", "text, label\na,x\n", {}, "no column 'label' among 'text', ' label'; ' label' differs only by blanks"),
+    ("a.csv", "sep=,\ntext,label\na,x\n", {}, "a.csv, line 1: 'sep=,' "),
+    ("a.tsv", "sep=\t\ntext\tlabel\na\tx\n", {}, r"a.tsv, line 1: 'sep=\\t' "),
+    ("a.csv", ",,text,label\n0,0,a,x\n", {}, "only the label 'x'"),  # columns without a name are ignored
+    ("a.csv", "text,x,y\na,0,1\n", MULTI | {"label_column": "x,y"}, "no column 'x,y' among .* of 0 and 1 .*'a;b'"),
+    ("a.json", json.dumps({"data": [{"text": "a", "label": "x"}]}, indent=1), {}, "a.json is a single JSON object; "),
     ("a.csv", "text,label\na,\n", {}, "has no labels in 'label': see --label_column"),
     ("a.csv", "text,label\n", {}, "a.csv has no rows; "),
     ("a.csv", "text;label\na;x\nb;y\n", {}, "one column, 'text;label'. .* semicolons"),
     ("a.csv", "text\tlabel\na\tx\nb\ty\n", {}, "separated by tabs"),
     ("a.csv", "text,label\na,NaN\nb,x\nc,y\n", {}, "line 2: label 'NaN' in label"),
-    ("a.csv", "words,label\na,x\nb,y\n", {}, "line 1: no column text among words, label"),
-    ("a.csv", "text,text,label\na,b,x\n", {}, "two columns are named text"),
+    ("a.csv", "words,label\na,x\nb,y\n", {}, "line 1: no column 'text' among 'words', 'label'"),
+    ("a.csv", "text,text,label\na,b,x\n", {}, "two columns are named 'text'"),
     ("a.csv", "", {}, "is empty; expected a header"),
     ("a.csv", "text,label\na,b,c\nd\n", {}, r"no rows; .* \(2 bad rows; the first: .*line 2: 3 columns; expected 2"),
     ("a.csv", "text,label\na,nan\n", {}, r"no labels in 'label'.* \(1 bad row; the first: .*line 2: label 'nan'"),
-    ("a.csv", "3,War,Peace\n1,a,b\n", {}, "no column label among 3, War, Peace; .* without a header"),
+    ("a.csv", "3,War,Peace\n1,a,b\n", {}, "no column 'label' among '3', 'War', 'Peace'; .* without a header"),
     ("a.csv", "1,a,b\n3,c,d\n", {**TITLES, "label_names": ["World"]}, "--label_names has 1 names.* 2 labels: 1, 3"),
     ("a.csv", "text,label\na,1.5\nb,inf\n", REGRESSION, r"line 3: label 'inf'; expected a number, at most 1e\+18"),
     ("a.csv", "text,label\na,1.5\nb,1e39\n", REGRESSION, r"line 3: label '1e39'; expected a number, at most 1e\+18"),
@@ -158,7 +164,7 @@ def test_separators_that_are_not_needed_are_accepted(labels, tmp_path):
     ("dev.csv", 'text,label\na,x\n"b\n\nb",y\n,x\nc,y\n', "dev.csv, line 6: an empty text in text"),
     ("dev.csv", "text,label\na,x\na,z\n", "dev.csv, line 3: unknown label 'z'; the training data have 2: x, y"),
     ("dev.csv", f"text,label\na,x\nc,{'z' * 100_000}\n", "dev.csv, line 3: unknown label 'zzz"),
-    ("dev.jsonl", GOOD + '{"text": "a"}\n', "dev.jsonl, line 3: no key label"),
+    ("dev.jsonl", GOOD + '{"text": "a"}\n', "dev.jsonl, line 3: no key 'label'"),
     ("dev.txt", "a\n\nb\n", "dev.txt, line 2: an empty text in text"),
 ])  # fmt: skip
 def test_a_bad_row_is_named_by_its_first_line_or_skipped(name, content, message, tmp_path):
@@ -199,7 +205,7 @@ def test_a_table_from_tensorflow_datasets(tmp_path, monkeypatch):
     assert task.head.labels == ("neg", "pos")
     assert [(e.text_a, e.label) for e in task.read("train", bad_rows)] == [("good", 1), ("bad", 0), ("fair", 1)]
     assert bad_rows.problems == [f"tfds:{name}, prose-train.tfrecord-00001-of-00002, row 2: an empty text in text"]
-    assert "tfds:prose/small: no column words among" in refusal(read, f"tfds:{name}", text_column="words")
+    assert "tfds:prose/small: no column 'words' among" in refusal(read, f"tfds:{name}", text_column="words")
     assert "cannot get no_such_set from TensorFlow Datasets" in refusal(make_task, "tfds:no_such_set")
 
 
@@ -275,7 +281,7 @@ def test_a_wide_table_is_read_in_linear_time(tmp_path):
     path = write_text(tmp_path / "train.csv", f"{header}\n{',' * (count - 1)}\n")
     ((line, values),) = tables.read_rows(path, BadRows())
     assert (line, len(values)) == (2, count)
-    assert re.search(r"no column label among column0, .*column9, \.\.\.;", told := refusal(read, path))
+    assert re.search(r"no column 'label' among 'column0', .*'column9', \.\.\.;", told := refusal(read, path))
     assert len(told) < 600
 
 
@@ -298,12 +304,19 @@ def test_a_header_that_columns_repeats_is_no_row(header, tmp_path, capsys):
 
 def test_doubtful_classes_are_listed(tmp_path):
     path = write_text(tmp_path / "train.csv", "text,label\n" + "".join(f"t,{e}\n" for e in ("Hot dog", "hotdog", "x")))
-    note = "classes differ only by case or blanks: 'Hot dog', 'hotdog'"
+    note = "classes differ only by case, blanks or Unicode normalization: 'Hot dog', 'hotdog'"
     once = "3 of the classes occur once each: 'Hot dog', 'hotdog', 'x'"
     assert make_task(path).notes() == ["3 classes: Hot dog, hotdog, x", note, once]
     assert make_task(path, labels=["hotdog", "x"]).notes() == ["2 classes: hotdog, x"]
     path = write_text(tmp_path / "train.csv", "text,label\na,x\na,x\na,y\n")
     assert make_task(path).notes()[1:] == ["1 of the classes occur once each: 'y'"]
+    path = write_text(tmp_path / "train.csv", "text,label\n" + "".join(f"t,{e}\n" * 2 for e in ("é", "e\u0301", "N/A")))
+    spelled, missing = make_task(path).notes()[1:]
+    assert spelled.endswith(r": 'e\u0301', 'é'")
+    assert missing.endswith(": 'N/A'")
+    for values, has_hint in ((range(11), True), ("abcdefghijk", False)):
+        path = write_text(tmp_path / "train.csv", "text,label\n" + "".join(f"t,{value}\n" for value in values))
+        assert ("--label_kind=regression" in make_task(path).notes()[-1]) == has_hint
 
 
 @pytest.mark.parametrize("name", ["train.json", "train.jsonl"])

@@ -47,7 +47,7 @@ def test_tags_come_from_a_table(tmp_path: pathlib.Path):
     jsonl = write_rows(tmp_path / "b.jsonl", [{"words": ["a", "hot dog"], "tags": ["DET", "NOUN"]}])
     task = make_table_task(jsonl, text_column="words", label_column="tags", eval_file=csv)
     assert task.read("train", BadRows()) == [Sentence(("a", "hot dog"), ("DET", "NOUN"), 1)]
-    assert "a.csv, line 2: no column words, tags among text, label" in refusal(task.read, DEV, BadRows())
+    assert "a.csv, line 2: no column 'words', 'tags' among 'text', 'label'" in refusal(task.read, DEV, BadRows())
 
 
 def test_a_tag_that_training_lacks_counts_as_wrong(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):

@@ -158,8 +158,8 @@ DOC = '<doc id="1" url="" title="t">\nt\n\nText.\n'
         ("jsonl", '{"text": ' + "1" * 5000 + "}", r"text, line 1: not valid JSON: .*1 \.\.\.; expected"),
         ("jsonl", '{"text": "a", "score": NaN}', r"text, line 1: not valid JSON: NaN"),
         ("jsonl", '["a"]', r'text, line 1: expected a JSON object, received \["a"\]'),
-        ("auto", '{"a": 1, "b": 2}', r"text, line 1: no key text; the keys are a, b"),
-        ("auto", "{}", r"text, line 1: no key text; the keys are none"),
+        ("auto", '{"a": 1, "b": 2}', r"text, line 1: no key 'text'; the keys are 'a', 'b'"),
+        ("auto", "{}", r"text, line 1: no key 'text'; the keys are none"),
         ("auto", '{"text": "a"}\n{"text": null}', r"text, line 2: text is null; expected a text"),
         (
             "auto",
