@@ -26,6 +26,7 @@ from official_bert.modeling.encoder import build_encoder
 from official_bert.tokenization import pairs, truncation
 from official_bert.tokenization.exact import CLS, CONTINUATION, SEP, UNK, FullTokenizer, Piece
 from official_bert.tokenization.pairs import PAIR_SEPARATOR
+from official_bert.utils.counting import pluralize
 
 _NO_OFFSET = -1
 # Maximum number of bytes of vectors, and of batches, of the texts that are sorted by length together.
@@ -101,7 +102,11 @@ class FeatureExtractor:
         if max_seq_length is None:
             max_seq_length = min(_DEFAULT_MAX_SEQ_LENGTH, positions)
         if not layers or any(not -count <= layer <= count for layer in layers):
-            raise UserError(f"layers are {list(layers)}; they must be from 0 to {count}, or from -{count} to -1.")
+            valid = ",".join(str(-layer) for layer in range(1, min(count, 4) + 1))
+            raise UserError(
+                f"layers are {list(layers)}; they must be from 0 to {count}, or from -{count} to -1, because the model "
+                f"has {pluralize(count, 'layer')}. On the command line, pass for example --layers={valid}"
+            )
         if len({layer % (count + 1) for layer in layers}) < len(layers):
             raise UserError(f"layers are {list(layers)}; one of them is repeated (-1 is {count}).")
         if not 4 <= max_seq_length <= positions:

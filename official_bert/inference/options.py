@@ -29,6 +29,14 @@ class BatchPredictionOptions(ValidatedOptions):
     output_file: str = option(dataclasses.MISSING, "File for the answers, as JSON lines.")
     batch_size: int = option(32, "Number of texts per batch.", min=1)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.output_file.lower().endswith((".csv", ".tsv", ".parquet")):
+            raise UserError(
+                f"--output_file is {self.output_file}, but the answers are written as JSON lines: an object on each "
+                "line. Pass a name that ends in .jsonl"
+            )
+
 
 @dataclasses.dataclass(frozen=True)
 class FeatureOptions(ValidatedOptions):

@@ -250,6 +250,11 @@ def test_rows_without_an_input_are_reported(
     assert_refused(rf"{name}.*{message}", lambda: list(read_rows(path, inputs, table)))
 
 
+@pytest.mark.parametrize("name", ["out.csv", "out.TSV", "out.parquet"])
+def test_an_output_file_with_the_ending_of_another_format_is_refused(name: str):
+    assert_refused(rf"--output_file is {name}.*\.jsonl", BatchPredictionOptions, "exports", "in.csv", name)
+
+
 def test_a_note_about_the_file_is_printed_once(export_dir: str, tmp_path: pathlib.Path, capsys):
     export = shutil.copytree(export_dir, tmp_path / "exports")
     table = {"columns": ["text", "label"], "text_column": "text", "label_column": "label"}
