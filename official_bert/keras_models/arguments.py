@@ -1,12 +1,18 @@
 """Makes the constructor arguments of models available as read-only attributes."""
 
+import difflib
 import inspect
 import itertools
+from collections.abc import Collection
 from typing import Any
 
 import keras
 
+from official_bert.errors import UserError
+
 _KERAS_ARGUMENTS = ("name", "trainable", "dtype")
+# Names in other libraries.
+_OTHER_NAMES = dict.fromkeys(("max_length", "max_len", "sequence_length"), "max_seq_length")
 
 
 class ReadOnly:
@@ -44,6 +50,15 @@ def list_arguments(model_class: type) -> list[str]:
         for parameter in inspect.signature(each.__init__).parameters.values()  # type: ignore[misc]
     ]
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name not in _KERAS_ARGUMENTS]
+
+
+def check_no_unknown(model_class: type, unknown: Collection[str]) -> None:
+    """Raises a UserError with the valid arguments of a model class if `unknown` contains the name of an argument."""
+    valid = sorted({*list_arguments(model_class), *_KERAS_ARGUMENTS})
+    for name in unknown:
+        similar = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, valid, 1)
+        hint = f"; did you mean {similar[0]}?" if similar else "."
+        raise UserError(f"{model_class.__name__} has no argument {name}{hint} Valid arguments: {', '.join(valid)}")
 
 
 def make_read_only(model_class: type) -> None:

@@ -14,7 +14,7 @@ from official_bert.checkpoints.checkpoint import Array
 from official_bert.checkpoints.loading import assign_weights
 from official_bert.errors import UserError
 from official_bert.inference.keras_model import KerasRunner
-from official_bert.keras_models.arguments import ReadOnly, list_arguments, make_read_only
+from official_bert.keras_models.arguments import ReadOnly, check_no_unknown, list_arguments, make_read_only
 from official_bert.keras_models.fit_arguments import NO_EXAMPLES, check_count
 from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.kinds import class_labels
@@ -95,7 +95,9 @@ class BaseTextModel(keras.Model):
         quantization: str | None = None,
         gradient_accumulation_steps: int = 1,
         rematerialize: bool = False,
+        **unknown: Any,
     ) -> None:
+        check_no_unknown(type(self), unknown)
         gradient_accumulation_steps = check_count(gradient_accumulation_steps, "gradient_accumulation_steps")
         config = config if isinstance(config, BertConfig) else BertConfig(**config)
         if max_seq_length is None:

@@ -30,6 +30,26 @@ _OPTIMIZER_OF_FIT = "bert_optimizer_of_fit"  # name of BERT's optimizer in a sav
 _OPTIMIZER_SETTINGS = "bert_optimizer"  # key of its settings there
 
 
+def _for_ids_only(name: str) -> Any:
+    """Returns the method of keras.Model with this name, with a check that raises a UserError for texts."""
+
+    def is_text(value: Any) -> bool:
+        dtype = getattr(value, "dtype", None)
+        return isinstance(value, str | bytes) or dtype == tf.string or getattr(dtype, "kind", None) in ("O", "S", "U")
+
+    @functools.wraps(getattr(keras.Model, name))
+    def method(self: Any, *arguments: Any, **settings: Any) -> Any:
+        if any(map(is_text, keras.tree.flatten((arguments, settings)))):
+            called = "calling the model" if name == "__call__" else name
+            raise UserError(
+                f"{called} needs token ids and numeric labels, but texts were passed; convert them with "
+                "model.preprocessor(texts), or call fit, evaluate or predict"
+            )
+        return getattr(super(FittingModel, self), name)(*arguments, **settings)
+
+    return method
+
+
 class FittingModel(StepModel):
     """A Keras model whose fit and evaluate accept text.
 
@@ -41,6 +61,11 @@ class FittingModel(StepModel):
     _saved_compile_config: dict[str, Any] | None = None  # configuration in the file that the model was loaded from
     _bert_optimizer: BertOptimizerSettings | None = None  # None if a user's own optimizer is compiled
     _schedule: WarmupPolynomialDecay | None = None  # schedule of BERT's optimizer in the fits since `compile`
+
+    __call__ = _for_ids_only("__call__")
+    train_on_batch = _for_ids_only("train_on_batch")
+    test_on_batch = _for_ids_only("test_on_batch")
+    predict_on_batch = _for_ids_only("predict_on_batch")
 
     def compile(
         self,
@@ -317,6 +342,9 @@ class FittingModel(StepModel):
         answering, and precision, recall and F1 for entities, in total and per type. They need a second pass over the
         texts, and are omitted if you pass `steps`.
 
+        The loss and the Keras metrics, such as accuracy, are computed from the logits, without temperature, thresholds
+        and min_confidence. The confusion matrix applies the thresholds.
+
         Args:
             x: See `fit`.
             y: Labels, as class names or indices.
@@ -352,6 +380,8 @@ class FittingModel(StepModel):
         with data_errors.raise_one_line_errors():
             figures = super().evaluate(inputs.prepare_evaluation(data, batch_size), callbacks=callbacks, **common)
         inputs.print_data_set_truncation(steps)
+        if verbose and {"temperature", "thresholds"} & self.head.settings.keys():
+            print("note: the loss and the Keras metrics do not use the model's temperature and thresholds")
         added = {}
         if confusion_matrix or (self.head.has_own_scores and steps is None):
             examples = data.items if isinstance(data, Examples) else inputs.examples_in(data, batch_size)

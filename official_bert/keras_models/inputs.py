@@ -142,7 +142,7 @@ class Inputs:
         """Prints a note if all texts that validation_split holds out have the same class, as in sorted data."""
         labels = {example.label for example in held_out.items} if self._has_class_labels else set()
         if len(labels) == 1 < len(held_out.items) and self._prints_notes:
-            label = self.head.format_label(labels.pop())
+            label = (self.head.labels or ())[labels.pop()]
             print(f"note: validation_split: all {len(held_out.items)} texts have the label {label}; shuffle x and y")
 
     def read_evaluation(self, data: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -125,6 +126,13 @@ def test_a_data_set_of_text_is_the_lists_of_its_examples(name):
 ])  # fmt: skip
 def test_a_data_set_that_does_not_fit_is_named(data, message: str, classifier):
     assert_refused(message, classifier.fit, data, verbose=0)
+
+
+@pytest.mark.parametrize("name", ["__call__", "train_on_batch", "test_on_batch", "predict_on_batch"])
+def test_methods_for_ids_refuse_texts(name: str, classifier):
+    for texts in (TEXTS, np.array(TEXTS), tf.constant(TEXTS), pd.Series(TEXTS)):
+        message = refusal(getattr(classifier, name), texts)
+        assert all(each in message for each in ("fit", "evaluate", "predict", "model.preprocessor"))
 
 
 @pytest.fixture(scope="module")

@@ -123,6 +123,15 @@ def test_calibration_and_thresholds_are_decisions_that_files_keep(tmp_path):
     assert_refused("measure is 'auc'", model.choose_thresholds, texts, labels, "auc")
 
 
+@pytest.mark.parametrize("decisions", [{}, {"temperature": 2.0}, {"thresholds": [0.9, 0.1]}])
+def test_a_note_reports_that_metrics_do_not_use_decisions(decisions, capsys):
+    model, y = build("TextClassifier", **decisions), [*"ababa"]
+    assert model.evaluate(TEXTS, y, verbose=2) == build("TextClassifier").evaluate(TEXTS, y, verbose=0)
+    assert capsys.readouterr().out.count("temperature and thresholds") == bool(decisions)
+    model.evaluate(TEXTS, y, verbose=0)
+    assert not capsys.readouterr().out
+
+
 def test_decisions_that_are_set_act_and_are_saved(tmp_path):
     model = build("TextClassifier")
     before = model.predict(["the cat"])

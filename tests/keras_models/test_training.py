@@ -164,6 +164,8 @@ def test_steps_are_counted_without_what_is_held_out():
     ({"labels": ["a", "b"], "max_seq_length": -5}, "max_seq_length is -5; expected at least 3"),
     ({"labels": ["a", "b"], "max_seq_length": 0}, "max_seq_length is 0; expected at least 3"),
     ({"labels": ["a", "b"], "gradient_accumulation_steps": 1.5}, "gradient_accumulation_steps is 1.5"),
+    *[({"labels": ["a", "b"], name: 3}, f"has no argument {name}; did you mean {valid}.*: .*doc_stride, dtype, frozen")
+      for name, valid in (("max_len", "max_seq_length"), ("max_length", "max_seq_length"), ("sede", "seed"))],
 ])  # fmt: skip
 def test_arguments_that_cannot_be_are_refused(arguments, message):
     assert_refused(message, official_bert.TextClassifier, tiny_config(), VOCAB, **arguments)
