@@ -16,6 +16,7 @@ from official_bert.finetuning.initial_model import build_initial_encoder, read_i
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.regression.spec import RegressionSpec
+from official_bert.kinds.text_spec import TextExample
 from official_bert.runs.training_log import read_log
 from official_bert.tasks.options import GlueOptions, TableOptions
 from official_bert.utils import files, progress
@@ -299,6 +300,13 @@ def test_a_model_that_predicts_one_class_for_every_row_is_named(copied, tmp_path
         assert "note: dev: roc_auc, average_precision, f1_rare_class " in capsys.readouterr().out
     message = refusal(runner.run, change(copied, metric_for_best_model="roc_auc", eval_file=str(one_class)))
     assert re.search(r"metric_for_best_model is roc_auc, .*accuracy", message)
+
+
+def test_predicted_numbers_are_compared_with_the_known_labels():
+    predictions = np.array([0.366, 0.37] * 20)
+    for high, is_constant in ((15_000.0, True), (1.0, False), (None, False)):
+        examples = [TextExample("", "", None, label) for label in (0.0, high) * 20]
+        assert bool(evaluation._warn_if_constant("dev", RegressionSpec(), predictions, examples)) == is_constant
 
 
 def test_decisions_are_printed_on_a_line_each():
