@@ -45,7 +45,8 @@ class BaseTextModel(keras.Model):
             Casing object is used without a check against the vocabulary.
         strip_accents: Whether to remove accents. Defaults to the value of do_lower_case.
         max_seq_length: Maximum number of tokens in a sequence. Longer texts are truncated or split into windows.
-        seed: Random seed for new weights, dropout and shuffling.
+        seed: Random seed for new weights, dropout and shuffling. keras.utils.set_random_seed has no effect on them, so
+            pass another seed to each of several runs.
         dtype: Keras dtype policy of the layers. Defaults to Keras' global policy.
         name: Name of the model.
         trainable: Whether the weights are trainable.

@@ -59,7 +59,8 @@ class TextModel(FittingModel):
 
                 - max_seq_length: Maximum number of tokens in a sequence. Longer texts are truncated or split into
                   windows. Defaults to the value of the fine-tuned model, otherwise to 128 (QuestionAnswerer: 384).
-                - seed: Random seed for new weights, dropout and shuffling. Defaults to 0.
+                - seed: Random seed for new weights, dropout and shuffling. Defaults to 0, whatever
+                  keras.utils.set_random_seed was called with.
                 - dtype: Keras dtype policy, such as "mixed_bfloat16". Defaults to Keras' global policy.
                 - name: Name of the model.
                 - trainable: Whether the weights are trainable. Defaults to True.
