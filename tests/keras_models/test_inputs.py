@@ -131,7 +131,7 @@ def test_a_data_set_that_does_not_fit_is_named(data, message: str, classifier):
 @pytest.mark.parametrize("name", ["__call__", "train_on_batch", "test_on_batch", "predict_on_batch"])
 def test_methods_for_ids_refuse_texts(name: str, classifier):
     for texts in (TEXTS, np.array(TEXTS), tf.constant(TEXTS), pd.Series(TEXTS)):
-        message = refusal(getattr(classifier, name), texts)
+        message = refusal(getattr(classifier, name), texts, NUMBERS)
         assert all(each in message for each in ("fit", "evaluate", "predict", "model.preprocessor"))
 
 

@@ -136,7 +136,8 @@ def test_a_note_reports_held_out_texts_of_one_class(labels, is_noted: bool, unch
         unchanged._create_inputs().prepare_fit(
             TEXTS[:4], labels, None, None, batch_size=2, validation_split=split, shuffle=True, group_by_length=False
         )
-        assert ("validation_split: all 2 texts have the label good" in capsys.readouterr().out) == expected
+        told = capsys.readouterr().out
+        assert ("2 texts have the label good" in told) == ("validation_split" in told) == expected
 
 
 def test_balanced_classes_weigh_as_in_the_command(unchanged):
