@@ -1,6 +1,5 @@
 """Makes the constructor arguments of models available as read-only attributes."""
 
-import difflib
 import inspect
 import itertools
 from collections.abc import Collection
@@ -9,6 +8,7 @@ from typing import Any
 import keras
 
 from official_bert.errors import UserError
+from official_bert.utils.counting import suggest
 
 _KERAS_ARGUMENTS = ("name", "trainable", "dtype")
 # Names in other libraries.
@@ -56,8 +56,7 @@ def check_no_unknown(model_class: type, unknown: Collection[str]) -> None:
     """Raises a UserError with the valid arguments of a model class if `unknown` contains the name of an argument."""
     valid = sorted({*list_arguments(model_class), *_KERAS_ARGUMENTS})
     for name in unknown:
-        similar = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, valid, 1)
-        hint = f"; did you mean {similar[0]}?" if similar else "."
+        hint = suggest(_OTHER_NAMES.get(name, name), valid) or "."
         raise UserError(f"{model_class.__name__} has no argument {name}{hint} Valid arguments: {', '.join(valid)}")
 
 

@@ -23,7 +23,6 @@ A UserError is printed as one line on standard error, with exit code 1. After Ct
 """
 
 import dataclasses
-import difflib
 import io
 import os
 import re
@@ -37,7 +36,7 @@ from absl import flags
 from official_bert.errors import UserError
 from official_bert.utils import files, tensorflow_import
 from official_bert.utils.configs import NAMING_CONFIGS, find_config
-from official_bert.utils.counting import join_words
+from official_bert.utils.counting import join_words, suggest
 from official_bert.utils.flags import Flag, describe, list_flags
 from official_bert.utils.signals import exit_codes
 
@@ -231,7 +230,7 @@ class Command:
             raise UserError(f"--{self.chooser} is required: one of {', '.join(self.variants)}")
         if chosen is not None and chosen not in self.variants:
             raise UserError(
-                f"unknown --{self.chooser}={chosen}{_suggestion(chosen, self.variants)}; expected one of "
+                f"unknown --{self.chooser}={chosen}{suggest(chosen, self.variants)}; expected one of "
                 + ", ".join(self.variants)
             )
         return str(chosen) if chosen is not None else None
@@ -253,7 +252,7 @@ class Command:
             return f"--{self.chooser}={variant} does not take --{name}, a flag of {join_words(owners)}"
         known = [flag.name for flag in self.flags(variant)]
         hint = "; --help shows all flags" if known else "; the command takes none"
-        return f"unknown flag --{name}" + (_suggestion(name, known, "--") or hint)
+        return f"unknown flag --{name}" + (suggest(name, known, "--") or hint)
 
 
 def _parse_flags(
@@ -335,8 +334,3 @@ def _expand_flagfiles(arguments: Sequence[str], including: tuple[str, ...] = ())
 
 def _before_double_dash(arguments: Sequence[str]) -> Sequence[str]:
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
-
-
-def _suggestion(name: str, known: Sequence[str] | Mapping[str, Any], dashes: str = "") -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {dashes}{close[0]}?" if close else ""

@@ -1,6 +1,7 @@
-"""Formats numbers and lists for messages."""
+"""Formats numbers, lists and suggestions for messages."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 
 
 def pluralize(number: int, noun: str) -> str:
@@ -11,3 +12,9 @@ def pluralize(number: int, noun: str) -> str:
 def join_words(words: Sequence[str], conjunction: str = "and") -> str:
     """Joins words as in a sentence: "a", "a and b" or "a, b and c"."""
     return f" {conjunction} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def suggest(name: str, known: Iterable[str], dashes: str = "") -> str:
+    """Returns "; did you mean NAME?" with the known name that is most similar to `name`, or "" if none is similar."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {dashes}{close[0]}?" if close else ""
