@@ -8,9 +8,8 @@ from tests.data.test_input_pipeline import LENGTH, UNMASKED, masking, parse_reco
 
 def test_every_token_of_text_is_predicted_from_those_before_it(tmp_path):
     paths = write_records(tmp_path, [40])
-    batch = next(
-        RecordSource(paths, UNMASKED, NextTokenTargets()).evaluation_batches(50).as_numpy_iterator()
-    )  # ten rows of padding
+    source = RecordSource(paths, UNMASKED, NextTokenTargets())
+    batch = next(source.evaluation_batches(50).as_numpy_iterator())  # ten rows of padding
     ids, mask, segments = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
     np.testing.assert_array_equal(ids[:40], parse_records(paths[0])["input_ids"])
     assert not ids[40:].any()
