@@ -86,6 +86,9 @@ class TokenTypeEmbedding(keras.layers.Layer):
         one_hot = ops.one_hot(segment_ids, self.type_vocab_size, dtype=self.compute_dtype)  # [B, S, T]
         return ops.matmul(one_hot, self.embeddings)  # [B, S, H]
 
+    def compute_output_shape(self, segment_ids_shape: Any) -> Any:
+        return *segment_ids_shape, self.hidden_size
+
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
@@ -129,6 +132,9 @@ class PositionEmbedding(keras.layers.Layer):
                 "build the model with a larger max_position_embeddings"
             )
         return inputs + self.embeddings[:length]  # [B, S, H]
+
+    def compute_output_shape(self, inputs_shape: Any, position_ids_shape: Any = None) -> Any:
+        return inputs_shape
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -20,6 +20,10 @@ class FirstPosition(keras.layers.Layer):
     def call(self, sequence: Any) -> Any:
         return sequence[:, 0]
 
+    def compute_output_shape(self, sequence_shape: Any) -> Any:
+        batch, _, width = sequence_shape
+        return batch, width
+
 
 @keras.saving.register_keras_serializable(package="official_bert")
 class LastToken(keras.layers.Layer):

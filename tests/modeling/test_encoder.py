@@ -226,6 +226,17 @@ def test_vectors_are_those_of_the_first_position_the_last_token_and_the_position
     np.testing.assert_array_equal(GatherPositions()([sequence, positions]), sequence[[[0], [1], [2]], positions])
 
 
+def test_layers_declare_the_shapes_and_types_of_their_outputs(tiny_config: BertConfig):
+    model = build_pretraining_model(tiny_config, dtype="mixed_bfloat16")
+    outputs = keras.Model(model.input, {layer.name: layer.output for layer in model.layers})
+    batch = random_batch(tiny_config, 0)
+    for name, value in outputs(batch).items():
+        declared = model.get_layer(name).output
+        assert len(declared.shape) == len(value.shape), name
+        assert all(size in (None, seen) for size, seen in zip(declared.shape, value.shape, strict=True)), name
+        assert declared.dtype == keras.backend.standardize_dtype(value.dtype), name
+
+
 def test_word_embeddings_are_tied_to_the_masked_lm_output(tiny_config: BertConfig):
     model = build_pretraining_model(tiny_config)
     by_shape = [path for path, value in list_weights(model).items() if tiny_config.vocab_size in value.shape]
