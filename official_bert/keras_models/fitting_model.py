@@ -24,7 +24,6 @@ from official_bert.optimization import distribution
 from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
 from official_bert.optimization.optimizers import BertAdamW
 from official_bert.optimization.schedules import WarmupPolynomialDecay
-from official_bert.tokenization.casing import restore_casing
 
 _OPTIMIZER_OF_FIT = "bert_optimizer_of_fit"  # name of BERT's optimizer in a saved model's configuration
 _OPTIMIZER_SETTINGS = "bert_optimizer"  # key of its settings there
@@ -188,9 +187,9 @@ class FittingModel(StepModel):
         return Inputs(self, prints_notes=bool(verbose))
 
     def _learn_labels(self, x: Any, y: Any, verbose: Any) -> None:
-        """If the model was created without labels, rebuilds it with the labels in `y`. The encoder keeps its weights.
+        """If the model was created without labels, gives it the labels in `y` and a new last layer for them.
 
-        The rebuilt model is not compiled.
+        All other layers stay, with the user's changes. The model must be compiled again.
 
         Args:
             x: Argument of fit.
@@ -208,19 +207,33 @@ class FittingModel(StepModel):
             )
         labels = class_labels.learn_label_names(y)
         class_labels.check_label_names(labels, 2 if self.head.is_single_label else 1, {})
-        arguments = restore_casing(self.get_config() | {"labels": labels})
-        weights, strategy = self._weights(), self.distribute_strategy
-        # Start again with the attributes that Keras gives a new object, but keep the following attributes of this one.
-        kept = ("build", "quantize", "_compile_again")
-        attributes = {name: self.__dict__[name] for name in kept if name in self.__dict__}
-        self.__dict__.clear()
-        self.__dict__.update(vars(type(self).__new__(type(self))) | attributes)
-        with strategy.scope():
-            type(self).__init__(self, **arguments)
-        encoder = {variable.path for variable in self.backbone.variables}
-        self._assign_weights({path: value for path, value in weights.items() if path in encoder})
+        self._check_not_quantized()
+        self.head, self.compiled = self._replace_labels(tuple(labels)), False
+        with self.distribute_strategy.scope():
+            self._replace_classes(len(labels))
         if verbose:
             print(f"note: learned the labels {', '.join(labels)} from y")
+
+    def _replace_labels(self, labels: tuple[str, ...]) -> Any:
+        """Returns the spec of the head with these labels."""
+        replaced: dict[str, Any] = {"labels": labels}
+        return dataclasses.replace(self.head, **replaced)
+
+    def _replace_classes(self, num_classes: int) -> None:
+        """Replaces the last dense layer by a new one with the same settings for `num_classes` classes."""
+        logits = self.get_layer("logits")
+        dense = logits.input._keras_history.operation
+        x = dense.input
+        for old in (dense, logits):
+            units = {"units": num_classes} if old is dense else {}
+            new = type(old).from_config(old.get_config() | units)
+            x = new(x)
+            for variable, old_variable in zip(new.variables, old.variables, strict=True):
+                variable.regularizer, variable.constraint = old_variable.regularizer, old_variable.constraint
+            self._tracker.replace_tracked_value("layers", old, new)
+        # What keras.Function adds to an operation is the graph of a functional model.
+        graph = vars(keras.Function(self.input, x))
+        self.__dict__.update({name: graph[name] for name in graph.keys() - vars(keras.Operation()).keys()})
 
     def fit(
         self,

@@ -109,6 +109,13 @@ class TextClassifier(TextModel):
     def min_confidence(self, value: float) -> None:
         self.head = _replace_setting(self.head, "min_confidence", value)
 
+    def _replace_labels(self, labels: tuple[str, ...]) -> Any:
+        head = super()._replace_labels(labels)
+        for name in ("thresholds", "positive_weights"):
+            if getattr(head, name, ()):
+                _check_by_label(head, name, getattr(head, name))
+        return head
+
     def _get_own_config(self) -> dict[str, Any]:
         decisions = {name: value for name, value in self.head.settings.items() if name in DECISIONS}
         positive_weights = list(getattr(self.head, "positive_weights", ())) or None

@@ -36,15 +36,19 @@ def test_arguments_that_would_not_act_cannot_be_set(name: str):
     assert model.get_config() == config
 
 
-def test_a_subclass_of_ones_own_may_have_attributes_of_its_own():
+def test_attributes_and_changed_layers_are_kept_when_labels_are_learned():
     class Mine(official_bert.TextClassifier):
         def __init__(self, *arguments, extra=1, **settings):
             super().__init__(*arguments, **settings)
             self.extra = extra
 
-    model = Mine(tiny_config(), VOCAB, labels=["a", "b"], extra=2)
-    model.extra += 1
-    assert model.extra == 3
+    model = Mine(tiny_config(), VOCAB, extra=2)
+    model.extra, encoder = model.extra + 1, model.backbone
+    model.get_layer("layer_0_intermediate").enable_lora(2)
+    model.get_layer("sequence_classifier").kernel.regularizer = keras.regularizers.L2(0.1)
+    model._learn_labels(TEXTS, ["a", "b", "c", "b"], verbose=0)
+    assert (model.extra, model.backbone, model.output_shape) == (3, encoder, (None, 3))
+    assert model.get_layer("layer_0_intermediate").lora_enabled and model.losses
 
 
 def test_labels_are_learned_from_y_and_saved(tmp_path, capsys):
@@ -78,11 +82,13 @@ def test_learned_labels_are_sorted(y, labels):
 
 
 def test_tags_and_several_labels_are_learned_too():
-    tagger, several = build("TokenTagger", labels=None), build(labels=None, multi_label=True)
+    tagger, several = build("TokenTagger", labels=None), build(labels=None, multi_label=True, positive_weights=[1, 2])
     tagger.compile("sgd", run_eagerly=True)
     tagger.fit(["the cat", "a dog"], [["I", "B"], ["I", "O"]], verbose=0)
-    several._learn_labels(TEXTS[:2], [["O", "B"], ["I"]], verbose=0)  # without compile
-    assert tagger.labels == several.labels == ("B", "I", "O")
+    assert_refused("positive_weights .* 3 labels", several.fit, TEXTS[:2], [["O", "B"], ["I"]])
+    several.thresholds = [0.5, 0.6]
+    several._learn_labels(TEXTS[:2], [["O", "B"], ["O"]], verbose=0)  # without compile
+    assert (tagger.labels, several.labels) == (("B", "I", "O"), ("B", "O"))
 
 
 @pytest.mark.parametrize(("y", "message"), [
