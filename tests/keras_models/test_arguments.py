@@ -47,8 +47,9 @@ def test_attributes_and_changed_layers_are_kept_when_labels_are_learned():
     model.get_layer("layer_0_intermediate").enable_lora(2)
     model.get_layer("sequence_classifier").kernel.regularizer = keras.regularizers.L2(0.1)
     model._learn_labels(TEXTS, ["a", "b", "c", "b"], verbose=0)
-    assert (model.extra, model.backbone, model.output_shape) == (3, encoder, (None, 3))
-    assert model.get_layer("layer_0_intermediate").lora_enabled and model.losses
+    is_lora = model.get_layer("layer_0_intermediate").lora_enabled
+    assert (model.extra, model.backbone, model.output_shape, is_lora) == (3, encoder, (None, 3), True)
+    assert model.losses
 
 
 def test_labels_are_learned_from_y_and_saved(tmp_path, capsys):
