@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from official_bert.checkpoints.checkpoint import Array
+from official_bert.checkpoints.loading import assign_weights
 from official_bert.errors import UserError
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.keras_models.arguments import ReadOnly, check_no_unknown, list_arguments, make_read_only
@@ -216,6 +217,10 @@ class BaseTextModel(keras.Model):
             super().quantize(*arguments, **settings)
 
     # Weights and predictions.
+
+    def _assign_weights(self, weights: Mapping[str, Array]) -> None:
+        """Assigns weights by variable path. Variables without a weight, and weights without a variable, are ignored."""
+        assign_weights(self, weights, allow_missing=True)
 
     def _weights(self) -> dict[str, Array]:
         """Returns the weights as float32 arrays by variable path, with LoRA updates merged into their matrices.

@@ -46,7 +46,7 @@ def create_model(model_class: Any, initial: LoadedModel, settings: dict[str, Any
         paths = {variable.path for variable in model.variables}
         values, note_of_head = select_checkpoint_weights(initial, model.head, paths)
         has_head = paths <= values.keys()
-        assign_weights(model, values, allow_missing=True)
+        model._assign_weights(values)
         notes += (note_of_head,) if note_of_head else ()
         if values and f"{POOLER}/kernel" in paths - values.keys() and NO_POOLER not in notes:
             notes += (NO_POOLER,)
