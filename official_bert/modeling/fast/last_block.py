@@ -13,6 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from official_bert.errors import UserError
 from official_bert.modeling import layer_names
 from official_bert.modeling.fast import verification
 from official_bert.modeling.fast.model_parts import BlockLayers, ModelParts, replace_inner_model, split_model
@@ -28,7 +29,14 @@ def skip_unread_positions(model: keras.Model, rematerialize: bool = False) -> Ca
     Args:
         model: An encoder, with or without a head.
         rematerialize: Whether the backward pass recomputes encoder blocks to save memory (see `rematerialized`).
+
+    Raises:
+        UserError: If `rematerialize` is True, but the class of the model overrides `call`.
     """
+    if not type(model).call.__module__.startswith("keras."):
+        if rematerialize:
+            raise UserError(f"{type(model).__name__} overrides `call`; remove this method, or rematerialize=True")
+        return model
     parts = split_model(model)
     if parts is None:
         return replace_inner_model(model, functools.partial(skip_unread_positions, rematerialize=rematerialize))

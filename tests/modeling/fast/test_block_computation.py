@@ -30,7 +30,7 @@ from official_bert.pretraining.losses import (
     masked_lm_losses,
 )
 from tests.conftest import slow_after
-from tests.make import build_task_model
+from tests.make import assert_refused, build_task_model
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
 
 
@@ -220,7 +220,10 @@ def test_outside_of_training_the_last_block_gives_the_logits_of_the_model(tiny_c
 def test_models_that_read_more_than_the_first_position_stay_as_they_are(tiny_config: BertConfig):
     encoder = build_encoder(tiny_config)
     causal = classifier(dataclasses.replace(tiny_config, causal_attention=True))
-    for model in (encoder, build_token_tagger(encoder, 3), build_span_predictor(encoder), causal):
+    fast = classifier(tiny_config)
+    mine = type("Mine", (keras.Model,), {"call": lambda self, inputs, training=False: 0})(fast.input, fast.output)
+    assert_refused("Mine .*rematerialize", skip_unread_positions, mine, rematerialize=True)
+    for model in (encoder, build_token_tagger(encoder, 3), build_span_predictor(encoder), causal, mine):
         assert skip_unread_positions(model) is model
     model = build_task_model(CLASSIFICATION, encoder, 3, head_input=HeadInput("embeddings", 2))
     assert rematerialized(model) is model  # it has no blocks
