@@ -63,7 +63,7 @@ def create_records(
     with _explain_write_errors(options.work_folder):
         folder = _open_run_folder(options.work_folder, source)
         files.write_text(os.path.join(folder, worker.VOCAB), prepared.vocab)
-        worker_options = dataclasses.replace(options, input_file=list(map(files.make_absolute, states)))
+        worker_options = dataclasses.replace(options, input_file=list(map(files.make_absolute, prepared.paths)))
         if prepared.boundaries and prepared.boundaries.words:
             words_file = os.path.join(folder, worker.WORDS)
             files.write_text(words_file, prepared.boundaries.words)
@@ -75,7 +75,7 @@ def create_records(
         files.write_text(os.path.join(folder, worker.OPTIONS), json.dumps(dataclasses.asdict(worker_options)))
         with pool(folder) as workers:
             try:
-                corpus = _tokenize(folder, options, states, workers)
+                corpus = _tokenize(folder, options, prepared.paths, workers, states)
                 if not corpus["tokens"]:
                     raise TextError(summary.explain_empty_text(corpus))
             except TextError:
@@ -145,15 +145,19 @@ def _open_run_folder(work_folder: str, source: dict[str, Any]) -> str:
 
 
 def _tokenize(
-    folder: str, options: RecordOptions, states: dict[str, tuple[int, int] | None], workers: WorkerPool
+    folder: str,
+    options: RecordOptions,
+    paths: list[str],
+    workers: WorkerPool,
+    states: dict[str, tuple[int, int] | None],
 ) -> dict[str, int]:
     """Tokenizes the text into a corpus in the run's folder. Returns its numbers of tokens, documents, ..."""
     corpus = os.path.join(folder, worker.CORPUS)
     parts: list[tuple[int, int]] = []
     if not os.path.exists(os.path.join(corpus, token_store.COMPLETE)):
-        sizes = [files.size(path) / 1e6 for path in states]
-        workers.grow(min(options.num_workers, len(states)))
-        tasks = [{"file": [number]} for number in range(len(states))]
+        sizes = [files.size(path) / 1e6 for path in paths]
+        workers.grow(min(options.num_workers, len(paths)))
+        tasks = [{"file": [number]} for number in range(len(paths))]
         descriptions = workers.do_all("inspecting the text", tasks, "files")
         if options.input_format == "auto":
             print(formats.describe_formats([each["format"] for each in descriptions], options))

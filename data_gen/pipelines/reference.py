@@ -39,7 +39,7 @@ def create_records(
         UserError: If the text is empty or cannot be read, or a file cannot be written.
     """
     tokenizer = preparation.make_encoder(prepared.tokenizer, prepared.boundaries)
-    lines = documents.read_lines(list(states), options.drop_invalid_utf8)
+    lines = documents.read_lines(prepared.paths, options.drop_invalid_utf8)
     kept = DocumentFilter(prepared.excluded)
     corpus = documents.read_corpus(kept(documents.group_lines(lines)), tokenizer.encode)
     if not corpus:

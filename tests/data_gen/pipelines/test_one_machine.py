@@ -88,10 +88,13 @@ def test_manifest_describes_what_was_made(corpus, tmp_path):
 
 
 @BOTH
-def test_one_sentence_is_enough(algorithm, corpus, tmp_path):
-    path = write_text(tmp_path / "one.txt", "return the value of the object.\n")
-    summary = make_records(([path], corpus[1]), tmp_path / "out", algorithm=algorithm, num_shards=1)
-    assert (summary["text_documents"], summary["instances"], summary["random_next"]) == (1, 2, 2)
+def test_one_sentence_is_enough_and_a_repeated_file_is_read_repeatedly(algorithm, corpus, tmp_path):
+    path = write_text(tmp_path / "one.txt", "return the value of the object.\n\n")
+    for count in (1, 3):
+        flags = {"algorithm": algorithm, "num_shards": 1}
+        summary = make_records(([path] * count, corpus[1]), tmp_path / f"{count}", **flags)
+        found = [summary[name] for name in ("text_documents", "instances", "random_next")]
+        assert found == [count, 2 * count, 2 * count]
 
 
 @BOTH
