@@ -164,7 +164,7 @@ def check_vocabulary(vocab: str, config: BertConfig, path: str) -> tuple[str, ..
     """Checks that the word embeddings have a row for each token. Returns a note if they have more rows.
 
     Additional rows are allowed: some models are padded for speed, and some users train a released configuration with a
-    smaller vocabulary. These rows are kept and never used.
+    smaller vocabulary. These rows are kept.
 
     Raises:
         UserError: If there are more tokens than rows, or a special token such as [CLS] is missing.
@@ -180,4 +180,4 @@ def check_vocabulary(vocab: str, config: BertConfig, path: str) -> tuple[str, ..
         return ()
     unused = config.vocab_size - len(tokens)
     note = f"the vocabulary has {len(tokens):,} tokens, the word table {config.vocab_size:,} rows (vocab_size)"
-    return (f"{note}: the other {unused:,} are never used",)
+    return (f"{note}: the other {unused:,} have no token",)

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.data import manifest, record_damage, record_reader, record_schema
 from official_bert.data.dynamic_masking import DynamicMasking
 from official_bert.data.input_pipeline import RecordSource
@@ -82,7 +83,10 @@ class RecordFiles(RecordSource):
         dynamic = {each.source["flags"].get("masking") == "dynamic" for each in manifests}
         if len(dynamic) > 1 or (dynamic == {True} and len(described) < len(paths)):
             raise UserError(f"--{flag}: only some of the records have masks. Pass files of one kind.")
-        sizes = (config.vocab_size, config.type_vocab_size)
+        # A vocabulary may have fewer tokens than the model.
+        vocab = files.read_text(options.vocab_file) if options.vocab_file else None
+        num_tokens = config.vocab_size if vocab is None else min(config.vocab_size, len(split_vocab(vocab)))
+        sizes = (num_tokens, config.type_vocab_size)
         masking: DynamicMasking | NextTokenTargets | None = (
             None if config.predicts_masked_tokens else NextTokenTargets()
         )
@@ -273,8 +277,8 @@ def _check_first_records(paths: list[str], schema: record_schema.Schema, skip_da
                 f"the *.manifest.json of its run to {os.path.dirname(path) or '.'}."
             )
         raise UserError(
-            f"{path}: record {number} (from 0): {problem}. Pass the --max_seq_length, --max_predictions_per_seq and "
-            "--bert_config_file that the records were made with."
+            f"{path}: record {number} (from 0): {problem}. Pass the --max_seq_length, --max_predictions_per_seq, "
+            "--vocab_file and --bert_config_file that the records were made with."
         )
 
 

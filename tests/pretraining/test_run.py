@@ -130,16 +130,17 @@ BAD_OPTIONS = [
     ({"max_seq_length": 16}, "input_ids has 12 values; expected 16. Pass the --max_seq_length"),
     ({"init_checkpoint": "none/ckpt"}, "there is no file or folder none/ckpt"),
     ({"vocab_file": str(ROOT / "LICENSE")}, r"LICENSE has .* tokens, but lacks \[PAD\]"),
-    ({"config": tiny_config(vocab_size=77), "vocab_file": "vocab"}, "has 78 tokens, but .* has vocab_size 77"),
+    ({"vocab_file": WORDS[:60]}, r"record \d+ .*(input|masked_lm)_ids contains \d+; expected 0 to 59.*--vocab_file"),
+    ({"config": tiny_config(vocab_size=77), "vocab_file": WORDS}, "has 78 tokens, but .* has vocab_size 77"),
     ({"pack_sequences": True, "left_to_right": True}, "--pack_sequences supports masked LMs only"),
     ({"jit_compile": True, "use_tpu": True}, "cannot connect to the TPU 'local'"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD_OPTIONS)
-def test_bad_options_are_refused_before_the_first_step(changes, message, make_options, vocab_file, tmp_path):
-    if changes.get("vocab_file") == "vocab":
-        changes = {**changes, "vocab_file": vocab_file}
+def test_bad_options_are_refused_before_the_first_step(changes, message, make_options, tmp_path):
+    if isinstance(tokens := changes.get("vocab_file"), list):
+        changes = {**changes, "vocab_file": write_vocab(tmp_path / "vocab.txt", tokens)}
     assert_refused(message, lambda: pretrain(make_options(**changes)))
     assert not list(tmp_path.glob("run/ckpt*"))
 
