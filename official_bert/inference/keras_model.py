@@ -63,11 +63,15 @@ class KerasRunner:
     """
 
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy | None, max_seq_length: int) -> None:
-        self._max_seq_length = max_seq_length
+        self._model, self._max_seq_length = model, max_seq_length
         self._strategy = strategy or tf.distribute.get_strategy()
-        with self._strategy.scope():
-            self._call = make_forward_pass(model)
         self.buckets = get_static_lengths(self._strategy, max_seq_length)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._variables = self._model.variables
+        with self._strategy.scope():
+            self._call = make_forward_pass(self._model)
         self._forwards: dict[int, Any] = {}  # by the inputs' number of axes
 
     def compute_outputs(
@@ -75,12 +79,16 @@ class KerasRunner:
     ) -> Outputs:
         """Returns the model's outputs for all rows, in order and without padding (see features.Outputs).
 
+        If layers have new variables, such as those of LoRA, the graph is traced again.
+
         Args:
             features: The tokenized texts, or windows of long texts (rows).
             batch_size: Number of rows per batch over all replicas, rounded up to a multiple of the number of replicas.
             report_progress: Called with the number of completed rows after each batch. None prints a line every ten
                 seconds.
         """
+        if list(map(id, self._model.variables)) != list(map(id, self._variables)):
+            self._prepare()
         multiple = self._strategy.num_replicas_in_sync
         rounded = -(-batch_size // multiple) * multiple
         forward, length = self._traced_forward, self._max_seq_length

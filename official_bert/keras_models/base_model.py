@@ -211,7 +211,6 @@ class BaseTextModel(keras.Model):
 
         Layers that Keras cannot quantize are left unchanged, without warning.
         """
-        self._predictor = None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have a `quantize` method")
             super().quantize(*arguments, **settings)

@@ -1,9 +1,10 @@
-"""Outputs are assigned to their rows, without padding."""
+"""Outputs are assigned to their rows, without padding, and follow changes of layers."""
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from official_bert.inference.keras_model import compute_outputs
+from official_bert.inference.keras_model import KerasRunner, compute_outputs
 from official_bert.kinds.features import concatenate_rows
 
 
@@ -17,3 +18,15 @@ def test_outputs_are_in_order_and_those_of_tokens_without_padding():
     assert [row.tolist() for row in named["tokens"]] == expected
     of_rows = compute_outputs(lambda inputs: inputs["input_ids"][:, :1], features, 2, 8)  # [B, C]
     assert [row.tolist() for row in of_rows] == [row[:1] for row in expected]
+
+
+def test_layers_with_new_variables_are_traced_again():
+    inputs = {
+        name: keras.Input([None], dtype="int32", name=name) for name in ("input_ids", "segment_ids", "input_mask")
+    }
+    layer, features = keras.layers.Embedding(9, 2), concatenate_rows([np.arange(4, 9)], [np.zeros(5, np.int32)], {}, {})
+    model = keras.Model(inputs, layer(inputs["input_ids"]))
+    runner = KerasRunner(model, None, 8)
+    for change in (lambda: None, lambda: layer.enable_lora(1), lambda: layer.lora_embeddings_b.assign([[2.0, 3.0]])):
+        change()
+        np.testing.assert_allclose(runner.compute_outputs(features, 1)[0], layer(np.arange(4, 9)), rtol=1e-6)
