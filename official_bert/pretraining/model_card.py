@@ -35,6 +35,8 @@ def write_model_card(
             - evaluation_data: The manifests of the evaluation records.
             - versions: Versions of official_bert, tensorflow, keras and python, by name.
             - devices: Short names of the devices, such as CPU:0.
+            - records: Name, size and hash of each record file, in a list for each phase.
+            - records_without_manifest: The number of records without a manifest, by phase. None or left out if unknown.
             - changes: Options that were changed when the run was resumed: step, option, before and now of each.
         sections: Tables for the start of the card, by title.
 
@@ -62,8 +64,8 @@ def model_card(
     parts += ["## Model", markdown.table(summary.make_model_table(metadata)), _tokenization(flags)]
 
     parts.append("## Data")
-    if not metadata["data"]:
-        parts.append("The records have no manifest. The text that they were made from is unknown.")
+    parts.append(markdown.table(summary.make_file_table(metadata["records"])) or "The records are not recorded.")
+    parts.append(_describe_missing_manifests(metadata))
     parts += [markdown.table(summary.make_data_table(manifest)) for manifest in metadata["data"]]
 
     parts += ["## Training", markdown.table(summary.make_amount_table(run))]
@@ -118,6 +120,18 @@ def _tokenization(flags: Mapping[str, Any]) -> str:
     accents = "with" if flags["strip_accents"] is False else "without"
     case = f"lower-cased, {accents} accents," if flags["do_lower_case"] else "not lower-cased"
     return f"Text is {case} and split into the word pieces of `vocab.txt`, in the folder of the checkpoints."
+
+
+def _describe_missing_manifests(metadata: Mapping[str, Any]) -> str:
+    """Returns a sentence about the training records without a manifest, or "" if there are none."""
+    shards = [(phase, shard) for phase, shards in metadata["records"].items() for shard in shards]
+    num_files = len({(phase, *shard.values()) for phase, shard in shards if not shard["sha256"]})
+    if not num_files:
+        return ""
+    counts = [metadata["records_without_manifest"].get(phase) for phase in metadata["records"]]
+    records = "The records" if None in counts else pluralize(sum(counts), "record")
+    of_files = f"{records} of {pluralize(num_files, 'file')}"
+    return f"{of_files} have no manifest. The text that they were made from is unknown."
 
 
 def _describe_evaluation(run: LoggedRun, metadata: Mapping[str, Any]) -> str:

@@ -158,8 +158,13 @@ class RecordFiles(RecordSource):
     @property
     def num_records(self) -> int | None:
         """Number of readable records according to the manifests, or None if a file has no manifest."""
-        shards = [self.shards.get(path) for path in self.paths]
-        return None if None in shards else sum(shard.records for shard in shards if shard) - self.damaged
+        return sum(map(self.count_records, self.paths)) if set(self.paths) <= self.shards.keys() else None
+
+    def count_undescribed(self) -> int | None:
+        """Returns the number of readable records in files without a manifest, or None if they cannot be counted."""
+        with contextlib.suppress(OSError, UserError):  # A file may have been moved or changed since it was read.
+            return sum(map(self.count_records, set(self.paths) - set(self.shards)))
+        return None
 
     @property
     def fingerprint(self) -> int:
@@ -167,7 +172,9 @@ class RecordFiles(RecordSource):
         return zlib.crc32(json.dumps(self.identity(), sort_keys=True).encode())
 
     def count_records(self, path: str) -> int:
-        """Returns the number of records in one of the files, from its manifest if it has one."""
+        """Returns the number of readable records in one of the files, from its manifest if it has one."""
+        if self.readable:
+            return sum(number for _, number in self.readable[self.paths.index(path)])
         shard = self.shards.get(path)
         return shard.records if shard else super().count_records(path)
 

@@ -69,7 +69,7 @@ def pretrain(options: Options) -> int:
         if options.do_eval:
             evaluation.evaluate_final_weights()
         if parts.is_chief:
-            write_report(options, parts.metadata)
+            write_report(parts)
         return 0
 
 
@@ -364,9 +364,12 @@ def _save(parts: RunParts, step: int, data_position: tuple[int, int, int]) -> No
         run_metadata.write_run_metadata(parts.options.output_dir, parts.metadata)
 
 
-def write_report(options: Options, metadata: dict[str, Any]) -> None:
-    """Writes the model card and run.json at the end of a run. `metadata` is the contents of run.json."""
-    if not options.do_train:  # An evaluation keeps the description of the training.
+def write_report(parts: RunParts) -> None:
+    """Writes the model card and run.json at the end of a run."""
+    options, metadata = parts.options, parts.metadata
+    if options.do_train:
+        metadata["records_without_manifest"].update(parts.records.count_undescribed())
+    else:  # An evaluation keeps the description of the training.
         before = run_metadata.read_run_metadata(options.output_dir)
         metadata = {**metadata, **before, "evaluation_data": metadata["evaluation_data"]}
     run_metadata.write_run_metadata(options.output_dir, metadata)

@@ -67,9 +67,8 @@ def collect_run_metadata(
     evaluated = [each for each in (records.held_out, records.general) if each]
     manifests = {id(each): each for of_phase in training_records.values() for each in of_phase.manifests}.values()
     data = [each.to_values() for each in manifests]
-    some_are_done = len(phases) < len(options.phases)
-    earlier = [each for each in before.get("data", []) if some_are_done and each not in data]
-    records_of_done = before.get("records", {}) if some_are_done else {}
+    done = before if len(phases) < len(options.phases) else {}
+    earlier = [each for each in done.get("data", []) if each not in data]
     return {
         "command": command_line(),
         "flags": dataclasses.asdict(options),
@@ -83,7 +82,11 @@ def collect_run_metadata(
             "python": platform.python_version(),
         },
         "devices": [device.split("device:")[-1] for device in strategy.extended.worker_devices],  # CPU:0, TPU:7
-        "records": {**records_of_done, **{str(number): each.identity() for number, each in training_records.items()}},
+        "records": {
+            **done.get("records", {}),
+            **{str(number): each.identity() for number, each in training_records.items()},
+        },
+        "records_without_manifest": done.get("records_without_manifest", {}),  # They are counted after the training.
         "changes": [
             # Changes of later steps apply from here if the run is resumed from an older checkpoint.
             *({**each, "step": min(each["step"], steps_done)} for each in before.get("changes", []) if steps_done),

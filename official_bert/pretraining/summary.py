@@ -165,6 +165,18 @@ def make_environment_table(metadata: Mapping[str, Any]) -> Table:
     return [["what", "value"], *rows, ["devices", devices]]
 
 
+def make_file_table(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """Returns a table of the record files, or only its header. `records` has the files by phase (see run.json)."""
+    table = [["phase", "files", "readings per epoch", "manifest"]]
+    for phase, shards in records.items():
+        readings = collections.Counter((shard["file"], shard["bytes"], shard["sha256"]) for shard in shards)
+        kinds: dict[tuple[int, str], list[str]] = {}
+        for (name, _, sha256), count in readings.items():
+            kinds.setdefault((count, "yes" if sha256 else "no"), []).append(name)
+        table += [[phase, _names(names), _count(count), has_one] for (count, has_one), names in kinds.items()]
+    return table
+
+
 def make_data_table(manifest: Mapping[str, Any]) -> Table:
     """Returns a table of the files, counts, vocabulary, texts and flags in a manifest."""
     shards, source = manifest.get("shards", ()), manifest.get("source", {})

@@ -5,6 +5,8 @@ import pathlib
 import re
 import sys
 
+import pytest
+
 from official_bert.modeling.config import BertConfig
 from official_bert.pretraining import summary
 from official_bert.pretraining.model_card import CARD_FILE, model_card, write_model_card
@@ -25,6 +27,8 @@ METADATA = {
     "config": BertConfig(30522, 128, 2, 2, 512).to_dict(),
     "parameters": 4_433_468,
     "data": [MANIFEST],
+    "records": {"1": [{"file": "train.tfrecord", "bytes": 9, "sha256": "12"}]},
+    "records_without_manifest": {},
     "evaluation_data": [HELD_OUT],
     "versions": {"tensorflow": "2.21.0"},
     "devices": ["TPU:0", "TPU:1"],
@@ -77,10 +81,25 @@ def test_a_card_has_sizes_data_devices_scores_and_flags():
         assert expected in card
     assert re.search(r"pairs labelled random \(the rest: true next segments\) +\| 75.00 %", card)
     assert "init_checkpoint" not in card
-    empty = make_card(data=[])
-    assert "Nothing was measured." in empty
-    assert "is unknown" in empty
+    assert "Nothing was measured." in make_card()
     assert ["made by", "unknown"] in summary.make_data_table({})
+
+
+@pytest.mark.parametrize(("counts", "expected"), [({"1": 1393, "2": 7}, "1,400 records"), ({"2": 7}, "The records")])
+def test_the_card_lists_every_file_that_was_read_and_those_without_a_manifest(counts, expected):
+    first, *others = ({"file": name, "bytes": 9, "sha256": None} for name in "abcde")
+    described = METADATA["records"]["1"][0]
+    files = {"1": [first, described, first, *others], "2": [first]}
+    card = make_card(data=[], records=files, records_without_manifest=counts)
+    expected_rows = [
+        "1 | a | 2 | no",
+        "1 | train.tfrecord | 1 | yes",
+        "1 | b to e (4 files) | 1 | no",
+        "2 | a | 1 | no",
+    ]
+    assert re.findall(r"^\| (\d .*) \|$", card, re.MULTILINE)[:4] == expected_rows
+    assert f"{expected} of 6 files have no manifest." in card
+    assert "no manifest" not in make_card()
 
 
 def test_sections_stand_at_the_beginning_of_the_card():
