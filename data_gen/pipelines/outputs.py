@@ -81,7 +81,7 @@ def describe_outputs(options: RecordOptions) -> str:
 
 
 def check_outputs(options: RecordOptions, inputs: list[str]) -> None:
-    """Raises a UserError if two outputs are the same file, or writing an output would overwrite or delete an input.
+    """Raises a UserError if two outputs are the same file, or an output would overwrite an input or a file of others.
 
     Args:
         options: The flags.
@@ -93,7 +93,8 @@ def check_outputs(options: RecordOptions, inputs: list[str]) -> None:
         if real in spellings:
             raise UserError(f"--output_file contains the same file twice: {spellings[real]} and {path}")
         spellings[real] = path
-    for path in [*options.output_file, *list_manifests(options)]:
+    existing = _list_existing(options)
+    for path in [*options.output_file, *list_manifests(options), *existing]:
         files.refuse_overwriting(path, "output_file", inputs)
     folder = files.resolve_links(options.work_folder) + os.sep
     for path in inputs:
@@ -101,19 +102,25 @@ def check_outputs(options: RecordOptions, inputs: list[str]) -> None:
             raise UserError(
                 f"{path} is in the working folder {options.work_folder}, which is deleted at the end; move the file"
             )
-    if options.num_shards > 1 or options.shard_size_mb:
-        _check_shards(options, inputs)
+    for path in existing:
+        files.check_regular(path)
+    if existing and not any(map(files.exists, [options.work_folder, *list_manifests(options)])):
+        raise UserError(
+            f"--output_file would replace {existing[0]}, which exists and is not listed in a manifest of make-records; "
+            "pass another name, or remove the file"
+        )
 
 
-def _check_shards(options: RecordOptions, inputs: list[str]) -> None:
-    """Raises a UserError if an input has a name that a shard may get. Its number is unknown with --shard_size_mb."""
+def _list_existing(options: RecordOptions) -> list[str]:
+    """Returns the existing files with names that record files may get. With --shard_size_mb, any number is possible."""
+    if options.num_shards == 1 and not options.shard_size_mb:
+        return list(filter(files.exists, options.output_file))
     folder, name = os.path.split(options.stem)
     ending = os.path.splitext(options.output_file[0])[1]
     number = r"\d{5,}" if options.shard_size_mb else f"(?:{options.num_shards:05})"
     shard = re.compile(rf"{re.escape(name)}-\d{{5,}}-of-{number}{re.escape(ending)}")
-    for path in files.glob(os.path.join(glob.escape(folder), f"{glob.escape(name)}-*-of-*{glob.escape(ending)}")):
-        if shard.fullmatch(os.path.basename(path)):
-            files.refuse_overwriting(path, "output_file", inputs)
+    paths = files.glob(os.path.join(glob.escape(folder), f"{glob.escape(name)}-*-of-*{glob.escape(ending)}"))
+    return [path for path in paths if shard.fullmatch(os.path.basename(path))]
 
 
 def _make_shard_name(options: RecordOptions, number: str, count: int) -> str:

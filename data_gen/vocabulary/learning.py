@@ -108,6 +108,22 @@ def _report(learned: Learned, options: VocabularyOptions, other: dict[str, int] 
     return "\n".join([*lines, report.format_table(figures)])
 
 
+def _check_existing(path: str, pieces: list[str], is_complete: bool) -> None:
+    """Raises a UserError if a file exists that an earlier run of the same command cannot have written.
+
+    Args:
+        path: The vocabulary file to write.
+        pieces: The pieces of the vocabulary, or only the first ones.
+        is_complete: Whether `pieces` are all pieces.
+    """
+    expected = "".join(piece + "\n" for piece in pieces).encode()
+    if files.exists(path) and files.read_bytes(path)[: None if is_complete else len(expected)] != expected:
+        raise UserError(
+            f"--vocab_file would replace {path}, which exists and is not the same vocabulary; pass another name, or "
+            "remove the file"
+        )
+
+
 def learn_and_report(options: VocabularyOptions) -> None:
     """Learns a vocabulary, writes it and prints a report.
 
@@ -115,11 +131,14 @@ def learn_and_report(options: VocabularyOptions) -> None:
         UserError: See `learn`. Also if the vocabulary cannot be written or --compare_with cannot be read.
     """
     files.check_writable(options.vocab_file)
+    special = wordpiece_training.list_special_pieces(options.layout, options.do_lower_case)
+    _check_existing(options.vocab_file, special, is_complete=False)
     other = None
     if options.compare_with:
         other = exact.load_vocab(options.compare_with)
         exact.check_special_tokens(other, options.compare_with)
     learned = learn(options)
+    _check_existing(options.vocab_file, learned.pieces, is_complete=True)
     files.write_text(options.vocab_file, "".join(piece + "\n" for piece in learned.pieces))
     print(f"{options.vocab_file}: {pluralize(len(learned.pieces), 'piece')}")
     if len(learned.pieces) < options.vocab_size:

@@ -339,8 +339,7 @@ def write_atomically(path: str) -> Iterator[str]:
         UserError: If the folder cannot be created or the file cannot be written, such as on a full disk.
     """
     path = resolve_links(path)  # replaces the target of a link, not the link
-    if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
-        raise UserError(f"{path} is not a regular file; pass another name")
+    check_regular(path)
     folder, name = os.path.split(path)
     with explain_write_errors(path), create_temporary_folder(path) as temporary:
         yield os.path.join(temporary, name)
@@ -466,6 +465,7 @@ def reset_permissions(path: str) -> None:
 
 def check_writable(path: str) -> None:
     """Raises a UserError if a file cannot be created or overwritten."""
+    check_regular(path)
     probe = f"{path}.probe"
     with contextlib.ExitStack() as stack, write_atomically(probe) as temporary, open(temporary, "wb"):
         stack.callback(remove, probe)

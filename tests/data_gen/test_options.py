@@ -15,6 +15,7 @@ from tests.make import refusal
     ({"vocab_file": "none.txt"}, "there is no file none.txt"),
     ({"input_file": ["/proc"]}, "--input_file: /proc is a folder; for all files in it pass /proc/*"),
     ({"output_file": ["/proc/none/x"]}, "cannot create the folder /proc/none"),
+    ({"output_file": ["/proc"]}, "/proc is a folder"),
 ])  # fmt: skip
 def test_bad_options_are_refused(changes, message, short_options):
     assert message in refusal(lambda: create_records(short_options(**changes)))

@@ -40,6 +40,7 @@ def test_one_output_in_two_spellings_is_refused(short_options, tmp_path):
     ("name", "flags"),
     [
         ("a.tfrecord", {}),
+        ("a.tfrecord", {"algorithm": "reference"}),
         ("a.manifest.json", {}),
         ("a.work/text.txt", {}),
         ("a-00001-of-00002.tfrecord", {"num_shards": 2}),
@@ -52,11 +53,14 @@ def test_no_output_and_no_working_folder_destroys_an_input(name, flags, short_te
     text = write_text(tmp_path / name, "the cat sat\n")
     for inputs in ({"input_file": [short_texts[0], text]}, {"vocab_file": text}):
         assert_refused(message, create_records, short_options(**inputs, **flags))
+    if name.endswith("tfrecord"):
+        message = f"--output_file would replace {text}, which exists"
+        assert_refused(message, create_records, short_options(input_file=short_texts, **flags))
     assert pathlib.Path(text).read_text() == "the cat sat\n"
     if "work" not in name:
         pathlib.Path(text).unlink()
         pathlib.Path(text).symlink_to(short_texts[1])
-        assert_refused(message, create_records, short_options(input_file=short_texts, **flags))
+        assert_refused("which is an input", create_records, short_options(input_file=short_texts, **flags))
 
 
 @pytest.mark.parametrize("algorithm", ["reference", "fast"])

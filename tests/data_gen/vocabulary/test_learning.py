@@ -119,6 +119,20 @@ def test_inputs_are_never_overwritten(tmp_path):
         assert_refused("--vocab_file would write .*, which is an input", learn, tmp_path, **changes)
 
 
+def test_only_an_equal_vocabulary_is_replaced(tmp_path, capsys):
+    other = write_text(tmp_path / "mine.txt", "my notes\n")
+    text, vocab = write_text(tmp_path / "text.txt", TEXT), str(tmp_path / "vocab.txt")
+    flags = [(vocab, 60), (vocab, 60), (vocab, 50), (other, 60)]
+    for number, (path, vocab_size) in enumerate(flags):
+        options = VocabularyOptions([text], vocab_file=path, vocab_size=vocab_size)
+        if number < 2:
+            learning.learn_and_report(options)
+        else:
+            assert_refused(f"--vocab_file would replace {path}", learning.learn_and_report, options)
+    assert len(load_vocab(vocab)) == 60
+    assert pathlib.Path(other).read_text() == "my notes\n"
+
+
 def test_words_with_rare_letters_are_unknown(tmp_path):
     text = "ab ba " * 100 + "abø\n"
     assert {"ø", "##ø"} & {*learn(tmp_path, text).pieces}
