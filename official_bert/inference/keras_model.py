@@ -69,7 +69,7 @@ class KerasRunner:
         self._prepare()
 
     def _prepare(self) -> None:
-        self._variables = self._model.variables
+        self._weights = self._model.weights
         with self._strategy.scope():
             self._call = make_forward_pass(self._model)
         self._forwards: dict[int, Any] = {}  # by the inputs' number of axes
@@ -87,7 +87,7 @@ class KerasRunner:
             report_progress: Called with the number of completed rows after each batch. None prints a line every ten
                 seconds.
         """
-        if list(map(id, self._model.variables)) != list(map(id, self._variables)):
+        if list(map(id, self._model.weights)) != list(map(id, self._weights)):
             self._prepare()
         multiple = self._strategy.num_replicas_in_sync
         rounded = -(-batch_size // multiple) * multiple

@@ -119,20 +119,39 @@ def import_models() -> None:
         importlib.import_module(spec.model_module())
 
 
-def add_pooled(encoder: keras.Model, dropout_rate: float) -> Any:
-    """Returns the pooled output of an encoder after dropout, [B, H].
+def get_pooled(encoder: keras.Model) -> Any:
+    """Returns the pooled output of an encoder, [B, H].
 
     Raises:
         UserError: If the encoder has no pooler.
     """
     if "pooled_output" not in encoder.output:
         raise UserError("the encoder has no pooled_output because its checkpoint has no pooler; use one with a pooler")
-    return add_dropout(encoder, encoder.output["pooled_output"], dropout_rate)
+    return encoder.output["pooled_output"]
 
 
-def add_dropout(encoder: keras.Model, x: Any, rate: float) -> Any:
+def add_head(
+    encoder: keras.Model, x: Any, units: int, layer: str, dropout_rate: float, seed: int | None, name: str | None
+) -> Any:
+    """Applies the layers of a head to `x`, and returns float32 logits.
+
+    Args:
+        encoder: The encoder.
+        x: The input of the head.
+        units: Size of the output.
+        layer: Name of the dense layer.
+        dropout_rate: Dropout rate of the input in training.
+        seed: Seed of the initial weights. None draws a random seed.
+        name: Prefix of the names of all layers. None means no prefix.
+    """
+    prefix = f"{name}_" if name else ""
+    x = add_dropout(encoder, x, dropout_rate, prefix)
+    return add_float32(add_dense(encoder, x, units, prefix + layer, seed), prefix)
+
+
+def add_dropout(encoder: keras.Model, x: Any, rate: float, prefix: str = "") -> Any:
     """Applies the dropout layer of the head, named head_dropout, to `x`."""
-    return Dropout(rate, name="head_dropout", dtype=_policy(encoder))(x)
+    return Dropout(rate, name=f"{prefix}head_dropout", dtype=_policy(encoder))(x)
 
 
 def add_dense(encoder: keras.Model, x: Any, units: int, name: str, seed: int | None) -> Any:
@@ -151,9 +170,9 @@ def add_dense(encoder: keras.Model, x: Any, units: int, name: str, seed: int | N
     )(x)
 
 
-def add_float32(logits: Any) -> Any:
+def add_float32(logits: Any, prefix: str = "") -> Any:
     """Converts logits to float32 with a layer, even if the encoder uses mixed precision."""
-    return keras.layers.Activation("linear", name="logits", dtype="float32")(logits)
+    return keras.layers.Activation("linear", name=f"{prefix}logits", dtype="float32")(logits)
 
 
 def _policy(encoder: keras.Model) -> Any:

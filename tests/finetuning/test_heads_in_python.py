@@ -31,7 +31,7 @@ def read_code_blocks(page: str) -> list[str]:
 def test_every_example_of_the_page_on_python_runs(capsys: pytest.CaptureFixture[str]):
     names: dict = {}
     blocks = read_code_blocks("docs/guides/python.md")
-    assert len(blocks) == 16
+    assert len(blocks) == 17
     for block in blocks:
         exec(block, names)
     assert names["outputs"]["sequence_output"].shape == (1, 5, 8)

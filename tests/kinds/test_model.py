@@ -8,6 +8,8 @@ from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.loading import open_model
 from official_bert.kinds import names
 from official_bert.kinds.classification.model import build_classifier
+from official_bert.kinds.regression.model import build_regressor
+from official_bert.kinds.tagging.model import build_token_tagger
 from official_bert.modeling.encoder import build_encoder
 from tests.conftest import WORDS
 from tests.make import VOCAB, assert_refused, build_task_model, tiny_config
@@ -47,6 +49,20 @@ def test_logits_are_float32_and_a_tenth_is_dropped_before_every_head_but_that_of
     assert {each.dtype for each in model.outputs} == {"float32"}
     rates = [layer.rate for layer in model._flatten_layers() if layer.name == "head_dropout"]
     assert rates == ([] if kind in ("question_answering", "embedding") else [0.1])
+
+
+def test_heads_with_names_share_an_encoder():
+    encoder, inputs = build_encoder(CONFIG), make_inputs("tagging")
+    heads = [
+        build_classifier(encoder, 2),
+        build_classifier(encoder, 2, name="topic"),
+        build_regressor(encoder, name="x"),
+    ]
+    heads.append(build_token_tagger(encoder, 3, name="tags"))
+    model = keras.Model(encoder.input, [head.output for head in heads])
+    assert len({variable.path for variable in model.variables}) == len(model.variables)
+    for output, head in zip(model(inputs), heads, strict=True):
+        np.testing.assert_array_equal(output, head(inputs))
 
 
 def test_an_encoder_without_a_pooler_is_refused():

@@ -24,7 +24,11 @@ _ONE_HOT_METRICS = ("CategoricalAccuracy", "TopKCategoricalAccuracy", "KLDiverge
 
 
 def build_classifier(
-    encoder: keras.Model, num_labels: int, dropout_rate: float = model.DROPOUT_RATE, seed: int | None = None
+    encoder: keras.Model,
+    num_labels: int,
+    dropout_rate: float = model.DROPOUT_RATE,
+    seed: int | None = None,
+    name: str | None = None,
 ) -> keras.Model:
     """Returns a classifier of texts or text pairs: dropout and a dense layer on the pooled output.
 
@@ -36,10 +40,12 @@ def build_classifier(
         num_labels: Number of classes, C.
         dropout_rate: Dropout rate of the pooled output in training.
         seed: Seed of the initial weights of the dense layer. None draws a random seed.
+        name: Name of the model and prefix of the names of its new layers, for several heads on one encoder in one Keras
+            model. Defaults to None: "classifier", and no prefix.
     """
-    pooled = model.add_pooled(encoder, dropout_rate)
-    logits = model.add_dense(encoder, pooled, num_labels, "sequence_classifier", seed)
-    return keras.Model(encoder.input, model.add_float32(logits), name="classifier")
+    pooled = model.get_pooled(encoder)
+    logits = model.add_head(encoder, pooled, num_labels, "sequence_classifier", dropout_rate, seed, name)
+    return keras.Model(encoder.input, logits, name=name or "classifier")
 
 
 class Model(model.TextKindModel[ClassificationSpec]):

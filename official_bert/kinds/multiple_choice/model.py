@@ -61,7 +61,7 @@ def build_multiple_choice_model(
     """
     shape = (num_choices, None)
     inputs = {name: keras.Input(shape, dtype="int32", name=name) for name in sequence_inputs()}  # [B, N, S]
-    pooled = model.add_pooled(encoder, dropout_rate)
+    pooled = model.add_dropout(encoder, model.get_pooled(encoder), dropout_rate)
     choice_encoder = keras.Model(encoder.input, pooled, name=layer_names.CHOICE_ENCODER)
     folded = {name: FoldChoices(name=f"fold_{name}", dtype="int32")(each) for name, each in inputs.items()}
     scores = model.add_dense(encoder, choice_encoder(folded), 1, layer_names.MULTIPLE_CHOICE, seed)  # [B * N, 1]

@@ -53,7 +53,7 @@ class AbsoluteError(keras.metrics.Mean):
 
 
 def build_regressor(
-    encoder: keras.Model, dropout_rate: float = model.DROPOUT_RATE, seed: int | None = None
+    encoder: keras.Model, dropout_rate: float = model.DROPOUT_RATE, seed: int | None = None, name: str | None = None
 ) -> keras.Model:
     """Returns a regression model of texts or text pairs with one output, [B].
 
@@ -61,10 +61,13 @@ def build_regressor(
         encoder: An encoder with the output `pooled_output`.
         dropout_rate: Dropout rate of the pooled output in training.
         seed: Seed of the initial weights of the dense layer. None draws a random seed.
+        name: Name of the model and prefix of the names of its new layers, for several heads on one encoder in one Keras
+            model. Defaults to None: "regressor", and no prefix.
     """
-    value = model.add_dense(encoder, model.add_pooled(encoder, dropout_rate), 1, "sequence_classifier", seed)
-    value = WithoutAxis(name="value", dtype="float32")(model.add_float32(value))
-    return keras.Model(encoder.input, value, name="regressor")
+    pooled = model.get_pooled(encoder)
+    logits = model.add_head(encoder, pooled, 1, "sequence_classifier", dropout_rate, seed, name)
+    value = WithoutAxis(name=f"{name}_value" if name else "value", dtype="float32")(logits)
+    return keras.Model(encoder.input, value, name=name or "regressor")
 
 
 class Model(model.TextKindModel[RegressionSpec]):
