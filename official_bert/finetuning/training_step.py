@@ -3,6 +3,7 @@
 B rows of one replica
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -157,7 +158,9 @@ class TrainingStep:
         variables = self.model.trainable_variables
         if self._is_ours:
             finite = tf.math.is_finite(loss)
-            apply_gradients(self.optimizer, self.optimizer.loss_scale, False, gradients, finite, variables)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Gradients do not exist")  # A loss need not read all weights.
+                apply_gradients(self.optimizer, self.optimizer.loss_scale, False, gradients, finite, variables)
         else:
             # Make gradients dense, because Keras' optimizers handle sparse gradients with repeated ids incorrectly.
             dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]

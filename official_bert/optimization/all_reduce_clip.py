@@ -1,11 +1,16 @@
-"""How all optimizers handle gradients: sum over replicas, then clip, then apply."""
+"""What all optimizers share: gradients are summed over replicas, then clipped, then applied. Biases do not decay."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from official_bert.errors import UserError
 from official_bert.optimization.loss_scale import DynamicLossScale
+
+# Names of the Keras variables without weight decay: biases and layer normalization. A rule based on the number of
+# dimensions would miss biases that some layers store as matrices.
+NOT_DECAYED = frozenset({"bias", "gamma", "beta"})
 
 
 class AllReduceClipMixin:
@@ -15,8 +20,16 @@ class AllReduceClipMixin:
     rows of a sparse gradient before it sums rows with the same id. In both cases, the result would depend on how the
     batch is divided among replicas.
 
-    Attributes:
+    Variables named in `NOT_DECAYED` are excluded from weight decay.
+
+    Args:
         clip_norm: Maximum global norm. None disables clipping.
+        settings: Arguments of the Keras optimizer.
+
+    Raises:
+        UserError: If an argument is given that this class replaces.
+
+    Attributes:
         loss_scale: Loss scaling for float16, or None. Its variables are saved with the optimizer's.
         clips_rows: Whether sparse gradients stay sparse until they are clipped: rows with the same id are summed first.
             This saves time because a batch reads few rows of the embedding table. Only for one replica without XLA,
@@ -25,10 +38,21 @@ class AllReduceClipMixin:
             compilation. Only for a single device with TensorFlow variables.
     """
 
-    clip_norm: float | None
     clips_rows = False
     uses_kernel = False
     loss_scale: DynamicLossScale | None = None
+    # Arguments of Keras' optimizers that are refused, and what to use instead.
+    _replaced: ClassVar = dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm"), "clip_norm") | {
+        "gradient_accumulation_steps": "the argument gradient_accumulation_steps of the model",
+        "loss_scale_factor": "a model with the dtype mixed_float16, which scales the loss",
+    }
+
+    def __init__(self, *, clip_norm: float | None, **settings: Any) -> None:
+        for name, instead in self._replaced.items():
+            if settings.get(name) is not None:
+                raise UserError(f"{type(self).__name__} does not support {name}={settings[name]!r}; use {instead}")
+        super().__init__(**settings)
+        self.clip_norm = clip_norm
 
     @property
     def variables(self) -> list[Any]:
@@ -109,16 +133,17 @@ class AllReduceClipMixin:
         else:
             tf.cond(only_if, lambda: apply(grads), skip)
 
+    def _use_weight_decay(self, variable: Any) -> bool:
+        # Keras' hook. The variable may be one of TensorFlow, whose name differs.
+        variable = self._trainable_variables[self._get_variable_index(variable)]  # type: ignore[attr-defined]
+        return variable.name not in NOT_DECAYED and super()._use_weight_decay(variable)  # type: ignore[misc]
+
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         # Keras' hook for the sum over replicas. `apply` already computed it, before clipping.
         return grads_and_vars
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()  # type: ignore[misc]
-        # Keras' own clipping is not used. Without these keys, its checks do not apply either.
-        for key in ("clipnorm", "global_clipnorm", "clipvalue"):
-            config.pop(key, None)
-        return {**config, "clip_norm": self.clip_norm}
+        return {**super().get_config(), "clip_norm": self.clip_norm}  # type: ignore[misc]
 
 
 def _sum_duplicate_rows(grad: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
@@ -11,10 +11,6 @@ from keras import ops
 from official_bert.errors import UserError
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
 from official_bert.optimization.choices import OPTIMIZERS
-
-# Names of the Keras variables without weight decay: biases and layer normalization. A rule based on the number of
-# dimensions would miss biases that some layers store as matrices.
-NOT_DECAYED = frozenset({"bias", "gamma", "beta"})
 
 
 def get_optimizer(name: str, learning_rate: Any, **settings: Any) -> Any:
@@ -50,8 +46,8 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         w = w - rate * (m / (sqrt(v) + epsilon) + weight_decay_rate * w)
 
     m and v start at 0. With `adam_bias_correction`, m is divided by 1 - beta_1 ** t and v by 1 - beta_2 ** t at step t
-    (counted from 1). The original has no bias correction, so its first step is three times as large. Variables named in
-    `NOT_DECAYED` have no weight decay.
+    (counted from 1). The original has no bias correction, so its first step is three times as large. Biases, layer
+    normalization and variables passed to `exclude_from_weight_decay` have no weight decay.
 
     Args:
         learning_rate: A number or a schedule.
@@ -62,8 +58,10 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         clip_norm: Maximum global norm of the gradients. None disables clipping.
         adam_bias_correction: Whether to correct the bias of m and v. Skipped steps count in t.
         name: Name of the optimizer.
-        kwargs: Other arguments of keras.optimizers.Optimizer.
+        kwargs: Other arguments of keras.optimizers.Optimizer, such as use_ema.
     """
+
+    _replaced: ClassVar = {**AllReduceClipMixin._replaced, "weight_decay": "weight_decay_rate"}
 
     def __init__(
         self,
@@ -77,9 +75,9 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         name: str = "bert_adam_w",
         **kwargs: Any,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        super().__init__(learning_rate=learning_rate, clip_norm=clip_norm, name=name, **kwargs)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self.weight_decay_rate, self.clip_norm = weight_decay_rate, clip_norm
+        self.weight_decay_rate = weight_decay_rate
         self.adam_bias_correction = adam_bias_correction
 
     def build(self, variables: Sequence[Any]) -> None:
@@ -97,17 +95,16 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         learning_rate = learning_rate * self._rate_factor(index)
         mean, square = self._update_moments(index, gradient)
         update = mean / (ops.sqrt(square) + self.epsilon)
-        if is_decayed(self._trainable_variables[index]):
+        if self._use_weight_decay(variable):
             update = update + self.weight_decay_rate * variable
         self.assign_sub(variable, learning_rate * update)
 
-    def apply_summed(
-        self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None, only_if: Any = None
-    ) -> None:
-        if not self.uses_kernel or only_if is not None:
-            super().apply_summed(grads, trainable_variables, only_if)
+    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        # Keras' hook that updates all variables. The kernel would ignore the update_step of other subclasses.
+        if not self.uses_kernel or type(self) not in (BertAdamW, LayerwiseAdamW):
+            super()._backend_update_step(grads, trainable_variables, learning_rate)
             return
-        rate = tf.convert_to_tensor(self.learning_rate)
+        rate = tf.convert_to_tensor(learning_rate)
         decay = rate * self.weight_decay_rate
         # The kernel adds epsilon to the root before bias correction, and computes the powers of beta less exactly.
         mean_correction, square_correction = self._bias_corrections()
@@ -117,12 +114,10 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         settings |= {"beta1_power": 0.0, "beta2_power": 0.0}
         # Tensors, because Python numbers would be added to the graph once per variable.
         settings = {name: tf.convert_to_tensor(value) for name, value in settings.items()}
-        for variable, gradient in zip(trainable_variables or self._trainable_variables, grads, strict=True):
-            if gradient is None:
-                continue
+        for variable, gradient in zip(trainable_variables, grads, strict=True):
             index = self._get_variable_index(variable)
             weights, factor = variable.value, self._rate_factor(index)
-            if is_decayed(variable):
+            if self._use_weight_decay(variable):
                 weights.assign_sub((decay if factor == 1.0 else decay * factor) * weights)
             tf.raw_ops.ResourceApplyAdam(
                 var=weights.handle,
@@ -132,7 +127,6 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
                 grad=gradient,
                 **settings,
             )
-        self.iterations.assign_add(1)
 
     def _rate_factor(self, index: int) -> float:
         """Returns the learning rate multiplier of the variable with this index."""
@@ -158,10 +152,8 @@ class BertAdamW(AllReduceClipMixin, keras.optimizers.Optimizer):
         return [-ops.expm1(step * math.log(beta)) if beta else 1.0 for beta in (self.beta_1, self.beta_2)]
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        config.pop("weight_decay", None)  # Keras' own weight decay is not used.
         own = ("beta_1", "beta_2", "epsilon", "weight_decay_rate", "adam_bias_correction")
-        return {**config, **{name: getattr(self, name) for name in own}}
+        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
 
 
 @keras.saving.register_keras_serializable(package="official_bert")
@@ -204,9 +196,9 @@ class Lamb(BertAdamW):
         w = w - rate * |w| / |u| * u
 
     Each variable is a layer in the sense of the paper, as in other implementations. The trust ratio `|w| / |u|` is 1 if
-    one of the norms is 0. Variables named in `NOT_DECAYED` have no weight decay and no trust ratio, as in the
-    TensorFlow Model Garden and MLPerf. (NVIDIA's implementation applies the trust ratio to them.) The paper does not
-    clip gradients; pass `clip_norm=None` for that. Skipped steps count in t.
+    one of the norms is 0. Variables without weight decay have no trust ratio either, as in the TensorFlow Model Garden
+    and MLPerf. (NVIDIA's implementation applies the trust ratio to them.) The paper does not clip gradients; pass
+    `clip_norm=None` for that. Skipped steps count in t.
 
     Args:
         learning_rate: A number or a schedule.
@@ -221,7 +213,7 @@ class Lamb(BertAdamW):
         index = self._get_variable_index(variable)
         mean, square = self._update_moments(index, gradient)
         update = mean / (ops.sqrt(square) + self.epsilon)
-        if is_decayed(self._trainable_variables[index]):
+        if self._use_weight_decay(variable):
             update = update + self.weight_decay_rate * variable
             update = compute_trust_ratio(variable, update) * update
         self.assign_sub(variable, learning_rate * update)
@@ -259,21 +251,5 @@ class KerasAdamW(AllReduceClipMixin, keras.optimizers.AdamW):
         name: str = "keras_adam_w",
         **kwargs: Any,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, epsilon=epsilon, name=name, **kwargs)
-        self.clip_norm = clip_norm
-
-    def build(self, variables: Sequence[Any]) -> None:
-        """Creates the two moments of each variable.
-
-        Call it in the scope of the distribution strategy, if there is one.
-        """
-        if self.built:
-            return
-        # Exclude variables, not names: Keras matches parts of names, so "beta" would exclude too many.
-        self.exclude_from_weight_decay(var_list=[variable for variable in variables if not is_decayed(variable)])
-        super().build(variables)
-
-
-def is_decayed(variable: Any) -> bool:
-    """Returns whether weight decay applies to a variable, given its name."""
-    return variable.name not in NOT_DECAYED
+        settings = {"weight_decay": weight_decay, "epsilon": epsilon, "clip_norm": clip_norm, **kwargs}
+        super().__init__(learning_rate=learning_rate, name=name, **settings)

@@ -16,6 +16,7 @@ from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.dropout import dropout_seed, step_seed
 from official_bert.modeling.encoder import build_encoder
 from official_bert.optimization.finetuning_optimizer import create_bert_optimizer
+from official_bert.optimization.optimizers import BertAdamW, KerasAdamW, Lamb, LayerwiseAdamW
 from official_bert.training.forward_pass import make_forward_pass
 from tests.conftest import slow_after
 from tests.finetuning.random_features import random_features
@@ -118,23 +119,41 @@ def test_a_user_s_optimizer_gets_dense_gradients():
     assert tf.IndexedSlices not in received
 
 
-def test_a_weight_that_the_loss_does_not_read_stays_as_it_is():
-    """A zero gradient would still let the weight decay."""
-    inputs = keras.Input([None], dtype="int32", name="input_mask")
-    read, unread = keras.layers.Dense(1), keras.layers.Dense(1)
-    values = keras.ops.sum(keras.ops.cast(inputs, "float32"), axis=1, keepdims=True)
-    model = keras.Model({"input_mask": inputs}, {"read": read(values)[:, 0], "unread": unread(values)[:, 0]})
-    optimizer, _ = create_bert_optimizer(model, 1, **OPTIMIZER | {"learning_rate": 0.1})
+def mse(targets, outputs):
+    return tf.reduce_mean(tf.square(outputs["read"][:, 0] - targets))
 
-    def mean_squared_error(inputs, targets, outputs, weights):
-        return tf.reduce_mean(tf.square(outputs["read"] - targets))
 
-    step = TrainingStep(model, optimizer, LossShare(None, mean_squared_error), seed=0)
-    before = [np.array(layer.kernel) for layer in (read, unread)]
-    batch = {"input_mask": tf.ones([2, 3], tf.int32)}, tf.ones(2)
-    tf.function(lambda: tf.distribute.get_strategy().run(step, batch), autograph=False)()
-    assert not np.array_equal(before[0], read.kernel)
-    np.testing.assert_array_equal(before[1], unread.kernel)
+class PlainDescent(BertAdamW):
+    def update_step(self, gradient, variable, learning_rate):
+        self.assign_sub(variable, learning_rate * gradient)
+
+
+@pytest.mark.parametrize("create", [BertAdamW, LayerwiseAdamW, Lamb, KerasAdamW, PlainDescent])
+def test_every_optimizer_takes_its_own_steps_and_leaves_weights_alone_that_the_loss_does_not_read(create):
+    """A zero gradient would still let a weight decay."""
+    inputs = {"input_mask": tf.constant([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])}
+    targets, results = tf.constant([1.0, -1.0]), []
+    settings = {"factors": {"read/kernel": 0.25}} if create is LayerwiseAdamW else {"use_ema": True}
+    for by_step in (True, False):
+        symbol = keras.Input([3], name="input_mask")
+        layers = [keras.layers.Dense(1, name=name, kernel_constraint="unit_norm") for name in ("read", "unread")]
+        model = keras.Model({"input_mask": symbol}, {layer.name: layer(symbol) for layer in layers})
+        model.set_weights([np.full(each.shape, 0.5) for each in model.weights])
+        optimizer = create(0.1, **settings)
+        step = TrainingStep(model, optimizer, LossShare(None, lambda _, y, outputs, __: mse(y, outputs)), seed=0)
+        optimizer.uses_kernel &= by_step
+        for _ in range(2):
+            if by_step:
+                tf.distribute.get_strategy().run(step, (inputs, targets))
+            else:
+                with tf.GradientTape() as tape:
+                    loss = mse(targets, model(inputs))
+                weights = layers[0].trainable_weights
+                optimizer.apply(tape.gradient(loss, weights), weights)
+        np.testing.assert_array_equal(layers[1].kernel, np.full((3, 1), 0.5))
+        results.append(list(map(np.asarray, (*model.weights, *optimizer.variables))))
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

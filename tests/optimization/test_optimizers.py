@@ -10,7 +10,7 @@ from official_bert.optimization import optimizers
 from official_bert.optimization.choices import OPTIMIZERS, AdamOptions
 from official_bert.optimization.distribution import get_strategy
 from official_bert.optimization.loss_scale import DynamicLossScale
-from official_bert.optimization.optimizers import BertAdamW, LayerwiseAdamW, get_optimizer
+from official_bert.optimization.optimizers import BertAdamW, KerasAdamW, Lamb, LayerwiseAdamW, get_optimizer
 from official_bert.optimization.schedules import WarmupPolynomialDecay
 from tests.make import assert_refused
 from tests.processes import run_marked_tests
@@ -65,16 +65,6 @@ def test_a_skipped_step_changes_the_step_count_only(by_kernel):
     assert int(optimizer.iterations.numpy()) == 2
 
 
-def test_the_kernel_leaves_variables_without_a_gradient_alone():
-    trained, other = variables = [keras.Variable([1.0, 2.0], name=name) for name in ("kernel", "table")]
-    optimizer = BertAdamW(0.1)
-    optimizer.build(variables)
-    optimizer.uses_kernel = True
-    optimizer.apply([tf.ones(2), None], variables)
-    assert (np.asarray(trained) < [1.0, 2.0]).all()
-    np.testing.assert_array_equal(other, [1.0, 2.0])
-
-
 @pytest.mark.parametrize("scale", [0.01, 10.0])  # below and above the clipping norm
 def test_rows_of_equal_ids_are_clipped_as_their_sum(scale):
     rng = np.random.default_rng(0)
@@ -108,8 +98,11 @@ def test_the_flags_set_every_number_of_the_rule_and_the_configuration_keeps_them
     assert copy.get_config() == config
 
 
-def test_an_unknown_optimizer_is_refused():
+def test_what_cannot_be_done_is_refused():
     assert_refused("'sgd'; expected one of adamw, lamb, keras_adamw", get_optimizer, "sgd", 0.1)
+    for name, instead in (("clipvalue", "clip_norm"), ("weight_decay", "weight_decay_rate"), ("loss_scale_factor", "")):
+        assert_refused(f"Lamb .*{name}=0.5; .*{instead}", Lamb, **{name: 0.5})
+    assert_refused("KerasAdamW .*gradient_accumulation_steps=4", KerasAdamW, gradient_accumulation_steps=4)
 
 
 def test_trust_ratio_is_one_where_a_norm_is_zero():
@@ -120,10 +113,13 @@ def test_trust_ratio_is_one_where_a_norm_is_zero():
 
 
 def test_biases_and_normalization_are_not_decayed_and_all_else_is(tiny_config):
-    for variable in build_pretraining_model(tiny_config).trainable_variables:
+    model, optimizer = build_pretraining_model(tiny_config), BertAdamW()
+    optimizer.exclude_from_weight_decay([model.get_layer("pooler").kernel])
+    optimizer.build(model.trainable_variables)
+    for variable in model.trainable_variables:
         # The original's rule: no decay if the name contains LayerNorm, layer_norm or bias.
-        excluded = any(part in variable.path for part in ("layer_norm", "bias"))
-        assert optimizers.is_decayed(variable) != excluded, variable.path
+        excluded = any(part in variable.path for part in ("layer_norm", "bias", "pooler"))
+        assert optimizer._use_weight_decay(variable) != excluded, variable.path
 
 
 @pytest.mark.parametrize(("clip_norm", "expected"), [(1.0, [0.6, 0.8]), (None, [3.0, 4.0])])
@@ -153,21 +149,10 @@ def test_gradients_are_summed_over_replicas_before_they_are_clipped(monkeypatch)
     np.testing.assert_allclose(other, [4.0], rtol=1e-6)
 
 
-def test_the_kernel_takes_the_steps_of_layers_with_rates_of_their_own():
-    results = []
-    for by_kernel in (False, True):
-        variables = [keras.Variable(np.full((2, 2), 2.0, "float32"), name=name) for name in ("low", "high", "bias")]
-        # The decay is large enough to reveal the layers' learning rates.
-        factors = {variables[0].path: 0.25, variables[2].path: 0.5}
-        optimizer = LayerwiseAdamW(0.1, factors, weight_decay_rate=0.5)
-        optimizer.build(variables)
-        optimizer.uses_kernel = by_kernel
-        for step in range(3):
-            optimizer.apply([tf.fill((2, 2), 0.1 * step)] * 3, variables)
-        results.append(np.array([np.asarray(variable)[0, 0] for variable in variables]))
-    np.testing.assert_allclose(*results, rtol=1e-5)
-    low, high, _ = 2.0 - results[0]
-    assert low < 0.3 * high
+def test_layers_have_rates_of_their_own_for_the_weight_decay_too():
+    low, high = variables = [keras.Variable(2.0, name=name) for name in ("low", "high")]
+    LayerwiseAdamW(0.1, {low.path: 0.25}, weight_decay_rate=0.5).apply([tf.constant(0.1)] * 2, variables)
+    assert 2.0 - float(low) == pytest.approx(0.25 * (2.0 - float(high)))
 
 
 def test_keras_fit_uses_the_same_update():
