@@ -1,6 +1,7 @@
 """Finds records that are corrupted or differ from the schema."""
 
 import itertools
+import re
 from collections.abc import Sequence
 
 from official_bert.data import record_codec, record_reader
@@ -8,6 +9,7 @@ from official_bert.data.dataset_options import make_dataset_options
 from official_bert.data.record_schema import INT64, Schema
 from official_bert.errors import UserError
 from official_bert.utils import files
+from official_bert.utils.counting import pluralize
 
 _BATCH_SIZE = 1000
 _MAX_LISTED = 20
@@ -36,8 +38,8 @@ def find_readable_ranges(paths: Sequence[str], schema: Schema) -> tuple[RecordRa
         number += len(damaged)
         if damaged:
             listed = ", ".join(map(str, damaged[:_MAX_LISTED])) + ", ..." * (len(damaged) > _MAX_LISTED)
-            rest = " (and all after it)" if damaged[-1] == end else ""
-            print(f"warning: {path}: {len(damaged)} corrupted records are skipped: {listed}{rest}")
+            rest = " (and the rest of the file)" if damaged[-1] == end else ""
+            print(f"warning: {path}: skipped {pluralize(len(damaged), 'corrupted record')}: {listed}{rest}")
     return ranges, number
 
 
@@ -62,7 +64,7 @@ def _find_damaged_records(path: str, schema: Schema) -> tuple[list[int], int]:
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
         pass  # The other records are read one by one, because TensorFlow drops the batch of a corrupted one.
     damaged: list[int] = []
-    previous_error = None
+    previous_offset: object = None
     while True:
         try:
             for record in data.skip(start).as_numpy_iterator():
@@ -71,10 +73,11 @@ def _find_damaged_records(path: str, schema: Schema) -> tuple[list[int], int]:
                 start += 1
             return damaged, start
         except tf.errors.DataLossError as error:
-            if error.message == previous_error:  # The record could not be skipped: its length is corrupted.
+            offset = re.findall(r"at \d+", error.message) or error.message
+            if offset == previous_offset:  # The record cannot be skipped: its length is corrupted, or the file ends.
                 return damaged, start - 1
             damaged.append(start)
-            start, previous_error = start + 1, error.message
+            start, previous_offset = start + 1, offset
 
 
 def describe_first_damage(paths: Sequence[str], schema: Schema) -> str | None:

@@ -271,7 +271,7 @@ def _train_phase(
         flush=True,
     )
     if records.damaged:
-        log.note(step, f"{records.damaged:,} damaged records of phase {phase.number} are skipped")
+        log.note(step, f"skipped {pluralize(records.damaged, 'damaged record')} of phase {phase.number}")
     # The saved position is valid for one phase and one set of files. Other records are read from the start.
     saved_phase, saved_position, fingerprint = (int(each.numpy()) for each in parts.data_position)
     position = saved_position if (saved_phase, fingerprint) == (phase.number, records.fingerprint) else 0

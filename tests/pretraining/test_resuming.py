@@ -158,7 +158,7 @@ def test_damaged_records_are_skipped_and_counted_if_asked(make_options, record_f
     assert_refused(damage, pretrain, make_options("stop", **changes))
     pretrain(make_options(on_corrupt_record="skip", **changes))
     output = capsys.readouterr().out
-    assert f"warning: {second}: 3 corrupted records are skipped: 7, 8, 30" in output
+    assert f"warning: {second}: skipped 3 corrupted records: 7, 8, 30" in output
     assert "evaluated 47 records" in output
     # An out-of-range id is damage too, and a truncated file ends early.
     first.write_bytes(first.read_bytes()[:-5])
