@@ -14,7 +14,7 @@ def _make_records(options: RecordOptions, cluster: DaskOptions) -> None:
         statistics = on_dask.create_pretraining_data(options, cluster.dask)
     else:
         statistics = one_machine.create_pretraining_data(options)
-    print(summary.describe(statistics))
+    print(summary.describe(statistics, options.dupe_factor))
     print(outputs.describe_outputs(options))
 
 

@@ -39,7 +39,8 @@ def create_records(
         UserError: If the text is empty or cannot be read, or a file cannot be written.
     """
     tokenizer = preparation.make_encoder(prepared.tokenizer, prepared.boundaries)
-    lines = documents.read_lines(prepared.paths, options.drop_invalid_utf8)
+    read: collections.Counter[str] = collections.Counter()
+    lines = documents.read_lines(prepared.paths, options.drop_invalid_utf8, read)
     kept = DocumentFilter(prepared.excluded)
     corpus = documents.read_corpus(kept(documents.group_lines(lines)), tokenizer.encode)
     if not corpus:
@@ -49,7 +50,7 @@ def create_records(
     ids = collections.Counter(itertools.chain.from_iterable(itertools.chain.from_iterable(corpus)))
     vocab = tokenizer.vocab
     unknown = ids[vocab[exact.UNK]] + ids[vocab[exact.UNK] + get_continuation_mark(vocab)]
-    counts = {"documents": len(corpus), "tokens": ids.total(), "unknown": unknown, **kept.counts}
+    counts = {"documents": len(corpus), "tokens": ids.total(), "unknown": unknown, **kept.counts, **+read}
     config = preparation.make_instance_config(options, vocab)
     instances = _make_instances(corpus, config, options.dupe_factor, random.Random(options.random_seed))
     stacked = _stack(instances, config)

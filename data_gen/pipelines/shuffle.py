@@ -128,14 +128,18 @@ def count_statistics(instances: Instances) -> dict[str, int]:
     - positions: Number of records times max_seq_length.
     - tokens: Number of positions that are not padding.
     - maskable: Number of tokens other than [CLS] and [SEP].
+    - sequential: Number of tokens of text outside of random second segments. Each pass over the text yields every token
+      once, except the tokens that truncation removes.
     - predictions: Number of predicted tokens.
     - random_next: Number of records whose second segment is random (label 1).
     """
+    text = instances.length - instances.special
     return {
         "instances": len(instances.length),
         "positions": instances.ids.size,
         "tokens": int(instances.length.sum()),
-        "maskable": int((instances.length - instances.special).sum()),
+        "maskable": int(text.sum()),
+        "sequential": int(np.where(instances.is_random_next, instances.first_length - 2, text).sum()),
         "predictions": int(instances.predictions.sum()),
         "random_next": int(instances.is_random_next.sum()),
     }

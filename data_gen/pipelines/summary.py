@@ -1,10 +1,13 @@
 """Texts that make-records prints about the counts of a run."""
 
+import math
 from collections.abc import Mapping
 
+from data_gen.text import formats
 from official_bert.data.sentence_objectives import NONE
 
 _MAX_RANDOM_SHARE = 0.75  # Half of the pairs are random if the documents have enough sentences.
+_MAX_TRUNCATED_SHARE = 0.5  # Usually, about a tenth of the text is truncated.
 
 
 def explain_empty_text(counts: dict[str, int]) -> str:
@@ -19,7 +22,7 @@ def explain_empty_text(counts: dict[str, int]) -> str:
     return "the input contains no text"
 
 
-def describe(statistics: Mapping[str, int]) -> str:
+def describe(statistics: Mapping[str, int], dupe_factor: int) -> str:
     """Returns the printed summary of a make-records run.
 
     Args:
@@ -28,7 +31,9 @@ def describe(statistics: Mapping[str, int]) -> str:
             - text_tokens: Number of WordPiece tokens in the text.
             - text_unknown: Number of these tokens that are [UNK].
             - text_excluded: Number of documents left out because of --exclude_texts. Missing without this flag.
+            - The counts of `formats.read_with_options`, with the prefix text_.
             - The counts of `shuffle.count_statistics`.
+        dupe_factor: Number of passes over the text.
     """
     instances, tokens, text_tokens = (statistics[name] for name in ("instances", "tokens", "text_tokens"))
     predicted = "chosen during training, again in each epoch"
@@ -45,9 +50,17 @@ def describe(statistics: Mapping[str, int]) -> str:
             "few documents of several sentences; separate documents by empty lines and write one sentence per line, or "
             f"pass --sentence_objective={NONE}"
         )
+    truncated = max(0, 1 - statistics.get("sequential", math.inf) / (dupe_factor * text_tokens))
+    if truncated > _MAX_TRUNCATED_SHARE:
+        warning += (
+            f"\nwarning: {100 * truncated:.2f} % of the text is in no record, because lines are longer than "
+            "--max_seq_length; write one sentence per line, or pass --input_format=paragraphs"
+        )
     return (
+        f"{formats.describe_counts(statistics, 'text_')}"
         f"documents         {statistics['text_documents']:,}{excluded}\n"
         f"tokens in text    {text_tokens:,}, {100 * statistics['text_unknown'] / text_tokens:.2f} % of them [UNK]\n"
+        f"truncated         {100 * truncated:.1f} % of the text in each pass\n"
         f"instances         {instances:,}\n"
         f"tokens            {tokens:,}\n"
         f"random segments   {100 * random_next / max(1, instances):.1f} % of the instances\n"

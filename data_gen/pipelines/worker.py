@@ -140,15 +140,19 @@ class Worker:
         path, options = self._options.input_file[number], self._options
 
         def read(start: int) -> Iterator[list[str]]:
-            return formats.read_with_options(path, file["format"], options, start, end)
+            return formats.read_with_options(path, file["format"], options, counts, start, end)
 
         folder = get_part_folder(self._folder, number, part)
         kept = DocumentFilter(self._excluded)
+        counts: collections.Counter[str] = collections.Counter()
         unknown = [self._vocab[exact.UNK] + mark for mark in (0, word_boundaries.get_continuation_mark(self._vocab))]
         with _convert_text_errors():
             try:
                 encode = self._tokenizer.encode
-                token_store.write_part(folder, kept(read(start)), encode, self._ids, unknown, lambda: kept.counts)
+                documents = kept(read(start))
+                token_store.write_part(
+                    folder, documents, encode, self._ids, unknown, lambda: {**kept.counts, **+counts}
+                )
             except UserError:
                 # Reading from the start of the file raises the same error with the right line number.
                 if start:

@@ -1,5 +1,6 @@
 """Reads text files like the original script: one sentence per line, with empty lines between documents."""
 
+import collections
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -13,7 +14,7 @@ Sentence = list[int]
 Document = list[Sentence]
 
 
-def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
+def read_lines(paths: list[str], drop_invalid_utf8: bool, counts: collections.Counter[str]) -> Iterator[str]:
     """Yields the stripped lines of UTF-8 files.
 
     Args:
@@ -21,6 +22,7 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
             end a document.
         drop_invalid_utf8: Whether to drop bytes that are not valid UTF-8, as the original does, instead of raising an
             error.
+        counts: See `streams.decode_lines`.
 
     Raises:
         UserError: If a file is compressed, or a line is not UTF-8.
@@ -44,7 +46,8 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool) -> Iterator[str]:
                 f"{path} is a {kind} file, which --algorithm=reference does not support; pass --algorithm=fast"
             )
         # As in the original, a byte order mark is kept.
-        yield from map(str.strip, streams.decode_lines(path, read_undecoded(path), drop_invalid_utf8, at_start=False))
+        lines = streams.decode_lines(path, read_undecoded(path), drop_invalid_utf8, at_start=False, counts=counts)
+        yield from map(str.strip, lines)
 
 
 def group_lines(lines: Iterator[str]) -> Iterator[list[str]]:

@@ -16,7 +16,7 @@ files.
 import collections
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from data_gen.options import TextOptions
@@ -34,6 +34,18 @@ _HEAD = 1 << 20  # Maximum number of bytes, and of characters of a line, for det
 # The line breaks of str.splitlines other than "\n". BERT's tokenizer treats them as white space, or drops them.
 _INNER_BREAKS = str.maketrans(dict.fromkeys("\r\u2028\u2029", " ") | dict.fromkeys("\v\f\x1c\x1d\x1e\x85", ""))
 
+# Descriptions of the counts of `read_documents`.
+_NOTES = {
+    "invalid_bytes": "dropped bytes that are not UTF-8",
+    "invalid_lines": "lines and rows with such bytes",
+    "empty_rows": "rows without text",
+    "empty_files": "files without text",
+    "carriage_returns": (
+        "lines with a carriage return in the middle (if it ends lines, as on old Macs, convert the file: "
+        r"tr '\r' '\n' < FILE > NEW_FILE)"
+    ),
+}
+
 _DOC_TITLE = re.compile(r'\btitle="(.*)"')  # Greedy, because titles can contain quotation marks.
 _OBJECT_START = re.compile(r'\{\s*("|\}|$)')
 
@@ -46,6 +58,7 @@ def read_documents(
     drop_invalid_utf8: bool = False,
     start: int = 0,
     end: int | None = None,
+    counts: collections.Counter[str] | None = None,
 ) -> Iterator[Document]:
     """Yields the documents of a file, each a list of sentences. Only one document is in memory at a time.
 
@@ -60,6 +73,7 @@ def read_documents(
         drop_invalid_utf8: Whether to drop bytes that are not valid UTF-8 instead of raising an error.
         start: Start of one of the ranges from `find_ranges`, to read only this part. Defaults to the start of the file.
         end: End of the range. Defaults to the end of the file.
+        counts: Counts to increase: those of `streams.decode_lines` and "empty_rows".
 
     Raises:
         UserError: If the language code is invalid, the text is not UTF-8 or does not match the format, or the
@@ -67,27 +81,34 @@ def read_documents(
     """
     check_language(language)
     split = partial(split_sentences, language=language)
+    counts = collections.Counter() if counts is None else counts
     if format == "auto":
         format = detect_format(path, language)
     if format in row_files.KINDS:
-        for position, row in row_files.read_rows(path, format, [text_field], (start, end), drop_invalid_utf8):
+        for position, row in row_files.read_rows(path, format, [text_field], (start, end), drop_invalid_utf8, counts):
             if row[text_field] is None:
                 raise UserError(f"{path}, {position}: {text_field!r} is null; expected text")
             if document := split(row[text_field]):
                 yield document
+            counts["empty_rows"] += not document
         return
     lines = streams.read_lines(path, start, end)
-    texts = map(str.strip, streams.decode_lines(path, lines, drop_invalid_utf8, at_start=not start))
+    texts = map(str.strip, streams.decode_lines(path, lines, drop_invalid_utf8, not start, counts))
     if format in ("sentences", "paragraphs"):
         yield from _read_plain_text(texts, _keep_line if format == "sentences" else split)
     elif format == "wikiextractor":
         yield from _read_wikiextractor(path, texts, split)
     else:
-        yield from _read_jsonl(path, texts, split, text_field, drop_invalid_utf8)
+        yield from _read_jsonl(path, texts, split, text_field, drop_invalid_utf8, counts)
 
 
 def read_with_options(
-    path: str, format: str, options: TextOptions, start: int = 0, end: int | None = None
+    path: str,
+    format: str,
+    options: TextOptions,
+    counts: collections.Counter[str],
+    start: int = 0,
+    end: int | None = None,
 ) -> Iterator[Document]:
     """Calls `read_documents` with the language and other settings from the flags.
 
@@ -95,16 +116,26 @@ def read_with_options(
         path: The file.
         format: The result of `resolve_format`.
         options: The flags.
+        counts: Counts to increase: those of `read_documents` and "empty_files".
         start: Start of a range from `find_ranges`.
         end: End of the range. Defaults to the end of the file.
     """
     if _keeps_lines(format, options):
         format = "sentences"
-    return read_documents(path, format, options.language, options.text_field, options.drop_invalid_utf8, start, end)
+    settings = (options.language, options.text_field, options.drop_invalid_utf8)
+    documents = read_documents(path, format, *settings, start, end, counts)
+    first = next(documents, None)
+    counts["empty_files"] += first is None and not start and end is None
+    yield from itertools.chain([first] if first else [], documents)
 
 
 def read_files(what: str, paths: list[str], options: TextOptions) -> Iterator[Document]:
-    """Yields the documents of several files. Prints the detected formats, and progress lines that start with `what`.
+    """Yields the documents of several files. Prints the detected formats, progress lines, and notes about the text.
+
+    Args:
+        what: Title of the progress lines.
+        paths: The files.
+        options: The flags.
 
     Raises:
         UserError: See `read_documents`.
@@ -114,13 +145,26 @@ def read_files(what: str, paths: list[str], options: TextOptions) -> Iterator[Do
         print(describe_formats(file_formats, options))
     sizes = [files.size(path) for path in paths]
     progress = Progress(what, sum(sizes) / 1e6, "MB")
+    counts: collections.Counter[str] = collections.Counter()
     for path, each, size, end in zip(paths, file_formats, sizes, itertools.accumulate(sizes), strict=True):
         done = end - size
-        for document in read_with_options(path, each, options):
+        for document in read_with_options(path, each, options, counts):
             yield document
             # An estimate: characters instead of bytes, uncompressed instead of compressed.
             done = min(done + sum(map(len, document)), end)
             progress.update(done / 1e6)
+    print(describe_counts(counts), end="")
+
+
+def describe_counts(counts: Mapping[str, int], prefix: str = "") -> str:
+    """Returns a line with the text that was left out or may be misread, or "" if there is none.
+
+    Args:
+        counts: Counts of `read_with_options`, by name.
+        prefix: Prefix of the names.
+    """
+    notes = [f"{text}: {counts[prefix + name]:,}" for name, text in _NOTES.items() if counts.get(prefix + name)]
+    return f"note: {'; '.join(notes)}\n" if notes else ""
 
 
 def resolve_format(path: str, options: TextOptions) -> str:
@@ -286,17 +330,23 @@ def _read_wikiextractor(path: str, lines: Iterable[str], split: Callable[[str], 
 
 
 def _read_jsonl(
-    path: str, lines: Iterable[str], split: Callable[[str], list[str]], field: str, drop_invalid_utf8: bool
+    path: str,
+    lines: Iterable[str],
+    split: Callable[[str], list[str]],
+    field: str,
+    drop_invalid_utf8: bool,
+    counts: collections.Counter[str],
 ) -> Iterator[Document]:
     for number, value in tables.parse_json_lines(path, lines, NoBadRows()):
         if drop_invalid_utf8 and isinstance(value.get(field), str):
             # By escapes, JSON allows half of a surrogate pair.
-            value[field] = value[field].encode("utf-8", "ignore").decode()
+            value[field] = streams.drop_invalid_bytes(value[field].encode("utf-8", "surrogatepass"), counts)
         if problem := tables.find_text_problem(value, [field]):
             flag = ", or pass --drop_invalid_utf8" if isinstance(value.get(field), str) else ""
             raise UserError(f"{path}, line {number}: {problem}{flag}")
         if document := split(value[field]):
             yield document
+        counts["empty_rows"] += not document
 
 
 def _unescape(text: str) -> str:

@@ -44,11 +44,11 @@ def learn(options: VocabularyOptions) -> Learned:
         UserError: If the text is missing or empty, or the size is too small for its letters.
     """
     text, heldout = _count(options)
-    if not text.counts:
-        raise UserError("the input contains no text to learn from")
     if options.heldout_file and not heldout.counts:
         raise UserError(f"--heldout_file={','.join(options.heldout_file)} contains no text")
     counts = {word: count for word, count in text.counts.items() if len(word) <= exact.MAX_CHARACTERS_PER_WORD}
+    if not counts:
+        raise UserError(f"the input contains no text to learn from{_describe_long_words(text.counts)}")
     letters = wordpiece_training.count_letters(counts)
     covered = wordpiece_training.select_common_letters(letters, options.character_coverage)
     if len(covered) < len(letters):
@@ -78,11 +78,19 @@ def _count(options: VocabularyOptions) -> tuple[WordCounts, WordCounts]:
     return text, heldout
 
 
+def _describe_long_words(counts: dict[str, int]) -> str:
+    """Returns text with the number of words that are too long for any piece, or "" if there are none."""
+    count = sum(count for word, count in counts.items() if len(word) > exact.MAX_CHARACTERS_PER_WORD)
+    limit = f"longer than {exact.MAX_CHARACTERS_PER_WORD} characters and always [UNK]"
+    return f" ({pluralize(count, 'word')} {limit})" if count else ""
+
+
 def _describe_counts(text: WordCounts) -> str:
     sample = f"one sentence in {2**text.halvings:,} of " if text.halvings else ""
     words = sum(text.counts.values())
     return (
         f"{sample}{pluralize(text.documents, 'document')}, {pluralize(words, 'word')}, {len(text.counts):,} different"
+        f"{_describe_long_words(text.counts)}"
     )
 
 

@@ -9,6 +9,7 @@ tfds     A file that TensorFlow Datasets prepared. It can only be read as a whol
 `expand` finds the files of Hugging Face's dataset folders, and of TensorFlow Datasets' datasets by name.
 """
 
+import collections
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -75,6 +76,7 @@ def read_rows(
     columns: Sequence[str] | None = None,
     part: Range = WHOLE,
     drop_invalid_utf8: bool = False,
+    counts: collections.Counter[str] | None = None,
 ) -> Rows:
     """Yields each row of a file: its position, such as "row 3", and its values by column.
 
@@ -87,16 +89,17 @@ def read_rows(
             that are not valid UTF-8 then stay bytes.
         part: One of the ranges from `find_ranges`.
         drop_invalid_utf8: Whether to drop bytes that are not valid UTF-8 instead of raising an error.
+        counts: See `streams.drop_invalid_bytes`.
 
     Raises:
         UserError: If a column is missing or its values are not UTF-8 text, or the file is corrupt.
     """
-    handling = "ignore" if drop_invalid_utf8 else "strict"
+    counts = collections.Counter() if counts is None else counts
     for position, row in _READERS[kind](path, columns, part):
         for name, value in row.items():
             if isinstance(value, bytes):
                 try:
-                    row[name] = value.decode("utf-8", handling)
+                    row[name] = streams.drop_invalid_bytes(value, counts) if drop_invalid_utf8 else value.decode()
                 except UnicodeDecodeError as error:
                     if columns is None:  # the column may be binary, and unused
                         continue

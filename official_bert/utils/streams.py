@@ -4,6 +4,7 @@ Compression is recognized by a file's first bytes. Its name does not matter.
 """
 
 import bz2
+import collections
 import contextlib
 import gzip
 import io
@@ -85,7 +86,11 @@ def read_lines(path: str, start: int = 0, end: int | None = None) -> Iterator[by
 
 
 def decode_lines(
-    path: str, lines: Iterable[bytes], drop_invalid_utf8: bool | None = None, at_start: bool = True
+    path: str,
+    lines: Iterable[bytes],
+    drop_invalid_utf8: bool | None = None,
+    at_start: bool = True,
+    counts: collections.Counter[str] | None = None,
 ) -> Iterator[str]:
     """Decodes the lines of a UTF-8 file.
 
@@ -96,20 +101,38 @@ def decode_lines(
             suggests --drop_invalid_utf8. If it is None, they are an error without this suggestion, for commands without
             the flag.
         at_start: Whether `lines` starts with the first line of the file, which may begin with a byte order mark.
+        counts: Counts to increase: those of `drop_invalid_bytes`, and "carriage_returns", the number of lines with a
+            carriage return before their end.
 
     Raises:
         UserError: If a line is not UTF-8, or the file is UTF-16 or not a text file.
     """
+    counts = collections.Counter() if counts is None else counts
     for number, line in enumerate(lines, start=1):
         if number == 1:
             file_kinds.check_text(path, line)
         try:
-            text = line.decode("utf-8", "ignore" if drop_invalid_utf8 else "strict")
+            text = drop_invalid_bytes(line, counts) if drop_invalid_utf8 else line.decode()
         except UnicodeDecodeError as error:
             problem = files.describe_invalid_utf8(path, number, error, f" at column {error.start + 1}")
             flag = "" if drop_invalid_utf8 is None else "; or pass --drop_invalid_utf8 to drop such bytes"
             raise UserError(f"{problem}{flag}") from error
+        if "\r" in text and "\r" in text.rstrip():
+            counts["carriage_returns"] += 1
         yield text.removeprefix("\ufeff") if number == 1 and at_start else text
+
+
+def drop_invalid_bytes(content: bytes, counts: collections.Counter[str]) -> str:
+    """Decodes UTF-8 without its invalid bytes, if any, and counts them as "invalid_bytes" and "invalid_lines".
+
+    Args:
+        content: A line, or the text of a row.
+        counts: The counts.
+    """
+    text = content.decode("utf-8", "ignore")
+    if dropped := len(content) - len(text.encode()):
+        counts += collections.Counter(invalid_bytes=dropped, invalid_lines=1)
+    return text
 
 
 def _decompress(reader: Any) -> Any:

@@ -30,7 +30,7 @@ def test_records_are_those_of_the_other_documents(algorithm, corpus, tmp_path):
     summary = make("all", documents, exclude_texts=[str(excluding)])
     assert contents(tmp_path / "all", "*.tfrecord") == contents(tmp_path / "others", "*.tfrecord")
     assert summary["text_excluded"] == len(documents) - len(others)
-    assert f"{summary['text_excluded']} others left out because of --exclude_texts" in describe(summary)
+    assert f"{summary['text_excluded']} others left out because of --exclude_texts" in describe(summary, 2)
     described = json.loads((tmp_path / "all" / "out.manifest.json").read_text())
     digest = files.sha256(str(excluding))
     assert described["source"]["flags"]["exclude_texts"] == [{"file": "dev.csv", "sha256": digest}]

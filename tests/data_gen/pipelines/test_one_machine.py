@@ -95,6 +95,7 @@ def test_one_sentence_is_enough_and_a_repeated_file_is_read_repeatedly(algorithm
         summary = make_records(([path] * count, corpus[1]), tmp_path / f"{count}", **flags)
         found = [summary[name] for name in ("text_documents", "instances", "random_next")]
         assert found == [count, 2 * count, 2 * count]
+        assert summary["sequential"] == 2 * summary["text_tokens"]
 
 
 @BOTH
@@ -109,7 +110,8 @@ def test_text_that_cannot_be_used_is_refused(algorithm, vocab_file, tmp_path):
     message = "latin1.txt, line 2: byte 0xe9 at column 5 is not UTF-8.* --drop_invalid_utf8"
     assert_refused(message, make, latin, input_format="sentences")
     assert not list((tmp_path / "out").iterdir())
-    assert make(latin, input_format="sentences", drop_invalid_utf8=True)["text_tokens"] == 3 + 2 + 2
+    summary = make(latin, input_format="sentences", drop_invalid_utf8=True)
+    assert (summary["text_tokens"], summary["text_invalid_bytes"], summary["text_invalid_lines"]) == (3 + 2 + 2, 1, 1)
 
 
 @BOTH

@@ -10,7 +10,7 @@ from data_gen.pipelines.summary import describe
 @pytest.mark.parametrize(("random_next", "is_warned"), [(0, False), (75, False), (76, True), (100, True)])
 def test_text_with_mostly_random_pairs_gives_a_warning(random_next, is_warned):
     counts = {"text_documents": 1, "text_tokens": 90, "text_unknown": 0, "instances": 100, "positions": 100}
-    summary = describe({**counts, "tokens": 90, "predictions": 0, "random_next": random_next})
+    summary = describe({**counts, "tokens": 90, "predictions": 0, "random_next": random_next}, 1)
     assert (f"warning: {random_next} of 100 segment pairs are labelled random" in summary) == is_warned
     assert summary.endswith("--sentence_objective=none") == is_warned
 
@@ -18,8 +18,12 @@ def test_text_with_mostly_random_pairs_gives_a_warning(random_next, is_warned):
 def test_shares_are_those_of_their_totals():
     counts = {"text_documents": 3, "text_tokens": 200, "text_unknown": 5, "text_excluded": 7, "instances": 10}
     counts |= {"positions": 400, "tokens": 300, "maskable": 250, "predictions": 40, "random_next": 4}
-    lines = dict(re.split("  +", line) for line in describe(counts).splitlines())
+    counts |= {"sequential": 450}
+    lines = dict(re.split("  +", line) for line in describe(counts, 3).splitlines())
     assert lines["documents"].startswith("3, 7 ")
     assert lines["tokens in text"].startswith("200, 2.50 %")
-    shares = [lines[name].split(" ")[0] for name in ("random segments", "predictions", "padding")]
-    assert shares == ["40.0", "16.0", "25.0"]
+    shares = [lines[name].split(" ")[0] for name in ("random segments", "predictions", "padding", "truncated")]
+    assert shares == ["40.0", "16.0", "25.0", "25.0"]
+    counts |= {"sequential": 60, "text_invalid_bytes": 7}
+    assert "warning: 90.00 % of the text is in no record" in describe(counts, 3)
+    assert "not UTF-8: 7\n" in describe(counts, 3)

@@ -3,6 +3,7 @@
 import json
 import lzma
 import pathlib
+import re
 
 import pytest
 
@@ -59,6 +60,21 @@ def test_lines_of_several_sentences_stay_whole_as_in_the_original(corpus, texts,
     documents = list(formats.read_files("reading", [path], VocabularyOptions(input_file=[path], vocab_file="v")))
     assert documents == list(formats.read_documents(path, "paragraphs"))
     assert "note" not in capsys.readouterr().out
+
+
+def test_text_that_is_left_out_or_misread_is_counted(tmp_path, capsys):
+    contents = {
+        "empty": b"\n",
+        "rows": b'{"text": "a\xff"}\n{"text": " "}\n',
+        "mac": b"One.\rTwo.\r",
+        "dos": b"One.\r\n",
+    }
+    paths = [write_text(tmp_path / name, content) for name, content in contents.items()]
+    options = VocabularyOptions(input_file=paths, vocab_file="v", drop_invalid_utf8=True)
+    assert len(list(formats.read_files("reading", paths, options))) == 3
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: "))
+    assert re.findall(r": (\d+)", note) == ["1"] * 5
+    assert r"tr '\r' '\n'" in note
 
 
 def test_text_format_for_a_file_of_rows_is_rejected(corpus, tmp_path):

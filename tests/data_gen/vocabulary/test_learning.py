@@ -103,6 +103,7 @@ def test_a_piece_must_be_frequent_enough(tmp_path):
     ({"vocab_size": 500, "layout": "release"}, "--vocab_size is 500, .*tokens .999. and .* .27. need 1,026"),
     ({"heldout_file": ["no-such-file"]}, "--heldout_file: no file matches 'no-such-file'"),
     ({"text": " \n\n"}, "the input contains no text"),
+    ({"text": "a" * 300}, "the input contains no text .*1 word longer than 200"),
 ])  # fmt: skip
 def test_what_cannot_be_learned_from_is_refused(changes, message, tmp_path):
     assert_refused(message, learn, tmp_path, **changes)
