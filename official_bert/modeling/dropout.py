@@ -88,8 +88,6 @@ class Dropout(keras.layers.Layer):
         super().__init__(**kwargs)
         self.rate = rate
         self.supports_masking = True
-        # Number of kept values among 2 ** 16 equally likely ones. At least one is kept and one is dropped.
-        self._kept = min(max(round((1.0 - rate) * 2**_BITS), 1), 2**_BITS - 1)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         if not training or not self.drops:
@@ -125,7 +123,9 @@ class Dropout(keras.layers.Layer):
         """
         if not self.drops:
             return inputs
-        return ops.where(random_numbers < self._kept, inputs * (2**_BITS / self._kept), 0)
+        # Number of kept values among 2 ** 16 equally likely ones. At least one is kept and one is dropped.
+        kept = min(max(round((1.0 - self.rate) * 2**_BITS), 1), 2**_BITS - 1)
+        return ops.where(random_numbers < kept, inputs * (2**_BITS / kept), 0)
 
     def _seed(self) -> Any:
         seed = current_seed()

@@ -42,9 +42,11 @@ def test_extreme_rates_drop_one_step_or_nothing(rate, least_dropped, most_droppe
     np.testing.assert_allclose(dropped[dropped != 0], kept_value, rtol=1e-6)
 
 
-def test_dropout_rate_is_exact_to_a_ten_thousandth():
-    for rate in (0.05, 0.1, 0.123, 0.5):
-        assert Dropout(rate)._kept / 2**16 == pytest.approx(1 - rate, abs=1e-4)
+def test_dropout_rate_can_be_changed_and_is_exact_to_a_ten_thousandth():
+    layer = Dropout(0.9)
+    for layer.rate in (0.05, 0.1, 0.123, 0.5):
+        dropped = np.asarray(layer.drop(np.ones(2**16), np.arange(2**16, dtype="uint16")))
+        assert np.mean(dropped > 0) == pytest.approx(1 - layer.rate, abs=1e-4)
 
 
 def test_dropout_is_a_function_of_seed_and_place_and_off_outside_training():
