@@ -51,6 +51,16 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
             )
 
 
+def check_precision(optimizer: Any, policy_name: str) -> None:
+    """Raises a UserError if the weights are not float32, but the optimizer is one of BERT's, which need that."""
+    dtype = keras.dtype_policies.get(policy_name).variable_dtype
+    if isinstance(optimizer, AllReduceClipMixin) and dtype != "float32":
+        raise UserError(
+            f"the model has dtype={policy_name}, but {type(optimizer).__name__} needs float32 weights; create the "
+            "model with dtype=mixed_bfloat16 or dtype=float32, or compile an optimizer of Keras"
+        )
+
+
 def _check_number(name: str, value: Any, may_be_number: bool, is_valid: Any, expected: str) -> None:
     if not (may_be_number and isinstance(value, int | float | np.number) and is_valid(value)):
         raise UserError(f"{name} is {format_value(value)}; expected {expected}")

@@ -302,6 +302,7 @@ class FittingModel(StepModel):
         self._learn_labels(x, y, verbose)
         self._predictor = None  # Layers may have changed since it was traced.
         self._compile_if_needed()
+        compiling.check_precision(self.optimizer, self._policy_name)
         if self._bert_optimizer:
             compiling.check_callbacks(_to_list(callbacks))
         inputs, validation_inputs = self._create_inputs(verbose), self._create_inputs(verbose)

@@ -60,7 +60,8 @@ def build_encoder(
         return_all_layers: Whether to also return the outputs of all blocks.
         seed: Seed of the initial weights. None draws a random seed. With a seed, a layer has the same initial weights
             in every model.
-        dtype: Keras dtype policy, such as "float32" or "mixed_bfloat16". Outputs have its compute dtype.
+        dtype: Keras dtype policy, such as "mixed_bfloat16". Outputs have its compute dtype. Defaults to "float32",
+            whatever Keras' global policy is.
         name: Name of the model.
         packed: Whether a row contains several records.
 

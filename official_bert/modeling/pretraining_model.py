@@ -25,7 +25,7 @@ def build_pretraining_model(
     Args:
         config: Sizes and rates.
         seed: Seed of the initial weights. None draws a random seed.
-        dtype: Keras dtype policy, such as "float32" or "mixed_bfloat16".
+        dtype: Keras dtype policy, such as "mixed_bfloat16". Defaults to "float32", whatever Keras' global policy is.
         packed: Whether rows contain several records (see `build_encoder`).
     """
     encoder = build_encoder(config, seed=seed, dtype=dtype, packed=packed)
