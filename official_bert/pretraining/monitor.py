@@ -45,16 +45,23 @@ class Monitor:
     def start_interval(self, step: int) -> None:
         """Starts collecting measurements for the next line of the log. `step` is the number of steps done."""
         self._first_step, self._seconds, self._processor_seconds = step, 0.0, 0.0
+        self._compiled_steps, self._compiled_seconds = 0, 0.0  # without steps during which the step was compiled
         self._sums: dict[str, float] = {}
 
-    def add(self, sums: dict[str, float], seconds: float, processor_seconds: float) -> None:
+    def add(
+        self, sums: dict[str, float], steps: int, seconds: float, processor_seconds: float, is_compiled: bool = True
+    ) -> None:
         """Adds measurements of some steps to the interval.
 
         Args:
             sums: The result of Pretrainer.train.
+            steps: Number of steps.
             seconds: Duration of the steps.
             processor_seconds: Processor time of this process during the steps.
+            is_compiled: False if the duration includes compilation. Such steps are left out of the rates.
         """
+        self._compiled_steps += steps * is_compiled
+        self._compiled_seconds += seconds * is_compiled
         self._seconds += seconds
         self._processor_seconds += processor_seconds
         self._sums = {name: self._sums.get(name, 0.0) + value for name, value in sums.items()}
@@ -65,7 +72,8 @@ class Monitor:
         if self._sums["nonfinite_steps"] < step - self._first_step:
             values = self._measurements(step, phase)
             self.log.write(TRAIN, step, values)
-            print(format_progress(step, self.options.total_steps, values, self.config), flush=True)
+            compilation = None if self._compiled_steps else self._seconds
+            print(format_progress(step, self.options.total_steps, values, self.config, compilation), flush=True)
             if self._checks_unigram_level and phase.number == 1 and step >= CHECKED_STEP:
                 self._checks_unigram_level = False
                 records = self.records.training(phase)
@@ -74,13 +82,14 @@ class Monitor:
 
     def _measurements(self, step: int, phase: Phase) -> dict[str, float]:
         steps, seconds, sums = step - self._first_step, self._seconds, self._sums
+        rate = self._compiled_steps / self._compiled_seconds if self._compiled_steps else steps / seconds
         return {
             **compute_pretraining_metrics(sums),
             "learning_rate": float(self.pretrainer.schedule(step - 1)),
             "gradient_norm": sums["gradient_norm"] / max(steps - sums["nonfinite_steps"], 1),
-            "steps_per_second": steps / seconds,
-            "examples_per_second": steps * phase.train_batch_size / seconds,
-            "tokens_per_second": sums["tokens"] / seconds,
+            "steps_per_second": rate,
+            "examples_per_second": rate * phase.train_batch_size,
+            "tokens_per_second": rate * sums["tokens"] / steps,
             "processor_seconds": self._processor_seconds,
             "input_wait_share": sums["input_wait"] / seconds,
             "max_seq_length": phase.max_seq_length,
@@ -183,7 +192,9 @@ def format_losses(values: Mapping[str, float], config: BertConfig, separator: st
     return f"{text}{separator}next sentence {values['next_sentence_loss']:.4f} ({accuracy:.1f} %)"
 
 
-def format_progress(step: int, total_steps: int, values: Mapping[str, float], config: BertConfig) -> str:
+def format_progress(
+    step: int, total_steps: int, values: Mapping[str, float], config: BertConfig, compilation: float | None = None
+) -> str:
     """Formats measurements for the terminal.
 
     Args:
@@ -191,14 +202,18 @@ def format_progress(step: int, total_steps: int, values: Mapping[str, float], co
         total_steps: Number of steps of the run.
         values: The measurements that were logged.
         config: Configuration of the model.
+        compilation: Seconds of compilation, which are shown if they are all that was measured, instead of the rates.
     """
     remaining_time = format_duration((total_steps - step) / values["steps_per_second"])
+    speed = (
+        f"{values['examples_per_second']:,.0f} examples/s {values['tokens_per_second']:,.0f} tokens/s"
+        f"  {remaining_time} left"
+    )
     return (
         f"step {step:,} of {total_steps:,}"
         f"  loss {values['loss']:.4f}"
         f"  {format_losses(values, config, '  ')}"
         f"  rate {values['learning_rate']:.2e}"
         f"  gradient {values['gradient_norm']:.2f}"
-        f"  {values['examples_per_second']:,.0f} examples/s {values['tokens_per_second']:,.0f} tokens/s"
-        f"  {remaining_time} left"
+        f"  {speed if compilation is None else f'compiled in {format_duration(compilation)}'}"
     )

@@ -293,9 +293,9 @@ def _train_phase(
         profile.at(step)
         if is_compiled:  # The first call compiles, so its duration is not representative.
             seconds_per_step = distribution.mean_over_workers(parts.strategy, seconds / (step - first))
-        is_compiled = True
         monitor.check_finite(sums, first, step, position, phase, records)
-        monitor.add(sums, seconds, processor_seconds)
+        monitor.add(sums, step - first, seconds, processor_seconds, is_compiled)
+        is_compiled = True
         position += (step - first) * phase.train_batch_size
 
         # Log, evaluation, checkpoint, stop.

@@ -30,20 +30,35 @@ def make_sums(**changes: float) -> dict[str, float]:
 def test_a_line_of_the_log_has_the_means_of_its_steps_alone():
     watched, log = make_monitor(step=10)
     losses = {"masked_lm_loss": 12.0, "masked_lm_correct": 2.0, "masked_lm_count": 4.0, "tokens": 300.0}
-    watched.add(make_sums(**losses, gradient_norm=3.0, input_wait=0.5, nonfinite_steps=1.0), 1.5, 2.0)
-    watched.add(make_sums(**losses, gradient_norm=6.0, input_wait=0.5), 0.5, 1.0)
+    watched.add(make_sums(**losses, gradient_norm=3.0, input_wait=0.5, nonfinite_steps=1.0), 3, 1.5, 2.0)
+    watched.add(make_sums(**losses, gradient_norm=6.0, input_wait=0.5), 1, 0.5, 1.0)
     watched.write(14, PHASE)  # four steps, one of which was skipped
     expected = {"masked_lm_loss": 3.0, "loss": 3.0, "masked_lm_accuracy": 0.5, "learning_rate": 0.013}
     expected |= {"gradient_norm": 3.0, "steps_per_second": 2.0, "examples_per_second": 32.0}
     expected |= {"tokens_per_second": 300.0, "processor_seconds": 3.0, "input_wait_share": 0.5, "max_seq_length": 64}
     log.write.assert_called_once_with("train", 14, pytest.approx(expected))
-    watched.add(make_sums(nonfinite_steps=2.0), 1.0, 1.0)
+    watched.add(make_sums(nonfinite_steps=2.0), 2, 1.0, 1.0)
     watched.write(16, PHASE)  # both steps were skipped
-    watched.add(make_sums(gradient_norm=5.0), 4.0, 1.0)
+    watched.add(make_sums(gradient_norm=5.0), 1, 4.0, 1.0)
     watched.write(17, PHASE)
     kind, step, values = log.write.call_args.args
     assert log.write.call_count == 2
     assert (kind, step, values["gradient_norm"], values["steps_per_second"]) == ("train", 17, 5.0, 0.25)
+
+
+def test_compilation_is_left_out_of_the_rates_and_of_the_time_left(capsys):
+    watched, log = make_monitor(step=10)
+    watched.add(make_sums(tokens=50.0), 1, 9.0, 9.0, is_compiled=False)
+    watched.write(11, PHASE)
+    printed = capsys.readouterr().out
+    assert "9s" in printed
+    assert "examples/s" not in printed
+    watched.add(make_sums(tokens=50.0), 1, 9.0, 9.0, is_compiled=False)
+    watched.add(make_sums(tokens=150.0), 8, 2.0, 2.0)
+    watched.write(20, PHASE)
+    rates = {"steps_per_second": 4.0, "examples_per_second": 64.0, "tokens_per_second": 4.0 * 200 / 9}
+    assert rates.items() <= log.write.call_args.args[2].items()
+    assert " 20s left" in capsys.readouterr().out
 
 
 BAD = {"nonfinite_step": 103.0, "nonfinite_loss": 1.0, "nonfinite_norm": float("inf")}

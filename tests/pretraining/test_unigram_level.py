@@ -33,7 +33,7 @@ def run_monitor(folder, monkeypatch, losses, first_step=0, init_checkpoint=None,
     config = mock.Mock(token_objective="masked LM")
     watched = monitor.Monitor(options, config, mock.Mock(step=first_step), records, log, is_chief=True)
     for step in losses:
-        watched.add({"nonfinite_steps": 0.0}, seconds=1.0, processor_seconds=1.0)
+        watched.add({"nonfinite_steps": 0.0}, steps=1, seconds=1.0, processor_seconds=1.0)
         watched.write(step, phase)
     return [call.args for call in log.note.call_args_list]
 
