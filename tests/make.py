@@ -43,10 +43,10 @@ def build_task_model(
 ) -> "keras.Model":
     """Returns an encoder with the head of a kind. `settings` are passed to the spec of the kind."""
     from official_bert.kinds.all_kinds import SPECS  # here, since they import TensorFlow
-    from official_bert.kinds.model import create_model
+    from official_bert.kinds.model import create_kind_model
 
     spec = SPECS[kind](labels=tuple(map(str, range(num_labels))), num_choices=num_choices, **settings)
-    return create_model(spec).build(encoder, seed)
+    return create_kind_model(spec).build(encoder, seed)
 
 
 def build_text_model(

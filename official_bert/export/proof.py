@@ -20,7 +20,7 @@ from official_bert.inference.keras_model import KerasPredictor, KerasRunner
 from official_bert.inference.replays import Replay
 from official_bert.kinds import text_spec
 from official_bert.kinds.features import Features, Outputs
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.names import FILL_MASK, IS_TRUNCATED
 from official_bert.kinds.synthetic_texts import ODD_TEXTS, SHORT, SyntheticTexts
 from official_bert.kinds.text_spec import TextExample
@@ -113,7 +113,10 @@ def _make_predictor(source: Source) -> KerasPredictor:
 
         loaded = Loaded(pretraining_model, source.config, source.tokenizer)
         return fill_mask.make_predictor(loaded, min(TOP_K, len(source.tokenizer.vocab)))
-    model, max_seq_length = create_model(source.spec).answering_model(source.model), source.task_spec["max_seq_length"]
+    model, max_seq_length = (
+        create_kind_model(source.spec).answering_model(source.model),
+        source.task_spec["max_seq_length"],
+    )
     runner = KerasRunner(model, None, max_seq_length)
     return KerasPredictor(source.spec, source.tokenizer, max_seq_length, runner.compute_outputs)
 

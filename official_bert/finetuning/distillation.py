@@ -20,7 +20,7 @@ from official_bert.errors import UserError
 from official_bert.finetuning.options import Options
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.features import EXAMPLE, LABELS, Features
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.text_spec import TextSpec, average_windows
 from official_bert.tasks.task import Task
 from official_bert.utils.counting import pluralize
@@ -42,7 +42,7 @@ class DistillationLoss(keras.losses.Loss):
 
     def __init__(self, head: TextSpec, temperature: float, teacher_weight: float) -> None:
         super().__init__(name="distillation")
-        self._model, self._teacher_weight = create_model(head), teacher_weight
+        self._model, self._teacher_weight = create_kind_model(head), teacher_weight
         self._temperature = 1.0 if head.is_value else temperature
 
     def call(self, y_true: Any, y_pred: Any) -> Any:

@@ -19,7 +19,7 @@ from official_bert.finetuning.training import OPTIONS_FILE
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.all_kinds import create_spec
 from official_bert.kinds.constant_answers import describe_constant_answers
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.spec import Decisions, KindSpec
 from official_bert.kinds.text_spec import DECISIONS
 from official_bert.optimization.choices import DTYPES
@@ -67,7 +67,7 @@ def evaluate_and_predict(
     @functools.cache
     def make_predictor() -> KerasRunner:
         with strategy.scope():
-            learner = create_model(head).answering_model(
+            learner = create_kind_model(head).answering_model(
                 finetuned.build_model(open_model(folder), DTYPES[options.dtype])
             )
         return KerasRunner(learner, strategy, data.max_seq_length)

@@ -21,7 +21,7 @@ from official_bert.finetuning.options import Options
 from official_bert.finetuning.training_step import TrainingStep
 from official_bert.inference.keras_model import KerasRunner
 from official_bert.kinds.features import LABELS, TEXTS, Array, Features, Outputs
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.optimization import distribution
 from official_bert.optimization.choices import DTYPES
@@ -84,16 +84,16 @@ class Trainer:
             encoder = build_initial_encoder(initial_model, seed, dtype)
             if options.freeze:
                 freeze(encoder, options.freeze)
-            self.model = create_model(head).build(encoder, seed)
+            self.model = create_kind_model(head).build(encoder, seed)
             if (weights := select_head_weights(initial_model, head)) is not None:
                 assign_weights(self.model, weights)
-            learner = create_model(head).answering_model(self.model)
+            learner = create_kind_model(head).answering_model(self.model)
             self.optimizer, self.schedule = create_bert_optimizer(
                 learner, initial_model.config.num_hidden_layers, num_steps=self.num_steps,
                 learning_rate=options.learning_rate, warmup_proportion=options.warmup_proportion,
                 layer_decay=options.layer_decay, scales_loss=dtype == "mixed_float16", **options.optimizer_settings,
             )  # fmt: skip
-            loss_share = make_loss_share(loss or create_model(head).loss(), loss_weights=head.loss_weights())
+            loss_share = make_loss_share(loss or create_kind_model(head).loss(), loss_weights=head.loss_weights())
             self.replica_step = TrainingStep(
                 learner, self.optimizer, loss_share,
                 seed=seed, micro_batches=options.gradient_accumulation_steps, rematerialize=options.rematerialize,

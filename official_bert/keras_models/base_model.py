@@ -20,7 +20,7 @@ from official_bert.keras_models.preprocessor import Preprocessor
 from official_bert.kinds import class_labels
 from official_bert.kinds.features import check_length
 from official_bert.kinds.input_adapters import format_value
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
@@ -137,7 +137,7 @@ class BaseTextModel(keras.Model):
         encoder = build_encoder(self.bert_config, seed=seed, dtype=dtype)
         # Bypasses Keras' tracking of attributes: the encoder's layers already belong to the model.
         self.__dict__["backbone"] = encoder
-        return create_model(self.head).build(encoder, seed)
+        return create_kind_model(self.head).build(encoder, seed)
 
     def _get_own_config(self) -> dict[str, Any]:
         """Returns the constructor arguments that the subclass adds, for get_config."""
@@ -244,7 +244,7 @@ class BaseTextModel(keras.Model):
 
     def _answering_model(self) -> keras.Model:
         """Returns the model that computes the outputs that the head decodes."""
-        model: keras.Model = create_model(self.head).answering_model(self)
+        model: keras.Model = create_kind_model(self.head).answering_model(self)
         return model
 
     def _predictions(self, examples: Sequence[Any], batch_size: int | None, verbose: Any = "auto") -> Any:

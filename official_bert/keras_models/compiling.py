@@ -14,7 +14,7 @@ from official_bert.finetuning.loss_share import check_reduction
 from official_bert.keras_models.losses_and_metrics import check_losses, check_metrics, reads_one_hot
 from official_bert.kinds.input_adapters import format_value
 from official_bert.kinds.losses import TaggingLoss
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.optimization.all_reduce_clip import AllReduceClipMixin
 from official_bert.optimization.loss_scale import DynamicLossScale
@@ -82,7 +82,7 @@ def keras_arguments(
     Raises:
         UserError: If the arguments contradict each other, or a loss or metric expects probabilities.
     """
-    kind_model = create_model(head)
+    kind_model = create_kind_model(head)
     checked_loss = kind_model.loss() if loss is None else check_losses(loss, head)
     has_one_hot = reads_one_hot(checked_loss, head)
     arguments = {

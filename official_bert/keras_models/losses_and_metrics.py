@@ -12,7 +12,7 @@ import keras
 from official_bert.errors import UserError
 from official_bert.kinds.features import NO_LABEL
 from official_bert.kinds.losses import MetricOfClasses, reads_indices, reads_logits
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.text_spec import LabelSpec
 
@@ -29,7 +29,7 @@ def check_losses(losses: Any, head: KindSpec) -> Any:
     Raises:
         UserError: If a Keras loss does not fit the task, expects probabilities, or does not ignore the padding of tags.
     """
-    kind_model = create_model(head)
+    kind_model = create_kind_model(head)
 
     def check(item: Any) -> Any:
         instance = _create(_name_crossentropy(item, head), keras.losses)
@@ -53,7 +53,7 @@ def check_metrics(metrics: Any, head: KindSpec, has_one_hot: bool | None = False
     Raises:
         UserError: If a Keras metric does not fit the task, or expects probabilities and cannot be wrapped.
     """
-    kind_model = create_model(head)
+    kind_model = create_kind_model(head)
     own = next(iter(keras.tree.flatten(kind_model.metrics())), None)
 
     def check(item: Any) -> Any:
@@ -138,7 +138,7 @@ def _check_fit(instance: Any, module: Any, names: Any, head: KindSpec, checks_lo
         scores = "; evaluate returns the scores of the answers" if head.has_own_scores else ""
         raise UserError(f"{received}; use one of {', '.join(names)}, or a function of your own{scores}")
     config = instance.get_config()
-    needed = {key: value for key, value in create_model(head).keras_arguments.items() if key in config}
+    needed = {key: value for key, value in create_kind_model(head).keras_arguments.items() if key in config}
     if checks_logits and any(config[key] != value for key, value in needed.items()):
         arguments = ", ".join(f"{key}={value}" for key, value in needed.items())
         problem = f"does not ignore the label {NO_LABEL}, which marks tokens without a label"

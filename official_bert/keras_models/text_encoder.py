@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from official_bert.keras_models.text_model import TextModel
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.names import RANKING
 from official_bert.kinds.vectors.model import VectorLoss
 from official_bert.kinds.vectors.spec import VectorSpec
@@ -74,7 +74,7 @@ class TextEncoder(TextModel):
             dimensions=tuple(dimensions), score_range=tuple(score_range), scale=scale, margin=margin,
         )  # fmt: skip
         super().__init__(head, config, vocab, **settings)
-        self._vector_model = create_model(head).answering_model(self)
+        self._vector_model = create_kind_model(head).answering_model(self)
 
     def _head_note(self, has_head: bool) -> str:
         return "it has no head"

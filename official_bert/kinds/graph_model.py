@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from official_bert.kinds import graph_inputs
 from official_bert.kinds.graph_inputs import Rows, TokenSpans, span_texts
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.names import DEFAULT_SIGNATURE, IDS_SIGNATURE, IS_TRUNCATED, TOKENIZE_SIGNATURE
 from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.text_spec import TextSpec
@@ -43,7 +43,7 @@ class GraphModel(abc.ABC):
         self, model: keras.Model, tokenizer: FullTokenizer, max_seq_length: int, spec: KindSpec | None = None
     ) -> None:
         self.spec, self.max_seq_length, self._variables = spec, max_seq_length, model.variables
-        self.call_model = flatten_blocks(create_model(spec).answering_model(model) if spec else model)
+        self.call_model = flatten_blocks(create_kind_model(spec).answering_model(model) if spec else model)
         self.vocab, self.tokenizer = tokenizer.vocab, GraphTokenizer(tokenizer)
 
     @property

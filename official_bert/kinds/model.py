@@ -108,7 +108,7 @@ class TextKindModel(KindModel[AnyTextSpec]):
         """
 
 
-def create_model(spec: KindSpec) -> Any:
+def create_kind_model(spec: KindSpec) -> Any:
     """Creates the KindModel (head, loss and metrics) that belongs to a spec."""
     return importlib.import_module(spec.model_module()).Model(spec)
 

@@ -11,7 +11,7 @@ from official_bert.finetuning import batches
 from official_bert.finetuning.loss_share import LossShare, check_losses_per_row, check_reduction
 from official_bert.kinds.all_kinds import SPECS
 from official_bert.kinds.features import NO_LABEL
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.names import KINDS
 from tests.finetuning.random_features import CLASSES, random_features
 from tests.make import refusal
@@ -31,7 +31,7 @@ def make_batch(kind: str):
 
 def make_share(kind: str, **settings: Any) -> LossShare:
     head = SPECS[kind](labels=tuple("abcd"))
-    return LossShare(create_model(head).loss(), loss_weights=head.loss_weights(), **settings)
+    return LossShare(create_kind_model(head).loss(), loss_weights=head.loss_weights(), **settings)
 
 
 def sum_shares(share: LossShare, batch: tuple, sizes: tuple[int, ...] = (8,), weights: Any = None) -> float:

@@ -10,7 +10,7 @@ from official_bert.finetuning import batches
 from official_bert.finetuning.loss_share import LossShare, make_loss_share
 from official_bert.finetuning.training_step import TrainingStep
 from official_bert.kinds.all_kinds import SPECS
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.names import KINDS, VECTORS
 from official_bert.kinds.vectors.spec import VectorSpec
 from official_bert.modeling.dropout import dropout_seed, step_seed
@@ -40,7 +40,7 @@ def make_batch(kind: str, texts: int = 1) -> tuple:
 def make_step(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer=None, **settings):
     """Returns a training step, and a function that runs it on seven rows with targets times its argument."""
     head = SPECS[kind](labels=tuple("abcd"))
-    model = create_model(head).build(make_encoder(dropout, dtype), seed=1)
+    model = create_kind_model(head).build(make_encoder(dropout, dtype), seed=1)
     for layer in model._flatten_layers():
         if layer.name == "head_dropout":
             layer.rate = dropout
@@ -49,7 +49,7 @@ def make_step(kind: str, dropout: float = 0.0, dtype: str = "float32", optimizer
         # step.
         scaling = {"scales_loss": dtype == "mixed_float16", "adam_bias_correction": False}
         optimizer, _ = create_bert_optimizer(model, 1, **OPTIMIZER, **scaling)
-    share = LossShare(create_model(head).loss(), loss_weights=head.loss_weights())
+    share = LossShare(create_kind_model(head).loss(), loss_weights=head.loss_weights())
     step = TrainingStep(model, optimizer, share, seed=3, **settings)
     inputs, targets = make_batch(kind)
 
@@ -173,8 +173,8 @@ def test_fit_and_what_it_saves_know_of_it(settings: dict, tmp_path):
 
 def gradients_of_step(head: VectorSpec, micro_batches: int, dropout: float = 0.0):
     """Returns the loss of a step, the gradients (what gradient descent with rate 1 subtracts), and the model."""
-    learner = create_model(head).answering_model(make_encoder(dropout))
-    share = make_loss_share(create_model(head).loss())
+    learner = create_kind_model(head).answering_model(make_encoder(dropout))
+    share = make_loss_share(create_kind_model(head).loss())
     step = TrainingStep(learner, keras.optimizers.SGD(1.0), share, seed=3, micro_batches=micro_batches)
     before = learner.get_weights()
     run = tf.distribute.get_strategy().run
@@ -198,7 +198,7 @@ def gradients_at_once(head: VectorSpec, micro_batches: int, learner: keras.Model
             part = {name: tf.pad(each, [[0, missing], [0, 0], [0, 0]]) for name, each in part.items()}
             with dropout_seed(step_seed(3, 0, 0, number)):
                 outputs.append(make_forward_pass(learner)(part, training=True)[: rows - missing])
-        loss = tf.reduce_mean(create_model(head).loss().call(targets, tf.concat(outputs, 0)))
+        loss = tf.reduce_mean(create_kind_model(head).loss().call(targets, tf.concat(outputs, 0)))
     return float(loss), tape.gradient(loss, learner.trainable_variables)
 
 

@@ -9,7 +9,7 @@ import official_bert
 from official_bert.checkpoints.checkpoint import LoadedModel
 from official_bert.finetuning.options import Options
 from official_bert.finetuning.trainer import Trainer
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.modeling.fast import verification
 from official_bert.optimization import distribution
 from official_bert.tasks.glue import GlueTask
@@ -247,7 +247,7 @@ def test_what_a_user_s_own_metrics_add_is_shown():
 def test_a_weight_that_no_loss_reads_stays_as_it_is_in_micro_batches():
     settings = {"max_query_length": 4, "doc_stride": 4, "gradient_accumulation_steps": 2}
     model = build("QuestionAnswerer", **settings)
-    loss = {"start_logits": create_model(model.head).loss()["start_logits"]}
+    loss = {"start_logits": create_kind_model(model.head).loss()["start_logits"]}
     model.compile(keras.optimizers.SGD(0.1), loss=loss, run_eagerly=True)
     before = model.get_layer("question_answering").get_weights()[0]
     model.fit((["who sat"] * 4, ["the cat sat"] * 4), ["cat"] * 4, verbose=0)

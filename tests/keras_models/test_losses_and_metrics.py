@@ -13,7 +13,7 @@ import official_bert
 from official_bert.keras_models.losses_and_metrics import check_losses, check_metrics
 from official_bert.kinds.classification.spec import ClassificationSpec
 from official_bert.kinds.losses import MetricOfClasses, TagAccuracy, TaggingLoss
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.multi_label.spec import MultiLabelSpec
 from official_bert.kinds.multiple_choice.spec import MultipleChoiceSpec
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
@@ -114,7 +114,7 @@ def compute_metric(name: str, kind: str):
 ])  # fmt: skip
 def test_each_loss_that_fits_has_its_value(kind: str, form: str | None):
     model, ids, z = build_model(kind)
-    for name in create_model(HEADS[kind]).keras_losses:
+    for name in create_kind_model(HEADS[kind]).keras_losses:
         loss, y, outputs = create(keras.losses, name), Y_BY_KIND[kind], z
         model.compile("sgd", loss, metrics=[], run_eagerly=True)
         found = model.evaluate(ids, make_labels(kind, form), verbose=0)
@@ -129,7 +129,7 @@ def test_each_loss_that_fits_has_its_value(kind: str, form: str | None):
 ])  # fmt: skip
 def test_each_metric_that_fits_has_its_value(kind: str, loss: str | None):
     model, ids, _ = build_model(kind)
-    names = create_model(HEADS[kind]).keras_metrics
+    names = create_kind_model(HEADS[kind]).keras_metrics
     metrics = {name: create(keras.metrics, name, Y_BY_KIND[kind].shape[1]) for name in names}
     for name, metric in metrics.items():
         metric.name = name
@@ -145,7 +145,7 @@ def test_each_metric_that_fits_has_its_value(kind: str, loss: str | None):
     (MultipleChoiceSpec(num_choices=4), 1, 3), (VectorSpec(), 5, 5),
 ])  # fmt: skip
 def test_losses_and_metrics_of_other_kinds_are_refused_with_those_that_fit(head, num_losses, num_metrics):
-    model = create_model(head)
+    model = create_kind_model(head)
     assert (len(model.keras_losses), len(model.keras_metrics)) == (num_losses, num_metrics)
     for module, check, fitting in (
         (keras.losses, check_losses, model.keras_losses), (keras.metrics, check_metrics, model.keras_metrics)

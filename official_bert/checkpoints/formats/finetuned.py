@@ -36,7 +36,7 @@ from official_bert.checkpoints.tensors import assign_weights
 from official_bert.errors import UserError
 from official_bert.kinds import names
 from official_bert.kinds.all_kinds import SPECS, create_spec
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.modeling.config import BertConfig
 from official_bert.modeling.encoder import build_encoder
 from official_bert.modeling.head_input import HeadInput
@@ -191,7 +191,7 @@ def build_model(loaded: LoadedModel, dtype: Any = "float32") -> keras.Model:
     """
     if loaded.task is None:
         raise UserError(f"{loaded.source.name} has no {TASK_FILE}; pass the folder of a fine-tuned model")
-    model: keras.Model = create_model(create_spec(loaded.task)).build(build_encoder(loaded.config, dtype=dtype))
+    model: keras.Model = create_kind_model(create_spec(loaded.task)).build(build_encoder(loaded.config, dtype=dtype))
     assign_weights(model, loaded.weights)
     return model
 
@@ -206,7 +206,7 @@ def _read_weights(folder: str, config: BertConfig, task: Mapping[str, Any]) -> d
     if not files.exists(path):
         raise UserError(f"{path} is missing; pass the folder of a fine-tuned model")
     # The file only numbers the layers. The model has their names.
-    model: keras.Model = create_model(create_spec(task)).build(build_encoder(config))
+    model: keras.Model = create_kind_model(create_spec(task)).build(build_encoder(config))
     with tempfile.TemporaryDirectory() as local:
         copy = os.path.join(local, WEIGHTS_FILE)
         files.copy(path, copy)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_bert.kinds.model import create_model
+from official_bert.kinds.model import create_kind_model
 from official_bert.kinds.vectors.model import CosineLoss, RankingLoss, TripletLoss
 from official_bert.kinds.vectors.spec import VectorSpec
 from tests.make import assert_refused
@@ -62,7 +62,7 @@ def test_a_loss_is_that_of_its_definition(loss, definition, texts: int):
     ({"objective": "cosine", "dimensions": (2,)}, CosineLoss(dimensions=(2,))),
 ])  # fmt: skip
 def test_the_loss_has_the_settings_of_the_spec_and_keeps_them(settings, expected):
-    loss = create_model(VectorSpec(**settings)).loss()
+    loss = create_kind_model(VectorSpec(**settings)).loss()
     for found in (loss, type(loss).from_config(loss.get_config())):
         assert {**found.get_config(), "name": None} == {**expected.get_config(), "name": None}
         assert float(found(SCORES, TRIPLETS)) == float(expected(SCORES, TRIPLETS))
