@@ -74,9 +74,7 @@ class Options(ValidatedOptions, choices.AdamOptions, choices.DeviceOptions):
         resumable=True,
     )
     strip_accents: bool | None = _data(
-        None,
-        "Whether accents were removed from the texts. Defaults to the records' manifest.",
-        resumable=True,
+        None, "Whether accents were removed from the texts. Defaults to the records' manifest.", resumable=True
     )
     on_corrupt_record: str = _data(
         "stop",
@@ -89,9 +87,7 @@ class Options(ValidatedOptions, choices.AdamOptions, choices.DeviceOptions):
         dataclasses.MISSING, "Model configuration (bert_config.json). configs/models has all sizes.", resumable=True
     )
     vocab_size_from_vocab: bool = _model(
-        False,
-        "Set vocab_size of the model to the number of tokens in --vocab_file.",
-        resumable=True,
+        False, "Set vocab_size of the model to the number of tokens in --vocab_file.", resumable=True
     )
     left_to_right: bool = _model(
         False,
@@ -125,8 +121,7 @@ class Options(ValidatedOptions, choices.AdamOptions, choices.DeviceOptions):
     )
     end_learning_rate: float = _training(0.0, "Learning rate after the last step.", min=0)
     next_sentence_prediction: bool = _training(
-        True,
-        "Train the next-sentence (or sentence-order) objective. Without it, the pooler keeps its initial weights.",
+        True, "Train the next-sentence (or sentence-order) objective. Without it, the pooler keeps its initial weights."
     )
     optimizer: str = _training(
         "adamw", "Optimizer: adamw (the original's), lamb (for large batches) or keras_adamw.", choices.OPTIMIZERS
@@ -175,8 +170,7 @@ class Options(ValidatedOptions, choices.AdamOptions, choices.DeviceOptions):
         [], "Held-out TFRecord files or glob patterns, with the first phase's sequence length."
     )
     general_eval_file: list[str] = _evaluation(
-        [],
-        "Held-out records of general text, evaluated like --eval_input_file to measure forgetting.",
+        [], "Held-out records of general text, evaluated like --eval_input_file to measure forgetting."
     )
     eval_batch_size: int = _evaluation(8, "Number of records per evaluation batch, over all devices.", min=1)
     max_eval_steps: int = _evaluation(100, "Maximum number of batches to evaluate.", min=1)

@@ -142,11 +142,7 @@ class RecordFiles(RecordSource):
     def identity(self) -> list[dict[str, Any]]:
         """Returns the name, the size and, if the manifest states it, the SHA-256 of each file, for comparisons."""
         return [
-            {
-                "file": os.path.basename(path),
-                "bytes": _size(path, shard),
-                "sha256": shard.sha256 if shard else None,
-            }
+            {"file": os.path.basename(path), "bytes": _size(path, shard), "sha256": shard.sha256 if shard else None}
             for path, shard in ((path, self.shards.get(path)) for path in self.paths)
         ]
 

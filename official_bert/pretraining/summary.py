@@ -2,12 +2,10 @@
 
 import collections
 import dataclasses
-import itertools
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from official_bert.runs.training_log import EVAL, GENERAL, TRAIN, read_log
 from official_bert.utils import markdown
@@ -16,7 +14,7 @@ from official_bert.utils.progress import format_duration
 Table = list[list[str]]  # rows of cells; the first row is the header
 
 LENGTH = "max_seq_length"
-MISSING = "–"
+_MISSING, _BEST = "–", "best evaluation"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,36 +40,13 @@ def _sort_by_step(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def column(lines: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-    """Returns the measurement `name` of each line, with NaN where it is missing."""
-    values = [line.get(name) for line in lines]
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-
-
-def split_phases(lines: Iterable[dict[str, Any]]) -> list[tuple[int, list[dict[str, Any]]]]:
-    """Splits the lines of the training log by the length of the records. Returns each length and its lines."""
-    return [(length, list(phase)) for length, phase in itertools.groupby(lines, lambda line: line[LENGTH])]
-
-
-def _loss(value: float) -> str:
-    return f"{value:.4f}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-# Name in the logs: label, format, and the function that finds the best value.
-_SCORES: dict[str, tuple[str, Callable[[float], str], Callable[[np.ndarray], Any]]] = {
-    "loss": ("loss, both tasks (nats)", _loss, np.nanargmin),
-    "masked_lm_loss": ("{objective} loss (nats)", _loss, np.nanargmin),
-    "masked_lm_accuracy": ("{objective} accuracy", _percent, np.nanargmax),
-    "next_sentence_loss": ("next sentence loss (nats)", _loss, np.nanargmin),
-    "next_sentence_accuracy": ("next sentence accuracy", _percent, np.nanargmax),
+# Labels of the scores, by their names in the log.
+_SCORES = {
+    "loss": "loss, both tasks (nats)",
+    "masked_lm_loss": "{objective} loss (nats)",
+    "masked_lm_accuracy": "{objective} accuracy",
+    "next_sentence_loss": "next sentence loss (nats)",
+    "next_sentence_accuracy": "next sentence accuracy",
 }
 
 # Labels of a manifest's statistics.
@@ -94,44 +69,42 @@ def make_score_table(run: LoggedRun, objective: str) -> Table:
         run: The log of the run.
         objective: Name of the objective that predicts tokens (see BertConfig.token_objective).
     """
-    columns = []
-    if run.train:
-        columns.append((f"training, step {run.train[-1]['step']:,}", run.train[-1:], False))
-    if run.eval:
-        columns.append((f"evaluation, step {run.eval[-1]['step']:,}", run.eval[-1:], False))
-        # Scores on other records, or on fewer of them, cannot be compared with the last ones.
-        comparable = [line for line in run.eval if line.get("predictions") == run.eval[-1].get("predictions")]
-        columns.append(("best evaluation", comparable, True))
-    if run.general:
-        columns.append((f"general text, step {run.general[-1]['step']:,}", run.general[-1:], False))
-    table = [["score", *(head for head, _, _ in columns)]]
+    columns: list[tuple[str, list[dict[str, Any]]]] = []
+    for title, lines in (("training", run.train), ("evaluation", run.eval), ("general text", run.general)):
+        if lines:
+            columns.append((f"{title}, step {lines[-1]['step']:,}", lines[-1:]))
+            if lines is run.eval:
+                # Scores on other records, or on fewer of them, cannot be compared with the last ones.
+                same = [line for line in lines if line.get("predictions") == lines[-1].get("predictions")]
+                columns.append((_BEST, same))
+    table = [["score", *(title for title, _ in columns)]]
     if columns:
-        for name, (label, *_) in _SCORES.items():
-            cells = [_format_score(lines, name, shows_step) for _, lines, shows_step in columns]
+        for name, label in _SCORES.items():
+            cells = [_format_score(lines, name, shows_step=title == _BEST) for title, lines in columns]
             table.append([label.format(objective=objective), *cells])
     return table
 
 
 def _format_score(lines: list[dict[str, Any]], name: str, shows_step: bool) -> str:
-    _, text, best = _SCORES[name]
-    values = column(lines, name)
-    if not np.isfinite(values).any():
-        return MISSING
-    index = int(best(np.where(np.isfinite(values), values, np.nan)))
-    return text(values[index]) + (f" (step {lines[index]['step']:,})" if shows_step else "")
+    is_accuracy = name.endswith("accuracy")
+    scored = [line for line in lines if math.isfinite(line.get(name, math.nan))]
+    if not scored:
+        return _MISSING
+    best = (max if is_accuracy else min)(scored, key=lambda line: line[name])
+    text = f"{100 * best[name]:.1f} %" if is_accuracy else f"{best[name]:.4f}"
+    return text + f" (step {best['step']:,})" * shows_step
 
 
 def amounts(run: LoggedRun) -> dict[str, float]:
     """Returns the number of steps, examples, tokens (without padding) and seconds of training, by name."""
-    steps = column(run.train, "step")
-    steps_per_line = np.diff(steps, prepend=0)
-    seconds = steps_per_line / column(run.train, "steps_per_second")
-    return {
-        "steps": float(steps[-1]) if len(steps) else 0.0,
-        "examples": float(np.nansum(seconds * column(run.train, "examples_per_second"))),
-        "tokens": float(np.nansum(seconds * column(run.train, "tokens_per_second"))),
-        "seconds": float(np.nansum(seconds)),
-    }
+    done = {"steps": 0.0, "examples": 0.0, "tokens": 0.0, "seconds": 0.0}
+    for line in run.train:
+        seconds = (line["step"] - done["steps"]) / line["steps_per_second"]
+        done["steps"] = line["step"]
+        done["seconds"] += seconds
+        for name in ("examples", "tokens"):
+            done[name] += seconds * line[f"{name}_per_second"]
+    return done
 
 
 def make_amount_table(run: LoggedRun) -> Table:
@@ -139,15 +112,12 @@ def make_amount_table(run: LoggedRun) -> Table:
     table = [["amount", "value"]]
     if run.train:
         done = amounts(run)
-        table += [
-            ["steps", _count(done["steps"])],
-            ["examples", _count(done["examples"])],
-            ["tokens, without padding", _count(done["tokens"])],
-            ["time in steps", format_duration(done["seconds"])],
-        ]
-        phases = split_phases(run.train)
-        for number, (length, lines) in enumerate(phases if len(phases) > 1 else (), start=1):
-            table.append([f"phase {number}", f"length {length}, up to step {lines[-1]['step']:,}"])
+        labels = {"steps": "steps", "examples": "examples", "tokens": "tokens, without padding"}
+        table += [[label, _count(done[name])] for name, label in labels.items()]
+        table.append(["time in steps", format_duration(done["seconds"])])
+        last_steps = {line[LENGTH]: line["step"] for line in run.train}  # of each phase
+        for number, (length, step) in enumerate(last_steps.items() if len(last_steps) > 1 else (), start=1):
+            table.append([f"phase {number}", f"length {length}, up to step {step:,}"])
     return table
 
 
@@ -179,26 +149,27 @@ def make_file_table(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table
 
 def make_data_table(manifest: Mapping[str, Any]) -> Table:
     """Returns a table of the files, counts, vocabulary, texts and flags in a manifest."""
-    shards, source = manifest.get("shards", ()), manifest.get("source", {})
-    counts, inputs = manifest.get("statistics", {}), source.get("inputs", ())
+    shards, source, counts = manifest["shards"], manifest["source"], manifest["statistics"]
     rows = [
-        ["files", _names([str(shard.get("file")) for shard in shards])],
-        ["records", _count(sum(shard.get("records", 0) for shard in shards))],
-        ["text", _names([str(each.get("file")) for each in inputs])],
+        ["files", _names([shard["file"] for shard in shards])],
+        ["records", _count(sum(shard["records"] for shard in shards))],
+        ["text", _names([each["file"] for each in source.get("inputs", ())])],
     ]
     rows += [[label, _count(counts[name])] for name, label in _COUNTS.items() if name in counts]
     for name, of, label in _SHARES:
         if name in counts and counts.get(of):
             rows.append([label, f"{100 * counts[name] / counts[of]:.2f} %"])
-    if "vocabulary" in source:
-        rows.append(["vocabulary, SHA-256", str(source["vocabulary"])])
-    rows.append(["made by", str(manifest.get("made_by", "unknown"))])
-    return [["what", "value"], *rows, *markdown.flag_table(source.get("flags", {}))[1:]]
+    rows += [["vocabulary, SHA-256", source["vocabulary"]], ["made by", manifest["made_by"]]]
+    return [["what", "value"], *rows, *markdown.flag_table(source["flags"])[1:]]
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
 
 
 def _names(names: Sequence[str]) -> str:
     if len(names) <= 3:
-        return ", ".join(names) or MISSING
+        return ", ".join(names) or _MISSING
     return f"{names[0]} to {names[-1]} ({len(names):,} files)"
 
 
@@ -206,6 +177,6 @@ def find_shared_shards(
     manifests: Iterable[Mapping[str, Any]], other_manifests: Iterable[Mapping[str, Any]]
 ) -> set[str]:
     """Returns the names of record files in `other_manifests` whose contents also occur in `manifests`."""
-    hashes = {shard.get("sha256") for manifest in manifests for shard in manifest.get("shards", ())}
-    shards = (shard for manifest in other_manifests for shard in manifest.get("shards", ()))
-    return {str(shard.get("file")) for shard in shards if shard.get("sha256") in hashes}
+    hashes = {shard["sha256"] for manifest in manifests for shard in manifest["shards"]}
+    shards = (shard for manifest in other_manifests for shard in manifest["shards"])
+    return {shard["file"] for shard in shards if shard["sha256"] in hashes}
