@@ -53,7 +53,11 @@ class TextOptions(ValidatedOptions):
         TEXT_FORMATS,
         group=TEXT,
     )
-    language: str = option("en", "ISO code of the language whose rules split paragraphs into sentences.", group=TEXT)
+    language: str = option(
+        "en",
+        "ISO code of the language whose rules split paragraphs into sentences. If it has none, general rules apply.",
+        group=TEXT,
+    )
     text_field: str = option(
         "text", "Field or column of the text in JSON lines, Parquet and other files of rows.", group=TEXT
     )
@@ -121,7 +125,7 @@ class RecordOptions(TextOptions):
     )
     algorithm: str = option(
         "fast",
-        "fast: uses all cores and little memory; reference: the original's algorithm, with all text in memory.",
+        "fast: uses all cores and little memory; reference: the original's algorithm, for plain text, all in memory.",
         ("fast", "reference"),
         group=SPEED,
     )
@@ -161,6 +165,11 @@ class RecordOptions(TextOptions):
             raise UserError("--output_file is empty; pass one or more files, separated by commas")
         if len(self.output_file) > 1 and (self.num_shards > 1 or self.shard_size_mb):
             raise UserError("--num_shards and --shard_size_mb cannot be combined with several --output_file")
+        if self.num_shards > 1 and self.shard_size_mb:
+            raise UserError(
+                f"--num_shards={self.num_shards} and --shard_size_mb={self.shard_size_mb} cannot be combined; pass one "
+                "of them"
+            )
         if self.algorithm == "reference" and (self.num_shards > 1 or self.shard_size_mb or self.gzip):
             raise UserError("--num_shards, --shard_size_mb and --gzip need --algorithm=fast")
         if self.algorithm == "reference" and self.input_format not in ("auto", "sentences"):

@@ -32,7 +32,7 @@ def create_pretraining_data(options: RecordOptions, pool: Callable[[str], Worker
         source = manifest.describe_source(prepared.flags, vocab_hash, prepared.paths)
         completed = outputs.read_completed(options, source)
         if completed:
-            print("these records are already complete")
+            print("these records are already complete, by their sizes; verify-records also checks their contents")
             return completed.statistics
         if options.algorithm == "reference":
             return reference.create_records(options, prepared, source, states).statistics

@@ -54,7 +54,7 @@ def check_options(options: RecordOptions) -> Prepared:
     tokenizer = FastTokenizer.from_vocab(vocab, source=options.vocab_file, **options.casing._asdict())
     if problem := describe_contradiction(tokenizer.vocab, options.do_lower_case, options.vocab_file, "pass"):
         raise UserError(problem)
-    _warn_about_few_predictions(options)
+    _warn_about_predictions(options)
     for path in options.output_file:
         files.check_writable(path)
     flags = _make_recorded_flags(options, boundaries, exclude_files)
@@ -93,12 +93,18 @@ def _make_recorded_flags(
     return {**flags, "output_file": [os.path.basename(path) for path in options.output_file]}
 
 
-def _warn_about_few_predictions(options: RecordOptions) -> None:
+def _warn_about_predictions(options: RecordOptions) -> None:
     wanted = masking.number_to_predict(options.max_seq_length, options.masked_lm_prob, options.max_seq_length)
     if options.max_predictions_per_seq < wanted:
         print(
             f"warning: --max_predictions_per_seq is {options.max_predictions_per_seq}, but --masked_lm_prob="
             f"{options.masked_lm_prob} of {options.max_seq_length} tokens is {wanted}: full records will have fewer "
             f"predictions than requested; pass --max_predictions_per_seq={wanted}",
+            file=sys.stderr,
+        )
+    if options.max_predictions_per_seq > options.max_seq_length:
+        print(
+            f"warning: --max_predictions_per_seq is {options.max_predictions_per_seq}, but a record has only "
+            f"--max_seq_length={options.max_seq_length} tokens; pass --max_predictions_per_seq={wanted}",
             file=sys.stderr,
         )

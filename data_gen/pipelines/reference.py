@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from data_gen.options import RecordOptions
+from data_gen.options import TEXT_FORMATS, RecordOptions
 from data_gen.pipelines import preparation, shuffle, writer
 from data_gen.pipelines.preparation import Prepared
 from data_gen.pipelines.summary import explain_empty_text
 from data_gen.rules.instances import Instance, InstanceConfig, make_instances
 from data_gen.rules.vectorized_instances import Instances
-from data_gen.text import documents
+from data_gen.text import documents, formats
 from data_gen.text.documents import Document
 from data_gen.text.exclusion import DocumentFilter
 from data_gen.text.word_boundaries import get_continuation_mark
@@ -36,8 +36,17 @@ def create_records(
     """Makes the record files and their manifest. The arguments are the same as for fast.create_records.
 
     Raises:
-        UserError: If the text is empty or cannot be read, or a file cannot be written.
+        UserError: If the text is empty, is not plain text or cannot be read, or a file cannot be written.
     """
+    detected = [formats.resolve_format(path, options) for path in prepared.paths]
+    for path, format in zip(prepared.paths, detected, strict=True):
+        if format not in ("sentences", "paragraphs"):
+            hint = ", or --input_format=sentences to read it as plain text" if format in TEXT_FORMATS else ""
+            raise UserError(
+                f"{path} is a {format} file, which --algorithm=reference does not support; pass --algorithm=fast{hint}"
+            )
+    if options.input_format == "auto":
+        print(formats.describe_formats(detected, options))
     tokenizer = preparation.make_encoder(prepared.tokenizer, prepared.boundaries)
     read: collections.Counter[str] = collections.Counter()
     lines = documents.read_lines(prepared.paths, options.drop_invalid_utf8, read)

@@ -8,7 +8,7 @@ import numpy as np
 
 from official_bert.data.record_reader import track_reading
 from official_bert.errors import UserError
-from official_bert.utils import files, row_files, streams
+from official_bert.utils import files, streams
 
 Sentence = list[int]
 Document = list[Sentence]
@@ -41,10 +41,6 @@ def read_lines(paths: list[str], drop_invalid_utf8: bool, counts: collections.Co
                 progress(len(line))
 
     for path in paths:
-        if kind := row_files.detect_kind(path):
-            raise UserError(
-                f"{path} is a {kind} file, which --algorithm=reference does not support; pass --algorithm=fast"
-            )
         # As in the original, a byte order mark is kept.
         lines = streams.decode_lines(path, read_undecoded(path), drop_invalid_utf8, at_start=False, counts=counts)
         yield from map(str.strip, lines)

@@ -40,8 +40,11 @@ def check_text(path: str, start: bytes) -> None:
     if kind := describe(start):
         raise UserError(f"{path} is {kind}; expected text in UTF-8")
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) or start.count(0) * 4 > len(start):
-        what = f"byte 0x{start[0]:02x} is not UTF-8" if start[0] >= 0xFE else "every other byte is zero"
+        what, encoding = f"byte 0x{start[0]:02x} is not UTF-8", "UTF-16"
+        if start[0] < 0xFE:
+            what = "every other byte is zero"
+            encoding = "UTF-16LE" if start[1::2].count(0) > start[::2].count(0) else "UTF-16BE"
         raise UserError(
-            f"{path}, line 1: {what}; convert the file to UTF-8, as by: iconv -f UTF-16 -t UTF-8 "
+            f"{path}, line 1: {what}; convert the file to UTF-8, as by: iconv -f {encoding} -t UTF-8 "
             f"{shlex.quote(path)} > NEW_FILE"
         )

@@ -3,6 +3,7 @@
 import pytest
 
 from data_gen.options import RecordOptions
+from data_gen.pipelines import preparation
 from tests.data_gen.samples import create_records
 from tests.make import refusal
 
@@ -15,10 +16,19 @@ from tests.make import refusal
     ({"vocab_file": "none.txt"}, "there is no file none.txt"),
     ({"input_file": ["/proc"]}, "--input_file: /proc is a folder; for all files in it pass /proc/*"),
     ({"output_file": ["/proc/none/x"]}, "cannot create the folder /proc/none"),
+    ({"output_file": ["x"], "num_shards": 2, "shard_size_mb": 3}, "--num_shards=2 and --shard_size_mb=3"),
     ({"output_file": ["/proc"]}, "/proc is a folder"),
 ])  # fmt: skip
 def test_bad_options_are_refused(changes, message, short_options):
     assert message in refusal(lambda: create_records(short_options(**changes)))
+
+
+@pytest.mark.parametrize(("count", "is_warned"), [(3, True), (4, False), (24, False), (25, True)])
+def test_number_of_predictions_that_does_not_fit_the_length_gives_a_warning(count, is_warned, short_options, capsys):
+    preparation.check_options(short_options(max_predictions_per_seq=count))
+    warning = capsys.readouterr().err
+    assert (f"--max_predictions_per_seq is {count}," in warning) == is_warned
+    assert ("--max_predictions_per_seq=4" in warning) == is_warned
 
 
 def test_dupe_factor_is_ten_or_one_for_dynamic_masking():

@@ -81,5 +81,10 @@ def test_text_format_for_a_file_of_rows_is_rejected(corpus, tmp_path):
     inputs = [parquet(tmp_path, ["One.", "Two."])], corpus[1]
     message = "texts.parquet is a parquet file, but --input_format is jsonl"
     assert_refused(message, make_records, inputs, tmp_path / "out", input_format="jsonl")
+    reference = {"algorithm": "reference", "num_shards": 1}
     message = "is a parquet file, which --algorithm=reference does not support"
-    assert_refused(message, make_records, inputs, tmp_path / "out", algorithm="reference", num_shards=1)
+    assert_refused(message, make_records, inputs, tmp_path / "out", **reference)
+    inputs = [write_text(tmp_path / "rows", '{"text": "the value"}\n')], corpus[1]
+    message = "rows is a jsonl file, .* --input_format=sentences"
+    assert_refused(message, make_records, inputs, tmp_path / "out", **reference)
+    assert make_records(inputs, tmp_path / "out", input_format="sentences", **reference)["text_tokens"] > 2

@@ -146,7 +146,8 @@ DOC = '<doc id="1" url="" title="t">\nt\n\nText.\n'
     [
         ("auto", b"a\nb\ncd\xffe\n", r"text, line 3: byte 0xff at column 3 is not UTF-8; convert the file"),
         ("auto", "some text\n".encode("utf-16"), r"text, line 1: byte 0xff is not UTF-8; .* iconv -f UTF-16 -t UTF-8"),
-        ("sentences", "some text\n".encode("utf-16-le"), r"text, line 1: every other byte is zero; convert the file"),
+        ("sentences", "some text\n".encode("utf-16-le"), r"text, line 1: every other byte is zero; .* -f UTF-16LE "),
+        ("auto", "some text\n".encode("utf-16-be"), r"text, line 1: every other byte is zero; .* -f UTF-16BE "),
         ("sentences", b"a\n\xe4\n", r"text, line 2: byte 0xe4 at column 1 is not UTF-8.* --drop_invalid_utf8"),
         ("paragraphs", b"a\n\xe4\n", r"text, line 2: byte 0xe4 at column 1 is not UTF-8"),
         ("wikiextractor", DOC.encode() + b"\xe4\n", r"text, line 5: byte 0xe4 at column 1 is not UTF-8"),
