@@ -94,6 +94,9 @@ def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tenso
     Args:
         features: Features of N records (see record_schema.pretraining_schema).
         packing: The shapes of the packed batch.
+
+    Raises:
+        ValueError: If there are other features, because nothing defines how to pack them.
     """
     ids, weights = features["input_ids"], features["masked_lm_weights"]
     length, predictions = ids.shape[1], weights.shape[1]
@@ -132,7 +135,7 @@ def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tenso
 
     is_record = tf.ones_like(number, tf.bool)[:, None]  # [N, 1]
     labels = features["next_sentence_labels"]
-    return {
+    packed = {
         "input_ids": move_to_rows(ids, position, is_token, length),
         "input_mask": tf.cast(record_ids > 0, tf.int32),
         "segment_ids": move_to_rows(features["segment_ids"], position, is_token, length),
@@ -145,6 +148,9 @@ def pack(features: dict[str, tf.Tensor], packing: Packing) -> dict[str, tf.Tenso
         "next_sentence_labels": move_to_rows(labels, number[:, None], is_record, records),
         "next_sentence_weights": move_to_rows(tf.ones_like(labels, tf.float32), number[:, None], is_record, records),
     }
+    if unknown := sorted(features.keys() - packed.keys()):
+        raise ValueError(f"no rule for packing the features {unknown}; add one to packing.pack, or turn packing off")
+    return packed
 
 
 def spread_over_rows(features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -86,6 +86,12 @@ def lengths_batch(lengths: list[int], predictions: int = 1) -> dict[str, tf.Tens
     return {"input_ids": tf.constant(mask), "input_mask": tf.constant(mask), "masked_lm_weights": tf.constant(weights)}
 
 
+def test_a_feature_without_a_packing_rule_is_an_error():
+    packing_of_two = Packing(batch_size=2, replicas=1, parts=1, usual_parts=1, rows=2)
+    with pytest.raises(ValueError, match="'my_weights'"):
+        packing.pack({**random_batch(2), "my_weights": np.ones((2, 1))}, packing_of_two)
+
+
 def test_records_fill_the_fullest_row_that_has_room_for_tokens_and_predictions():
     assert LENGTH // 8 == 2  # records in a row
     row, start, first_prediction, number = packing._assign(lengths_batch([4, 10, 16, 6, 12, 0, 2]))
