@@ -4,7 +4,7 @@ B batch, P predictions, V vocabulary, R records of a packed row
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +17,7 @@ MASKED_LM_EPSILON = 1e-5
 
 
 def compute_pretraining_sums(
-    outputs: dict[str, Any], features: dict[str, Any], compute_masked_lm: Callable[..., tuple[Any, Any]] | None = None
+    outputs: dict[str, Any], features: dict[str, Any], compiled: bool = False
 ) -> dict[str, Any]:
     """Computes the sums and counts for the losses and accuracies.
 
@@ -27,7 +27,7 @@ def compute_pretraining_sums(
     Args:
         outputs: Outputs of the pre-training model, by name.
         features: The batch: features by name.
-        compute_masked_lm: Function (logits, labels) that returns losses and hits. Defaults to `masked_lm_losses`.
+        compiled: Whether XLA compiles a part of `masked_lm_losses`.
 
     Returns:
         float32 scalars by name: - masked_lm_loss, masked_lm_correct, masked_lm_count: Cross-entropy (in nats), hits and
@@ -35,7 +35,7 @@ def compute_pretraining_sums(
         of the records. - tokens: Number of positions that are not padding.
     """
     labels, weights = features["masked_lm_ids"], features["masked_lm_weights"]  # [B, P]
-    masked_lm_loss, masked_lm_hits = (compute_masked_lm or masked_lm_losses)(outputs["masked_lm_logits"], labels)
+    masked_lm_loss, masked_lm_hits = masked_lm_losses(outputs["masked_lm_logits"], labels, compiled)
 
     real = ops.reshape(record_weights(features), (-1,))  # [B], packed [B * R]
     targets = ops.reshape(features["next_sentence_labels"], (-1,))
@@ -64,51 +64,30 @@ def masked_lm_losses(logits: Any, labels: Any, compiled: bool = False) -> tuple[
     """Returns two float32 arrays [B, P]: each masked token's cross-entropy, and 1 if its prediction is right or else 0.
 
     The code makes few passes over the logits, because they are by far the largest tensor of a small model: 78 MB for
-    640 predictions over 30,522 tokens. A prediction is right if argmax returns the label. The gradient is softmax minus
-    one-hot.
+    640 predictions over 30,522 tokens. A prediction is right if argmax returns the label.
+
+    The gradient with respect to the logits is (softmax - one-hot) multiplied by one number per prediction. With
+    FactoredLogits, the number is multiplied with the much smaller vectors instead, which saves a pass.
 
     Args:
-        logits: [B, P, V] float32.
+        logits: [B, P, V] float32, or FactoredLogits.
         labels: [B, P] int32, at least 0 and less than V. The loss of other labels is NaN.
-        compiled: Whether XLA compiles this function. Use it if the step is not compiled as a whole: XLA fuses several
-            passes into one, while matrix products keep TensorFlow's kernels.
+        compiled: Whether XLA compiles `_compute_losses_and_errors`. Use it if the step is not compiled as a whole: XLA
+            fuses several passes into one, while matrix products keep TensorFlow's kernels.
     """
-    forward: Any = _compiled(_forward) if compiled else _forward
-    backward: Any = _compiled(_backward) if compiled else _backward
-    vocab = logits.shape[-1]
+    compute: Any = _compiled(_compute_losses_and_errors) if compiled else _compute_losses_and_errors
 
     @tf.custom_gradient
-    def losses(logits: tf.Tensor) -> tuple[Any, Any]:
-        loss, hits, log_sums = forward(logits, flat_labels)
-
-        def gradient(loss_gradient: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
-            return backward(logits, flat_labels, log_sums, loss_gradient)
-
-        return (loss, hits), gradient
-
-    flat_labels = tf.reshape(labels, [-1])  # [B * P]
-    loss, hits = losses(tf.reshape(logits, [-1, vocab]))
-    return tf.reshape(loss, tf.shape(labels)), tf.reshape(hits, tf.shape(labels))
-
-
-def factored_masked_lm_losses(logits: FactoredLogits, labels: Any) -> tuple[Any, Any]:
-    """Returns the same as `masked_lm_losses`, from the factors of the logits. It is faster on a CPU.
-
-    The gradient with respect to the logits is (softmax - one-hot) [B * P, V], multiplied by one number per prediction.
-    To save a pass over the large matrix, the number is multiplied with the much smaller vectors instead.
-
-    Args:
-        logits: The vectors, the embedding table and the bias whose product are the logits.
-        labels: Token ids [B, P] int32.
-    """
-
-    @tf.custom_gradient
-    def losses(vectors: tf.Tensor, table: tf.Tensor, bias: tf.Tensor) -> tuple[Any, Any]:
+    def losses(vectors: tf.Tensor, *table_and_bias: tf.Tensor) -> tuple[Any, Any]:
+        if not table_and_bias:
+            loss, hits, errors, scale = compute(vectors, None, flat_labels)
+            return (loss, hits), lambda loss_gradient, _: errors * (loss_gradient * scale)[:, None]
+        table, bias = table_and_bias
         cast_table = tf.cast(table, vectors.dtype)
         products, still_to_add = tf.matmul(vectors, cast_table, transpose_b=True), bias  # [B * P, V]
         if products.dtype == bias.dtype:  # TensorFlow fuses this addition with the product
-            products, still_to_add = tf.nn.bias_add(products, bias), tf.zeros([])
-        loss, hits, errors, scale = _compiled(_forward_and_errors)(products, still_to_add, flat_labels)
+            products, still_to_add = tf.nn.bias_add(products, bias), None
+        loss, hits, errors, scale = compute(products, still_to_add, flat_labels)
 
         def gradient(loss_gradient: tf.Tensor, _: tf.Tensor) -> tuple[Any, Any, Any]:
             weights = (loss_gradient * scale)[:, None]  # [B * P, 1]
@@ -126,24 +105,26 @@ def factored_masked_lm_losses(logits: FactoredLogits, labels: Any) -> tuple[Any,
         return (loss, hits), gradient
 
     flat_labels = tf.reshape(labels, [-1])  # [B * P]
-    vectors = tf.reshape(logits.vectors, [-1, logits.vectors.shape[-1]])
-    loss, hits = losses(vectors, logits.table, logits.bias)
+    vectors, *table_and_bias = logits if isinstance(logits, FactoredLogits) else (logits,)
+    loss, hits = losses(tf.reshape(vectors, [-1, vectors.shape[-1]]), *table_and_bias)
     return tf.reshape(loss, tf.shape(labels)), tf.reshape(hits, tf.shape(labels))
 
 
-def _forward_and_errors(products: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """Computes losses and hits, and the two factors of their gradient.
+def _compute_losses_and_errors(logits: tf.Tensor, bias: tf.Tensor | None, labels: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """Computes losses and hits, and the two factors of the losses' gradient.
 
     Args:
-        products: Matrix products, which are the logits without the bias [N, V].
-        bias: The bias [V].
+        logits: The logits, or the logits without the bias [N, V].
+        bias: The bias [V] that remains to be added, or None.
         labels: Token ids [N].
 
     Returns:
         Losses [N], hits [N], softmax minus one-hot multiplied by the sum of exponentials [N, V], and the inverse of
         this sum [N].
     """
-    logits = tf.cast(products, tf.float32) + bias
+    dtype, logits = logits.dtype, tf.cast(logits, tf.float32)
+    if bias is not None:
+        logits = logits + bias
     pieces = tf.range(logits.shape[-1])
     is_piece = (labels >= 0) & (labels < logits.shape[-1])
     label = tf.where(is_piece, labels, 0)
@@ -155,25 +136,7 @@ def _forward_and_errors(products: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor)
     is_earlier = (logits == highest[:, None]) & (pieces < labels[:, None])
     hits = tf.cast((label_logits == highest) & ~tf.reduce_any(is_earlier, axis=1), tf.float32)
     errors = tf.tensor_scatter_nd_sub(exponentials, tf.stack([tf.range(tf.size(label)), label], axis=1), total)
-    return loss, hits, tf.cast(errors, products.dtype), 1.0 / total
-
-
-def _forward(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns losses, hits and logarithms of the summed exponentials, each [N], from logits [N, V] and labels [N]."""
-    pieces = tf.range(logits.shape[-1])
-    is_piece = (labels >= 0) & (labels < logits.shape[-1])
-    label_logits = tf.gather(logits, tf.where(is_piece, labels, 0), batch_dims=1)
-    highest = tf.reduce_max(logits, axis=1)
-    log_sum = tf.math.log(tf.reduce_sum(tf.exp(logits - highest[:, None]), axis=1))
-    is_better = (logits > label_logits[:, None]) | ((logits == label_logits[:, None]) & (pieces < labels[:, None]))
-    hits = tf.cast(~tf.reduce_any(is_better, axis=1), tf.float32)
-    return tf.where(is_piece, log_sum - (label_logits - highest), float("nan")), hits, highest + log_sum
-
-
-def _backward(logits: tf.Tensor, labels: tf.Tensor, log_sums: tf.Tensor, loss_gradient: tf.Tensor) -> tf.Tensor:
-    """Returns the gradient of the losses with respect to the logits [N, V]."""
-    expected = tf.one_hot(labels, logits.shape[-1])
-    return (tf.exp(logits - log_sums[:, None]) - expected) * loss_gradient[:, None]
+    return loss, hits, tf.cast(errors, dtype), 1.0 / total
 
 
 @functools.cache

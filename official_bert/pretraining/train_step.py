@@ -102,12 +102,9 @@ class Pretrainer:
             self.optimizer = get_optimizer(optimizer, schedule, **optimizer_settings or {})
             self.optimizer.build(self.model.trainable_variables)
             self._loss_scale = DynamicLossScale() if dtype == "mixed_float16" else None
-        compile_parts = compile_parts and not jit_compile
+        self._compile_parts = compile_parts = compile_parts and not jit_compile
         compiled = compile_blocks(self.model) if compile_parts and not rematerialize else None
         self._call: Any = compiled or (rematerialized(self.model) if rematerialize else self.model)
-        self._masked_lm_losses: Any = losses.factored_masked_lm_losses
-        if compiled is None:
-            self._masked_lm_losses = functools.partial(losses.masked_lm_losses, compiled=compile_parts)
         # The number of steps is a tensor, so that each function is compiled only once.
         self._update: Any = functools.partial(apply_gradients, self.optimizer, self._loss_scale, skip_nonfinite)
         if compile_parts:
@@ -217,7 +214,7 @@ class Pretrainer:
         # Keras accepts only the model's inputs, without labels.
         inputs = {name: features[name] for name in self.model.input}
         outputs = self._call(inputs, training=training)
-        sums = losses.compute_pretraining_sums(outputs, features, self._masked_lm_losses if training else None)
+        sums = losses.compute_pretraining_sums(outputs, features, training and self._compile_parts)
         if self._next_sentence:
             return sums
         return {name: tf.zeros(()) if name.startswith("next_sentence") else value for name, value in sums.items()}

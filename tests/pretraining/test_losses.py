@@ -13,7 +13,15 @@ from tests.reference import Reference, softmax
 
 
 @pytest.mark.parametrize("form", ["plain", "compiled", "factored"])
-def test_masked_lm_losses_hits_and_gradients_are_those_of_their_definitions(form):
+def test_masked_lm_losses_hits_and_gradients_are_those_of_their_definitions(form, monkeypatch):
+    """An edit doubles losses and gradients. No form may miss it."""
+    original = losses._compute_losses_and_errors
+
+    def double(*inputs):
+        loss, hits, errors, scale = original(*inputs)
+        return 2.0 * loss, hits, errors, 2.0 * scale
+
+    monkeypatch.setattr(losses, "_compute_losses_and_errors", double)
     rng = np.random.default_rng(1)
     # Whole numbers, so that equal rows of the table give equal logits.
     vectors, table, bias = (rng.integers(-2, 3, shape).astype(np.float32) for shape in ((2, 3, 4), (7, 4), (7,)))
@@ -28,13 +36,12 @@ def test_masked_lm_losses_hits_and_gradients_are_those_of_their_definitions(form
         logits = tf.matmul(factors[0], factors[1], transpose_b=True) + factors[2]
 
         def compute(labels):
-            if form == "factored":
-                return losses.factored_masked_lm_losses(FactoredLogits(*factors), labels)
-            return losses.masked_lm_losses(logits, labels, form == "compiled")
+            form_of_logits = FactoredLogits(*factors) if form == "factored" else logits
+            return losses.masked_lm_losses(form_of_logits, labels, form != "plain")
 
         found_losses, hits = compute(labels)
         loss = tf.reduce_sum(weights * found_losses)
-        expected_losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        expected_losses = 2.0 * tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         expected = tf.reduce_sum(weights * expected_losses)
     np.testing.assert_allclose(found_losses, expected_losses, rtol=1e-5, atol=1e-6)
     assert hits.numpy().tolist() == [[0, 1, 0], [1, 1, 1]]

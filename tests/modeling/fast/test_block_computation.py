@@ -23,12 +23,7 @@ from official_bert.modeling.head_input import HeadInput
 from official_bert.modeling.pretraining_model import build_pretraining_model
 from official_bert.optimization import distribution
 from official_bert.optimization.freezing import freeze
-from official_bert.pretraining.losses import (
-    compute_mean_losses,
-    compute_pretraining_sums,
-    factored_masked_lm_losses,
-    masked_lm_losses,
-)
+from official_bert.pretraining.losses import compute_mean_losses, compute_pretraining_sums
 from tests.conftest import slow_after
 from tests.make import assert_refused, build_task_model
 from tests.modeling.small_models import inputs_of_encoder, random_batch, randomize_weights
@@ -141,10 +136,10 @@ def test_without_a_seed_the_second_computation_drops_the_same(tiny_config: BertC
     np.testing.assert_allclose(found, (2 * output.numpy() * x).sum(axis=(0, 1)), rtol=1e-3)
 
 
-def sums_and_gradients(model, call, batch, of_masked_lm, **settings):
+def sums_and_gradients(model, call, batch, compiled=False, **settings):
     def compute_sums(batch, training: bool) -> dict[str, tf.Tensor]:
         outputs = call({name: batch[name] for name in model.input}, training=training)
-        return compute_pretraining_sums(outputs, batch, of_masked_lm)
+        return compute_pretraining_sums(outputs, batch, compiled)
 
     def compute_loss(sums: dict[str, tf.Tensor]) -> tf.Tensor:
         return tf.add(*compute_mean_losses(sums, sums["masked_lm_count"], sums["next_sentence_count"]))
@@ -167,10 +162,8 @@ def test_compiled_blocks_have_the_losses_and_gradients_of_the_model_with_dropout
     }
     if kind == "packed":
         batch = {name: np.array(values) for name, values in spread_over_rows(batch).items()}
-    expected_sums, expected = sums_and_gradients(model, model, batch, masked_lm_losses)
-    sums, gradients = sums_and_gradients(
-        model, compile_blocks(model), batch, factored_masked_lm_losses, jit_compile=False
-    )
+    expected_sums, expected = sums_and_gradients(model, model, batch)
+    sums, gradients = sums_and_gradients(model, compile_blocks(model), batch, compiled=True, jit_compile=False)
     for name, value in expected_sums.items():
         np.testing.assert_allclose(sums[name], value, rtol=1e-5, err_msg=name)
     assert_same(gradients, expected, 1e-4)
