@@ -13,19 +13,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from official_bert.tokenization import truncation
-from official_bert.tokenization.in_graph import row_positions, true_positions
-
-
-class Windows(NamedTuple):
-    """The overlapping windows into which long texts are split, in the order of the texts.
-
-    Each field is int32 [R], R windows.
-    """
-
-    texts: Any  # the index of the text
-    numbers: Any  # the index of the window in its text
-    starts: Any  # the position of the first token in its text
-    lengths: Any
+from official_bert.tokenization.in_graph import true_positions
+from official_bert.tokenization.truncation import Windows
 
 
 class TokenSpans(NamedTuple):
@@ -85,11 +74,10 @@ def truncate(first: TokenSpans, second: TokenSpans | None, max_seq_length: int) 
         max_seq_length: The maximum length, including the special tokens. A second text without tokens has no [SEP],
             which leaves room for one more token.
     """
-    if second is None:
-        return first._replace(lengths=tf.minimum(first.lengths, max_seq_length - 2)), None
-    room = max_seq_length - tf.where(second.lengths > 0, 3, 2)
-    lengths = truncation.truncate_lengths(first.lengths, second.lengths, room, tf)
-    return first._replace(lengths=lengths[0]), second._replace(lengths=lengths[1])
+    lengths = tf.zeros_like(first.lengths) if second is None else second.lengths
+    room = max_seq_length - tf.where(lengths > 0, 3, 2)
+    kept, lengths = truncation.truncate_lengths(first.lengths, lengths, room, tf)
+    return first._replace(lengths=kept), None if second is None else second._replace(lengths=lengths)
 
 
 def have_lost_tokens(after: tuple[TokenSpans, TokenSpans | None], before: tuple[TokenSpans, TokenSpans | None]) -> Any:
@@ -159,21 +147,6 @@ def check_ranges(features: Mapping[str, Any], value_counts: Mapping[str, int]) -
         return {name: tf.identity(value) for name, value in features.items()}
 
 
-def build_windows(lengths: Any, room: Any, stride: int) -> Windows:
-    """Splits texts into overlapping windows that cover all tokens. A text without tokens has one empty window.
-
-    Args:
-        lengths: Number of tokens of each text, int32 [B].
-        room: Maximum number of tokens in a window of each text, int32 [B].
-        stride: Number of tokens from the start of a window to the start of the next one. Reduced to `room` if it is
-            longer.
-    """
-    stride = tf.minimum(room, stride)
-    texts, numbers = row_positions(truncation.count_windows(lengths, room, stride, tf))
-    starts = numbers * tf.gather(stride, texts)
-    return Windows(texts, numbers, starts, tf.minimum(tf.gather(room, texts), tf.gather(lengths, texts) - starts))
-
-
 def build_word_windows(word_starts: Any, first_words: Any, room: int, stride: int) -> tuple[Windows, Any, Any]:
     """Splits texts into overlapping windows that contain only whole words. A text without words has one empty window.
 
@@ -210,31 +183,7 @@ def build_word_windows(word_starts: Any, first_words: Any, room: int, stride: in
         shape_invariants=(tf.TensorShape([]), ends.shape, ends.shape, tf.TensorShape([None, 4])),
     )
     rows = tf.gather(rows, tf.argsort(rows[:, 0], stable=True))
-    texts, numbers, first, last = tf.unstack(rows, axis=1)
+    texts, _, first, last = tf.unstack(rows, axis=1)
     starts = tf.gather(word_starts, first)
     in_text = starts - tf.gather(word_starts, tf.gather(first_words, texts))
-    return Windows(texts, numbers, in_text, tf.gather(word_starts, last) - starts), first, last
-
-
-def has_most_context(windows: Windows, rows: Any, positions: Any, tokens: Any, num_tokens: Any) -> Any:
-    """Returns whether a window is the one with the most context around a token, for K tokens in windows, bool [K].
-
-    Where windows overlap, a token is in several of them. Only its output in the window with the most context is used,
-    by the same rule as in `truncation.assign_tokens`.
-
-    Args:
-        windows: All windows.
-        rows: The window of each token, int32 [K].
-        positions: The position of each token in that window, int32 [K].
-        tokens: The index of each token in the tokens of all texts, int32 [K].
-        num_tokens: Number of tokens of all texts.
-    """
-    length = tf.gather(windows.lengths, rows)
-    context = tf.minimum(positions, length - 1 - positions)
-    count = tf.size(windows.lengths)
-    # The three rules of truncation.assign_tokens as one integer: most context, then length (a hundredth), then the
-    # earlier window. No two windows of a text have equal scores.
-    score = tf.cast(100 * context + length, tf.int64) * tf.cast(count, tf.int64)
-    score += tf.cast(count - tf.gather(windows.numbers, rows), tf.int64)
-    best = tf.math.unsorted_segment_max(score, tokens, num_tokens)
-    return score == tf.gather(best, tokens)
+    return Windows(texts, in_text, tf.gather(word_starts, last) - starts), first, last

@@ -20,6 +20,7 @@ from official_bert.kinds.spec import KindSpec
 from official_bert.kinds.text_spec import TextSpec
 from official_bert.modeling import layer_names
 from official_bert.modeling.fast.flat_blocks import flatten_blocks
+from official_bert.tokenization import truncation
 from official_bert.tokenization.exact import CLS, SEP, FullTokenizer
 from official_bert.tokenization.in_graph import GraphTokenizer
 
@@ -210,12 +211,12 @@ class LabelGraph(TextGraph):
         stride, (first, second) = self.spec.doc_stride, self.span_tokens(texts)
         if second is None:
             room = tf.fill(tf.shape(first.lengths), self.max_seq_length - 2)
-            windows = graph_inputs.build_windows(first.lengths, room, stride)
+            windows = truncation.build_windows(first.lengths, room, stride, tf)
             features = self.pack(first.gather_windows(windows), None)
             return Rows(features, tf.zeros_like(first.lengths, tf.bool), windows)
         room = self.max_seq_length - tf.where(second.lengths > 0, 3, 2)
         kept = first._replace(lengths=tf.minimum(first.lengths, room // 2))
-        windows = graph_inputs.build_windows(second.lengths, room - kept.lengths, stride)
+        windows = truncation.build_windows(second.lengths, room - kept.lengths, stride, tf)
         features = self.pack(kept.gather_rows(windows.texts), second.gather_windows(windows), drop_empty=True)
         return Rows(features, kept.lengths < first.lengths, windows)
 

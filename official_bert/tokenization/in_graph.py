@@ -17,7 +17,7 @@ import tensorflow_text
 
 from official_bert.errors import UserError
 from official_bert.tokenization import character_tables as tables
-from official_bert.tokenization import exact
+from official_bert.tokenization import exact, truncation
 from official_bert.tokenization.added_tokens import make_pattern
 
 _TOO_LONG = "a" * (exact.MAX_BYTES_PER_WORD + 1)  # the kernel returns [UNK] for it
@@ -314,18 +314,8 @@ def characters_between(texts: Any, rows: Any, starts: Any, ends: Any) -> Any:
 
 
 def row_positions(lengths: Any) -> tuple[Any, Any]:
-    """Returns the row of each element, and its position within the row, for rows that are concatenated to a vector.
-
-    Args:
-        lengths: Length of each row, int32 [R].
-
-    Returns:
-        Two int32 vectors with one value per element.
-    """
-    ends = tf.cumsum(lengths)
-    numbers = tf.range(tf.reduce_sum(lengths))
-    rows = tf.searchsorted(ends, numbers, side="right")
-    return rows, numbers - tf.gather(ends - lengths, rows)
+    """Returns the row and the position within the row of each element, as `truncation.row_positions` does."""
+    return truncation.row_positions(lengths, tf)
 
 
 def true_positions(mask: Any) -> Any:

@@ -73,11 +73,11 @@ def truncate_pair_at_random_ends(first: list[Any], second: list[Any], max_tokens
 
 
 class Windows(NamedTuple):
-    """The overlapping windows into which texts are split, in the order of the texts. Each field is int64 [R]."""
+    """The overlapping windows into which texts are split, in the order of the texts. Each field is int [R]."""
 
-    texts: npt.NDArray[np.int64]  # the index of the text
-    starts: npt.NDArray[np.int64]  # the position of the window's first token in the text
-    lengths: npt.NDArray[np.int64]
+    texts: Any  # the index of the text
+    starts: Any  # the position of the window's first token in the text
+    lengths: Any
 
 
 def count_windows(lengths: Any, room: Any, stride: Any, xp: Any = np) -> Any:
@@ -92,19 +92,20 @@ def count_windows(lengths: Any, room: Any, stride: Any, xp: Any = np) -> Any:
     return 1 + xp.maximum(0, -((room - lengths) // stride))
 
 
-def build_windows(lengths: Any, room: Any, stride: int) -> Windows:
+def build_windows(lengths: Any, room: Any, stride: int, xp: Any = np) -> Windows:
     """Splits texts into overlapping windows that cover all tokens. A text without tokens has one empty window.
 
     Args:
         lengths: Number of tokens of each text, int [E].
         room: Maximum number of tokens in a window of each text, at least 1, int [E].
         stride: Number of tokens between the starts of two windows. Reduced to `room` if it is longer.
+        xp: The array module, numpy or tensorflow.
     """
-    strides = np.minimum(room, stride)
-    counts = count_windows(lengths, room, strides)
-    texts = np.repeat(np.arange(len(lengths)), counts)
-    starts = strides[texts] * concatenate_ranges(np.zeros_like(counts), counts)
-    return Windows(texts, starts, np.minimum(room[texts], lengths[texts] - starts))
+    stride = xp.minimum(room, stride)
+    texts, numbers = row_positions(count_windows(lengths, room, stride, xp), xp)
+    lengths, room, stride = (_gather(values, texts, xp) for values in (lengths, room, stride))
+    starts = numbers * stride
+    return Windows(texts, starts, xp.minimum(room, lengths - starts))
 
 
 def build_word_windows(word_starts: Sequence[int], room: int, stride: int) -> list[tuple[int, int]]:
@@ -129,25 +130,54 @@ def build_word_windows(word_starts: Sequence[int], room: int, stride: int) -> li
         first = min(max(bisect.bisect_left(word_starts, word_starts[first] + stride), first + 1), last)
 
 
-def assign_tokens(spans: Sequence[tuple[int, int]], num_tokens: int) -> npt.NDArray[np.int64]:
-    """Returns for each token of a text the index of the window in which the token has the most context, [T].
+def assign_tokens(starts: Any, lengths: Any, num_tokens: Any, xp: Any = np) -> Any:
+    """Returns for each token the index of the window in which the token has the most context, int [T].
 
     The context of a token is the number of tokens to its left or to its right in the window, whichever is smaller. Ties
     go to the longer window, then to the earlier one.
 
     Args:
-        spans: For each window, the index of its first token and the index after its last token. Together, the windows
-            cover all tokens.
-        num_tokens: Number of tokens of the text.
+        starts: Index of the first token of each window, int [R]. Together, the windows cover all tokens.
+        lengths: Number of tokens in each window, int [R].
+        num_tokens: Number of tokens of the text, or of all texts.
+        xp: The array module, numpy or tensorflow.
     """
-    windows, best = np.zeros(num_tokens, np.int64), np.full(num_tokens, -np.inf)
-    for index, (start, end) in enumerate(spans):
-        positions = np.arange(end - start)
-        score = np.minimum(positions, positions[::-1]) + _LENGTH_WEIGHT * (end - start)
-        is_better = score > best[start:end]
-        windows[start:end][is_better] = index
-        best[start:end][is_better] = score[is_better]
-    return windows
+    if xp is np and len(lengths) == 1:
+        return np.zeros(num_tokens, np.int64)  # In a fraction of the time.
+    rows, positions = row_positions(lengths, xp)
+    tokens, length = _gather(starts, rows, xp) + positions, _gather(lengths, rows, xp)
+    # The same float64 numbers as in the original. A division by 1 converts integers to float64 in both modules.
+    score = xp.minimum(positions, length - 1 - positions) / 1 + _LENGTH_WEIGHT * (length / 1)
+    is_best = score == _gather(_segment_max(score, tokens, num_tokens, xp), tokens, xp)
+    return -_segment_max(xp.where(is_best, -rows, np.iinfo(np.int32).min), tokens, num_tokens, xp)
+
+
+def row_positions(lengths: Any, xp: Any = np) -> tuple[Any, Any]:
+    """Returns the row of each element, and its position within the row, for rows that are concatenated to a vector.
+
+    Args:
+        lengths: Length of each row, int [R].
+        xp: The array module, numpy or tensorflow.
+
+    Returns:
+        Two int vectors with one value per element.
+    """
+    ends = xp.cumsum(lengths)
+    numbers = np.arange(lengths.sum()) if xp is np else xp.range(xp.reduce_sum(lengths))
+    rows = xp.searchsorted(ends, numbers, side="right")
+    return rows, numbers - _gather(ends - lengths, rows, xp)
+
+
+def _gather(values: Any, indices: Any, xp: Any) -> Any:
+    return values[indices] if xp is np else xp.gather(values, indices)
+
+
+def _segment_max(values: Any, segments: Any, num_segments: Any, xp: Any) -> Any:
+    if xp is not np:
+        return xp.math.unsorted_segment_max(values, segments, num_segments)
+    greatest = np.full(num_segments, values.min(initial=0))
+    np.maximum.at(greatest, segments, values)
+    return greatest
 
 
 def concatenate_ranges(starts: Any, lengths: Any) -> npt.NDArray[np.int64]:

@@ -5,10 +5,8 @@ import tensorflow as tf
 from official_bert.finetuning.batches import padded_inputs
 from official_bert.kinds import graph_inputs
 from official_bert.kinds.text_spec import TextExample, featurize
-from official_bert.tokenization import truncation
 from official_bert.tokenization.exact import CLS, SEP
 from official_bert.tokenization.fast import FastTokenizer
-from official_bert.tokenization.in_graph import row_positions
 
 
 def test_pairs_are_packed_as_fine_tuning_packs_them(vocab_file: str):
@@ -23,27 +21,6 @@ def test_pairs_are_packed_as_fine_tuning_packs_them(vocab_file: str):
     packed = graph_inputs.pack(first, second, *tokenizer.convert_tokens_to_ids([CLS, SEP]), drop_empty=True)
     for name, values in padded_inputs(features, np.arange(len(texts)), 7, multiple=7).items():
         np.testing.assert_array_equal(packed[name].numpy(), values, name)
-
-
-def test_windows_over_texts_are_those_of_python():
-    rng = np.random.default_rng(0)
-    lengths, room = rng.integers(0, 30, 50), rng.integers(3, 9, 50)
-    found = graph_inputs.build_windows(tf.constant(lengths, tf.int32), tf.constant(room, tf.int32), 5)
-    expected = truncation.build_windows(lengths, room, 5)
-    for one, other in zip((found.texts, found.starts, found.lengths), expected, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_a_token_is_read_in_the_window_that_python_reads_it_in():
-    for count, room, stride in ((30, 8, 3), (17, 6, 6), (40, 9, 4), (5, 8, 3), (33, 30, 20)):
-        found = graph_inputs.build_windows(tf.constant([count]), tf.constant([room]), stride)
-        rows, positions = row_positions(found.lengths)
-        tokens = tf.gather(found.starts, rows) + positions
-        is_best = graph_inputs.has_most_context(found, rows, positions, tokens, count).numpy()
-        owners = dict(zip(tokens.numpy()[is_best].tolist(), rows.numpy()[is_best].tolist(), strict=True))
-        spans = list(zip(found.starts.numpy(), (found.starts + found.lengths).numpy(), strict=True))
-        assert owners == dict(enumerate(truncation.assign_tokens(spans, count).tolist()))
-        assert len(owners) == int(np.sum(is_best)) == count
 
 
 def test_only_what_lost_a_token_is_shorter():

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from official_bert.kinds.graph_inputs import Rows, Windows, build_windows, has_most_context, span_texts
+from official_bert.kinds.graph_inputs import Rows, span_texts
 from official_bert.kinds.graph_model import GraphModel
 from official_bert.kinds.question_answering.spec import QuestionAnsweringSpec
 from official_bert.tokenization.in_graph import Tokens, characters_between, row_positions, true_positions
+from official_bert.tokenization.truncation import Windows, assign_tokens, build_windows
 
 
 class _Contexts(NamedTuple):
@@ -43,7 +44,7 @@ class Graph(GraphModel):
         tokens = self.tokenizer.tokenize(texts["context"])
         contexts = span_texts(tokens.ids)
         room = self.max_seq_length - 3 - questions.lengths
-        windows = build_windows(contexts.lengths, room, self.spec.doc_stride)
+        windows = build_windows(contexts.lengths, room, self.spec.doc_stride, tf)
         first = questions.gather_rows(windows.texts)
         features = self.pack(first, contexts.gather_windows(windows))
         return Rows(features, is_truncated, windows, _Contexts(first.lengths + 2, tokens))
@@ -112,7 +113,8 @@ class Graph(GraphModel):
         rows, positions = row_positions(windows.lengths)
         first_tokens = tf.gather(splits, windows.texts) + windows.starts  # [R], in the tokens of all contexts
         tokens = tf.gather(first_tokens, rows) + positions
-        is_start = has_most_context(windows, rows, positions, tokens, splits[-1])
+        owners = assign_tokens(first_tokens, windows.lengths, splits[-1], tf)
+        is_start = tf.gather(owners, tokens) == rows
         indices = tf.stack([rows, tf.gather(contexts.offsets, rows) + positions], 1)
         shape = tf.shape(start_logits)
         can_end = tf.scatter_nd(indices, tf.ones_like(rows), shape) > 0  # [R, S]

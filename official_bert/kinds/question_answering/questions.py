@@ -135,10 +135,9 @@ def featurize(questions: Sequence[Question], tokenizer: FullTokenizer, limits: L
         offset, count = len(query) + 2, len(context.ids)
         room = limits.max_seq_length - len(query) - 3
         _, starts, lengths = truncation.build_windows(np.array([count]), np.array([room]), limits.doc_stride)
-        spans = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
-        owners = truncation.assign_tokens(spans, count)
+        owners = truncation.assign_tokens(starts, lengths, count)
         first, last = find_answer_tokens(question, context, tokenizer)
-        for index, (start, end) in enumerate(spans):
+        for index, (start, end) in enumerate(zip(starts.tolist(), (starts + lengths).tolist(), strict=True)):
             rows.append(pairs.join(cls, sep, query, context.ids[start:end].tolist()))
             indices.append(number)
             shift = offset - start

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from official_bert.kinds.graph_inputs import Rows, TokenSpans, Windows, build_word_windows, has_most_context
+from official_bert.kinds.graph_inputs import Rows, TokenSpans, build_word_windows
 from official_bert.kinds.graph_model import GraphModel
 from official_bert.kinds.tagging.spec import TaggingSpec
 from official_bert.tokenization.in_graph import Tokens, characters_between, row_positions, true_positions
+from official_bert.tokenization.truncation import Windows, assign_tokens
 
 
 class _Words(NamedTuple):
@@ -82,7 +83,8 @@ def _word_probabilities(logits: Any, windows: Windows, words: _Words) -> Any:
     indices = tf.gather(words.first_in_window, rows) + number
     window_starts = tf.gather(words.starts, words.first_in_window)
     positions = tf.gather(words.starts, indices) - tf.gather(window_starts, rows)
-    is_best = has_most_context(windows, rows, positions, indices, tf.size(words.starts) - 1)
+    owners = assign_tokens(window_starts, windows.lengths, words.starts[-1], tf)
+    is_best = tf.gather(owners, tf.gather(words.starts, indices)) == rows
     order = tf.argsort(indices[is_best])
     places = tf.stack([rows[is_best], 1 + positions[is_best]], 1)  # [CLS] is before the first token
     return tf.nn.softmax(tf.gather_nd(logits, tf.gather(places, order)))

@@ -222,9 +222,11 @@ class TaggingSpec(KindSpec):
                 known[word] = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word)) or [unk]
             is_truncated.append(any(len(known[word]) > room for word in sentence.words))
             pieces = [known[word][:room] for word in sentence.words]
-            starts = np.cumsum([0, *map(len, pieces)]).tolist()  # of each word's pieces, and the end
+            tokens = np.cumsum([0, *map(len, pieces)])  # the first token of each word, and the end
+            starts = tokens.tolist()
             spans = truncation.build_word_windows(starts, room, self.doc_stride or max(room // 2, 1))
-            owners = truncation.assign_tokens([(starts[first], starts[last]) for first, last in spans], starts[-1])
+            window_starts, ends = tokens[np.transpose(spans)]
+            owners = truncation.assign_tokens(window_starts, ends - window_starts, starts[-1])
             for index, (first, last) in enumerate(spans):
                 ids = pairs.join(cls, sep, list(itertools.chain.from_iterable(pieces[first:last])))[0]
                 marks.append(np.full((2, len(ids)), NO_LABEL, np.int32))
