@@ -111,6 +111,16 @@ def write_run(folder: pathlib.Path, model: "keras.Model", config: "BertConfig", 
     return str(folder)
 
 
+def add_attention_weight(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Lets the attention layers of new models have one more weight, and returns its path in the first block."""
+    from official_bert.modeling.encoder_block import AttentionProbabilities
+
+    monkeypatch.setattr(
+        AttentionProbabilities, "build", lambda layer, _: layer.add_weight(shape=(3, 4), name="distance_bias")
+    )
+    return "layer_0_attention_probabilities/distance_bias"
+
+
 def flip_bits(path: str | pathlib.Path, offset: int, bits: int = 1) -> None:
     """Damages one byte of a file."""
     content = bytearray(pathlib.Path(path).read_bytes())

@@ -33,6 +33,7 @@ from official_bert.modeling.encoder_block import MASKED_SCORE
 from official_bert.modeling.fast.model_parts import BlockLayers, find_blocks
 from official_bert.modeling.heads import FirstPosition, LastToken
 from official_bert.modeling.initialization import gelu_exact, gelu_tanh
+from official_bert.modeling.pooling import build_vector_model
 from official_bert.utils import files
 from official_bert.version import __version__
 
@@ -58,7 +59,7 @@ def onnx_model(
         normalize: If pooling is set: whether to divide each vector by its Euclidean length.
 
     Raises:
-        UserError: If the model has a layer that cannot be converted.
+        UserError: If the model has a layer or a weight that cannot be converted.
     """
     graph = Graph()
     values = {}
@@ -69,16 +70,22 @@ def onnx_model(
         sizes = ["batch", *tensor.shape[1:-1], "sequence"]
         inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, sizes))
     writer = _ModelWriter(graph, model, values)
+    converted = model if pooling is None else build_vector_model(model, pooling, layers)
     if pooling is not None:
         outputs = {"vector": writer.vectors(pooling, layers, normalize)}
-        width = model.output["sequence_output"].shape[-1] * (1 if pooling == POOLED else len(layers))
-        shapes = {"vector": (None, width)}
+        shapes = {"vector": converted.output.shape}
     else:
         by_name = model.output if isinstance(model.output, dict) else {"logits": model.output}
         # Outputs with all positions come first. Otherwise the last block would be computed for [CLS] only.
         order = sorted(by_name, key=lambda name: -len(by_name[name].shape))
         outputs = {name: writer.value(by_name[name]) for name in order}
         shapes = {name: by_name[name].shape for name in order}
+    absent = [variable.path for variable in converted.weights if variable.path not in graph.variables]
+    if absent:
+        raise UserError(
+            f"{len(absent)} of {len(converted.weights)} weights cannot be converted to ONNX: {', '.join(absent[:3])}. "
+            "Pass another --format, or write their operations in official_bert/export/onnx_graph.py."
+        )
     for name, value in outputs.items():
         graph.node("Identity", [value], name, output=name)
     infos = [
@@ -201,12 +208,9 @@ class _ModelWriter:
     def _embeddings(self) -> str:
         layer, graph = self._model.get_layer, self._graph
 
-        def table(name: str) -> str:
-            return graph.constant(f"{name}/embeddings", layer(name).embeddings)
-
         norm = layer(layer_names.EMBEDDINGS_LAYER_NORM)
-        tables = [table(layer_names.WORD_EMBEDDINGS), table(layer_names.POSITION_EMBEDDINGS),
-                  table(layer_names.TOKEN_TYPE_EMBEDDINGS)]  # fmt: skip
+        names = (layer_names.WORD_EMBEDDINGS, layer_names.POSITION_EMBEDDINGS, layer_names.TOKEN_TYPE_EMBEDDINGS)
+        tables = [self._weight(layer(name), "embeddings") for name in names]
         ids = [self.value(self._model.input[name]) for name in ("input_ids", "segment_ids")]
         # The second output, an index of masks, is unused but needs a name.
         name = "embeddings"
@@ -244,10 +248,9 @@ class _ModelWriter:
         """
         graph, attention = self._graph, block.attention_probabilities
         projections = (block.attention_query, block.attention_key, block.attention_value)
-        kernel = graph.constant(
-            f"{name}_attention/kernel", keras.ops.concatenate([each.kernel for each in projections], 1)
-        )
-        bias = graph.constant(f"{name}_attention/bias", keras.ops.concatenate([each.bias for each in projections]))
+        kernels, biases = ([graph.read(getattr(each, part)) for each in projections] for part in ("kernel", "bias"))
+        kernel = graph.constant(f"{name}_attention/kernel", np.concatenate(kernels, 1))
+        bias = graph.constant(f"{name}_attention/bias", np.concatenate(biases))
         return graph.fused(
             "Attention", [x, kernel, bias, self._mask()], f"{name}_attention", num_heads=attention.num_heads,
             unidirectional=int(attention.causal), mask_filter_value=MASKED_SCORE,
@@ -278,13 +281,16 @@ class _ModelWriter:
     # Parts of layers.
 
     def _product(self, x: str, dense: Any, name: str) -> str:
-        return self._graph.node("MatMul", [x, self._graph.constant(f"{dense.name}/kernel", dense.kernel)], name)
+        return self._graph.node("MatMul", [x, self._weight(dense, "kernel")], name)
 
     def _bias(self, dense: Any) -> str:
-        return self._graph.constant(f"{dense.name}/bias", dense.bias)
+        return self._weight(dense, "bias")
 
     def _scale_and_shift(self, norm: Any) -> list[str]:
-        return [self._graph.constant(f"{norm.name}/{part}", getattr(norm, part)) for part in ("gamma", "beta")]
+        return [self._weight(norm, "gamma"), self._weight(norm, "beta")]
+
+    def _weight(self, layer: Any, part: str) -> str:
+        return self._graph.constant(f"{layer.name}/{part}", self._graph.read(getattr(layer, part)))
 
     def _activated(self, product: str, dense: Any) -> str:
         """Adds the bias and the activation of a dense layer to its matrix product."""
@@ -374,12 +380,12 @@ class _ModelWriter:
         directions = (layer.bidirectional.forward_layer, layer.bidirectional.backward_layer)
 
         def stacked(part: str, weight: Callable[[Any], Any]) -> str:
-            values = [_reorder_gates(weight(direction.cell)) for direction in directions]
+            values = [_reorder_gates(graph.read(weight(direction.cell))) for direction in directions]
             return graph.constant(f"{layer.name}/{part}", np.stack(values))
 
         kernels = stacked("kernel", lambda cell: cell.kernel)  # [2, 4 U, H]
         recurrent = stacked("recurrent_kernel", lambda cell: cell.recurrent_kernel)  # [2, 4 U, U]
-        biases = [_reorder_gates(each.cell.bias) for each in directions]
+        biases = [_reorder_gates(graph.read(each.cell.bias)) for each in directions]
         bias = graph.constant(f"{layer.name}/bias", [np.concatenate([each, np.zeros_like(each)]) for each in biases])
         lengths = graph.node("ReduceSum", [mask, graph.numbers(1)], f"{layer.name}_lengths", keepdims=0)
         by_time = graph.node("Transpose", [x], f"{layer.name}_by_time", perm=[1, 0, 2])
@@ -408,7 +414,7 @@ _WRITERS: dict[type, Callable[[_ModelWriter, Any], list[str]]] = {
 }
 
 
-def _reorder_gates(weights: Any) -> Array:
+def _reorder_gates(weights: Array) -> Array:
     """Converts LSTM weights [..., 4 U] in Keras' gate order (input, forget, cell, output) to ONNX's [4 U, ...]."""
-    gates = np.split(keras.ops.convert_to_numpy(weights), 4, axis=-1)
+    gates = np.split(weights, 4, axis=-1)
     return np.ascontiguousarray(np.concatenate([gates[0], gates[3], gates[1], gates[2]], axis=-1).T)

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 from onnx import helper, numpy_helper
 
 FUSED = "com.microsoft"  # The domain of ONNX Runtime's own operations.
@@ -16,14 +17,19 @@ class Graph:
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
+        self.variables: set[str] = set()  # The paths of the variables that `read` has returned.
         self._names: set[str] = set()
+
+    def read(self, variable: keras.Variable) -> npt.NDArray[Any]:
+        """Returns the value of a variable of the model, which becomes a constant of the graph, or a part of one."""
+        self.variables.add(variable.path)
+        return keras.ops.convert_to_numpy(variable)
 
     def constant(self, name: str, value: Any, dtype: Any = np.float32) -> str:
         """Adds a constant, unless a constant of this name exists. Returns the name."""
         if name not in self._names:
             self._names.add(name)
-            array = keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value
-            self.initializers.append(numpy_helper.from_array(np.asarray(array, dtype), name))
+            self.initializers.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
     def numbers(self, *values: int) -> str:

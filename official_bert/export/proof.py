@@ -136,8 +136,9 @@ def compare(replay: Replay, alone: Sequence[Mapping[str, Any]], together: Sequen
     if different:
         more = f" ({len(different) - 1} more answers differ)" if len(different) > 1 else ""
         raise UserError(
-            f"The export answers differently from predict and is not written: {different[0]}{more}. This is an error "
-            "of official-bert or of a package that it uses. Please report it."
+            f"The export answers differently from predict and is not written: {different[0]}{more}. If you "
+            "changed the code of the model, make the same change in official_bert/export. Otherwise this is an error "
+            "of official-bert or of a package that it uses: please report it."
         )
 
 
