@@ -44,11 +44,12 @@ def patched(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathlib.P
     return tmp_path
 
 
-def run(tree: pathlib.Path, *arguments: Any) -> str:
+def run(tree: pathlib.Path, *arguments: Any, status: int = 0) -> str:
+    """Runs a command and returns its output, or its error message if it should fail with another status."""
     command = ("-m", "official_bert_cli", *map(str, arguments))
     done = run_python(*command, folder=tree, environment={"PYTHONPATH": str(tree)})
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == status, done.stderr
+    return done.stderr if status else done.stdout
 
 
 def make_records(tree: pathlib.Path, corpus: pathlib.Path, output: pathlib.Path) -> list[list[int]]:
@@ -88,6 +89,17 @@ def test_another_attention_is_trained(patched: pathlib.Path, corpus: pathlib.Pat
     reader = tf.train.load_checkpoint(str(patched / "run" / "ckpt-3"))
     biases = [name for name, shape in reader.get_variable_to_shape_map().items() if shape == [65, 2]]
     assert max(np.abs(reader.get_tensor(name)).max() for name in biases) > 1e-3
+    # The run and the model that is fine-tuned from it can be used. Formats without the weight are refused.
+    assert "mat" in run(patched, "fill-mask", "--model_dir=run", "--top_k=78", "the cat sat on the [MASK] .")
+    write_text(patched / "rows.csv", "text,label\nthe cat,good\nthe dog,bad\n")
+    table = ["--task=table", "--train_file=rows.csv", "--eval_file=rows.csv", "--text_column=text"]
+    table += ["--label_column=label", "--max_seq_length=16"]
+    run(patched, "finetune", *table, "--init=run", "--output_dir=model", "--do_train")
+    code = "import official_bert; print(official_bert.TextClassifier.from_checkpoint('model').predict(['a']).shape)"
+    loaded = run_python("-c", code, folder=patched, environment={"PYTHONPATH": str(patched)})
+    assert "(1, 2)" in loaded.stdout, loaded.stderr
+    message = run(patched, "export", "--model_dir=model", "--format=onnx", "--export_dir=onnx", status=1)
+    assert "layer_0_attention_probabilities/distance_bias" in message
 
 
 @pytest.mark.slow

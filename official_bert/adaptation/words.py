@@ -14,10 +14,11 @@ from data_gen.vocabulary.word_counts import WordCounts
 from official_bert.adaptation import records
 from official_bert.adaptation.options import Options
 from official_bert.checkpoints import resize
-from official_bert.checkpoints.checkpoint import MASKED_LM, PARTS, PRETRAINING, LoadedModel, LoadOverrides, keep_parts
+from official_bert.checkpoints.checkpoint import MASKED_LM, PARTS, PRETRAINING, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import own
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
+from official_bert.checkpoints.tensors import keep_parts
 from official_bert.checkpoints.vocabulary import split_vocab
 from official_bert.errors import UserError
 from official_bert.modeling.pretraining_model import build_pretraining_model

@@ -2,14 +2,11 @@
 
 Tensors are named by the paths of their Keras variables in this library's models, such as pooler/kernel. A part is a
 group of tensors that a checkpoint contains completely or not at all: the encoder, the pooler, or one head.
-
-V vocabulary, H hidden size, T segment types, L longest sequence, I intermediate size, C classes
 """
 
 import dataclasses
 import functools
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy.typing as npt
@@ -31,43 +28,17 @@ ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE = "encoder", "pooler", "masked-LM head
 SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER = "sequence classifier", "token classifier"
 MULTIPLE_CHOICE, QUESTION_ANSWERING = "multiple-choice head", "question-answering head"
 
-
-def _dense(layer: str, shape: str) -> dict[str, str]:
-    return {f"{layer}/kernel": shape, f"{layer}/bias": shape[-1]}
-
-
-def _layer_norm(layer: str) -> dict[str, str]:
-    return {f"{layer}/gamma": "H", f"{layer}/beta": "H"}
-
-
-# The paths and shapes of our models' Keras variables, by part. {} is the number of a block. A checkpoint
-# has either all tensors of a part or none. It always has the encoder.
+# The beginning of the names of each part's layers. A checkpoint has either all tensors of a part or none. The encoder,
+# which every checkpoint has, consists of all layers that are in no other part.
 PARTS = {
-    ENCODER: {
-        "word_embeddings/embeddings": "VH",
-        "token_type_embeddings/embeddings": "TH",
-        "position_embeddings/embeddings": "LH",
-        **_layer_norm("embeddings_layer_norm"),
-        **_dense("layer_{}_attention_query", "HH"),
-        **_dense("layer_{}_attention_key", "HH"),
-        **_dense("layer_{}_attention_value", "HH"),
-        **_dense("layer_{}_attention_output", "HH"),
-        **_layer_norm("layer_{}_attention_layer_norm"),
-        **_dense("layer_{}_intermediate", "HI"),
-        **_dense("layer_{}_output", "IH"),
-        **_layer_norm("layer_{}_output_layer_norm"),
-    },
-    POOLER: _dense("pooler", "HH"),
-    MASKED_LM: {
-        **_dense("masked_lm_transform", "HH"),
-        **_layer_norm("masked_lm_layer_norm"),
-        "masked_lm_output/bias": "V",
-    },
-    NEXT_SENTENCE: _dense("next_sentence", "H2"),
-    SEQUENCE_CLASSIFIER: _dense("sequence_classifier", "HC"),
-    TOKEN_CLASSIFIER: _dense("token_classifier", "HC"),
-    MULTIPLE_CHOICE: _dense("multiple_choice", "H1"),
-    QUESTION_ANSWERING: _dense("question_answering", "H2"),
+    ENCODER: "",
+    POOLER: "pooler",
+    MASKED_LM: "masked_lm",
+    NEXT_SENTENCE: "next_sentence",
+    SEQUENCE_CLASSIFIER: "sequence_classifier",
+    TOKEN_CLASSIFIER: "token_classifier",
+    MULTIPLE_CHOICE: "multiple_choice",
+    QUESTION_ANSWERING: "question_answering",
 }
 PRETRAINING = frozenset({ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE})
 SLOTS = ("adam_m", "adam_v")
@@ -75,6 +46,8 @@ SLOTS = ("adam_m", "adam_v")
 TASK_HEADS = (SEQUENCE_CLASSIFIER, TOKEN_CLASSIFIER, MULTIPLE_CHOICE, QUESTION_ANSWERING)
 # Of these, the heads that read the pooler's output. The others read the vectors of the tokens.
 POOLED_HEADS = (SEQUENCE_CLASSIFIER, MULTIPLE_CHOICE)
+# The number of outputs of the heads that are not classifiers.
+NUM_OUTPUTS = {MULTIPLE_CHOICE: 1, QUESTION_ANSWERING: 2}
 # The variables with one value per class.
 CLASSIFIER_BIASES = ("sequence_classifier/bias", "token_classifier/bias")
 
@@ -107,7 +80,7 @@ class LoadedModel:
 
     Attributes:
         config: The model's configuration.
-        weights: float32 arrays by path of the Keras variable. `PARTS` lists the paths.
+        weights: float32 arrays by path of the Keras variable.
         vocab: The text of the vocab.txt, if known.
         casing: The tokenizer's settings: lower-casing, stripping of accents, and added tokens.
         states_casing: Whether the checkpoint's files state the casing. Otherwise it was set by the user or inferred
@@ -168,7 +141,8 @@ class LoadedModel:
     @property
     def parts(self) -> list[str]:
         """The parts that the model has: keys of `PARTS`, such as "encoder" and "masked-LM head"."""
-        return [part for part, shapes in PARTS.items() if next(iter(shapes)).format(0) in self.weights]
+        found = {find_part(path) for path in self.weights}
+        return [part for part in PARTS if part in found]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,68 +178,6 @@ def make_placeholder_labels(num_classes: int) -> tuple[str, ...]:
     return tuple(f"LABEL_{number}" for number in range(num_classes))
 
 
-def build_names(layers: Mapping[str, str], suffixes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns a table from variable paths to a checkpoint format's names. {} in a name is replaced by the block number.
-
-    Args:
-        layers: The format's name of each layer, by the layer's name in our models. A variable whose name in the format
-            does not follow from its layer has an entry of its own.
-        suffixes: What the format appends to a layer's name for each of its variables, by the variable's name in our
-            models (kernel, bias, gamma, ...). Defaults to "/" and this name.
-    """
-    names = {}
-    for name in (name for shapes in PARTS.values() for name in shapes):
-        layer, variable = name.rsplit("/", 1)
-        if name in layers:
-            names[name] = layers[name]
-        elif layer in layers:
-            names[name] = layers[layer] + (suffixes or {}).get(variable, f"/{variable}")
-    return names
-
-
-def expand_blocks(table: Mapping[str, str], config: BertConfig) -> dict[str, str]:
-    """Returns a table of names in which each row with the placeholder {} is repeated for every block of the model."""
-    return {
-        ours.format(number): theirs.format(number)
-        for ours, theirs in table.items()
-        for number in range(config.num_hidden_layers if "{}" in ours else 1)
-    }
-
-
-def get_part_shapes(part: str, config: BertConfig, num_classes: int = 0) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the tensors of a part (encoder, pooler or head), by variable path.
-
-    Args:
-        part: A key of `PARTS`.
-        config: The model's configuration.
-        num_classes: Number of classes, for the parts that are classifiers.
-    """
-    sizes = {
-        "V": config.vocab_size,
-        "H": config.hidden_size,
-        "T": config.type_vocab_size,
-        "L": config.max_position_embeddings,
-        "I": config.intermediate_size,
-        "C": num_classes,
-        "1": 1,
-        "2": 2,
-    }
-    return {name: tuple(map(sizes.__getitem__, shape)) for name, shape in expand_blocks(PARTS[part], config).items()}
-
-
-def count_parameters(parts: Iterable[str], config: BertConfig) -> int:
-    """Returns the number of weights of some parts."""
-    return sum(math.prod(shape) for part in parts for shape in get_part_shapes(part, config).values())
-
-
-def keep_parts(model: LoadedModel, parts: Iterable[str], format_name: str) -> LoadedModel:
-    """Returns the model without the weights of other parts, and with a note that lists the parts that were dropped."""
-    parts = set(parts)
-    dropped = [part for part in model.parts if part not in parts]
-    if not dropped:
-        return model
-    names = {name for part in parts for name in expand_blocks(PARTS[part], model.config)}
-    return dataclasses.replace(
-        model,
-        weights={name: value for name, value in model.weights.items() if name in names},
-    ).add_notes(f"dropped, because the {format_name} format cannot store it: {', '.join(dropped)}")
+def find_part(path: str) -> str:
+    """Returns the part that a variable belongs to, given its path."""
+    return next(part for part in reversed(PARTS) if path.startswith(PARTS[part]))

@@ -14,7 +14,6 @@ import sys
 import zipfile
 from collections.abc import Iterator
 
-from official_bert.checkpoints.checkpoint import ENCODER, POOLER, count_parameters
 from official_bert.errors import UserError
 from official_bert.modeling.choices import HUB_MODELS, MINIATURES
 from official_bert.modeling.config import BertConfig
@@ -122,13 +121,21 @@ def format_table() -> Iterator[str]:
     rows = [["name", "parameters", "layers", "hidden", "licence", "taken from"]]
     for name, (source, size) in list_known_models().items():
         config = BertConfig.from_json_file(find_config(f"configs/models/{size}.json"))
-        sizes = count_parameters((ENCODER, POOLER), config), config.num_hidden_layers, config.hidden_size
+        sizes = _count_parameters(config), config.num_hidden_layers, config.hidden_size
         rows.append([name, *(f"{number:,}" for number in sizes), _LICENCE, source])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [f"{cell:{side}{width}}" for cell, side, width in zip(row, "<>>><<", widths, strict=True)]
         yield "  ".join(cells).rstrip()
     yield "The parameters are counted without heads. Pass a name wherever a checkpoint is expected: --init=bert-tiny"
+
+
+def _count_parameters(config: BertConfig) -> int:
+    """Returns the number of weights of an encoder with its pooler."""
+    width, wide = config.hidden_size, config.intermediate_size
+    rows = config.vocab_size + config.type_vocab_size + config.max_position_embeddings + 2  # 2 of the normalization
+    block = 4 * width * (width + 1) + 2 * width * wide + wide + 5 * width
+    return rows * width + config.num_hidden_layers * block + width * (width + 1)
 
 
 @functools.cache

@@ -84,7 +84,7 @@ def compute_outputs(checkpoint: LoadedModel, features: Mapping[str, Array] | Non
     names = {POOLER: "pooled_output", MASKED_LM: "masked_lm_logits", NEXT_SENTENCE: "next_sentence_logits"}
     outputs |= {name: computed[name] for part, name in names.items() if part in parts}
     for part in set(TASK_HEADS) & set(parts):
-        kernel, bias = (checkpoint.weights[name] for name in PARTS[part])
+        kernel, bias = (checkpoint.weights[f"{PARTS[part]}/{name}"] for name in ("kernel", "bias"))
         outputs["logits"] = (pooled if part in POOLED_HEADS else encoded[-1]) @ kernel + bias
     return {name: np.asarray(value) for name, value in outputs.items()}
 

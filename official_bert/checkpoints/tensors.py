@@ -4,16 +4,20 @@ In this library, a tensor's name is the path of its Keras variable in our models
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import keras
 import numpy as np
 
 from official_bert.checkpoints.checkpoint import (
     CLASSIFIER_BIASES,
     ENCODER,
     LABELS_FILE,
+    NUM_OUTPUTS,
     PARTS,
     SLOTS,
     TASK_HEADS,
@@ -21,17 +25,73 @@ from official_bert.checkpoints.checkpoint import (
     Inventory,
     LoadedModel,
     LoadOverrides,
-    expand_blocks,
-    get_part_shapes,
+    find_part,
 )
 from official_bert.errors import UserError
 from official_bert.modeling.config import BertConfig
-
-if TYPE_CHECKING:
-    import keras
+from official_bert.modeling.layer_names import find_block_index
+from official_bert.modeling.pretraining_model import build_pretraining_model
 
 _MAX_NAMES_SHOWN = 10
 _EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
+# What most formats append to a layer's name for each of its variables.
+SUFFIXES = {name: f"/{name}" for name in ("embeddings", "kernel", "bias", "gamma", "beta")}
+
+
+@functools.cache
+def get_pretraining_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the variables of a pre-training model, by path."""
+
+    def build() -> dict[str, tuple[int, ...]]:
+        with keras.StatelessScope(initialize_variables=False):
+            return {variable.path: tuple(variable.shape) for variable in build_pretraining_model(config).weights}
+
+    # Keras would later create the values of the variables, unless the thread that built them has ended.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(build).result()
+
+
+def get_part_shapes(part: str, config: BertConfig, num_classes: int = 0) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the tensors of a part (encoder, pooler or head), by variable path.
+
+    Args:
+        part: A key of `PARTS`.
+        config: The model's configuration.
+        num_classes: Number of classes, for the parts that are classifiers.
+    """
+    if part in TASK_HEADS:
+        outputs, layer = NUM_OUTPUTS.get(part, num_classes), PARTS[part]
+        return {f"{layer}/kernel": (config.hidden_size, outputs), f"{layer}/bias": (outputs,)}
+    return {path: shape for path, shape in get_pretraining_shapes(config).items() if find_part(path) == part}
+
+
+def keep_parts(model: LoadedModel, parts: Iterable[str], format_name: str) -> LoadedModel:
+    """Returns the model without the weights of other parts, and with a note that lists the parts that were dropped."""
+    parts = set(parts)
+    dropped = [part for part in model.parts if part not in parts]
+    if not dropped:
+        return model
+    names = {name for part in parts for name in get_part_shapes(part, model.config)}
+    return dataclasses.replace(
+        model, weights={name: value for name, value in model.weights.items() if name in names}
+    ).add_notes(f"dropped, because the {format_name} format cannot store it: {', '.join(dropped)}")
+
+
+def look_up_name(table: Mapping[str, str], suffixes: Mapping[str, str], path: str) -> str | None:
+    """Returns a checkpoint format's name of a variable, or None if the format has no such variable.
+
+    Args:
+        table: The format's name of each layer, by the layer's name in our models. A variable whose name in the format
+            does not follow from its layer has an entry of its own. {} is replaced by the block number.
+        suffixes: What the format appends to a layer's name for each of its variables, by the variable's name in our
+            models (kernel, bias, gamma, ...).
+        path: The path of the variable.
+    """
+    number, row = find_block_index(path), re.sub(r"^layer_\d+", "layer_{}", path)
+    layer, variable = row.rsplit("/", 1)
+    if row not in table and (layer not in table or variable not in suffixes):
+        return None
+    return (table[row] if row in table else table[layer] + suffixes[variable]).format(number)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +114,7 @@ class Naming:
     """The tensor names and tensor layouts of a checkpoint format.
 
     Attributes:
-        names: The format's name of each tensor, by path of the Keras variable. {} is replaced by the block number.
+        get_name: Function from the path of a Keras variable to the format's name, or None if the format has none.
         transposed: Regular expression that matches the variable paths of the matrices that the format stores
             transposed.
         splits_heads: Whether attention tensors have a separate axis for the heads, as in Keras' MultiHeadAttention.
@@ -67,7 +127,7 @@ class Naming:
         step: The format's name of the tensor that contains the number of training steps.
     """
 
-    names: Mapping[str, str]
+    get_name: Callable[[str], str | None]
     transposed: str = ""
     splits_heads: bool = False
     ignored: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -134,9 +194,9 @@ def read_weights(described: LoadedModel, source: Source, naming: Naming, overrid
             it. Also if the number of classes differs from the number of their names.
     """
     config = described.config
-    names, shapes = expand_blocks(naming.names, config), _get_expected_shapes(config, source, naming)
+    names, shapes = _get_expected_tensors(config, source, naming)
     stored_shapes = {name: naming.get_stored_shape(name, shape, config) for name, shape in shapes.items()}
-    loaded = _check_tensors(source, naming, {names[name]: name for name in shapes}, stored_shapes, overrides.allow)
+    loaded = _check_tensors(source, naming, names, stored_shapes, overrides.allow)
 
     def read(theirs: str, name: str) -> Array:
         value = _convert_to_float32(source.read(theirs), theirs, source.path)
@@ -229,30 +289,31 @@ def _describe_shape(source: Source, name: str, expected: tuple[int, ...]) -> str
     return f"{name} has shape {list(source.shapes[name])}; expected {list(expected)}"
 
 
-def _get_expected_shapes(config: BertConfig, source: Source, naming: Naming) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the Keras variables of all parts (encoder, heads) that the file contains, by path."""
-    names = expand_blocks(naming.names, config)
+def _get_expected_tensors(
+    config: BertConfig, source: Source, naming: Naming
+) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
+    """Returns the Keras variables of all parts (encoder, heads) that the file contains.
+
+    Returns:
+        The path of each variable by its name in the file, and the shape of each variable by path.
+    """
+    paths: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for part in PARTS:
-        part_shapes = get_part_shapes(part, config, _get_num_classes(source, part, names))
-        expected = {name: shape for name, shape in part_shapes.items() if name in names}
-        is_there = part == ENCODER or any(names[name] in source.shapes for name in expected)
+        bias = source.shapes.get(naming.get_name(f"{PARTS[part]}/bias") or "", ()) if part in TASK_HEADS else ()
+        part_shapes = get_part_shapes(part, config, bias[0] if len(bias) == 1 else 0)
+        expected = {theirs: name for name in part_shapes if (theirs := naming.get_name(name)) is not None}
+        is_there = part == ENCODER or any(theirs in source.shapes for theirs in expected)
         # A user's own head may have the same name as one of BERT's heads.
         is_foreign = part in TASK_HEADS and any(
-            source.shapes.get(names[name]) != naming.get_stored_shape(name, shape, config)
-            and _find_kind(names[name], naming.foreign) is not None
-            for name, shape in expected.items()
+            source.shapes.get(theirs) != naming.get_stored_shape(name, part_shapes[name], config)
+            and _find_kind(theirs, naming.foreign) is not None
+            for theirs, name in expected.items()
         )
         if is_there and not is_foreign:
-            shapes |= expected
-    return shapes
-
-
-def _get_num_classes(source: Source, part: str, names: Mapping[str, str]) -> int:
-    """Returns a head's number of classes from the shape of its bias, or 0 if the file or the part lacks this bias."""
-    bias = next((name for name, shape in PARTS[part].items() if shape == "C"), "")
-    shape = source.shapes.get(names.get(bias, ""), ())
-    return shape[0] if len(shape) == 1 else 0
+            paths |= expected
+            shapes |= {name: part_shapes[name] for name in expected.values()}
+    return paths, shapes
 
 
 def is_allowed(name: str, allow: Iterable[str]) -> bool:
@@ -322,11 +383,11 @@ def to_external(weights: Mapping[str, Array], config: BertConfig, naming: Naming
     Raises:
         UserError: If the format has no name for one of the weights.
     """
-    names = expand_blocks(naming.names, config)
-    unmapped = [name for name in weights if name not in names]
+    names = {name: naming.get_name(name) for name in weights}
+    unmapped = [name for name, theirs in names.items() if theirs is None]
     if unmapped:
         raise UserError(f"the {format_name} format cannot store {', '.join(unmapped)}; choose another --to_format")
-    return {names[name]: naming.to_stored(name, value, config) for name, value in weights.items()}
+    return {str(names[name]): naming.to_stored(name, value, config) for name, value in weights.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,7 +405,7 @@ class AssignedWeights:
     unused: list[str]
 
 
-def compare_weights(model: "keras.Model", weights: Mapping[str, Any]) -> AssignedWeights:
+def compare_weights(model: keras.Model, weights: Mapping[str, Any]) -> AssignedWeights:
     """Compares weights, which are arrays by variable path, with the variables of a model. Nothing is assigned."""
     missing, variables = {}, {variable.path: variable for variable in model.weights}
     for path, variable in variables.items():
@@ -356,7 +417,7 @@ def compare_weights(model: "keras.Model", weights: Mapping[str, Any]) -> Assigne
     return AssignedWeights(loaded, missing, [name for name in weights if name not in variables])
 
 
-def assign_weights(model: "keras.Model", weights: Mapping[str, Any], allow_missing: bool = False) -> AssignedWeights:
+def assign_weights(model: keras.Model, weights: Mapping[str, Any], allow_missing: bool = False) -> AssignedWeights:
     """Assigns weights to the variables of a model that have the same path.
 
     The states of random number generators are not weights and keep their values.

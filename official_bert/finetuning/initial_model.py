@@ -12,9 +12,9 @@ from official_bert.checkpoints.checkpoint import (
     Array,
     LoadedModel,
     LoadOverrides,
-    get_part_shapes,
 )
 from official_bert.checkpoints.loading import assign_weights, open_model
+from official_bert.checkpoints.tensors import get_part_shapes
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.kinds.class_labels import UNKNOWN_LABELS

@@ -1,7 +1,7 @@
 """Names of the layers that other modules look up.
 
 The path of a variable consists of its layer's name and its own name. Checkpoints store variables by path (see
-checkpoints.checkpoint.PARTS), so they become unreadable if you rename a layer.
+checkpoints.run_checkpoints), so they become unreadable if you rename a layer.
 """
 
 import re

@@ -4,8 +4,9 @@ B batch of one device, S sequence, H hidden size, F intermediate size, N heads
 """
 
 import dataclasses
+import math
 
-from official_bert.checkpoints.checkpoint import PRETRAINING, count_parameters
+from official_bert.checkpoints.tensors import get_pretraining_shapes
 from official_bert.modeling.config import BertConfig
 from official_bert.optimization.choices import TPU
 from official_bert.pretraining.options import Options, Phase
@@ -63,7 +64,7 @@ def estimate_memory(
         + scores * (number + 5)
         + tokens * wide * number * (1 + _KEPT_BY_ACTIVATION.get(config.hidden_act, 0))
     )
-    weights = 4 * count_parameters(PRETRAINING, config)
+    weights = 4 * sum(map(math.prod, get_pretraining_shapes(config).values()))
     table = 4 * config.vocab_size * width
     logits = 4 * batch * predictions * config.vocab_size
     activations = blocks * (tokens * width * number if rematerialize else inside)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import keras
 
-from official_bert.checkpoints.checkpoint import ENCODER, PARTS, PRETRAINING, LoadedModel, LoadOverrides
+from official_bert.checkpoints.checkpoint import ENCODER, PARTS, PRETRAINING, LoadedModel, LoadOverrides, find_part
 from official_bert.checkpoints.loading import assign_weights, open_model
 from official_bert.checkpoints.run_checkpoints import get_stored_name
 from official_bert.checkpoints.tensors import allow_hint, compare_weights, is_allowed
@@ -108,9 +108,11 @@ def assign_initial_weights(model: keras.Model, initial: LoadedModel, allow: Sequ
     """
     result = compare_weights(model, initial.weights)
     new_heads = [part for part in PARTS if part in PRETRAINING - {ENCODER} and part not in initial.parts]
-    expected = {name for part in PARTS if part in new_heads or part not in PRETRAINING for name in PARTS[part]}
+    expected = {*PARTS} - PRETRAINING | {*new_heads}
     problems = result.missing | {name: f"{name} is unused" for name in result.unused}
-    wrong = {name: each for name, each in problems.items() if name not in expected and not is_allowed(name, allow)}
+    wrong = {
+        name: each for name, each in problems.items() if find_part(name) not in expected and not is_allowed(name, allow)
+    }
     if wrong:
         raise UserError(
             f"{initial.source.name} does not fit the model: {'; '.join(wrong.values())}{allow_hint([*wrong])}"

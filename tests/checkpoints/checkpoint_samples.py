@@ -20,13 +20,13 @@ from official_bert.checkpoints.checkpoint import (
     SLOTS,
     LoadedModel,
     LoadOverrides,
-    get_part_shapes,
 )
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.formats.hugging_face_files import HEADS as HEADS_OF_CLASSES
 from official_bert.checkpoints.formats.hugging_face_files import find_class
 from official_bert.checkpoints.loading import open_model
 from official_bert.checkpoints.options import ConversionOptions
+from official_bert.checkpoints.tensors import get_part_shapes
 from official_bert.modeling.config import BertConfig
 from tests.conftest import ROOT, WORDS
 from tests.make import VOCAB, refusal, write_vocab

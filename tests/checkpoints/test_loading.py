@@ -16,6 +16,8 @@ from official_bert.checkpoints.checkpoint import ENCODER, MASKED_LM, POOLER, PRE
 from official_bert.checkpoints.formats import hugging_face, tf1
 from official_bert.checkpoints.formats.all_formats import FORMATS
 from official_bert.checkpoints.loading import open_model
+from official_bert.checkpoints.run_checkpoints import get_stored_name
+from official_bert.checkpoints.tensors import get_pretraining_shapes
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.modeling.config import BertConfig
 from official_bert.tokenization.casing import UNCASED
@@ -28,7 +30,7 @@ from tests.checkpoints.checkpoint_samples import (
     read_refusal,
     sample,
 )
-from tests.make import refusal
+from tests.make import add_attention_weight, refusal
 from tests.reference import Reference
 from tests.tokenization.test_exact import ACCENTED, CASINGS
 
@@ -93,6 +95,24 @@ def test_half_precision_is_converted_exactly(kind: type, tiny_config: BertConfig
     save_file({name: value.astype(kind) for name, value in load_file(path).items()}, path)
     rounded = {name: value.astype(kind).astype(np.float32) for name, value in checkpoint.weights.items()}
     assert_equal(dataclasses.replace(checkpoint, weights=rounded), open_model(str(tmp_path)))
+
+
+def test_our_format_stores_every_weight_of_the_model(tiny_config: BertConfig, tmp_path, monkeypatch):
+    FORMATS["official_bert"].write(sample(tiny_config), str(tmp_path / "before"))
+    get_pretraining_shapes.cache_clear()
+    path = add_attention_weight(monkeypatch)
+    checkpoint = add_optimizer_state(sample(tiny_config))
+    FORMATS["official_bert"].write(checkpoint, str(tmp_path / "after"))
+    assert_equal(checkpoint, open_model(str(tmp_path / "after"), LoadOverrides(optimizer=True)))
+    weights = {each.path: each.numpy() for each in official_bert.load(str(tmp_path / "after")).model.weights}
+    np.testing.assert_array_equal(weights[path], checkpoint.weights[path])
+    stored = get_stored_name(path)
+    assert f"{tiny_config.num_hidden_layers} missing: {stored}" in read_refusal(tmp_path / "before")
+    for name in ("tf1", "hugging_face", "keras_hub"):
+        assert path in refusal(FORMATS[name].write, sample(tiny_config, frozenset({ENCODER, POOLER})), str(tmp_path))
+    monkeypatch.undo()
+    get_pretraining_shapes.cache_clear()
+    assert f"{tiny_config.num_hidden_layers} unexpected: {stored}" in read_refusal(tmp_path / "after")
 
 
 @pytest.mark.parametrize(("format_name", "file"), [

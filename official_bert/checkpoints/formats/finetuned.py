@@ -29,10 +29,9 @@ from official_bert.checkpoints.checkpoint import (
     Inventory,
     LoadedModel,
     LoadOverrides,
-    keep_parts,
 )
 from official_bert.checkpoints.model_files import format_model_files, read_model_files, write_model_files
-from official_bert.checkpoints.tensors import assign_weights
+from official_bert.checkpoints.tensors import assign_weights, keep_parts
 from official_bert.errors import UserError
 from official_bert.kinds import names
 from official_bert.kinds.all_kinds import SPECS, create_spec

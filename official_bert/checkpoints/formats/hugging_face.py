@@ -13,12 +13,12 @@ import numpy as np
 
 from official_bert.checkpoints import checksums
 from official_bert.checkpoints.checkpoint import (
-    PARTS,
     POOLER,
     SEQUENCE_CLASSIFIER,
     Array,
     LoadedModel,
     LoadOverrides,
+    find_part,
     make_placeholder_labels,
 )
 from official_bert.checkpoints.formats import hugging_face_files as hf
@@ -74,13 +74,15 @@ def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
     described_heads = {part for name_of_class in classes for part in hf.HEADS.get(name_of_class, ())}
     # If no class is named, assume the most common.
     other_classifiers = hf.CLASSIFIERS - ((hf.CLASSIFIERS & described_heads) or {SEQUENCE_CLASSIFIER})
-    other_names = {name for part in other_classifiers for name in PARTS[part]}
-    names = {ours: theirs for ours, theirs in naming.names.items() if ours not in other_names}
-    model = read_weights(described, source, dataclasses.replace(naming, names=names), overrides)
+
+    def get_name(path: str) -> str | None:
+        return None if find_part(path) in other_classifiers else naming.get_name(path)
+
+    model = read_weights(described, source, dataclasses.replace(naming, get_name=get_name), overrides)
     weights, notes = model.weights, model.notes
     for name_of_class in classes:
         for part in hf.HEADS.get(name_of_class, ()):
-            if next(iter(PARTS[part])) not in weights:
+            if part not in model.parts:
                 raise UserError(f"{folder}/{CONFIG_FILE} describes a {name_of_class}, but {weights_file} has no {part}")
     kernel = weights.get("sequence_classifier/kernel", weights.get("token_classifier/kernel"))
     labels = None if kernel is None else read_labels(values, kernel.shape[1], folder)

@@ -10,6 +10,7 @@ transposed.
 """
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Collection
@@ -27,10 +28,9 @@ from official_bert.checkpoints.checkpoint import (
     SEQUENCE_CLASSIFIER,
     TOKEN_CLASSIFIER,
     Array,
-    build_names,
 )
 from official_bert.checkpoints.formats.format import CheckpointPath
-from official_bert.checkpoints.tensors import Naming, Source
+from official_bert.checkpoints.tensors import Naming, Source, look_up_name
 from official_bert.errors import UserError
 from official_bert.utils import files
 
@@ -48,7 +48,7 @@ _NAME_OF_MODEL = re.compile(
 )
 _OTHER_MODEL = re.compile(r"(?:^|.*[./])(\w+)[./](?:embeddings|encoder|transformer)[./]")
 
-# Hugging Face's names, by layer or variable of our models (see `build_names`). {} is the number of a block.
+# Hugging Face's names, by layer or variable of our models (see `look_up_name`). {} is the number of a block.
 _TABLE = {
     "word_embeddings": "bert.embeddings.word_embeddings",
     "token_type_embeddings": "bert.embeddings.token_type_embeddings",
@@ -74,7 +74,6 @@ _TABLE = {
     "multiple_choice": "classifier",
 }
 SUFFIXES = {"embeddings": ".weight", "kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"}
-NAMES = build_names(_TABLE, SUFFIXES)
 # The heads of each class.
 HEADS: dict[str, set[str]] = {
     "BertModel": set(),
@@ -100,7 +99,7 @@ TIED = {
 }
 
 PYTORCH = Naming(
-    NAMES,
+    functools.partial(look_up_name, _TABLE, SUFFIXES),
     transposed=".*/kernel",  # PyTorch stores the matrices of dense layers as [out, in].
     ignored=_IGNORED,
     foreign={
@@ -142,7 +141,7 @@ def open_weights(path: str) -> tuple[Source, Naming]:
         source, naming = _rename(source, _tensorflow_name), TENSORFLOW
     else:
         source, naming = _rename(source, _pytorch_name), PYTORCH
-    if NAMES["word_embeddings/embeddings"] not in source.shapes:
+    if PYTORCH.get_name("word_embeddings/embeddings") not in source.shapes:
         matches = (_OTHER_MODEL.match(name) for name in source.shapes)
         other = next((match[1] for match in matches if match and match[1] != "bert"), None)
         raise UserError(

@@ -6,6 +6,7 @@ their layer.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -23,13 +24,11 @@ from official_bert.checkpoints.checkpoint import (
     Array,
     LoadedModel,
     LoadOverrides,
-    build_names,
-    keep_parts,
 )
 from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.formats.format import CheckpointPath, Format, Framework
 from official_bert.checkpoints.model_files import write_model_files
-from official_bert.checkpoints.tensors import Naming, Source, read_weights, to_external
+from official_bert.checkpoints.tensors import Naming, Source, keep_parts, look_up_name, read_weights, to_external
 from official_bert.checkpoints.vocabulary import FoundTokenizer, resolve_tokenizer
 from official_bert.errors import UserError
 from official_bert.modeling.config import LAYER_NORM_EPSILON, BertConfig
@@ -71,7 +70,7 @@ _HEADS = {
 }
 
 _BLOCK = "model.weights.h5/layers/transformer_encoder_{}/"
-# File and name in it, by layer or variable of our models (see `build_names`). {} is the number of a block.
+# File and name in it, by layer or variable of our models (see `look_up_name`). {} is the number of a block.
 # (Block 0 has no number in the file.)
 _TABLE = {
     "word_embeddings": "model.weights.h5/layers/reversible_embedding",
@@ -93,7 +92,6 @@ _TABLE = {
     "sequence_classifier": "task.weights.h5/layers/dense",
 }
 _SUFFIXES = {"embeddings": "/vars/0", "kernel": "/vars/0", "bias": "/vars/1", "gamma": "/vars/0", "beta": "/vars/1"}
-NAMES = build_names(_TABLE, _SUFFIXES)
 # keras-hub compiles a task when it loads it, and then needs the optimizer's step and learning rate.
 _TASK_OPTIMIZER: dict[str, Array] = {
     "optimizer/vars/0": np.array(0, np.int64),
@@ -103,7 +101,7 @@ _IGNORED = {
     "of the optimizer's state": r"(model|task)\.weights\.h5/optimizer/vars/\d+",
     "of the backbone, which keras-nlp wrote with the task once more": r"task\.weights\.h5/layers/bert_backbone/.*",
 }
-NAMING = Naming(NAMES, splits_heads=True, ignored=_IGNORED)
+NAMING = Naming(functools.partial(look_up_name, _TABLE, _SUFFIXES), splits_heads=True, ignored=_IGNORED)
 
 _INITIALIZER_RANGE = 0.02
 _MASKED_LM_NOTE = (
@@ -156,7 +154,7 @@ def _open_weights(folder: str) -> Source:
 
 
 def _to_current_name(name: str) -> str:
-    """Converts a tensor's name in the file to its key in `NAMES`. Keras 2 and keras-nlp used other names."""
+    """Converts a tensor's name in the file to its current form in `_TABLE`. Keras 2 and keras-nlp used other names."""
     name = name.replace("/transformer_encoder/", "/transformer_encoder_0/")
     name = re.sub(r"(?<=/)_((query|key|value|output)_dense)(?=/)", r"\1", name)
     return re.sub(r"(?<=^model\.weights\.h5/)token_embedding(?=/)", "layers/reversible_embedding", name)

@@ -7,21 +7,22 @@ A head may have its own pooler, which was trained instead of the encoder's. In t
 the encoder's pooler, which still has its initial values, is ignored.
 """
 
+import functools
 import os
 import re
 
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides, build_names
+from official_bert.checkpoints.checkpoint import LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import read_model_files
-from official_bert.checkpoints.tensors import Naming, Source, read_weights
+from official_bert.checkpoints.tensors import SUFFIXES, Naming, Source, look_up_name, read_weights
 from official_bert.errors import UserError
 
 NAME = "model garden"
 
-# Model garden's names, by layer or variable of our models (see `build_names`). {} is the number of a block.
+# Model garden's names, by layer or variable of our models (see `look_up_name`). {} is the number of a block.
 _TABLE = {
     "word_embeddings": "word_embeddings",
     "token_type_embeddings": "type_embeddings",
@@ -42,7 +43,7 @@ _TABLE = {
     "next_sentence": "next_sentence/logits",
     "sequence_classifier": "sentence_prediction/logits",
 }
-NAMES = build_names(_TABLE)
+get_name = functools.partial(look_up_name, _TABLE, SUFFIXES)
 # A model's name may precede these, as in bert/cls/predictions/output_bias/bias.
 _NAME_OF_MODEL = re.compile(
     r"^.*?(?=\b(word_embeddings|type_embeddings|position_embedding|embeddings/layer_norm|transformer/layer_\d+|"
@@ -71,12 +72,14 @@ IGNORED = {
     "of the casing": CASING,
     "of the encoder's pooler, in whose place the head has its own": rf"{_SPARE_POOLER}(kernel|bias)",
 }
-NAMING = Naming(NAMES, splits_heads=True, ignored=IGNORED)
+NAMING = Naming(get_name, splits_heads=True, ignored=IGNORED)
 
 
 def detect(path: CheckpointPath) -> bool:
     """Returns whether a path holds an object-based TensorFlow checkpoint with the model garden's variable names."""
-    return path.has_tensor(GRAPH) and NAMES["word_embeddings/embeddings"] in rename_variables(path.open_bundle()).shapes
+    return (
+        path.has_tensor(GRAPH) and get_name("word_embeddings/embeddings") in rename_variables(path.open_bundle()).shapes
+    )
 
 
 def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
@@ -127,7 +130,7 @@ def _rename_head(keys: dict[str, str]) -> None:
         keys: The key in the checkpoint, by variable name.
     """
     replaced = []
-    if NAMES["masked_lm_output/bias"] in keys:
+    if get_name("masked_lm_output/bias") in keys:
         replaced.append((_OLD_NEXT_SENTENCE, _NEXT_SENTENCE))
     for pooler in _POOLERS_OF_HEADS:
         if f"{pooler}kernel" in keys:

@@ -14,18 +14,16 @@ import numpy as np
 import tensorflow as tf
 
 from official_bert.checkpoints import checksums, run_checkpoints
-from official_bert.checkpoints.checkpoint import PARTS, PRETRAINING, Array, LoadedModel, LoadOverrides
+from official_bert.checkpoints.checkpoint import PRETRAINING, Array, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats import finetuned
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import format_model_files, read_model_files, write_model_files
-from official_bert.checkpoints.tensors import Naming, read_weights, to_external
+from official_bert.checkpoints.tensors import Naming, read_weights
 from official_bert.errors import UserError
 from official_bert.utils import files
 
 NAME = "official_bert"
 
-# A variable's name in the file, by its path in the model.
-NAMES = {name: run_checkpoints.get_stored_name(name) for shapes in PARTS.values() for name in shapes}
 # Tensors that are not weights.
 _IGNORED = {
     "of the optimizer's moments and step (--optimizer takes them)": r"optimizer/.*",
@@ -44,7 +42,7 @@ def _slot_path(name: str, slot: str) -> str:
 
 _STEP_PATH = "bert_adam_w/iteration"
 NAMING = Naming(
-    NAMES,
+    run_checkpoints.get_stored_name,
     ignored=_IGNORED,
     slot_name=lambda name, _, slot: run_checkpoints.get_stored_name(_slot_path(name, slot), "optimizer"),
     step=run_checkpoints.get_stored_name(_STEP_PATH, "optimizer"),
@@ -53,7 +51,9 @@ NAMING = Naming(
 
 def detect(path: CheckpointPath) -> bool:
     """Returns whether a path holds a model that this library fine-tuned, or a checkpoint of its pre-training."""
-    return finetuned.is_finetuned(path.folder) or path.has_tensor(NAMES["word_embeddings/embeddings"])
+    return finetuned.is_finetuned(path.folder) or path.has_tensor(
+        run_checkpoints.get_stored_name("word_embeddings/embeddings")
+    )
 
 
 def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
@@ -95,7 +95,6 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
         )
     if not checkpoint.slots and (written := finetuned.write(checkpoint, folder)):
         return written
-    to_external(checkpoint.weights, checkpoint.config, NAMING, NAME)  # every weight must have a name
     _save_run(checkpoint, folder, checkpoint.step or 0)
     write_model_files(folder, format_model_files(checkpoint))
     return checkpoint

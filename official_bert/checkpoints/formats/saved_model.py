@@ -28,8 +28,8 @@ _VARIABLES, _ASSETS = os.path.join("variables", "variables"), "assets"
 _SIZES = {
     "vocab_size": ("word_embeddings/embeddings", 0),
     "hidden_size": ("word_embeddings/embeddings", 1),
-    "num_attention_heads": ("layer_{}_attention_query/kernel", 1),
-    "intermediate_size": ("layer_{}_intermediate/kernel", 1),
+    "num_attention_heads": ("layer_0_attention_query/kernel", 1),
+    "intermediate_size": ("layer_0_intermediate/kernel", 1),
     "max_position_embeddings": ("position_embeddings/embeddings", 0),
     "type_vocab_size": ("token_type_embeddings/embeddings", 0),
 }
@@ -79,7 +79,7 @@ def _infer_config(source: Source, folder: str) -> BertConfig:
         raise UserError(
             f"{folder} is a {NAME} without weights, such as a preprocessing model; pass the folder of the encoder"
         )
-    names = {size: (model_garden.NAMES[ours].format(0), axis) for size, (ours, axis) in _SIZES.items()}
+    names = {size: (str(model_garden.get_name(ours)), axis) for size, (ours, axis) in _SIZES.items()}
     absent = next((name for name, axis in names.values() if len(source.shapes.get(name, ())) <= axis), None)
     if absent is not None:
         raise UserError(
@@ -87,9 +87,8 @@ def _infer_config(source: Source, folder: str) -> BertConfig:
             f"{len(weights)} variables, such as {', '.join(weights[:3])}"
         )
     sizes = {size: source.shapes[name][axis] for size, (name, axis) in names.items()}
-    query = model_garden.NAMES["layer_{}_attention_query/kernel"]
     layers = 0
-    while query.format(layers) in source.shapes:
+    while model_garden.get_name(f"layer_{layers}_attention_query/kernel") in source.shapes:
         layers += 1
     return BertConfig.from_dict({**sizes, "num_hidden_layers": layers})
 

@@ -1,14 +1,15 @@
 """Google's TF1 checkpoints: bert_config.json, vocab.txt and bert_model.ckpt.*. TensorFlow 1 is not needed."""
 
+import functools
 import os
 
 import numpy as np
 
 from official_bert.checkpoints import bundle
-from official_bert.checkpoints.checkpoint import SLOTS, LoadedModel, LoadOverrides, build_names, expand_blocks
+from official_bert.checkpoints.checkpoint import SLOTS, LoadedModel, LoadOverrides
 from official_bert.checkpoints.formats.format import CheckpointPath, Format
 from official_bert.checkpoints.model_files import format_model_files, read_model_files, write_model_files
-from official_bert.checkpoints.tensors import Naming, read_weights, to_external
+from official_bert.checkpoints.tensors import SUFFIXES, Naming, look_up_name, read_weights, to_external
 from official_bert.errors import UserError
 from official_bert.modeling.config import LAYER_NORM_EPSILON
 
@@ -16,7 +17,7 @@ NAME = "Google TF1"
 CHECKPOINT = "bert_model.ckpt"
 STEP = "global_step"
 
-# Google's names, by layer or variable of our models (see `build_names`). {} is the number of a block.
+# Google's names, by layer or variable of our models (see `look_up_name`). {} is the number of a block.
 _TABLE = {
     "word_embeddings/embeddings": "bert/embeddings/word_embeddings",
     "token_type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
@@ -41,7 +42,6 @@ _TABLE = {
     "question_answering/kernel": "cls/squad/output_weights",
     "question_answering/bias": "cls/squad/output_bias",
 }
-NAMES = build_names(_TABLE)
 # Tensors that are not weights.
 _MOMENTS = {"of the optimizer's moments and step (--optimizer takes them)": rf".*/({'|'.join(SLOTS)})|{STEP}"}
 # Variables of users' own training programs. The name of an optimizer slot begins with the name of its variable.
@@ -57,7 +57,7 @@ _OTHER_PROGRAMS = {
 
 
 NAMING = Naming(
-    NAMES,
+    functools.partial(look_up_name, _TABLE, SUFFIXES),
     # Google stores the kernels of these heads as [classes, H]. Ours are [H, classes].
     transposed="(next_sentence|sequence_classifier|question_answering)/kernel",
     ignored=_MOMENTS,
@@ -69,7 +69,7 @@ NAMING = Naming(
 
 def detect(path: CheckpointPath) -> bool:
     """Returns whether a path holds a TensorFlow checkpoint with the tensor names of google-research/bert."""
-    return path.has_tensor(NAMES["word_embeddings/embeddings"])
+    return path.has_tensor(_TABLE["word_embeddings/embeddings"])
 
 
 def read(path: CheckpointPath, overrides: LoadOverrides) -> LoadedModel:
@@ -95,10 +95,9 @@ def write(checkpoint: LoadedModel, folder: str) -> LoadedModel:
             f"{LAYER_NORM_EPSILON}, so its outputs would differ; choose another --to_format"
         )
     tensors = to_external(checkpoint.weights, config, NAMING, NAME)
-    names = expand_blocks(NAMES, config)
     for path, value in checkpoint.slots.items():
         name, slot = path.rsplit("/", 1)
-        tensors[f"{names[name]}/{slot}"] = NAMING.to_stored(name, value, config)
+        tensors[f"{NAMING.get_name(name)}/{slot}"] = NAMING.to_stored(name, value, config)
     if checkpoint.slots:
         tensors[STEP] = np.array(checkpoint.step or 0, np.int64)
     bundle.write_bundle(os.path.join(folder, CHECKPOINT), tensors)
