@@ -309,9 +309,9 @@ def join_texts(some_rows: Sequence[Row]) -> Columns:
 
 
 def bound_tokens(columns: Columns, num_bytes: Sequence[int], max_seq_length: int) -> list[int]:
-    """Returns an upper bound of the number of tokens of each text: its bytes, but at most max_seq_length.
+    """Returns an upper bound of the number of tokens of each text without [CLS] and [SEP]: its bytes.
 
-    For multiple choice, it is multiplied by the number of choices.
+    It is at most max_seq_length. For multiple choice, it is multiplied by the number of choices.
 
     Args:
         columns: An array of texts for each input: [B], or [B, N] for the endings of multiple choice.
