@@ -115,7 +115,7 @@ def check_run(
         evaluated += [records.general] if records.general else []
     with errors.collecting():
         _check_objectives(options, training_records.values(), evaluated)
-    for check in (_check_lengths, _check_packing, _check_vocabulary_size):
+    for check in (_check_lengths, _check_packing):
         with errors.collecting():
             check(options, config)
     manifests = [each for some in (*training_records.values(), *evaluated) for each in some.manifests]
@@ -123,12 +123,13 @@ def check_run(
     if options.do_train and initial is not None:
         with errors.collecting():
             casing = initial_checkpoint.check_initial_checkpoint(initial, options, config, manifests, casing)
+    vocab = None
     with errors.collecting():
-        casing = _check_vocabulary_casing(options, casing, bool(manifests))
+        vocab = files.read_text(options.vocab_file) if options.vocab_file else None
+        casing = _check_vocabulary(vocab, options, config, casing, bool(manifests))
     casing = casing or UNCASED
     strip_accents = casing.settings.get("strip_accents")
     options = dataclasses.replace(options, do_lower_case=casing.do_lower_case, strip_accents=strip_accents)
-    vocab = files.read_text(options.vocab_file) if options.vocab_file else None
     model_files = format_model_files(LoadedModel(config, {}, vocab, casing))
     changes: Changes = {}
     with errors.collecting():
@@ -169,24 +170,21 @@ def _check_model_files(options: Options, contents: dict[str, str], manifests: Se
     check_model_files(options.output_dir, contents)
 
 
-def _check_vocabulary_size(options: Options, config: BertConfig) -> None:
-    """Raises a UserError if the vocabulary has more tokens than the model. Prints a warning if it has fewer."""
-    if options.vocab_file:
-        for note in check_vocabulary(files.read_text(options.vocab_file), config, options.vocab_file):
-            print(f"warning: {note}; --vocab_size_from_vocab sets vocab_size to the size of the vocabulary", flush=True)
-
-
-def _check_vocabulary_casing(options: Options, casing: Casing | None, has_manifest: bool) -> Casing | None:
+def _check_vocabulary(
+    vocab: str | None, options: Options, config: BertConfig, casing: Casing | None, has_manifest: bool
+) -> Casing | None:
     """Returns the casing of the run's text. Infers it from the vocabulary if `casing` is None.
 
     Raises:
-        UserError: If the vocabulary contradicts the casing.
+        UserError: If the vocabulary contradicts the casing, or has more tokens than the model.
     """
-    if not options.vocab_file:
+    if vocab is None or not options.vocab_file:
         if options.do_train and not files.exists(os.path.join(options.output_dir, VOCAB_FILE)):
             print("note: the model will have no vocabulary; pass --vocab_file, so that it can read text", flush=True)
         return casing
-    tokens = split_vocab(files.read_text(options.vocab_file))
+    for note in check_vocabulary(vocab, config, options.vocab_file):
+        print(f"warning: {note}; --vocab_size_from_vocab sets vocab_size to the size of the vocabulary", flush=True)
+    tokens = split_vocab(vocab)
     if casing is None:
         return infer_casing(tokens, None)
     remedy = "create the records again with" if has_manifest else "pass"

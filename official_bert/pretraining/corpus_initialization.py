@@ -61,13 +61,11 @@ class TokenCounts:
     """Token counts of records, used to compute weights.
 
     Attributes:
-        tokens: Number of tokens.
         pieces: Number of occurrences of each piece [V] int64.
         contexts: For each piece, how often each of the most frequent pieces occurs at each offset from it [V, C]
             float32.
     """
 
-    tokens: int
     pieces: np.ndarray
     contexts: np.ndarray
 
@@ -89,7 +87,7 @@ def initialize_from_records(
         counts = count(records.evaluation_batches(_BATCH_SIZE), config.vocab_size)
     known = initialize(model, config, counts, seed, next_sentence_prediction)
     return (
-        f"initial weights from {counts.tokens:,} tokens of the records: word vectors of {known:,} of "
+        f"initial weights from {counts.pieces.sum():,} tokens of the records: word vectors of {known:,} of "
         f"{config.vocab_size:,} pieces, the others at random"
     )
 
@@ -123,7 +121,7 @@ def count(batches: Iterable[Mapping[str, Any]], vocab_size: int) -> TokenCounts:
         columns = column_by_piece[neighbours[is_pair]]
         cells = line[is_pair][columns >= 0] * number + columns[columns >= 0]
         contexts[:, index] = np.bincount(cells, minlength=vocab_size * number).reshape(vocab_size, number)
-    return TokenCounts(tokens, pieces, contexts.reshape(vocab_size, -1))
+    return TokenCounts(pieces, contexts.reshape(vocab_size, -1))
 
 
 def initialize(

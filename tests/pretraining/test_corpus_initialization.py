@@ -63,7 +63,6 @@ def test_tokens_under_masks_are_counted_and_padding_is_not():
     batch["masked_lm_ids"][0] = [7, 9]
     batch["masked_lm_weights"][0] = [1, 0]
     counts = count([batch], V)
-    assert counts.tokens == 5
     assert {piece: n for piece, n in enumerate(counts.pieces.tolist()) if n} == {2: 1, 5: 1, 7: 1, 6: 1, 3: 1}
 
 
@@ -82,7 +81,7 @@ def test_contexts_are_the_pieces_at_each_offset_in_the_same_record():
 def test_counting_ends_after_some_millions_of_tokens(monkeypatch):
     monkeypatch.setattr(corpus_initialization, "_MAX_TOKENS", 10)
     batches = iter([make_batch([[5] * 8])] * 5)
-    assert count(batches, V).tokens == 16
+    assert count(batches, V).pieces.sum() == 16
     assert len(list(batches)) == 3
 
 
