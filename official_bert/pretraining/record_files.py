@@ -81,7 +81,7 @@ class RecordFiles(RecordSource):
             _check_manifest(each, flag, phase, options.vocab_file)
         _check_casing(manifests, flag, options)
         dynamic = {each.source["flags"].get("masking") == "dynamic" for each in manifests}
-        if len(dynamic) > 1 or (dynamic == {True} and len(described) < len(paths)):
+        if len(dynamic) > 1 or (dynamic == {True} and not set(paths) <= described.keys()):
             raise UserError(f"--{flag}: only some of the records have masks. Pass files of one kind.")
         # A vocabulary may have fewer tokens than the model.
         vocab = files.read_text(options.vocab_file) if options.vocab_file else None

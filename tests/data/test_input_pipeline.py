@@ -61,7 +61,7 @@ def masking(whole_words: bool = False) -> DynamicMasking:
 
 def find_records(pattern, vocab_file: str | None, length: int = LENGTH) -> RecordFiles:
     sizes = {"max_seq_length": length, "max_predictions_per_seq": LIMIT, "vocab_file": vocab_file}
-    options = Options(input_file=[str(pattern)], bert_config_file="", output_dir="", do_eval=True, **sizes)
+    options = Options(input_file=str(pattern).split(","), bert_config_file="", output_dir="", do_eval=True, **sizes)
     return RunRecords(options, tiny_config(), replicas=1).training(options.phases[0])
 
 
@@ -252,6 +252,7 @@ DYNAMIC = {"masking": "dynamic", "masked_lm_prob": 0.15, "do_whole_word_mask": F
 def test_records_are_skipped_by_the_counts_in_the_manifest(tmp_path, monkeypatch, vocab_file):
     paths = write_records(tmp_path, [7, 5])
     write_manifest(tmp_path / "out", dict(zip(paths, (7, 5), strict=True)), vocab_file, **DYNAMIC)
+    assert find_records(f"{paths[0]},{paths[1]},{paths[0]}", vocab_file).num_records == 19
     records = find_records(tmp_path / "*.tfrecord", vocab_file)
     monkeypatch.setattr(record_reader, "count_records", lambda path: pytest.fail(f"{path} is counted"))
     *_, fourth = records.training_batches(6, seed=1).take(4).as_numpy_iterator()
