@@ -5,15 +5,18 @@ import sys
 from data_gen.options import InspectionOptions, ProseOptions, RecordOptions, VerificationOptions, VocabularyOptions
 from official_bert.utils.command_line import Command
 from official_bert.utils.dask_cluster import DaskOptions
+from official_bert.utils.signals import print_if_stopped
 
 
 def _make_records(options: RecordOptions, cluster: DaskOptions) -> None:
     from data_gen.pipelines import on_dask, one_machine, outputs, summary
 
-    if cluster.dask:
-        statistics = on_dask.create_pretraining_data(options, cluster.dask)
-    else:
-        statistics = one_machine.create_pretraining_data(options)
+    verb = "resume" if options.algorithm == "fast" else "start"
+    with print_if_stopped(f"run the same command again to {verb}"):
+        if cluster.dask:
+            statistics = on_dask.create_pretraining_data(options, cluster.dask)
+        else:
+            statistics = one_machine.create_pretraining_data(options)
     print(summary.describe(statistics, options.dupe_factor))
     print(outputs.describe_outputs(options))
 

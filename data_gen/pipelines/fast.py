@@ -36,7 +36,7 @@ from official_bert.utils import files
 
 # Flags whose values are paths or contents of files.
 _FILE_OPTIONS = {"output_file", "exclude_texts", "word_boundaries"}
-_CHANGED_FILES = "other text, --vocab_file, --exclude_texts or --word_boundaries"
+_CHANGED_FILES = "other text, --exclude_texts or --word_boundaries"
 
 
 def create_records(
@@ -61,7 +61,7 @@ def create_records(
             folder belongs to a different run.
     """
     with _explain_write_errors(options.work_folder):
-        folder = _open_run_folder(options.work_folder, source)
+        folder = _open_run_folder(options.work_folder, source, prepared.vocab)
         files.write_text(os.path.join(folder, worker.VOCAB), prepared.vocab)
         worker_options = dataclasses.replace(options, input_file=list(map(files.make_absolute, prepared.paths)))
         if prepared.boundaries and prepared.boundaries.words:
@@ -122,7 +122,7 @@ def _explain_write_errors(folder: str) -> Iterator[None]:
         ) from error
 
 
-def _open_run_folder(work_folder: str, source: dict[str, Any]) -> str:
+def _open_run_folder(work_folder: str, source: dict[str, Any], vocab: str) -> str:
     """Creates the run's own folder in the working folder, or reopens the one of an interrupted run. Returns its path.
 
     The name is a hash of `source`, which describes everything that determines the records. Therefore, files that a
@@ -135,6 +135,9 @@ def _open_run_folder(work_folder: str, source: dict[str, Any]) -> str:
         before = files.read_json_object(path) if os.path.exists(path) else {}
         flags = {flag: source["flags"][flag] for flag in source["flags"] if flag in before.keys() - _FILE_OPTIONS}
         changes = run_file.describe_changes(run_file.find_changes(before, flags))
+        stored = os.path.join(work_folder, other, worker.VOCAB)
+        if os.path.exists(stored) and files.read_text(stored) != vocab:
+            changes = "; ".join(filter(None, [changes, "--vocab_file has other contents"]))
         raise UserError(
             f"{work_folder} contains the unfinished work of a different run ({changes or _CHANGED_FILES}); run that "
             "command again to finish it, or remove the folder"

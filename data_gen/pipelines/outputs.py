@@ -14,6 +14,8 @@ from official_bert.runs import run_file
 from official_bert.runs.locks import lock_file
 from official_bert.utils import files
 
+_MAX_FILES_SHOWN = 5
+
 
 def make_shard_names(options: RecordOptions, size: float) -> list[str]:
     """Returns the paths of the record files to write. With --shard_size_mb, their number depends on `size`.
@@ -61,13 +63,25 @@ def read_completed(options: RecordOptions, source: dict[str, Any]) -> manifest.M
     for path, described in existing.items():
         before = described.source["flags"]
         changes = run_file.find_changes(described.source, {key: source[key] for key in source if key != "flags"})
-        descriptions = {name: f"{name} differ" for name in changes}
+        descriptions = {
+            "format": "it was made by another release",
+            "vocabulary": f"--vocab_file={options.vocab_file} has other contents",
+            "inputs": _describe_changed_inputs(described.source["inputs"], source["inputs"]),
+        }
         changes |= run_file.find_changes(before, {**dict.fromkeys(before), **source["flags"]})
         run_file.refuse_changes(path, changes, "Remove it and its shards, or pass another --output_file.", descriptions)
         for shard in described.shards:
             record_file = os.path.join(os.path.dirname(path), shard.file)
             complete = complete and files.exists(record_file) and files.size(record_file) == shard.bytes
     return existing[paths[0]] if complete else None
+
+
+def _describe_changed_inputs(before: list[dict[str, str]], now: list[dict[str, str]]) -> str:
+    old, new = ({each["file"]: each["sha256"] for each in inputs} for inputs in (before, now))
+    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    kinds = ["new" if name not in old else "changed" if name in new else "missing" for name in differing]
+    described = [f"{name} is {kind}" for name, kind in zip(differing, kinds, strict=True)]
+    return f"--input_file: {', '.join(described[:_MAX_FILES_SHOWN]) or 'other order or repetitions'}"
 
 
 def describe_outputs(options: RecordOptions) -> str:

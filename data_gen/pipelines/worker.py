@@ -79,6 +79,11 @@ class Worker:
         files.write_text(done, json.dumps(result))
         return result
 
+    def describe(self, task: dict[str, Any]) -> str:
+        """Returns a description of a task for messages: the input file that it reads, or its name and numbers."""
+        name, arguments = next(iter(task.items()))
+        return self._options.input_file[arguments[0]] if name in ("file", "part") else f"{name} {arguments}"
+
     @functools.cached_property
     def _options(self) -> RecordOptions:
         return RecordOptions(**files.read_json_object(os.path.join(self._folder, OPTIONS), _MAX_PLAN_BYTES))

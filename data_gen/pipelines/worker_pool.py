@@ -123,12 +123,13 @@ def ask(process: subprocess.Popen[str], task: dict[str, Any], folder: str) -> di
 
 
 def _describe_end(code: int, task: dict[str, Any], folder: str) -> str:
+    what = worker.Worker(folder).describe(task)
     if code == -signal.SIGKILL:
         return (
-            f"a worker process was killed at {task}, probably because memory ran out; run the same command with fewer "
+            f"a worker process was killed at {what}, probably because memory ran out; run the same command with fewer "
             f"--num_workers to resume, or remove {folder} and start again with a smaller --block_tokens"
         )
     return (
-        f"a worker process ended with code {code} at {task}; see its messages above; run the same command again to "
+        f"a worker process ended with code {code} at {what}; see its messages above; run the same command again to "
         "resume"
     )

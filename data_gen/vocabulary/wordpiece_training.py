@@ -81,9 +81,11 @@ def learn_pieces(counts: dict[str, int], special: list[str], vocab_size: int, mi
     letters += sorted({exact.CONTINUATION + letter for word in words for letter in word[1:]})
     initial = [*special, *letters]
     if len(initial) > vocab_size:
+        unused = len(special) - len(exact.SPECIAL_TOKENS)
+        layout = f", {unused:,} of them [unused] because of --layout=release" if unused else ""
         raise UserError(
-            f"--vocab_size is {vocab_size:,}, but the special tokens ({len(special):,}) and the letters of the text "
-            f"({len(letters):,}) need {len(initial):,}; pass a larger size, or leave out rare letters "
+            f"--vocab_size is {vocab_size:,}, but the special tokens ({len(special):,}{layout}) and the letters of the "
+            f"text ({len(letters):,}) need {len(initial):,}; pass a larger size, or leave out rare letters "
             "(--character_coverage=0.9995)"
         )
     trainer = tokenizers.trainers.WordPieceTrainer(

@@ -59,6 +59,25 @@ def handle_interrupts() -> Iterator[None]:
             sys.excepthook, sys.unraisablehook = hooks
 
 
+@contextlib.contextmanager
+def print_if_stopped(hint: str) -> Iterator[None]:
+    """Prints a line to standard error if Ctrl-C or SIGTERM ends the process within this context."""
+
+    def terminate(*_: object) -> None:
+        os.write(2, f"{hint}\n".encode())  # unlike print, it may interrupt another print
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(hint, file=sys.stderr)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def check_interrupted() -> None:
     """Raises KeyboardInterrupt if other code swallowed an earlier one, because results since then may be wrong."""
     if _is_interrupted:

@@ -1,8 +1,28 @@
 """The script with the original's name."""
 
+import signal
+
+import pytest
+
 from official_bert.data import record_reader
 from tests.conftest import ROOT
 from tests.make import run_python
+
+_STOP = """
+import os
+from data_gen import commands
+from data_gen.pipelines import one_machine
+from official_bert.utils import signals
+one_machine.create_pretraining_data = lambda options: os.kill(os.getpid(), {})
+with signals.exit_codes():
+    commands.MAKE_RECORDS.main(commands.RecordOptions(["text"], ["records"], "vocab"), commands.DaskOptions())
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_stopped_command_tells_how_to_resume(number, code, tmp_path):
+    done = run_python("-c", _STOP.format(int(number)))
+    assert (done.returncode, "the same command again to resume\n" in done.stderr) == (code, True), done.stderr
 
 
 def test_script_writes_records_and_prints_a_summary(short_texts, vocab_file, tmp_path):

@@ -39,7 +39,7 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("flag", ["random_seed", "exclude_texts", "word_boundaries"])
+@pytest.mark.parametrize("flag", ["random_seed", "exclude_texts", "word_boundaries", "vocab_file", "input_file"])
 def test_records_of_different_runs_are_not_mixed(flag, corpus, tmp_path, monkeypatch):
     lists = [write_text(tmp_path / name, f"{name}, a text of twenty characters") for name in ("one", "two")]
     for path in lists:
@@ -48,6 +48,8 @@ def test_records_of_different_runs_are_not_mixed(flag, corpus, tmp_path, monkeyp
         "random_seed": (1, 2),
         "exclude_texts": ([lists[0]], [lists[1]]),
         "word_boundaries": (f"{lists[0]}.words", f"{lists[1]}.words"),
+        "vocab_file": (corpus[1], write_vocab(tmp_path / "other.txt")),
+        "input_file": (corpus[0][:2], corpus[0][1:]),
     }[flag]
     first = make_options(corpus, tmp_path / "out", do_whole_word_mask=True, **{flag: one})
     second = make_options(corpus, tmp_path / "out", do_whole_word_mask=True, **{flag: two})
@@ -55,15 +57,19 @@ def test_records_of_different_runs_are_not_mixed(flag, corpus, tmp_path, monkeyp
         patch.setattr(run_plan, "plan_run", interrupt)
         with pytest.raises(KeyboardInterrupt):
             create_records(first)
-    described = "--random_seed was 1 and is 2" if flag == "random_seed" else "other text, "
-    message = rf"contains the unfinished work of a different run \({described}"
+    described = {"random_seed": "--random_seed was 1 and is 2", "vocab_file": "--vocab_file has other contents"}
+    message = rf"contains the unfinished work of a different run \({described.get(flag, 'other text, ')}"
     assert_refused(message, create_records, second)
     create_records(first)
     before = contents(tmp_path / "out")
     told = refusal(create_records, second)
     assert "out.manifest.json" in told
-    assert f"--{flag} was " in told
-    assert told.count(" was ") == 1
+    changes = {
+        "vocab_file": f"--vocab_file={two} has other contents.",
+        "input_file": "--input_file: text0.txt is missing, text2.txt is new.",
+    }
+    assert changes.get(flag, f"--{flag} was ") in told
+    assert told.count(" was ") == (flag not in changes)
     assert contents(tmp_path / "out") == before
 
 

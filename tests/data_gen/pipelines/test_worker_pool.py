@@ -67,12 +67,14 @@ def test_errors_of_a_task_are_raised_again(corpus, tmp_path):
 
 
 @pytest.mark.parametrize(("code", "words"), [
-    ("import os; os.kill(os.getpid(), 9)", "was killed at .* fewer --num_workers to resume, or remove out.work and"),
-    ("raise SystemExit(3)", "ended with code 3 at .* run the same command again"),
+    ("import os; os.kill(os.getpid(), 9)", "was killed at b.txt, .* fewer --num_workers to resume, or remove .* and"),
+    ("raise SystemExit(3)", "ended with code 3 at b.txt; .* run the same command again"),
     ("input(); print('{\"result\": {', end=''); raise SystemExit(3)", "ended with code 3 at"),  # during its answer
 ])  # fmt: skip
-def test_the_end_of_a_worker_is_explained(code: str, words: str):
+def test_the_end_of_a_worker_is_explained(code: str, words: str, corpus, tmp_path):
+    options = make_options((["a.txt", "b.txt"], corpus[1]), tmp_path)
+    write_text(tmp_path / worker.OPTIONS, json.dumps(dataclasses.asdict(options)))
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert_refused(words, worker_pool.ask, process, {"block": [0, 0]}, "out.work")
+    assert_refused(words, worker_pool.ask, process, {"part": [1, 0]}, str(tmp_path))
     with contextlib.suppress(BrokenPipeError):
         process.communicate()

@@ -100,7 +100,7 @@ def test_a_piece_must_be_frequent_enough(tmp_path):
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"vocab_size": 10}, "--vocab_size is 10, .*tokens .5. and .* .27. need 32"),
-    ({"vocab_size": 500, "layout": "release"}, "--vocab_size is 500, .*tokens .999. and .* .27. need 1,026"),
+    ({"vocab_size": 500, "layout": "release"}, "--vocab_size is 500, .* .999, 994 .* --layout=release. .* 1,026"),
     ({"heldout_file": ["no-such-file"]}, "--heldout_file: no file matches 'no-such-file'"),
     ({"text": " \n\n"}, "the input contains no text"),
     ({"text": "a" * 300}, "the input contains no text .*1 word longer than 200"),
