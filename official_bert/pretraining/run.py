@@ -26,7 +26,6 @@ from official_bert.pretraining.evaluation import HeldOutEvaluation
 from official_bert.pretraining.model_card import write_model_card
 from official_bert.pretraining.monitor import Monitor, Profile
 from official_bert.pretraining.options import Options, Phase
-from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.pretraining.train_step import Pretrainer
 from official_bert.runs.run_file import Changes, describe_changes
@@ -246,32 +245,25 @@ def train(parts: RunParts, log: TrainingLog, evaluation: HeldOutEvaluation) -> i
                 return _report_stop(pretrainer.step, stop)
         for phase in options.phases:
             if pretrainer.step < phase.last_step:
-                records = parts.records.training(phase)
-                with records.explain_damage():
-                    exit_code = _train_phase(parts, phase, records, log, monitor, evaluation, stop)
+                with parts.records.training(phase).explain_damage():
+                    exit_code = _train_phase(parts, phase, monitor, evaluation, stop)
                 if exit_code:
                     return exit_code
     return 0
 
 
 def _train_phase(
-    parts: RunParts,
-    phase: Phase,
-    records: RecordFiles,
-    log: TrainingLog,
-    monitor: Monitor,
-    evaluation: HeldOutEvaluation,
-    stop: StopRequest,
+    parts: RunParts, phase: Phase, monitor: Monitor, evaluation: HeldOutEvaluation, stop: StopRequest
 ) -> int:
-    options, pretrainer, metadata = parts.options, parts.pretrainer, parts.metadata
+    options, pretrainer, records = parts.options, parts.pretrainer, parts.records.training(phase)
     step = pretrainer.step
     print(
-        f"training {metadata['parameters']:,} parameters from step {step:,} to {phase.last_step:,}, "
-        f"batches of {phase.train_batch_size} x {phase.max_seq_length} on {', '.join(metadata['devices'])}",
+        f"training {parts.metadata['parameters']:,} parameters from step {step:,} to {phase.last_step:,}, "
+        f"batches of {phase.train_batch_size} x {phase.max_seq_length} on {', '.join(parts.metadata['devices'])}",
         flush=True,
     )
     if records.damaged:
-        log.note(step, f"skipped {pluralize(records.damaged, 'damaged record')} of phase {phase.number}")
+        monitor.log.note(step, f"skipped {pluralize(records.damaged, 'damaged record')} of phase {phase.number}")
     # The saved position is valid for one phase and one set of files. Other records are read from the start.
     saved_phase, saved_position, fingerprint = (int(each.numpy()) for each in parts.data_position)
     position = saved_position if (saved_phase, fingerprint) == (phase.number, records.fingerprint) else 0

@@ -17,7 +17,6 @@ from official_bert.pretraining.options import RECORDS, Options, Phase
 from official_bert.pretraining.record_files import RecordFiles
 from official_bert.pretraining.run_records import RunRecords
 from official_bert.runs import run_file
-from official_bert.utils import files
 from official_bert.version import __version__
 
 RUN_FILE = "run.json"
@@ -28,10 +27,8 @@ _MICRO_BATCHES = "gradient_accumulation_steps"
 def read_run_metadata(folder: str) -> dict[str, Any]:
     """Returns the contents of run.json in the folder of a run, or {} if the file is missing."""
     path = os.path.join(folder, RUN_FILE)
-    if not files.exists(path):
-        return {}
     try:
-        return files.read_json_object(path)
+        return run_file.read_run_file(path)
     except UserError as error:
         raise UserError(f"{path} is damaged ({error}). Remove it; the next run writes it again.") from error
 
