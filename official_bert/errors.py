@@ -1,8 +1,9 @@
 """The exception for errors that the user can fix."""
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+_Result = TypeVar("_Result")
 _LONGEST, _LAST = 10_000, 2_000  # maximum characters of a message, and of its end, which says what to do
 
 
@@ -29,14 +30,14 @@ class CollectedErrors:
     def __init__(self) -> None:
         self._messages: list[str] = []
 
-    @contextlib.contextmanager
-    def collecting(self) -> Iterator[None]:
-        """Catches and stores a UserError that is raised in this context."""
+    def attempt(self, function: Callable[..., _Result], *arguments: Any) -> _Result | None:
+        """Returns the result of a call. If it raises a UserError, stores the error and returns None."""
         try:
-            yield
+            return function(*arguments)
         except UserError as error:
             if str(error) not in self._messages:
                 self._messages.append(str(error))
+            return None
 
     def raise_if_any(self) -> None:
         """Raises a UserError that lists all stored messages. Does nothing if there are none."""

@@ -104,41 +104,29 @@ def check_run(
         UserError: If anything is wrong.
     """
     errors = CollectedErrors()
-    training_records: dict[int, RecordFiles] = {}
-    evaluated: list[RecordFiles] = []
-    for phase in phases:
-        with errors.collecting():
-            training_records[phase.number] = records.training(phase)
-    with errors.collecting():
-        evaluated += [records.held_out] if records.held_out else []
-    with errors.collecting():
-        evaluated += [records.general] if records.general else []
-    with errors.collecting():
-        _check_objectives(options, training_records.values(), evaluated)
-    for check in (_check_lengths, _check_packing):
-        with errors.collecting():
-            check(options, config)
+    opened = {phase.number: errors.attempt(records.training, phase) for phase in phases}
+    training_records = {number: each for number, each in opened.items() if each}
+    found = [errors.attempt(getattr, records, name) for name in ("held_out", "general")]
+    evaluated = [each for each in found if each]
+    errors.attempt(_check_objectives, options, training_records.values(), evaluated)
+    errors.attempt(_check_lengths, options, config)
+    errors.attempt(_check_packing, options, config)
     manifests = [each for some in (*training_records.values(), *evaluated) for each in some.manifests]
     casing = _resolve_casing(options, manifests)
     if options.do_train and initial is not None:
-        with errors.collecting():
-            casing = initial_checkpoint.check_initial_checkpoint(initial, options, config, manifests, casing)
-    vocab = None
-    with errors.collecting():
-        vocab = files.read_text(options.vocab_file) if options.vocab_file else None
-        casing = _check_vocabulary(vocab, options, config, casing, bool(manifests))
-    casing = casing or UNCASED
+        check = initial_checkpoint.check_initial_checkpoint
+        casing = errors.attempt(check, initial, options, config, manifests, casing) or casing
+    vocab = errors.attempt(files.read_text, options.vocab_file) if options.vocab_file else None
+    casing = errors.attempt(_check_vocabulary, vocab, options, config, casing, bool(manifests)) or casing or UNCASED
     strip_accents = casing.settings.get("strip_accents")
     options = dataclasses.replace(options, do_lower_case=casing.do_lower_case, strip_accents=strip_accents)
     model_files = format_model_files(LoadedModel(config, {}, vocab, casing))
-    changes: Changes = {}
-    with errors.collecting():
-        if options.do_train and not (options.begin_anew and not resumed_from):
-            changes = run_metadata.check_resume_compatibility(options, config, training_records)
-    with errors.collecting():
-        _check_model_files(options, model_files, manifests)
+    changes: Changes | None = None
+    if options.do_train and not (options.begin_anew and not resumed_from):
+        changes = errors.attempt(run_metadata.check_resume_compatibility, options, config, training_records)
+    errors.attempt(_check_model_files, options, model_files, manifests)
     errors.raise_if_any()
-    return options, model_files, changes
+    return options, model_files, changes or {}
 
 
 def _resolve_casing(options: Options, manifests: Sequence[manifest.Manifest]) -> Casing | None:
@@ -179,7 +167,11 @@ def _check_vocabulary(
         UserError: If the vocabulary contradicts the casing, or has more tokens than the model.
     """
     if vocab is None or not options.vocab_file:
-        if options.do_train and not files.exists(os.path.join(options.output_dir, VOCAB_FILE)):
+        if (
+            not options.vocab_file
+            and options.do_train
+            and not files.exists(os.path.join(options.output_dir, VOCAB_FILE))
+        ):
             print("note: the model will have no vocabulary; pass --vocab_file, so that it can read text", flush=True)
         return casing
     for note in check_vocabulary(vocab, config, options.vocab_file):
