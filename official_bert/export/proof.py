@@ -113,10 +113,8 @@ def _make_predictor(source: Source) -> KerasPredictor:
 
         loaded = Loaded(pretraining_model, source.config, source.tokenizer)
         return fill_mask.make_predictor(loaded, min(TOP_K, len(source.tokenizer.vocab)))
-    model, max_seq_length = (
-        create_kind_model(source.spec).answering_model(source.model),
-        source.task_spec["max_seq_length"],
-    )
+    model = create_kind_model(source.spec).answering_model(source.model)
+    max_seq_length = source.task_spec["max_seq_length"]
     runner = KerasRunner(model, None, max_seq_length)
     return KerasPredictor(source.spec, source.tokenizer, max_seq_length, runner.compute_outputs)
 
